@@ -1,0 +1,1 @@
+//! tidegate: see README.md.
