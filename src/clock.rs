@@ -1,0 +1,44 @@
+//! The clock at the edge: the only place that reads the time or sleeps.
+//!
+//! It is tokio's, so that a test with paused time moves everything at once; two clocks in one process is how waits come out wrong.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::moment::Moment;
+
+/// Tells [`Moment`]s since it was made. Cheap to copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    began: Instant,
+}
+
+impl Clock {
+    /// A clock that starts now.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+    pub fn start() -> Self {
+        Self { began: Instant::now() }
+    }
+
+    /// The present.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+    pub fn now(&self) -> Moment {
+        Moment::ZERO + Instant::now().duration_since(self.began)
+    }
+
+    /// Returns at `moment`, or up to a millisecond later (the granularity of tokio's timer).
+    pub async fn sleep_until(&self, moment: Moment) {
+        match self.began.checked_add(moment.since_start()) {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns after `duration`.
+    pub async fn sleep(&self, duration: Duration) {
+        self.sleep_until(self.now() + duration).await;
+    }
+}

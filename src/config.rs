@@ -1,0 +1,5 @@
+//! Configuration: one TOML file, environment on top, checked into [`settings::Settings`].
+
+pub mod settings;
+
+pub use settings::Settings;

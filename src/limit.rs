@@ -1,0 +1,19 @@
+//! The limiter: what may go, what waits, what is refused, and why.
+//!
+//! A synchronous value with no I/O and no clock. The proxy's driver gives it the real time, `simulate` and the property tests a virtual
+//! one. It knows classes, flows, keys and buckets by number and never what a request is; it *returns* what happened, and the edges turn
+//! that into metrics and logs.
+
+pub mod keys;
+pub mod limiter;
+pub mod permit;
+pub mod policy;
+pub mod verdict;
+
+pub use self::{
+    keys::Keys,
+    limiter::{Claim, Limiter, Verdict},
+    permit::{Admitted, Permit, Receipt, Slot, Ticket},
+    policy::Policy,
+    verdict::{Arrival, ClassId, Flow, KeyState, Reason, Refusal},
+};
