@@ -1,8 +1,11 @@
 //! The key table (being built): failing keys only, bounded, readable without the limiter's lock.
 
 use super::permit::Receipt;
-use crate::{api::{Answer, Key}, moment::Moment};
 use super::verdict::KeyState;
+use crate::{
+    api::{Answer, Key},
+    moment::Moment,
+};
 
 /// What is remembered of failing keys.
 #[derive(Debug)]

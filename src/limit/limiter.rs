@@ -93,7 +93,14 @@ impl Limiter {
         todo!()
     }
     /// The outcome of a call. `key` replaces the receipt's (a name that was only known from the body); `name` is called when it starts to fail.
-    pub fn finish(&mut self, _receipt: Receipt, _answer: Answer, _key: Option<Key>, _name: &dyn Fn() -> String, _now: Moment) {
+    pub fn finish(
+        &mut self,
+        _receipt: Receipt,
+        _answer: Answer,
+        _key: Option<Key>,
+        _name: &dyn Fn() -> String,
+        _now: Moment,
+    ) {
         todo!()
     }
     /// The end of a body.

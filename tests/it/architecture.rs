@@ -1,0 +1,172 @@
+//! The import rule of ARCHITECTURE.md, held against the sources: who may know whom.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What each top-level module may import from the crate. A module that is missing here fails the test: it must be placed first.
+const MAY_IMPORT: &[(&str, &[&str])] = &[
+    ("moment", &[]),
+    ("clock", &["moment"]),
+    ("chart", &[]),
+    ("telemetry", &["moment", "clock", "api", "limit"]),
+    ("tls", &["moment", "clock"]),
+    ("credentials", &["moment", "clock", "tls"]),
+    ("api", &["moment"]),
+    ("limit", &["api", "moment"]),
+    ("classify", &["api", "limit", "moment"]),
+    ("config", &["api", "classify", "limit", "moment"]),
+    ("upstream", &["api", "clock", "credentials", "limit", "moment", "telemetry", "tls"]),
+    ("proxy", &["api", "classify", "clock", "credentials", "limit", "moment", "telemetry", "tls", "upstream"]),
+    ("admin", &["clock", "moment", "telemetry"]),
+    ("demo", &["chart", "clock", "moment"]),
+    (
+        "cli",
+        &[
+            "admin", "api", "chart", "classify", "clock", "config", "credentials", "demo", "limit", "moment", "proxy",
+            "telemetry", "tls", "upstream",
+        ],
+    ),
+    ("lib", &[]),
+    ("main", &["cli"]),
+];
+
+/// Crates that only one module (and its children) may name: no type of theirs leaks out.
+const ONLY_IN: &[(&str, &[&str])] = &[
+    ("governor", &["limit"]),
+    ("dashmap", &["limit"]),
+    ("metrics_exporter_prometheus", &["telemetry"]),
+    ("anyhow", &["cli", "main"]),
+    ("clap", &["cli"]),
+];
+
+/// Crates that the limiter must not know: it does no I/O, reads no clock and reports by returning.
+const NEVER_IN_LIMIT: &[&str] =
+    &["tokio", "hyper", "hyper_util", "http", "tower", "serde", "metrics", "tracing", "config", "rustls"];
+
+#[test]
+fn modules_import_only_what_the_architecture_lets_them() {
+    let rules: BTreeMap<&str, BTreeSet<&str>> =
+        MAY_IMPORT.iter().map(|(module, may)| (*module, may.iter().copied().collect())).collect();
+    let mut broken = Vec::new();
+    for (file, module, text) in sources() {
+        let Some(may) = rules.get(module.as_str()) else {
+            broken.push(format!("{}: module `{module}` has no place in the import rule", file.display()));
+            continue;
+        };
+        for used in crate_paths(&text) {
+            if used != module && rules.contains_key(used.as_str()) && !may.contains(used.as_str()) {
+                broken.push(format!("{}: `{module}` may not import `{used}`", file.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "the import rule of ARCHITECTURE.md is broken:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn libraries_stay_inside_the_module_that_uses_them() {
+    let mut broken = Vec::new();
+    for (file, module, text) in sources() {
+        for (library, homes) in ONLY_IN {
+            if names(&text, library) && !homes.contains(&module.as_str()) {
+                broken.push(format!("{}: `{library}` belongs to {homes:?}", file.display()));
+            }
+        }
+        if module == "limit" {
+            for library in NEVER_IN_LIMIT.iter().filter(|library| names(&text, library)) {
+                broken.push(format!("{}: the limiter must not know `{library}`", file.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn every_file_opens_with_what_it_is_and_stays_readable() {
+    let mut broken = Vec::new();
+    for (file, _, text) in sources() {
+        if !text.starts_with("//!") {
+            broken.push(format!("{}: does not open with `//!`", file.display()));
+        }
+        let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count();
+        if lines > 400 {
+            broken.push(format!("{}: {lines} lines before its tests; past 400 a file usually has two ideas", file.display()));
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Every source file with its top-level module and its text.
+fn sources() -> Vec<(PathBuf, String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("src is there") {
+            let path = entry.expect("src is readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let inside = path.strip_prefix(&root).expect("below src").with_extension("");
+                let module = inside.iter().next().expect("a name").to_string_lossy().into_owned();
+                let text = fs::read_to_string(&path).expect("sources are readable");
+                found.push((path, module, text));
+            }
+        }
+    }
+    assert!(found.len() > 10, "the sources were not found");
+    found
+}
+
+/// The top-level modules that `crate::...` paths of a text name, tests and comments aside.
+fn crate_paths(text: &str) -> BTreeSet<String> {
+    let code = code(text);
+    let mut found = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            Some(group) => found.extend(group_heads(group)),
+            None => found.extend(rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned)),
+        }
+    }
+    found
+}
+
+/// The first path segments inside `crate::{a::b, c::{d, e}}`.
+fn group_heads(group: &str) -> Vec<String> {
+    let (mut depth, mut heads, mut item) = (0, Vec::new(), String::new());
+    for c in group.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => heads.push(std::mem::take(&mut item)),
+            _ if depth == 0 => item.push(c),
+            _ => {}
+        }
+    }
+    heads.push(item);
+    heads.iter().filter_map(|item| item.trim().split("::").next()).map(|head| head.trim().to_owned()).collect()
+}
+
+/// Whether the code of a text names a library's path.
+fn names(text: &str, library: &str) -> bool {
+    let code = code(text);
+    code.match_indices(library).any(|(at, _)| {
+        let before = code[..at].chars().next_back().unwrap_or(' ');
+        let after = &code[at + library.len()..];
+        let starts = !before.is_alphanumeric() && before != '_' && before != ':';
+        starts && after.starts_with("::") && !code[..at].ends_with("crate::")
+    })
+}
+
+/// A text without comments and without its inline tests.
+fn code(text: &str) -> String {
+    text.lines()
+        .take_while(|line| !line.starts_with("#[cfg(test)]"))
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}

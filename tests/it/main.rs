@@ -1,0 +1,3 @@
+//! Everything that is tested from outside, in one binary: linking hyper once instead of once a file saves minutes.
+
+mod architecture;
