@@ -81,6 +81,12 @@ impl Permit {
     pub fn class(&self) -> ClassId {
         self.receipt.class
     }
+
+    /// How long the call waited and, if at all, for what above all.
+    #[must_use]
+    pub fn waited(&self) -> Option<(Reason, Duration)> {
+        self.receipt.waited
+    }
 }
 
 // === impl ReceiptState ===
