@@ -261,8 +261,11 @@ proptest! {
             let pick = |n: &usize| world.calls.len().checked_sub(1 + n % world.calls.len().clamp(1, 12));
             match op {
                 Op::Arrive(caller) => {
-                    let call = world.arrive(*caller);
-                    model.arrive(call, *caller);
+                    // One flow comes in crowds, so that lanes are passed and flows have turns.
+                    for _ in 0..if caller.flow == 2 { 8 } else { 1 } {
+                        let call = world.arrive(*caller);
+                        model.arrive(call, *caller);
+                    }
                 }
                 Op::HangUp(n) => {
                     let Some(call) = pick(n) else { continue };
