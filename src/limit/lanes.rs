@@ -90,6 +90,12 @@ impl Lanes {
         self.waiting
     }
 
+    /// Whether no queue is left, and nothing that belongs to one.
+    pub(super) fn is_empty(&self) -> bool {
+        let bundles = self.bundles.iter().all(|(_, bundle)| bundle.queues.is_empty() && !bundle.needs.have_own());
+        bundles && self.queues.is_empty() && self.by_id.is_empty() && self.parked.is_empty()
+    }
+
     pub(super) fn find(&self, id: &QueueId) -> Option<u32> {
         self.by_id.get(id).copied()
     }

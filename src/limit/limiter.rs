@@ -125,6 +125,13 @@ impl Limiter {
         self.waiting
     }
 
+    /// Whether nobody waits, nothing is in flight and no trial is out: nothing is owed to anyone.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        let nobody = self.waiters.len() == 0 && self.lines.is_empty() && self.timers.is_empty() && self.waiting == 0;
+        nobody && self.lanes.is_empty() && self.supply.gate_slots.used() == 0 && self.table.trials_out() == 0
+    }
+
     /// Lets go whoever's turn has come and ends whoever's wait is over. Spurious calls do nothing.
     pub fn advance(&mut self, now: Moment) {
         self.catch_up(now);

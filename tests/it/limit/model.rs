@@ -268,7 +268,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 250, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(super::promises::config(250))]
 
     #[test]
     fn who_leaves_when_is_what_a_slow_and_obvious_limiter_says(
