@@ -209,15 +209,20 @@ fn host(field: &Field<String>, at: &Path, report: &mut Report<'_>) -> Host {
     match field.get(at, report).as_deref() {
         None | Some("rewrite") => Host::Rewrite,
         Some("preserve") => Host::Preserve,
-        Some(literal) => match (literal.parse::<http::uri::Authority>(), http::HeaderValue::from_str(literal)) {
-            // A dot or a port tells a name from a misspelt word.
-            (Ok(_), Ok(value)) if literal.contains(['.', ':']) && !literal.contains('@') => Host::Literal(value),
-            _ => {
-                let near = did_you_mean(literal, &["rewrite", "preserve"]);
-                report.problem(at, format!("is {literal:?}, expected \"rewrite\", \"preserve\" or a host name{near}"));
-                Host::Rewrite
+        Some(literal) => {
+            let near = did_you_mean(literal, &["rewrite", "preserve"]);
+            let is_host = literal.parse::<http::uri::Authority>().is_ok() && !literal.contains('@');
+            match http::HeaderValue::from_str(literal) {
+                Ok(value) if is_host && near.is_empty() => Host::Literal(value),
+                _ => {
+                    report.problem(
+                        at,
+                        format!("is {literal:?}, expected \"rewrite\", \"preserve\" or a host name{near}"),
+                    );
+                    Host::Rewrite
+                }
             }
-        },
+        }
     }
 }
 

@@ -64,7 +64,7 @@ fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
 
 /// The file alone, strictly typed.
 pub(super) fn of_file(text: &Text) -> Result<Table, Vec<Problem>> {
-    toml::from_str(text.text()).map_err(|error| vec![Problem::of_file(text.name(), error.message().replace('\n', " "))])
+    toml::from_str(text.text()).map_err(|error| vec![text.problem_of(&error)])
 }
 
 /// The file with the environment over it.

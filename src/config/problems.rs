@@ -110,14 +110,12 @@ impl std::error::Error for Problem {}
 impl Text {
     /// Reads the text as far as it is TOML, and what is wrong with it as such.
     pub(super) fn new(name: String, text: String) -> (Self, Vec<Problem>) {
-        let mut new = Self { name, text: String::new(), places: BTreeMap::new() };
+        let mut places = BTreeMap::new();
         let (table, errors) = DeTable::parse_recoverable(&text);
-        walk(&Path::default(), table.get_ref(), &mut new.places);
-        let errors: Vec<(Range<usize>, String)> =
-            errors.iter().map(|error| (error.span().unwrap_or(0..0), one_line(error.message()))).collect();
-        new.text = text;
-        let problems = errors.into_iter().map(|(span, message)| new.problem_at(span.start, Path::default(), message));
-        let problems = problems.collect();
+        walk(&Path::default(), table.get_ref(), &mut places);
+        drop(table);
+        let new = Self { name, text, places };
+        let problems = errors.iter().map(|error| new.problem_of(error)).collect();
         (new, problems)
     }
 
@@ -127,6 +125,11 @@ impl Text {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the parser says.
+    pub(super) fn problem_of(&self, error: &toml::de::Error) -> Problem {
+        self.problem_at(error.span().unwrap_or(0..0).start, Path::default(), one_line(error.message()))
     }
 
     fn problem_at(&self, offset: usize, path: Path, message: String) -> Problem {

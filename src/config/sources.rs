@@ -119,7 +119,8 @@ fn upstream(field: &Field<String>, at: &Path, kind: Kind, report: &mut Report<'_
 
 /// A URL without what a base URL cannot have. The message never shows a password.
 fn url(text: &str) -> Result<http::Uri, String> {
-    if text.contains('@') {
+    let authority = text.split_once("://").map_or(text, |(_, rest)| rest).split('/').next().unwrap_or_default();
+    if authority.contains('@') {
         return Err("has a user or password in it, which belong into [credential]".to_owned());
     }
     let fault = |what: &str| format!("is {text:?}, which {what}");
@@ -171,18 +172,24 @@ fn tls(
     if matches!(mode, TlsMode::Files { .. }) && !names.is_empty() {
         report.key_problem(&at.key("names"), "has no effect: mode = \"files\" has the names of its certificate");
     }
-    for (index, name) in names.iter().enumerate() {
-        let is_name = name.parse::<std::net::IpAddr>().is_ok()
-            || name.parse::<http::uri::Authority>().is_ok_and(|parsed| parsed.as_str() == parsed.host());
-        if !is_name {
-            report
-                .problem(&at.key("names").index(index), format!("is {name:?}, expected a host name or an IP address"));
-        }
-    }
+    certificate_names(&names, &at.key("names"), report);
     // A certificate of our own making is of no use to anybody who cannot get at its CA.
     let own = (mode == TlsMode::SelfSigned).then(|| WRITE_TO.to_owned());
     let write_to = write_to.or(own).filter(|path| !path.is_empty()).map(PathBuf::from);
     Some(ListenerTls { mode, names, write_to, client_ca: None })
+}
+
+fn certificate_names(names: &[String], at: &Path, report: &mut Report<'_>) {
+    for (index, name) in names.iter().enumerate() {
+        if name.parse::<std::net::IpAddr>().is_err() && !is_host_name(name) {
+            report.problem(&at.index(index), format!("is {name:?}, expected a host name or an IP address"));
+        }
+    }
+}
+
+/// A host without a port.
+fn is_host_name(name: &str) -> bool {
+    name.parse::<http::uri::Authority>().is_ok_and(|parsed| parsed.as_str() == parsed.host())
 }
 
 fn upstream_tls(
@@ -201,8 +208,7 @@ fn upstream_tls(
     }
     let server_name = keys.server_name.get(&at.key("server_name"), report).filter(|name| !name.is_empty());
     if let Some(name) = &server_name {
-        let is_name = name.parse::<http::uri::Authority>().is_ok_and(|parsed| parsed.as_str() == parsed.host());
-        if !is_name {
+        if !is_host_name(name) {
             report.problem(&at.key("server_name"), format!("is {name:?}, expected a host name"));
         }
     }
