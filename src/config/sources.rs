@@ -207,10 +207,8 @@ fn upstream_tls(
         report.problem(&at.key(missing), format!("is missing, expected a PEM file: {there} is set"));
     }
     let server_name = keys.server_name.get(&at.key("server_name"), report).filter(|name| !name.is_empty());
-    if let Some(name) = &server_name {
-        if !is_host_name(name) {
-            report.problem(&at.key("server_name"), format!("is {name:?}, expected a host name"));
-        }
+    if let Some(name) = server_name.as_ref().filter(|name| !is_host_name(name)) {
+        report.problem(&at.key("server_name"), format!("is {name:?}, expected a host name"));
     }
     let insecure = keys.insecure.get(&at.key("insecure"), report).unwrap_or(false);
     if insecure && ca.is_some() {

@@ -26,9 +26,9 @@ fn http(more: &str) -> config::settings::Gate {
 }
 
 fn classify(gate: &config::settings::Gate, line: &str) -> Classified {
-    let (method, target) = line.split_once(' ').unwrap();
-    let target: Uri = target.parse().unwrap();
-    gate.rules.classify(&method.parse().unwrap(), &target, &HeaderMap::new(), &RandomState::new())
+    let (method, target) = line.split_once(' ').expect("method and target");
+    let target: Uri = target.parse().expect(line);
+    gate.rules.classify(&method.parse().expect(line), &target, &HeaderMap::new(), &RandomState::new())
 }
 
 fn class(gate: &config::settings::Gate, line: &str) -> String {
