@@ -11,4 +11,5 @@ pub mod config;
 pub mod credentials;
 pub mod limit;
 pub mod moment;
+pub mod tls;
 pub mod upstream;
