@@ -8,6 +8,8 @@ pub mod api;
 pub mod classify;
 pub mod clock;
 pub mod config;
+pub mod credentials;
 pub mod limit;
 pub mod moment;
+pub mod tls;
 pub mod upstream;

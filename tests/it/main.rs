@@ -2,3 +2,5 @@
 
 mod architecture;
 mod config;
+mod pool_streams;
+mod pool_support;
