@@ -10,4 +10,5 @@ pub mod clock;
 pub mod config;
 pub mod limit;
 pub mod moment;
+pub mod telemetry;
 pub mod upstream;
