@@ -9,6 +9,7 @@ pub mod api;
 pub mod classify;
 pub mod clock;
 pub mod config;
+pub mod credentials;
 pub mod limit;
 pub mod moment;
 pub mod telemetry;
