@@ -12,5 +12,6 @@ pub mod config;
 pub mod credentials;
 pub mod limit;
 pub mod moment;
+pub mod proxy;
 pub mod telemetry;
 pub mod upstream;

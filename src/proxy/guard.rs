@@ -1,0 +1,2 @@
+//! The guard.
+pub(crate) mod wire;
