@@ -14,4 +14,5 @@ pub mod limit;
 pub mod moment;
 pub mod proxy;
 pub mod telemetry;
+pub mod tls;
 pub mod upstream;

@@ -1,6 +1,8 @@
 //! Everything that is tested from outside, in one binary: linking hyper once instead of once a file saves minutes.
 
 mod architecture;
+mod pool_streams;
+mod pool_support;
 mod proxy_failures;
 mod proxy_hangups;
 mod proxy_refusals;
