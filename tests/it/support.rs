@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, uri::Scheme};
+use http::{HeaderMap, Request, Response, uri::Scheme};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -41,7 +41,6 @@ type Answering = Pin<Box<dyn Future<Output = Response<AnyBody>> + Send>>;
 /// What reached the upstream.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    pub(crate) method: Method,
     pub(crate) target: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -79,7 +78,6 @@ impl Backend {
                         let body = body.collect().await?;
                         let trailers = body.trailers().cloned();
                         let call = Seen {
-                            method: parts.method,
                             target: parts.uri.to_string(),
                             headers: parts.headers,
                             body: body.to_bytes(),
@@ -333,6 +331,3 @@ pub(crate) fn rules(kind: Kind) -> Rules {
     let leases = Rule { class: ClassId(0), matching: Matching::Leases };
     Rules::new(kind, FairBy::Resource, false, vec![traits(true), traits(false)], vec![leases])
 }
-
-/// Refusals are told apart by status only where that is all that matters.
-pub(crate) const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
