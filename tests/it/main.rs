@@ -4,3 +4,8 @@ mod architecture;
 mod config;
 mod pool_streams;
 mod pool_support;
+mod proxy_failures;
+mod proxy_hangups;
+mod proxy_refusals;
+mod proxy_transparency;
+mod support;
