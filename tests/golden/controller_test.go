@@ -16,7 +16,7 @@ func TestController(t *testing.T) {
 	write(t, "controller",
 		// The delay in ns of each item, all failing at one instant.
 		section{"together", together(t)},
-		// Items that fail, wait as long as they were told, are tried, and fail or succeed: [ns since the row before, item, delay in ns],
+		// Items that fail, wait as long as they were told, are tried, and fail or succeed: [us since the row before, item, delay in ns],
 		// delay -1: it succeeded and was forgotten. An item's first row is its first failure.
 		section{"retried", retried(t)},
 	)
@@ -75,7 +75,7 @@ func retried(t *testing.T) rows {
 		for len(pending) > 0 {
 			next := heap.Pop(&pending).(try)
 			time.Sleep(next.at - time.Since(began))
-			row := []int64{(next.at - last).Nanoseconds(), int64(next.item), -1}
+			row := []int64{(next.at - last).Microseconds(), int64(next.item), -1}
 			// The first outcome is a failure; later ones succeed often enough that it ends.
 			if limiter.NumRequeues(next.item) == 0 || dice.percent(45) {
 				delay := limiter.When(next.item)

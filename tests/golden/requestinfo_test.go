@@ -38,7 +38,13 @@ func TestRequestInfo(t *testing.T) {
 		method, target := urls.next()
 		random = append(random, read(t, method, target))
 	}
-	write(t, "requestinfo", section{"columns", columns}, section{"listed", listed}, section{"random", random})
+	write(t, "requestinfo",
+		section{"columns", columns},
+		section{"listed", listed},
+		section{"random", random},
+		// What ?fieldSelector= makes of GET /api/v1/pods: [as it stands in the URL, name].
+		section{"selectors", selectors(t)},
+	)
 }
 
 // As kube-apiserver sets them (pkg/controlplane/apiserver).
@@ -79,6 +85,33 @@ func read(t *testing.T, method, target string) []any {
 		info.APIPrefix, info.APIGroup, info.APIVersion, info.Namespace, info.Resource, info.Name, info.Subresource,
 		len(info.Parts), info.FieldSelector, info.LabelSelector, bit(longRunning(req, info)),
 	}
+}
+
+// selectors are made of little else than what their grammar turns on.
+func selectors(t *testing.T) rows {
+	t.Helper()
+	var out rows
+	dice := random(11)
+	word := func(words string) string { return pick(&dice, strings.Fields(words)) }
+	for range 3000 {
+		var selector strings.Builder
+		for term := range 1 + dice.below(3) {
+			if term > 0 {
+				selector.WriteString(word(", , , %2C ,,"))
+			}
+			selector.WriteString(word("metadata.name metadata.name metadata.name metadata.namespace a"))
+			selector.WriteString(word("= = = == %3D != !"))
+			for range dice.below(4) {
+				selector.WriteString(word(`a b foo . + - \\ \, \= %5C%5C %5C, ! / %25 %C3%A9`))
+			}
+			if dice.percent(10) {
+				selector.WriteString(word(`= == != \ \a , ! %2C metadata.name metadata.name=`))
+			}
+		}
+		row := read(t, "GET", "/api/v1/pods?fieldSelector="+selector.String())
+		out = append(out, []any{selector.String(), row[slices.Index(columns, "name")]})
+	}
+	return out
 }
 
 func bit(set bool) int {
