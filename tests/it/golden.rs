@@ -4,6 +4,7 @@
 //! that hold those differences.
 
 mod durations;
+mod limits;
 mod regenerate;
 mod requestinfo;
 
