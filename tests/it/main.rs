@@ -2,6 +2,7 @@
 
 mod architecture;
 mod config;
+mod golden;
 mod pool_streams;
 mod pool_support;
 mod proxy_failures;
