@@ -3,3 +3,11 @@
 mod architecture;
 mod classify;
 mod config;
+mod golden;
+mod pool_streams;
+mod pool_support;
+mod proxy_failures;
+mod proxy_hangups;
+mod proxy_refusals;
+mod proxy_transparency;
+mod support;
