@@ -9,5 +9,6 @@ mod pool_support;
 mod proxy_failures;
 mod proxy_hangups;
 mod proxy_refusals;
+mod proxy_tls;
 mod proxy_transparency;
 mod support;
