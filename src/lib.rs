@@ -5,6 +5,7 @@
 //! forwarding; the upstream's connections are in [`upstream`]. ARCHITECTURE.md has the map.
 
 pub mod api;
+pub mod chart;
 pub mod classify;
 pub mod clock;
 pub mod config;
