@@ -9,6 +9,7 @@ pub mod chart;
 pub mod classify;
 pub mod clock;
 pub mod config;
+pub mod demo;
 pub mod limit;
 pub mod moment;
 pub mod upstream;
