@@ -1,0 +1,3 @@
+//! The proxy.
+mod driver;
+mod guard;
