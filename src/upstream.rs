@@ -5,20 +5,36 @@
 //! [`Rooms::add_room`] less its own grants is at every moment the streams that are free.
 
 mod body;
+mod books;
+mod connection;
+mod dial;
 mod error;
 mod lease;
+mod pacing;
+mod pool;
+mod prepare;
+mod send;
 mod streaming;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use http::{HeaderValue, Request, Response, uri};
 use hyper::body::Incoming;
 
+use self::{
+    body::{Budget, KEPT_TOGETHER},
+    dial::Dialer,
+    pool::Pool,
+};
 pub use self::{
     body::{Kept, Outgoing, OutgoingError},
-    error::{DialError, SendError},
+    error::{DialError, DialFailure, SendError},
     lease::Lease,
-    streaming::Streaming,
+    streaming::{Streaming, StreamingError},
 };
 use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted};
 
@@ -76,70 +92,128 @@ pub enum Host {
 
 /// The connections to one upstream. Cheap to clone.
 #[derive(Clone)]
-pub struct Upstream {}
+pub struct Upstream {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    target: Target,
+    host: Host,
+    injector: Arc<Injector>,
+    response_timeout: Option<Duration>,
+    budget: Budget,
+    dialer: Arc<Dialer>,
+    leases: Arc<Pool>,
+    short: Arc<Pool>,
+    long_running: Arc<Pool>,
+}
 
 impl Upstream {
-    /// Starts with no connection; the first call dials.
+    /// Starts with no connection; the first call dials. Must be called inside a tokio runtime.
     #[must_use]
-    pub fn start(_options: Options, _clock: Clock, _rooms: Arc<dyn Rooms>) -> Self {
-        todo!()
+    pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
+        let plain = options.tls.is_none();
+        let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout));
+        let pool = |group| Pool::new(group, Arc::clone(&dialer), plain, clock, Arc::clone(&rooms));
+        let inner = Arc::new(Inner {
+            leases: pool(Group::Leases),
+            short: pool(Group::Short),
+            long_running: pool(Group::LongRunning),
+            target: options.target,
+            host: options.host,
+            injector: options.injector,
+            response_timeout: options.response_timeout,
+            budget: Budget::new(KEPT_TOGETHER),
+            dialer,
+        });
+        tokio::spawn(maintain(Arc::downgrade(&inner), clock));
+        Self { inner }
     }
 
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
     /// nothing.
-    pub fn want(&self, _group: Group, _calls: usize) {
-        todo!()
+    pub fn want(&self, group: Group, calls: usize) {
+        self.inner.pool(group).want(calls);
     }
 
     /// The last dial of `group` failed, the next is not due yet and no stream is free: new calls fail at once, with this.
     #[must_use]
-    pub fn down(&self, _group: Group) -> Option<Arc<DialError>> {
-        todo!()
+    pub fn down(&self, group: Group) -> Option<Arc<DialError>> {
+        self.inner.pool(group).down()
     }
 
     /// The stream that a grant of the limiter stands for. `None` when the connection went meanwhile: the unit of room that the grant
     /// took is then given back here, and the caller requeues.
     #[must_use]
-    pub fn checkout(&self, _group: Group) -> Option<Lease> {
-        todo!()
+    pub fn checkout(&self, group: Group) -> Option<Lease> {
+        self.inner.pool(group).checkout()
     }
 
     /// A stream for an exempt call: a free one, or the first to come of its own dial and anybody else's.
     ///
     /// # Errors
     /// Its own dial failed.
-    pub async fn checkout_exempt(&self, _group: Group) -> Result<Lease, Arc<DialError>> {
-        todo!()
+    pub async fn checkout_exempt(&self, group: Group) -> Result<Lease, Arc<DialError>> {
+        self.inner.pool(group).take_exempt().await
     }
 
     /// Sends the request and returns at the response head. Makes the request upstream's (hop-by-hop fields, Host, base path, credentials)
-    /// and the response the client's. What the upstream provably did not process is sent again on another connection, at most twice;
-    /// nothing else ever is. Dropping the future resets the stream.
+    /// and the response the client's. What the upstream provably did not process is sent again on another connection; nothing else ever
+    /// is. Dropping the future resets the stream.
     ///
     /// # Errors
     /// What became of the request; see [`SendError`].
     pub async fn send(
         &self,
-        _lease: Lease,
-        _request: Admitted<Request<Outgoing>>,
+        lease: Lease,
+        request: Admitted<Request<Outgoing>>,
     ) -> Result<Response<Streaming>, SendError> {
-        todo!()
+        let limit = self.inner.response_timeout.filter(|_| lease.group() != Group::LongRunning);
+        let answer = self.transmit(lease, request.into_inner());
+        match limit {
+            None => answer.await,
+            Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout { after })),
+        }
     }
 
     /// Sends an upgrade on an HTTP/1.1 connection of its own. `hyper::upgrade::on` works on the response; its connection serves nothing else.
     ///
     /// # Errors
     /// What became of the request.
-    pub async fn upgrade(&self, _request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
-        todo!()
+    pub async fn upgrade(&self, request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
+        self.tunnel(request).await
     }
 
     /// Whose credentials the upstream sees: the proxy asks it what must be refused.
     #[must_use]
     pub fn injector(&self) -> &Injector {
-        todo!()
+        &self.inner.injector
     }
 }
+
+impl Inner {
+    fn pool(&self, group: Group) -> &Arc<Pool> {
+        match group {
+            Group::Leases => &self.leases,
+            Group::Short => &self.short,
+            Group::LongRunning => &self.long_running,
+        }
+    }
+}
+
+/// Retires idle and old connections for as long as the upstream is in use.
+async fn maintain(upstream: Weak<Inner>, clock: Clock) {
+    loop {
+        clock.sleep(MAINTAIN_EVERY).await;
+        let Some(inner) = upstream.upgrade() else { return };
+        for pool in [&inner.leases, &inner.short, &inner.long_running] {
+            pool.maintain();
+        }
+    }
+}
+
+/// Fine enough beside the 75 s after which idle connections go.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(5);
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,7 +14,7 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 
 use super::{driver::HeldSlot, observe::InFlight};
-use crate::upstream::Streaming;
+use crate::upstream::{Streaming, StreamingError};
 
 pin_project! {
     /// A response body.
@@ -56,9 +56,9 @@ impl Body {
 
 impl HttpBody for Body {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = StreamingError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamingError>>> {
         match self.project() {
             BodyProjected::Own { body } => body.poll_frame(cx).map_err(|never| match never {}),
             BodyProjected::Upstream { body, held } => {

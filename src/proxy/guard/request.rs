@@ -149,7 +149,8 @@ fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 
 /// Fields whose loss would change who calls, what is sent or where it goes.
 fn is_protected(token: &[u8]) -> bool {
-    let begins = |prefix: &&str| token.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()));
+    let begins =
+        |prefix: &&str| token.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()));
     PROTECTED.iter().any(|name| token.eq_ignore_ascii_case(name.as_bytes())) || PROTECTED_PREFIXES.iter().any(begins)
 }
 
@@ -193,7 +194,9 @@ mod tests {
 
     #[test]
     fn other_names_are_misdirected() {
-        for host in ["evil.test:8001", "10.1.2.4", "127.0.0.1.evil.test", "localhost.evil.test", "me@localhost", "[::2]"] {
+        for host in
+            ["evil.test:8001", "10.1.2.4", "127.0.0.1.evil.test", "localhost.evil.test", "me@localhost", "[::2]"]
+        {
             assert_eq!(verdict(&format!("GET /api\nHost: {host}")), Err(Violation::Host), "{host}");
         }
     }
@@ -227,8 +230,10 @@ mod tests {
 
     #[test]
     fn no_field_that_matters_can_be_dropped_by_name() {
-        let named = |tokens: &str| verdict(&format!("GET /api\nHost: localhost\nConnection: close\nConnection: {tokens}"));
-        for tokens in ["Impersonate-User", "x, AUTHORIZATION", "impersonate-extra-scopes", "X-Remote-Group ,y", "host"] {
+        let named =
+            |tokens: &str| verdict(&format!("GET /api\nHost: localhost\nConnection: close\nConnection: {tokens}"));
+        for tokens in ["Impersonate-User", "x, AUTHORIZATION", "impersonate-extra-scopes", "X-Remote-Group ,y", "host"]
+        {
             assert_eq!(named(tokens), Err(Violation::Connection), "{tokens}");
         }
         assert_eq!(named("keep-alive, Upgrade, X-Own"), Ok(()));
