@@ -16,4 +16,5 @@ pub mod limit;
 pub mod moment;
 pub mod proxy;
 pub mod telemetry;
+pub mod tls;
 pub mod upstream;

@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response, uri};
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 
 use self::{
@@ -36,6 +36,7 @@ pub use self::{
     lease::Lease,
     streaming::{Streaming, StreamingError},
 };
+pub use crate::credentials::Target;
 use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted};
 
 /// Who wants to know how many more calls the connections could take. Implemented by the proxy's driver.
@@ -64,19 +65,6 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// From handing over the request to the response head; never for long-running calls. `None` for no limit.
     pub response_timeout: Option<Duration>,
-}
-
-/// The address of an upstream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// `http` or `https`.
-    pub scheme: uri::Scheme,
-    /// Host and, if it is not the scheme's own, port.
-    pub authority: uri::Authority,
-    /// Put before every path, as it stands: empty, or begins with `/` and does not end with it.
-    pub base_path: String,
-    /// The name to verify and to send as SNI; `None` for the authority's host.
-    pub server_name: Option<String>,
 }
 
 /// The Host sent upstream.
