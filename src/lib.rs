@@ -8,6 +8,7 @@ pub mod admin;
 pub mod api;
 pub mod chart;
 pub mod classify;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod credentials;

@@ -1,3 +1,6 @@
 //! Everything that is tested from outside, in one binary: linking hyper once instead of once a file saves minutes.
 
 mod architecture;
+mod cli;
+mod cli_input;
+mod cli_usage;
