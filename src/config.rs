@@ -58,7 +58,7 @@ pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf>
 /// Reads and checks a configuration. Looks at no file but the configuration's own; see [`Loaded::unreadable_files`].
 ///
 /// # Errors
-/// Every problem there is, in the order of the file's keys as far as that can be said.
+/// Every problem there is: of variables by name, then from the top of the file.
 pub fn load(source: &Source) -> Result<Loaded, Vec<Problem>> {
     let (name, text) = match &source.file {
         Some(path) => read(path)?,
@@ -83,8 +83,12 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
     let mut table = layers::merged(&text, &variables)?;
     let mut report = Report::new(&text, &variables);
     let mut checked = check::check(&layers::shape(table.clone(), &text)?, &mut report);
-    let untyped: Vec<_> =
-        report.untyped.iter().filter(|path| variables.iter().any(|variable| variable.path == **path)).cloned().collect();
+    let untyped: Vec<_> = report
+        .untyped
+        .iter()
+        .filter(|path| variables.iter().any(|variable| variable.path == **path))
+        .cloned()
+        .collect();
     if !untyped.is_empty() {
         layers::retype(&mut table, &untyped);
         report = Report::new(&text, &variables);
@@ -93,6 +97,7 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
     let files = checked.files.into_iter().map(|file| file.named(&report)).collect();
     problems.extend(report.problems);
     if !problems.is_empty() {
+        problems.sort_by(|one, other| one.order().cmp(&other.order()));
         return Err(problems);
     }
     let effective = effective::effective(&checked.settings, &checked.gates);
@@ -134,3 +139,6 @@ fn default_file(env: &[(String, String)]) -> String {
 
 /// Where images and manifests put it.
 const USUAL: &str = "/etc/tidegate/tidegate.toml";
+
+#[cfg(test)]
+mod tests;

@@ -53,7 +53,10 @@ pub(super) fn check(shape: &Shape, report: &mut Report<'_>) -> Checked {
     for (name, section) in sections {
         let at = at.key(name);
         if !is_snake_case(name) {
-            report.key_problem(&at, "is no name for a gate, expected snake_case: lower-case letters, digits and single underscores");
+            report.key_problem(
+                &at,
+                "is no name for a gate, expected snake_case: lower-case letters, digits and single underscores",
+            );
         }
         let name: Arc<str> = Arc::from(name.as_str());
         let (gate, extra) = gate::gate(section.open(&at, report), &at, Arc::clone(&name), &mut files, report);
@@ -61,7 +64,10 @@ pub(super) fn check(shape: &Shape, report: &mut Report<'_>) -> Checked {
         extras.insert(name, extra);
     }
     if gates.is_empty() && report.problems.is_empty() {
-        report.problem(&at, "is missing, expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"");
+        report.problem(
+            &at,
+            "is missing, expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"",
+        );
     }
     let settings = Settings { admin, log, drain, gates };
     check_addresses(&settings, report);
@@ -87,7 +93,10 @@ fn log(keys: &file::Log, at: &Path, report: &mut Report<'_>) -> Log {
     if is_plain && !LEVELS.contains(&level.as_str()) {
         let expected = super::leaf::one_of(&LEVELS);
         let near = did_you_mean(&level, &LEVELS);
-        report.problem(&at.key("level"), format!("is {level:?}, expected {expected}, or a filter such as \"info,tidegate=debug\"{near}"));
+        report.problem(
+            &at.key("level"),
+            format!("is {level:?}, expected {expected}, or a filter such as \"info,tidegate=debug\"{near}"),
+        );
     } else if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&level) {
         report.problem(&at.key("level"), format!("is {level:?}, which is no filter: {error}"));
     }
@@ -99,7 +108,12 @@ fn log(keys: &file::Log, at: &Path, report: &mut Report<'_>) -> Log {
 pub(super) fn address(text: &str, at: &Path, or: &str, report: &mut Report<'_>) -> Option<SocketAddr> {
     let address = text.parse();
     if address.is_err() {
-        report.problem(at, format!("is {text:?}, expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"{or}"));
+        report.problem(
+            at,
+            format!(
+                "is {text:?}, expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"{or}"
+            ),
+        );
     }
     address.ok()
 }
@@ -145,7 +159,8 @@ pub(super) fn key(field: &Field<Anything>, at: &Path, report: &mut Report<'_>) {
 
 /// A name as keys and environment variables can carry it.
 pub(super) fn is_snake_case(name: &str) -> bool {
-    let word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let word =
+        |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.split('_').all(word) && name.len() <= 63
 }
 

@@ -47,7 +47,12 @@ pub(super) struct Ground {
 }
 
 /// The classes of a gate, in order.
-pub(super) fn classes(sections: &[Section<file::Class>], at: &Path, ground: &Ground, report: &mut Report<'_>) -> Vec<Class> {
+pub(super) fn classes(
+    sections: &[Section<file::Class>],
+    at: &Path,
+    ground: &Ground,
+    report: &mut Report<'_>,
+) -> Vec<Class> {
     let (mut before, mut after) = builtin(ground);
     let mut own: Vec<Class> = Vec::new();
     let mut seen: BTreeMap<String, Path> = BTreeMap::new();
@@ -57,10 +62,10 @@ pub(super) fn classes(sections: &[Section<file::Class>], at: &Path, ground: &Gro
         let name = name(keys, &at, &mut seen, report);
         let known = before.iter_mut().chain(&mut after).find(|class| Some(&*class.name) == name.as_deref());
         match known {
-            Some(class) => *class = class_of(keys, &at, class.clone(), true, ground, report),
+            Some(class) => *class = class_of(keys, &at, class.clone(), ground, report),
             None => {
                 let name = Arc::from(name.unwrap_or_else(|| format!("unnamed {index}")));
-                own.push(class_of(keys, &at, Class::new(name, None, ground), false, ground, report));
+                own.push(class_of(keys, &at, Class::new(name, None, ground), ground, report));
             }
         }
     }
@@ -76,7 +81,10 @@ fn name(keys: &file::Class, at: &Path, seen: &mut BTreeMap<String, Path>, report
     }
     let name = name?;
     if !super::check::is_snake_case(&name) {
-        report.problem(&at.key("name"), format!("is {name:?}, expected snake_case: lower-case letters, digits and single underscores"));
+        report.problem(
+            &at.key("name"),
+            format!("is {name:?}, expected snake_case: lower-case letters, digits and single underscores"),
+        );
     }
     if let Some(first) = seen.insert(name.clone(), at.clone()) {
         report.problem(&at.key("name"), format!("is {name:?}, which {first} has already"));
@@ -144,10 +152,17 @@ fn github(ground: &Ground) -> Vec<Class> {
 }
 
 /// A class with what its section changes.
-fn class_of(keys: &file::Class, at: &Path, base: Class, is_builtin: bool, ground: &Ground, report: &mut Report<'_>) -> Class {
-    let matching = match keys.matching.is_present().then(|| matching::matching(&keys.matching, &at.key("match"), ground.kind, report)) {
+fn class_of(keys: &file::Class, at: &Path, base: Class, ground: &Ground, report: &mut Report<'_>) -> Class {
+    let matching = match keys
+        .matching
+        .is_present()
+        .then(|| matching::matching(&keys.matching, &at.key("match"), ground.kind, report))
+    {
         Some(_) if base.matching == Some(Matching::Everything) => {
-            report.key_problem(&at.key("match"), "has no effect: the class \"default\" takes whatever no other class matches");
+            report.key_problem(
+                &at.key("match"),
+                "has no effect: the class \"default\" takes whatever no other class matches",
+            );
             base.matching
         }
         None => base.matching,
@@ -155,7 +170,8 @@ fn class_of(keys: &file::Class, at: &Path, base: Class, is_builtin: bool, ground
     };
     let lane = keys.lane.get(&at.key("lane"), report).map_or(base.lane, |Word(lane)| lane);
     let bucket = limits::bucket(&keys.bucket, &at.key("bucket"), base.bucket, report);
-    let (backoff, failures) = limits::backoff(&keys.backoff, &at.key("backoff"), &(base.backoff, base.failures), report);
+    let (backoff, failures) =
+        limits::backoff(&keys.backoff, &at.key("backoff"), &(base.backoff, base.failures), report);
     if keys.backoff.keys().max_keys.is_present() {
         report.key_problem(&at.key("backoff").key("max_keys"), "is for the whole gate, expected in its own [backoff]");
     }
@@ -167,11 +183,14 @@ fn class_of(keys: &file::Class, at: &Path, base: Class, is_builtin: bool, ground
         bucket,
         within: keys.within.get(&at.key("within"), report).or(base.within),
         // A built-in class whose bucket is switched off falls back on the gate's.
-        own_bucket_only: own_bucket_only.unwrap_or(base.own_bucket_only && (!is_builtin || bucket.is_some())),
+        own_bucket_only: own_bucket_only.unwrap_or_else(|| base.own_bucket_only && bucket.is_some()),
         backoff,
         failures,
         in_flight: limits::in_flight(&keys.in_flight, &at.key("in_flight"), base.in_flight, report),
-        meter_long_running: keys.meter_long_running.get(&at.key("meter_long_running"), report).unwrap_or(base.meter_long_running),
+        meter_long_running: keys
+            .meter_long_running
+            .get(&at.key("meter_long_running"), report)
+            .unwrap_or(base.meter_long_running),
         at: Some(at.clone()),
         name: base.name,
     }
@@ -190,11 +209,17 @@ fn check_together(classes: &[Class], report: &mut Report<'_>) {
             report.key_problem(&at.key("in_flight"), "has no effect: an exempt class never waits");
         }
         if class.own_bucket_only && class.bucket.is_none() && class.within.is_none() {
-            report.key_problem(&at.key("own_bucket_only"), "needs a bucket of the class, or nothing limits it; for that: lane = \"exempt\"");
+            report.key_problem(
+                &at.key("own_bucket_only"),
+                "needs a bucket of the class, or nothing limits it; for that: lane = \"exempt\"",
+            );
         }
         let is_charged = classes.iter().any(|other| other.within.as_deref() == Some(&*class.name));
         if class.matching.is_none() && !is_charged {
-            report.problem(&at.key("match"), "is missing: expected what belongs to the class (or another class `within` it)");
+            report.problem(
+                &at.key("match"),
+                "is missing: expected what belongs to the class (or another class `within` it)",
+            );
         }
     }
 }

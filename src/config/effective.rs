@@ -132,7 +132,8 @@ fn class(out: &mut Out, section: &str, class: &Class) {
 }
 
 fn tls(out: &mut Out, gate: &Gate, section: &impl Fn(&str) -> String) {
-    let path = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let path =
+        |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     if let Some(tls) = &gate.tls {
         out.table(&section("tls"));
         match &tls.mode {

@@ -155,7 +155,8 @@ impl<T: DeserializeOwned> Section<T> {
         }
         let known = keys_of::<T>();
         for key in &self.unknown {
-            let known_here = if known.len() <= 14 { format!(", expected one of {}", known.join(", ")) } else { String::new() };
+            let known_here =
+                if known.len() <= 14 { format!(", expected one of {}", known.join(", ")) } else { String::new() };
             report.key_problem(&path.key(key), format!("is no key{known_here}{}", did_you_mean(key, known)));
         }
         &self.table
@@ -265,7 +266,8 @@ impl<'de, T: DeserializeOwned + Default> Deserialize<'de> for Listed<T> {
 impl<T> Listed<T> {
     pub(super) fn open(&self, path: &Path, report: &mut Report<'_>) -> &[Section<T>] {
         if let Some(wrong) = &self.wrong {
-            report.problem(path, format!("is {}, expected a list of tables, which only the file can give", shown(wrong)));
+            report
+                .problem(path, format!("is {}, expected a list of tables, which only the file can give", shown(wrong)));
         }
         &self.sections
     }

@@ -25,7 +25,13 @@ use crate::{
 };
 
 /// A gate, with what is shown of it; `files` gets the files that it will read.
-pub(super) fn gate(keys: &file::Gate, at: &Path, name: Arc<str>, files: &mut Vec<FileUse>, report: &mut Report<'_>) -> (Gate, Extras) {
+pub(super) fn gate(
+    keys: &file::Gate,
+    at: &Path,
+    name: Arc<str>,
+    files: &mut Vec<FileUse>,
+    report: &mut Report<'_>,
+) -> (Gate, Extras) {
     let kind = keys.kind.get(&at.key("kind"), report).map_or(Kind::Kubernetes, |Word(kind)| kind);
     let (preset, max_reconcile_rate, numbers) = preset(keys, at, kind, report);
     unbuilt(keys, at, report);
@@ -117,7 +123,14 @@ struct Limits {
 }
 
 impl Limits {
-    fn read(keys: &file::Gate, at: &Path, kind: Kind, preset: Preset, numbers: &Numbers, report: &mut Report<'_>) -> Self {
+    fn read(
+        keys: &file::Gate,
+        at: &Path,
+        kind: Kind,
+        preset: Preset,
+        numbers: &Numbers,
+        report: &mut Report<'_>,
+    ) -> Self {
         let bucket = limits::bucket(&keys.bucket, &at.key("bucket"), numbers.bucket, report);
         let retry_bucket = limits::bucket(&keys.retry_bucket, &at.key("retry_bucket"), numbers.retry_bucket, report);
         let base = limits::preset_backoff(numbers.strategy, presets::failures());
@@ -246,7 +259,10 @@ fn throttling(section: &Section<file::Signals>, at: &Path, numbers: &Numbers, re
         Some(_) => {}
     }
     let max_pause = keys.max_pause.get(&at.key("max_pause"), report).map_or(numbers.max_pause, |span| span.0);
-    Throttling { honour_retry_after: honour.is_none_or(|list| list.0.iter().any(|signal| signal == SIGNALS[0])), max_pause }
+    Throttling {
+        honour_retry_after: honour.is_none_or(|list| list.0.iter().any(|signal| signal == SIGNALS[0])),
+        max_pause,
+    }
 }
 
 impl Gate {

@@ -71,8 +71,10 @@ pub(super) fn of_file(text: &Text) -> Result<Table, Vec<Problem>> {
 pub(super) fn merged(text: &Text, variables: &[Variable]) -> Result<Table, Vec<Problem>> {
     let values: HashMap<String, String> =
         variables.iter().map(|variable| (variable.name.clone(), variable.value.clone())).collect();
-    let environment =
-        ::config::Environment::with_prefix(PREFIX).prefix_separator(SEPARATOR).separator(SEPARATOR).source(Some(values));
+    let environment = ::config::Environment::with_prefix(PREFIX)
+        .prefix_separator(SEPARATOR)
+        .separator(SEPARATOR)
+        .source(Some(values));
     let layered = ::config::Config::builder()
         .add_source(::config::File::from_str(text.text(), ::config::FileFormat::Toml))
         .add_source(environment)
@@ -153,7 +155,13 @@ mod tests {
 
     #[test]
     fn names_that_are_no_keys_are_named() {
-        let names = ["TIDEGATE__", "TIDEGATE__A____B", "TIDEGATE__A[0]__B", "TIDEGATE__A.B", "TIDEGATE__GATES__G__CLASSES__0__NAME"];
+        let names = [
+            "TIDEGATE__",
+            "TIDEGATE__A____B",
+            "TIDEGATE__A[0]__B",
+            "TIDEGATE__A.B",
+            "TIDEGATE__GATES__G__CLASSES__0__NAME",
+        ];
         for name in names {
             let (variables, problems) = variables(&env(&[(name, "1")]));
             assert!(variables.is_empty(), "{name}");

@@ -92,9 +92,9 @@ impl Leaf for f64 {
         match value {
             Value::Float(number) => Ok(*number),
             // A rate with more than 2^53 whole tokens is far past every bound.
-            Value::Integer(number) => i32::try_from(*number)
-                .map(Self::from)
-                .map_err(|_| Complaint::expected(value, "a number that fits")),
+            Value::Integer(number) => {
+                i32::try_from(*number).map(Self::from).map_err(|_| Complaint::expected(value, "a number that fits"))
+            }
             _ => Err(Complaint::expected_untyped(value, "a number")),
         }
     }
@@ -102,7 +102,7 @@ impl Leaf for f64 {
 
 impl Leaf for Span {
     fn read(value: &Value) -> Result<Self, Vec<Complaint>> {
-        value.as_str().and_then(duration::read).map(Self).ok_or_else(|| Complaint::expected(value, A_DURATION))
+        value.as_str().and_then(span).map(Self).ok_or_else(|| Complaint::expected(value, A_DURATION))
     }
 }
 
@@ -118,11 +118,16 @@ impl Leaf for OrAuto {
     }
 }
 
+/// A duration that has its unit, even if it is zero.
+fn span(text: &str) -> Option<Duration> {
+    duration::read(text).filter(|_| text.ends_with(|c: char| c.is_ascii_lowercase()))
+}
+
 fn span_or(value: &Value, word: &str) -> Result<Or<Duration>, Vec<Complaint>> {
     match value.as_str() {
         Some(text) if text == word => Ok(Or::Word),
         text => text
-            .and_then(duration::read)
+            .and_then(span)
             .map(Or::Value)
             .ok_or_else(|| Complaint::expected(value, &format!("\"{word}\" or {A_DURATION}"))),
     }
@@ -205,7 +210,10 @@ impl Leaf for Texts {
         let mut texts = BTreeMap::new();
         for (name, value) in table {
             let Some(text) = value.as_str() else {
-                return Err(Complaint::say(format!("{name:?} is {}, expected text in quotes", super::field::shown(value))));
+                return Err(Complaint::say(format!(
+                    "{name:?} is {}, expected text in quotes",
+                    super::field::shown(value)
+                )));
             };
             texts.insert(name.clone(), text.to_owned());
         }

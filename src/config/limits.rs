@@ -35,16 +35,27 @@ pub(super) fn bucket(
     let burst = burst.and_then(|burst| at_least_one(burst, &at.key("burst"), report));
     let (rate, burst) = (rate?, burst?);
     if f64::from(burst.get()) / rate > LONGEST_FILL {
-        report.problem(&at.key("rate"), format!("is {rate}, too slow for a burst of {burst}: it would take centuries to fill"));
+        report.problem(
+            &at.key("rate"),
+            format!("is {rate}, too slow for a burst of {burst}: it would take centuries to fill"),
+        );
         return None;
     }
     let per = per.map_or_else(|| base.map_or(Per::Gate, |base| base.per), |Word(per)| per);
-    let starts_empty = start.map_or_else(|| base.is_some_and(|base| base.starts_empty), |Word(start)| start == Start::Empty);
+    let starts_empty =
+        start.map_or_else(|| base.is_some_and(|base| base.starts_empty), |Word(start)| start == Start::Empty);
     Some(BucketPolicy { rate, burst, per, starts_empty })
 }
 
 /// A key's value, else the preset's; where neither gives one, that is a problem.
-fn given<T>(field: &Field<T>, value: Option<T>, base: Option<T>, at: &Path, need: &str, report: &mut Report<'_>) -> Option<T>
+fn given<T>(
+    field: &Field<T>,
+    value: Option<T>,
+    base: Option<T>,
+    at: &Path,
+    need: &str,
+    report: &mut Report<'_>,
+) -> Option<T>
 where
     T: Clone,
 {
@@ -92,9 +103,16 @@ pub(super) fn in_flight(
     if section.is_off() || !section.is_present() {
         return base.filter(|_| !section.is_off());
     }
-    let max = given(&keys.max, max, base.map(|base| base.max.get()), &at.key("max"), "how many calls may be in flight", report);
+    let max = given(
+        &keys.max,
+        max,
+        base.map(|base| base.max.get()),
+        &at.key("max"),
+        "how many calls may be in flight",
+        report,
+    );
     let max = max.and_then(|max| at_least_one(max, &at.key("max"), report))?;
-    Some(InFlight { max, per: per.or(base.map(|base| base.per)).unwrap_or(Per::Gate) })
+    Some(InFlight { max, per: per.or_else(|| base.map(|base| base.per)).unwrap_or(Per::Gate) })
 }
 
 /// The backoff of a gate or class, from `base` (the preset's, or the gate's).
@@ -111,7 +129,10 @@ pub(super) fn backoff(
     let longest = longest(strategy);
     let forget_after = match keys.forget_after.get(&at.key("forget_after"), report).map(|or| or.0) {
         Some(Or::Value(after)) if after < longest => {
-            report.problem(&at.key("forget_after"), format!("is {after:?}, expected at least the longest delay, {longest:?}"));
+            report.problem(
+                &at.key("forget_after"),
+                format!("is {after:?}, expected at least the longest delay, {longest:?}"),
+            );
             after
         }
         Some(Or::Value(after)) => after,
@@ -135,9 +156,13 @@ fn strategy(keys: &file::Backoff, at: &Path, base: Strategy, report: &mut Report
         Strategy::FastSlow { .. } => StrategyWord::FastSlow,
         Strategy::Off => StrategyWord::Off,
     });
-    let exponential = [("base", keys.base.is_present()), ("max", keys.max.is_present()), ("jitter", keys.jitter.is_present())];
-    let fast_slow =
-        [("fast", keys.fast.is_present()), ("slow", keys.slow.is_present()), ("fast_attempts", keys.fast_attempts.is_present())];
+    let exponential =
+        [("base", keys.base.is_present()), ("max", keys.max.is_present()), ("jitter", keys.jitter.is_present())];
+    let fast_slow = [
+        ("fast", keys.fast.is_present()),
+        ("slow", keys.slow.is_present()),
+        ("fast_attempts", keys.fast_attempts.is_present()),
+    ];
     let idle = |keys: &[(&str, bool)], report: &mut Report<'_>| {
         for (key, _) in keys.iter().filter(|(_, is_present)| *is_present) {
             let strategy = file::word(word);
@@ -188,9 +213,24 @@ fn fast_slow(keys: &file::Backoff, at: &Path, from: Strategy, report: &mut Repor
     let slow = keys.slow.get(&at.key("slow"), report).map(|span| span.0);
     let attempts = keys.fast_attempts.get(&at.key("fast_attempts"), report);
     let need = "strategy \"fast_slow\" needs it";
-    let fast = given(&keys.fast, fast.map(super::leaf::Span), from.map(|from| super::leaf::Span(from.0)), &at.key("fast"), need, report);
-    let slow = given(&keys.slow, slow.map(super::leaf::Span), from.map(|from| super::leaf::Span(from.1)), &at.key("slow"), need, report);
-    let attempts = given(&keys.fast_attempts, attempts, from.map(|from| from.2), &at.key("fast_attempts"), need, report);
+    let fast = given(
+        &keys.fast,
+        fast.map(super::leaf::Span),
+        from.map(|from| super::leaf::Span(from.0)),
+        &at.key("fast"),
+        need,
+        report,
+    );
+    let slow = given(
+        &keys.slow,
+        slow.map(super::leaf::Span),
+        from.map(|from| super::leaf::Span(from.1)),
+        &at.key("slow"),
+        need,
+        report,
+    );
+    let attempts =
+        given(&keys.fast_attempts, attempts, from.map(|from| from.2), &at.key("fast_attempts"), need, report);
     let (Some(fast), Some(slow), Some(fast_attempts)) = (fast, slow, attempts) else { return Strategy::Off };
     if slow.0 < fast.0 {
         report.problem(&at.key("slow"), format!("slow {:?} is less than fast {:?}", slow.0, fast.0));
@@ -205,7 +245,9 @@ fn fast_slow(keys: &file::Backoff, at: &Path, from: Strategy, report: &mut Repor
 fn longest(strategy: Strategy) -> Duration {
     match strategy {
         Strategy::Off => Duration::ZERO,
-        Strategy::Exponential { max, jitter, .. } if (0.0..=1.0).contains(&jitter) => max.saturating_add(max.mul_f64(jitter)),
+        Strategy::Exponential { max, jitter, .. } if (0.0..=1.0).contains(&jitter) => {
+            max.saturating_add(max.mul_f64(jitter))
+        }
         Strategy::Exponential { max, .. } => max,
         Strategy::FastSlow { slow, .. } => slow,
     }
@@ -233,7 +275,8 @@ fn failures(field: &Field<super::leaf::List>, at: &Path, report: &mut Report<'_>
 pub(super) fn queue(keys: &file::Queue, at: &Path, report: &mut Report<'_>) -> QueuePolicy {
     let max_wait = keys.max_wait.get(&at.key("max_wait"), report).map_or(MAX_WAIT, |span| span.0);
     let max_waiting = keys.max_waiting.get(&at.key("max_waiting"), report).unwrap_or(10_000);
-    let max_waiting_bytes = keys.max_waiting_bytes.get(&at.key("max_waiting_bytes"), report).map_or(16 << 20, |size| size.0);
+    let max_waiting_bytes =
+        keys.max_waiting_bytes.get(&at.key("max_waiting_bytes"), report).map_or(16 << 20, |size| size.0);
     let combine = keys.combine.get(&at.key("combine"), report).map_or(Combine::Sequential, |Word(combine)| combine);
     if keys.coalesce.get(&at.key("coalesce"), report) == Some(true) {
         report.unbuilt(&at.key("coalesce"), "coalescing");

@@ -51,9 +51,11 @@ fn check(matcher: &Matcher, at: &Path, kind: Kind, report: &mut Report<'_>) {
         }
     }
     for (index, method) in matcher.methods.iter().enumerate().filter(|(_, method)| is_exact(method)) {
-        let is_method = Method::from_bytes(method.as_bytes()).is_ok() && !method.bytes().any(|byte| byte.is_ascii_lowercase());
+        let is_method =
+            Method::from_bytes(method.as_bytes()).is_ok() && !method.bytes().any(|byte| byte.is_ascii_lowercase());
         if !is_method {
-            report.problem(&at.key("methods").index(index), format!("is {method:?}, expected a method such as \"POST\""));
+            report
+                .problem(&at.key("methods").index(index), format!("is {method:?}, expected a method such as \"POST\""));
         }
     }
     for (index, path) in matcher.paths.iter().enumerate() {

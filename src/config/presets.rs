@@ -38,8 +38,13 @@ pub(super) struct Numbers {
 impl Preset {
     /// Its numbers, for a gate of `kind` with `max_reconcile_rate`.
     pub(super) fn numbers(self, kind: Kind, max_reconcile_rate: NonZeroU32) -> Numbers {
-        let none =
-            Numbers { bucket: None, retry_bucket: None, strategy: Strategy::Off, in_flight: None, max_pause: MAX_PAUSE };
+        let none = Numbers {
+            bucket: None,
+            retry_bucket: None,
+            strategy: Strategy::Off,
+            in_flight: None,
+            max_pause: MAX_PAUSE,
+        };
         let gentle = exponential(Duration::from_secs(1), Duration::from_secs(60));
         match self {
             Self::Sidecar => Numbers {

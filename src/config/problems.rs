@@ -70,6 +70,15 @@ impl Problem {
         Self { place: Place::Whole(name.to_owned()), path: Path::default(), message: message.into() }
     }
 
+    /// The order for reading: what concerns everything, variables by name, then the file from its top.
+    pub(super) fn order(&self) -> (u8, &str, usize, usize) {
+        match &self.place {
+            Place::Whole(name) => (0, name, 0, 0),
+            Place::Variable(name) => (1, name, 0, 0),
+            Place::At { file, line, column } => (2, file, *line, *column),
+        }
+    }
+
     /// The same place with another message.
     pub(super) fn with_message(&self, message: String) -> Self {
         Self { message, ..self.clone() }
@@ -196,14 +205,14 @@ impl<'a> Report<'a> {
             let span = if at_key { &spans.key } else { &spans.value };
             return self.text.problem_at(span.start, path.clone(), message);
         }
-        if let Some(variable) = self.variables.iter().find(|variable| variable.path.starts_with(path)) {
-            return Problem::of_variable(&variable.name, path.clone(), message);
-        }
         // What is missing is missing in the nearest thing that is there.
-        let mut above = path.parent();
-        while let Some(at) = above {
+        let mut above = Some(path.clone());
+        while let Some(at) = above.filter(|at| !at.steps().is_empty()) {
             if let Some(spans) = self.text.places.get(&at) {
                 return self.text.problem_at(spans.key.start, path.clone(), message);
+            }
+            if let Some(variable) = self.variables.iter().find(|variable| variable.path.starts_with(&at)) {
+                return Problem::of_variable(&variable.name, path.clone(), message);
             }
             above = at.parent();
         }

@@ -50,12 +50,19 @@ pub(super) fn has_credential(upstream: &Upstream, credential: bool) -> bool {
 
 fn check_together(sources: &Sources, keys: &file::Gate, at: &Path, listen: &[Listen], report: &mut Report<'_>) {
     let has_something = has_credential(&sources.upstream, keys.credential.is_present());
-    let is_off_loopback = listen.iter().any(|listen| matches!(listen, Listen::Tcp(address) if !address.ip().is_loopback()));
+    let is_off_loopback =
+        listen.iter().any(|listen| matches!(listen, Listen::Tcp(address) if !address.ip().is_loopback()));
     let credentials = at.key("credentials");
     if sources.credentials == Credentials::Inject && !has_something && !keys.upstream_tls.keys().cert.is_present() {
-        report.problem(&credentials, "is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]");
+        report.problem(
+            &credentials,
+            "is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]",
+        );
     }
-    if sources.credentials == Credentials::Inject && is_off_loopback && sources.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none()) {
+    if sources.credentials == Credentials::Inject
+        && is_off_loopback
+        && sources.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
+    {
         let message = "is \"inject\" off loopback: whoever reaches the port gets the identity; expected a loopback listener \
                        (tls.client_ca is not built in this version)";
         report.problem(&credentials, message);
@@ -87,7 +94,9 @@ fn upstream(field: &Field<String>, at: &Path, kind: Kind, report: &mut Report<'_
     let (upstream, is_cluster) = match (text.as_str(), text.split_once(':')) {
         ("in_cluster", _) => (Upstream::InCluster, true),
         ("kubeconfig", _) => (Upstream::Kubeconfig(None), true),
-        (_, Some(("kubeconfig", context))) if !context.is_empty() => (Upstream::Kubeconfig(Some(context.to_owned())), true),
+        (_, Some(("kubeconfig", context))) if !context.is_empty() => {
+            (Upstream::Kubeconfig(Some(context.to_owned())), true)
+        }
         _ => match url(&text) {
             Ok(url) => (Upstream::Url(url), false),
             Err(fault) => {
@@ -98,7 +107,12 @@ fn upstream(field: &Field<String>, at: &Path, kind: Kind, report: &mut Report<'_
         },
     };
     if is_cluster && kind == Kind::Http {
-        report.problem(at, format!("is {text:?}, which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\""));
+        report.problem(
+            at,
+            format!(
+                "is {text:?}, which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\""
+            ),
+        );
     }
     upstream
 }
@@ -119,7 +133,12 @@ fn url(text: &str) -> Result<http::Uri, String> {
     Ok(url)
 }
 
-fn tls(section: &Section<file::Tls>, at: &Path, files: &mut Vec<FileUse>, report: &mut Report<'_>) -> Option<ListenerTls> {
+fn tls(
+    section: &Section<file::Tls>,
+    at: &Path,
+    files: &mut Vec<FileUse>,
+    report: &mut Report<'_>,
+) -> Option<ListenerTls> {
     let keys = section.open(at, report);
     if !section.is_present() {
         return None;
@@ -141,7 +160,10 @@ fn tls(section: &Section<file::Tls>, at: &Path, files: &mut Vec<FileUse>, report
         }
         (Mode::SelfSigned, cert, key) => {
             for (name, _) in [("cert", cert), ("key", key)].iter().filter(|(_, path)| path.is_some()) {
-                report.key_problem(&at.key(name), "has no effect: mode = \"self_signed\" makes its own; expected mode = \"files\"");
+                report.key_problem(
+                    &at.key(name),
+                    "has no effect: mode = \"self_signed\" makes its own; expected mode = \"files\"",
+                );
             }
             TlsMode::SelfSigned
         }
@@ -150,9 +172,11 @@ fn tls(section: &Section<file::Tls>, at: &Path, files: &mut Vec<FileUse>, report
         report.key_problem(&at.key("names"), "has no effect: mode = \"files\" has the names of its certificate");
     }
     for (index, name) in names.iter().enumerate() {
-        let is_name = name.parse::<std::net::IpAddr>().is_ok() || name.parse::<http::uri::Authority>().is_ok_and(|parsed| parsed.as_str() == parsed.host());
+        let is_name = name.parse::<std::net::IpAddr>().is_ok()
+            || name.parse::<http::uri::Authority>().is_ok_and(|parsed| parsed.as_str() == parsed.host());
         if !is_name {
-            report.problem(&at.key("names").index(index), format!("is {name:?}, expected a host name or an IP address"));
+            report
+                .problem(&at.key("names").index(index), format!("is {name:?}, expected a host name or an IP address"));
         }
     }
     // A certificate of our own making is of no use to anybody who cannot get at its CA.
@@ -161,7 +185,12 @@ fn tls(section: &Section<file::Tls>, at: &Path, files: &mut Vec<FileUse>, report
     Some(ListenerTls { mode, names, write_to, client_ca: None })
 }
 
-fn upstream_tls(section: &Section<file::UpstreamTls>, at: &Path, files: &mut Vec<FileUse>, report: &mut Report<'_>) -> UpstreamTls {
+fn upstream_tls(
+    section: &Section<file::UpstreamTls>,
+    at: &Path,
+    files: &mut Vec<FileUse>,
+    report: &mut Report<'_>,
+) -> UpstreamTls {
     let keys = section.open(at, report);
     let ca = file(&keys.ca, &at.key("ca"), Holds::Certificate, files, report);
     let cert = file(&keys.cert, &at.key("cert"), Holds::Certificate, files, report);
@@ -184,7 +213,12 @@ fn upstream_tls(section: &Section<file::UpstreamTls>, at: &Path, files: &mut Vec
     UpstreamTls { ca, cert, key, server_name, insecure }
 }
 
-fn credential(section: &Section<file::Credential>, at: &Path, files: &mut Vec<FileUse>, report: &mut Report<'_>) -> Option<Credential> {
+fn credential(
+    section: &Section<file::Credential>,
+    at: &Path,
+    files: &mut Vec<FileUse>,
+    report: &mut Report<'_>,
+) -> Option<Credential> {
     let keys = section.open(at, report);
     if !section.is_present() {
         return None;
@@ -205,7 +239,13 @@ fn credential(section: &Section<file::Credential>, at: &Path, files: &mut Vec<Fi
 }
 
 /// A file that will be read; the empty name is none.
-fn file(field: &Field<String>, at: &Path, holds: Holds, files: &mut Vec<FileUse>, report: &mut Report<'_>) -> Option<PathBuf> {
+fn file(
+    field: &Field<String>,
+    at: &Path,
+    holds: Holds,
+    files: &mut Vec<FileUse>,
+    report: &mut Report<'_>,
+) -> Option<PathBuf> {
     let path = field.get(at, report).filter(|path| !path.is_empty()).map(PathBuf::from)?;
     files.push(FileUse::new(path.clone(), holds, at.clone()));
     Some(path)

@@ -28,12 +28,8 @@ pin_project! {
     }
 }
 
-/// What a call holds until its response body has ended.
-#[derive(Debug, Default)]
-pub(crate) struct Held {
-    pub(crate) slot: Option<HeldSlot>,
-    pub(crate) in_flight: Option<InFlight>,
-}
+/// What a call holds until its response body has ended: only ever dropped.
+type Held = (Option<HeldSlot>, Option<InFlight>);
 
 // === impl Body ===
 
@@ -43,13 +39,13 @@ impl Body {
     }
 
     pub(crate) fn upstream(body: Streaming, slot: HeldSlot) -> Self {
-        Self::Upstream { body, held: Held { slot: Some(slot), in_flight: None } }
+        Self::Upstream { body, held: (Some(slot), None) }
     }
 
     /// Has the call count as in flight until this body has ended.
     pub(crate) fn hold(&mut self, in_flight: Option<InFlight>) {
         if let Self::Upstream { held, .. } = self {
-            held.in_flight = in_flight;
+            held.1 = in_flight;
         }
     }
 }
@@ -64,7 +60,7 @@ impl HttpBody for Body {
             BodyProjected::Upstream { body, held } => {
                 let polled = body.poll_frame(cx);
                 if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-                    *held = Held::default(); // hyper may keep an ended body until the connection's next request
+                    *held = (None, None); // hyper may keep an ended body until the connection's next request
                 }
                 polled
             }

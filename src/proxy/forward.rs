@@ -95,7 +95,7 @@ impl Departure {
                 sent.answered(response.status(), response.headers());
                 return Ok((response.map(|body: Streaming| Body::upstream(body, slot)), account));
             }
-            Err(error) => sent.failed(error, &account),
+            Err(error) => sent.failed(&error, &account),
         };
         Err(Box::new(Failed { failure, account, verb, method }))
     }
@@ -111,7 +111,7 @@ impl Sent {
     }
 
     /// There is no response head; what to tell the client.
-    fn failed(mut self, error: SendError, account: &Account) -> Failure {
+    fn failed(mut self, error: &SendError, account: &Account) -> Failure {
         tracing::debug!(call = ?self.call.call, %error, "a call got no answer");
         match error {
             SendError::Unsent { .. } => {
@@ -131,7 +131,7 @@ impl Sent {
             SendError::Timeout { after } => {
                 account.failed(FailureKind::Timeout);
                 self.settle(outcome::lost(self.failures(), &self.call.call));
-                Failure::Timeout(after)
+                Failure::Timeout(*after)
             }
         }
     }

@@ -170,8 +170,12 @@ fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let name = options.name;
     let hasher = RandomState::new();
     let host: Arc<str> = options.upstream.target.authority.as_str().into();
-    let observer =
-        Observer { meters: GateMeters::new(Arc::clone(&name), host, &options.policy), log: options.call_log, clock };
+    let observer = Observer {
+        meters: GateMeters::new(Arc::clone(&name), host, &options.policy),
+        log: options.call_log,
+        clock,
+        limits_slots: limits_slots(&options.policy),
+    };
     let responder = Responder::new(Arc::clone(&name), options.rules.kind(), options.retry_after, clock);
     let driver = Driver::new(Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now()), clock);
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
@@ -193,6 +197,10 @@ fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
         ending: CancellationToken::new(),
     };
     (reception, driver)
+}
+
+fn limits_slots(policy: &Policy) -> bool {
+    policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some())
 }
 
 /// Serves on, new calls too, until the last client is gone or the drain is over: a controller's lease release must still get through.

@@ -103,21 +103,18 @@ static METADATA: Metadata<'static> = Metadata::new("tidegate", Level::INFO, None
 
 impl Metric {
     /// The counter with these label values.
-    #[must_use]
     pub fn counter(&self, values: &[&str]) -> Counter {
         super::metrics(); // a handle made before the recorder is there would count into the void
         metrics::with_recorder(|recorder| recorder.register_counter(&self.key(values), &METADATA))
     }
 
     /// The gauge with these label values.
-    #[must_use]
     pub fn gauge(&self, values: &[&str]) -> Gauge {
         super::metrics(); // a handle made before the recorder is there would count into the void
         metrics::with_recorder(|recorder| recorder.register_gauge(&self.key(values), &METADATA))
     }
 
     /// The histogram with these label values.
-    #[must_use]
     pub fn histogram(&self, values: &[&str]) -> Histogram {
         super::metrics(); // a handle made before the recorder is there would count into the void
         metrics::with_recorder(|recorder| recorder.register_histogram(&self.key(values), &METADATA))

@@ -1,27 +1,28 @@
 //! The connections of one group: who gets a stream, when to dial, and what the limiter is told.
 //!
-//! One std Mutex around [`Books`] and [`Pacing`]; no operation awaits under it, and everything that calls out (rooms, dials, drops) happens
+//! One std Mutex around the [`State`]; no operation awaits under it, and everything that calls out (rooms, dials, drops) happens
 //! after it is let go.
 
+mod state;
+
 use std::{
-    collections::VecDeque,
     hash::{BuildHasher, RandomState},
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
-use hyper::client::conn::{http1, http2};
-use tokio::{sync::oneshot, task::AbortHandle};
+use hyper::client::conn::http1;
+use tokio::sync::oneshot;
 
+use self::state::{After, Handle, State};
 use super::{
     Rooms,
     body::Outgoing,
-    books::{Books, Id},
-    connection::{self, Raised, Traffic},
+    books::Id,
+    connection::{self, Raised},
     dial::Dialer,
     error::{DialError, DialFailure},
-    lease::{Exclusive, Lease, Stream, StreamUnit},
-    pacing::Pacing,
+    lease::Lease,
 };
 use crate::{api::Group, clock::Clock, moment::Moment};
 
@@ -34,42 +35,6 @@ pub(super) struct Pool {
     state: Mutex<State>,
 }
 
-struct State {
-    books: Books<Handle>,
-    pacing: Pacing,
-    /// Exempt calls that want the first stream to come, each with a dial of its own.
-    exempt: VecDeque<oneshot::Sender<Lease>>,
-    /// Calls that the upstream did not process, which want another stream.
-    replays: VecDeque<oneshot::Sender<Result<Lease, Arc<DialError>>>>,
-    /// Whether the upstream speaks h2; `None` before the first connection.
-    multiplexed: Option<bool>,
-    /// A timer runs for the next dial that is due.
-    alarm: bool,
-}
-
-/// What a stream of a connection is opened with.
-enum Handle {
-    Http1 {
-        /// `None` while it serves a call.
-        sender: Option<http1::SendRequest<Outgoing>>,
-        traffic: Arc<Traffic>,
-        driver: Option<AbortHandle>,
-        reused: bool,
-    },
-    Http2(http2::SendRequest<Outgoing>),
-}
-
-/// What is to be done once the lock is let go.
-#[derive(Default)]
-struct After {
-    room: i64,
-    unreachable: bool,
-    dials: usize,
-    alarm: Option<Moment>,
-    leases: Vec<Lease>,
-    handles: Vec<Handle>,
-}
-
 impl Pool {
     pub(super) fn new(
         group: Group,
@@ -78,14 +43,7 @@ impl Pool {
         clock: Clock,
         rooms: Arc<dyn Rooms>,
     ) -> Arc<Self> {
-        let state = State {
-            books: Books::new(),
-            pacing: Pacing::default(),
-            exempt: VecDeque::new(),
-            replays: VecDeque::new(),
-            multiplexed: plain.then_some(false),
-            alarm: false,
-        };
+        let state = State::new(plain.then_some(false));
         Arc::new(Self { group, dialer, clock, rooms, state: Mutex::new(state) })
     }
 
@@ -330,99 +288,6 @@ impl Pool {
     }
 }
 
-// === impl State ===
-
-impl State {
-    /// Opens a stream, passing over connections that have closed unnoticed.
-    fn open(&mut self, pool: &Arc<Pool>, granted: bool, after: &mut After) -> Option<Lease> {
-        loop {
-            let (taken, change) = self.books.take(granted);
-            let Some((id, handle)) = taken else {
-                after.room += change;
-                return None;
-            };
-            if let Some(stream) = handle.open(pool, id) {
-                after.room += change;
-                return Some(Lease { pool: Arc::clone(pool), stream });
-            }
-            // the unit just taken is gone with the connection, whoever took it; a grant is still to be honoured
-            after.room -= 1;
-            self.close(id, after);
-        }
-    }
-
-    fn close(&mut self, id: Id, after: &mut After) {
-        let (handle, change) = self.books.remove(id);
-        after.room += change;
-        after.handles.extend(handle);
-    }
-
-    /// Gives free streams to those who wait for one here.
-    fn serve(&mut self, pool: &Arc<Pool>, after: &mut After) {
-        while self.books.free() > 0 {
-            if let Some(waiter) = self.exempt.pop_front() {
-                if !waiter.is_closed()
-                    && let Some(lease) = self.open(pool, false, after)
-                {
-                    after.leases.extend(waiter.send(lease).err());
-                }
-            } else if let Some(waiter) = self.replays.pop_front() {
-                if !waiter.is_closed()
-                    && let Some(lease) = self.open(pool, false, after)
-                {
-                    after.leases.extend(waiter.send(Ok(lease)).err().and_then(Result::ok));
-                }
-            } else {
-                return;
-            }
-        }
-    }
-
-    /// Decides which dials to start.
-    fn plan(&mut self, now: Moment, after: &mut After) {
-        let multiplexed = self.multiplexed == Some(true);
-        if multiplexed && self.books.len() > 0 && self.books.nearly_full() {
-            self.pacing.want_ahead();
-        }
-        let at_once = if self.multiplexed == Some(false) { HTTP1_DIALS } else { 1 };
-        after.dials += self.pacing.begin(at_once, self.replays.len(), self.books.free(), now);
-        if !self.alarm
-            && let Some(due) = self.pacing.due(self.replays.len())
-            && due > now
-        {
-            self.alarm = true;
-            after.alarm = Some(due);
-        }
-    }
-}
-
-// === impl Handle and Raised ===
-
-impl Handle {
-    fn open(&mut self, pool: &Arc<Pool>, id: Id) -> Option<Stream> {
-        match self {
-            Self::Http1 { sender, traffic, reused, .. } => {
-                let open = sender.take().filter(|sender| !sender.is_closed())?;
-                Some(Stream::Http1(Exclusive::new(Arc::clone(pool), id, open, Arc::clone(traffic), *reused)))
-            }
-            Self::Http2(sender) if sender.is_closed() => None,
-            Self::Http2(sender) => {
-                let unit = Arc::new(StreamUnit::new(Arc::clone(pool), id));
-                Some(Stream::Http2 { unit, sender: sender.clone() })
-            }
-        }
-    }
-}
-
-impl Raised {
-    fn limit(&self) -> usize {
-        match self {
-            Self::Http1 { .. } => 1,
-            Self::Http2 { limit, .. } => *limit,
-        }
-    }
-}
-
 /// A fraction below a fifth, so that connections raised together do not age together.
 fn jitter() -> f64 {
     f64::from(u32::try_from(RandomState::new().hash_one(0_u8) % 1_000).unwrap_or(0)) / 5_000.0
@@ -432,7 +297,5 @@ fn jitter() -> f64 {
 const MAX_IDLE: Duration = Duration::from_secs(75);
 /// Then names are resolved anew and load spreads over servers that have come since.
 const MAX_AGE: Duration = Duration::from_secs(600);
-/// Dials at once to an HTTP/1.1 upstream, where every call needs a connection.
-const HTTP1_DIALS: usize = 16;
 /// What an exempt call grants a dial that began before its own.
 const HEAD_START: Duration = Duration::from_millis(100);

@@ -174,3 +174,52 @@ pub(crate) fn get(port: u16, path: &str) -> String {
     stream.read_to_string(&mut answer).expect("it is answered");
     answer
 }
+
+#[test]
+fn an_upstream_with_a_wrong_certificate_is_a_502_and_the_log_says_why() {
+    let (folder, path) = config("");
+    let (ours, theirs) = (certificate(), certificate());
+    let ca = folder.path().join("ca.crt");
+    std::fs::write(&ca, ours.cert.pem()).expect("it can be written");
+    let (upstream, port) = (tls_server(&theirs), free_port());
+    let text = format!(
+        "[admin]\nlisten = \"off\"\n[gates.api]\nupstream = \"https://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{port}\"\n\
+         upstream_tls = {{ ca = {:?} }}\n",
+        ca.display().to_string()
+    );
+    std::fs::write(&path, text).expect("it can be written");
+    let mut gate = start(with_config("run", &path));
+    gate.line("ready");
+    let answer = get(port, "/api/v1/nodes/n");
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    let reason = gate.line(&upstream.to_string());
+    assert!(reason.contains("certificate"), "the log says why\n{reason}");
+    assert_eq!(gate.terminate(), Some(0));
+}
+
+fn certificate() -> rcgen::CertifiedKey<rcgen::KeyPair> {
+    rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate")
+}
+
+/// Accepts TLS with this certificate until the test process ends. Its port.
+fn tls_server(identity: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+    let port = listener.local_addr().expect("it is bound").port();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(identity.signing_key.serialize_der()).into();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring speaks them")
+        .with_no_client_auth()
+        .with_single_cert(vec![identity.cert.der().clone()], key)
+        .expect("certificate and key go together");
+    let config = std::sync::Arc::new(config);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut session = rustls::ServerConnection::new(config.clone()).expect("the configuration was checked");
+            // The gate is meant to hang up.
+            drop(session.complete_io(&mut stream));
+        }
+    });
+    port
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Driver, Place};
 use crate::{
     api::{Answer, Key, Outcome},
-    limit::{Admitted, ClassId, Permit, Reason, Receipt, Slot},
+    limit::{Admitted, Permit, Reason, Receipt, Slot},
     moment::Moment,
 };
 
@@ -79,11 +79,6 @@ impl OwedReceipt {
     /// What the call's failure will be remembered for, as far as it was known when it left.
     pub(crate) fn key(&self) -> Option<Key> {
         self.receipt.as_ref().and_then(|receipt| receipt.key)
-    }
-
-    /// The class that the call went as.
-    pub(crate) fn class(&self) -> Option<ClassId> {
-        self.receipt.as_ref().map(|receipt| receipt.class)
     }
 
     /// The outcome. `key` is given where it was not known before; `name` names it should it begin to fail.

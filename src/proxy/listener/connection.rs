@@ -83,13 +83,14 @@ impl Reception {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let wire = Wire::new(stream);
-        let speaks_http2 = match http2 {
-            true => true,
-            false => match tokio::time::timeout(FIRST_BYTES, wire.speaks_http2()).await {
-                Ok(speaks) => speaks,
-                Err(_) => return,
-            },
-        };
+        let speaks_http2 = http2
+            || tokio::select! {
+                first = tokio::time::timeout(FIRST_BYTES, wire.speaks_http2()) => match first {
+                    Ok(speaks) => speaks,
+                    Err(_) => return,
+                },
+                () = self.closing.cancelled() => return, // it has not said a word yet
+            };
         let stack = stack::stack(&self.parts, local);
         let served = if speaks_http2 {
             self.serve_http2(wire, Calls { stack, line: None }).await

@@ -20,6 +20,8 @@ pub(crate) struct Observer {
     pub(crate) meters: GateMeters,
     pub(crate) log: Option<CallLog>,
     pub(crate) clock: Clock,
+    /// Whether calls in flight are limited at all. If not, a wait for a slot is a connection being made, as any client would wait for it.
+    pub(crate) limits_slots: bool,
 }
 
 /// What is known of one call while it is under way. Dropped before it is closed: the caller left.
@@ -134,9 +136,10 @@ impl Account {
         }
     }
 
-    /// How long the call was held before it left, and why.
+    /// How long a limit held the call before it left, and which.
     pub(crate) fn held(&self) -> Option<(Reason, Duration)> {
-        self.waited.filter(|_| self.sent.is_some())
+        let limited = |reason| reason != Reason::Slot || self.observer.limits_slots;
+        self.waited.filter(|(reason, _)| self.sent.is_some() && limited(*reason))
     }
 
     /// The class's name, once there is one.

@@ -1,6 +1,6 @@
 //! The words of the gate's own answers.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
@@ -65,15 +65,13 @@ pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, now: Moment) -
     let mut text = format!("tidegate: gate {gate:?}, class {class:?} refused this call ({}): ", refusal.reason);
     text.push_str(sentence(refusal.reason));
     if let Some(key) = &refusal.key {
-        tell_key(&mut text, key, now);
+        text.push_str(&told(key, now));
     }
-    // Writing into a String cannot fail.
-    let _ = match refusal.retry_at {
-        Moment::MAX => Ok(()),
-        at => write!(text, "; the next attempt can make sense in {}", short(at - now)),
-    };
+    if refusal.retry_at != Moment::MAX {
+        text.push_str(&format!("; the next attempt can make sense in {}", short(refusal.retry_at - now)));
+    }
     if !refusal.waited.is_zero() {
-        let _ = write!(text, "; it waited {} here", short(refusal.waited));
+        text.push_str(&format!("; it waited {} here", short(refusal.waited)));
     }
     text
 }
@@ -86,11 +84,11 @@ pub(super) fn add_timing(headers: &mut HeaderMap, reason: Reason, held: Duration
     }
 }
 
-fn tell_key(text: &mut String, key: &KeyState, now: Moment) {
+fn told(key: &KeyState, now: Moment) -> String {
     let times = if key.failures == 1 { "time" } else { "times" };
     let status = key.last_status.map_or_else(|| "no answer".to_owned(), |status| format!("status {status}"));
     let ago = short(now - key.last_failure);
-    let _ = write!(text, " ({} {times} in a row, last with {status}, {ago} ago)", key.failures);
+    format!(" ({} {times} in a row, last with {status}, {ago} ago)", key.failures)
 }
 
 const fn sentence(reason: Reason) -> &'static str {
