@@ -2,7 +2,11 @@
 
 mod architecture;
 mod classify;
+mod cli;
+mod cli_input;
+mod cli_usage;
 mod config;
+mod demo;
 mod golden;
 mod pool_streams;
 mod pool_support;
