@@ -1,0 +1,7 @@
+//! The gate against a real kube-apiserver, judged by the server's own audit log.
+//!
+//! The control plane is built from Go modules once into a per-user cache. Without Go every test here says
+//! that it was skipped and passes; `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a failure. A topic per module.
+
+mod smoke;
+mod support;
