@@ -3,5 +3,12 @@
 //! The control plane is built from Go modules once into a per-user cache. Without Go every test here says
 //! that it was skipped and passes; `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a failure. A topic per module.
 
+mod backoff;
+mod hangup;
+mod leader;
+mod outage;
+mod rate;
 mod smoke;
+mod streams;
 mod support;
+mod throttled;
