@@ -5,6 +5,7 @@
 
 mod backoff;
 mod hangup;
+mod kubectl;
 mod leader;
 mod outage;
 mod rate;

@@ -7,6 +7,7 @@ pub(crate) mod control_plane;
 pub(crate) mod gate;
 pub(crate) mod process;
 pub(crate) mod programs;
+pub(crate) mod relay;
 pub(crate) mod turn;
 pub(crate) mod webhook;
 pub(crate) mod widgets;

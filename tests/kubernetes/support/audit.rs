@@ -17,12 +17,9 @@ pub(crate) struct Event {
     pub(crate) verb: String,
     pub(crate) uri: String,
     pub(crate) user: String,
-    pub(crate) user_agent: String,
     pub(crate) code: u64,
     pub(crate) resource: String,
-    pub(crate) namespace: String,
     pub(crate) name: String,
-    pub(crate) subresource: String,
 }
 
 impl Event {
@@ -35,12 +32,9 @@ impl Event {
             verb: text("/verb"),
             uri: text("/requestURI"),
             user: text("/user/username"),
-            user_agent: text("/userAgent"),
             code: value.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default(),
             resource: text("/objectRef/resource"),
-            namespace: text("/objectRef/namespace"),
             name: text("/objectRef/name"),
-            subresource: text("/objectRef/subresource"),
         };
         Some((text("/auditID"), event))
     }

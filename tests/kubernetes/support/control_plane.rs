@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::audit::Audit;
 use super::binaries::Binaries;
 use super::process::{Process, command, free_port, scratch_dir};
+use super::relay::Relay;
 use super::{now, say, wait_for};
 
 /// Enough for every test to have identities of its own, so that the audit log tells them apart.
@@ -46,6 +47,8 @@ pub(crate) struct Options {
     pub(crate) flags: Vec<String>,
     /// Whether deletion cascades, default service accounts and namespaces' ends are needed.
     pub(crate) controller_manager: bool,
+    /// Whether clients come through a relay that can be cut.
+    pub(crate) relay: bool,
 }
 
 /// A running control plane.
@@ -58,6 +61,7 @@ pub(crate) struct ControlPlane {
     etcd: Process,
     etcd_port: u16,
     port: u16,
+    relay: Option<Relay>,
     flags: Vec<String>,
     next_master: AtomicUsize,
     next_tester: AtomicUsize,
@@ -84,13 +88,15 @@ impl ControlPlane {
         write_tokens(dir.path());
         fs::write(dir.path().join("audit-policy.yaml"), AUDIT_POLICY).expect("the folder is ours");
         let (etcd, etcd_port) = start_etcd(binaries, dir.path());
+        let port = free_port();
         let mut plane = Self {
             binaries,
             manager: None,
             api: Mutex::new(None),
             etcd,
             etcd_port,
-            port: free_port(),
+            port,
+            relay: options.relay.then(|| Relay::start(port)),
             flags: options.flags,
             next_master: AtomicUsize::new(0),
             next_tester: AtomicUsize::new(0),
@@ -107,11 +113,17 @@ impl ControlPlane {
 
     /// The API server's base URL.
     pub(crate) fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        format!("https://127.0.0.1:{}", self.port())
     }
 
-    pub(crate) const fn port(&self) -> u16 {
-        self.port
+    /// Where clients find it.
+    pub(crate) fn port(&self) -> u16 {
+        self.relay.as_ref().map_or(self.port, Relay::port)
+    }
+
+    /// The relay, which a test that asked for one may cut.
+    pub(crate) fn relay(&self) -> &Relay {
+        self.relay.as_ref().expect("this test asked for a relay")
     }
 
     /// The CA that signed the API server's certificate.

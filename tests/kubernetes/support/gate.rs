@@ -102,11 +102,6 @@ impl Gate {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// All that it has logged.
-    pub(crate) fn log(&self) -> String {
-        self.process.log()
-    }
-
     /// Resident memory in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
@@ -158,7 +153,7 @@ impl Way<'_> {
         }
     }
 
-    pub(crate) const fn port(self) -> u16 {
+    pub(crate) fn port(self) -> u16 {
         match self {
             Self::Direct(plane) => plane.port(),
             Self::Gate(gate) => gate.port(),

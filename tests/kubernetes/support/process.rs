@@ -87,12 +87,7 @@ impl Process {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(40)..].join("\n")
-    }
-
-    /// All that it has logged.
-    pub(crate) fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+        lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
     /// Panics with its last words if it has ended.
@@ -116,12 +111,6 @@ impl Process {
         let status = wait_for(&what, within, || self.child().try_wait().expect("a child can be asked"));
         self.forget();
         status
-    }
-
-    /// Asks it to stop and waits until it has.
-    pub(crate) fn terminate(&self, within: Duration) -> ExitStatus {
-        self.signal("TERM");
-        self.wait(within)
     }
 
     /// Ends it at once.
