@@ -5,6 +5,7 @@
 
 mod backoff;
 mod hangup;
+mod kube_rs;
 mod kubectl;
 mod leader;
 mod outage;

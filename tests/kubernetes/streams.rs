@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use http::Method;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 
 use crate::support::client::{Connection, Protocol};
 use crate::support::control_plane::{ControlPlane, Options};
 use crate::support::gate::{Gate, Way};
 use crate::support::programs::{Line, Program};
-use crate::support::{block_on, now, quantile, say, turn};
+use crate::support::{block_on, large, now, quantile, say, turn};
 
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -100,8 +98,7 @@ fn herd(plane: &ControlPlane, way: Way<'_>, namespace: &str) -> Herded {
 fn ten_readers_stalled_in_large_lists_slow_nobody() {
     let Some(plane) = ControlPlane::shared("ten_readers_stalled_in_large_lists_slow_nobody") else { return };
     let _turn = turn::alone();
-    plane.namespace("large");
-    fill(plane);
+    large::fill(plane, "large");
     let gate = Gate::start(plane, "preset = \"none\"");
     let user = plane.master();
     block_on(async {
@@ -113,9 +110,9 @@ fn ten_readers_stalled_in_large_lists_slow_nobody() {
         let mut stalled = Vec::new();
         for _ in 0..5 {
             let mut own = Connection::open(way, &user, Protocol::Http1).await;
-            stalled.push(stall(&mut own).await);
+            stalled.push(large::stall(&mut own, "large").await);
             connections.push(own);
-            stalled.push(stall(&mut shared).await);
+            stalled.push(large::stall(&mut shared, "large").await);
         }
         let beside = times(&mut shared).await;
         let elsewhere = times(&mut other).await;
@@ -134,31 +131,9 @@ fn ten_readers_stalled_in_large_lists_slow_nobody() {
         // They were only slow: each gets its whole list in the end.
         for body in stalled {
             let bytes = body.collect().await.expect("the rest of the list").to_bytes();
-            assert!(bytes.ends_with(b"}\n") && bytes.len() > 15_000_000, "{} bytes", bytes.len());
+            assert!(bytes.ends_with(b"}\n") && bytes.len() > large::LIST_BYTES, "{} bytes", bytes.len());
         }
     });
-}
-
-/// 400 objects of 48 KiB: a list of some 19 MiB.
-fn fill(plane: &ControlPlane) {
-    let filler = "x".repeat(48 * 1024);
-    block_on(async {
-        let mut connection = Connection::open(Way::Direct(plane), &ControlPlane::harness(), Protocol::Http2).await;
-        for number in 0..400 {
-            let body = format!(r#"{{"metadata":{{"name":"large-{number}"}},"data":{{"filler":"{filler}"}}}}"#);
-            let (status, answer) = connection.call(Method::POST, "/api/v1/namespaces/large/configmaps", &body).await;
-            assert!(status == 201 || status == 409, "{status}: {answer}");
-        }
-    });
-}
-
-/// Asks for the whole list, reads its first piece, and no more.
-async fn stall(connection: &mut Connection) -> Incoming {
-    let answer = connection.send(Method::GET, "/api/v1/namespaces/large/configmaps", "").await.expect("an answer");
-    assert_eq!(answer.status(), 200);
-    let mut body = answer.into_body();
-    body.frame().await.expect("a first piece").expect("a first piece");
-    body
 }
 
 async fn times(connection: &mut Connection) -> Vec<Duration> {

@@ -5,6 +5,7 @@ pub(crate) mod binaries;
 pub(crate) mod client;
 pub(crate) mod control_plane;
 pub(crate) mod gate;
+pub(crate) mod large;
 pub(crate) mod process;
 pub(crate) mod programs;
 pub(crate) mod relay;

@@ -2,14 +2,26 @@
 
 use std::time::Duration;
 
+use http::Method;
+
 use crate::support::audit::Event;
+use crate::support::client::{Connection, Protocol};
 use crate::support::control_plane::{ControlPlane, Options, User};
 use crate::support::gate::{Gate, Way};
 use crate::support::programs::Program;
-use crate::support::{say, turn};
+use crate::support::{block_on, large, pause, say, turn};
 
 /// What the API server says in Retry-After.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How long the herd is let loose.
+const HERDING: Duration = Duration::from_secs(8);
+
+/// What the herd asks for: it does not exist, which is an answer like any other.
+const PATH: &str = "/api/v1/namespaces/throttled/configmaps/herd-0";
+
+/// The server's own time for an answer may be noted a little after the gate has had the answer.
+const AUDIT_SLACK: Duration = Duration::from_millis(5);
 
 /// Calls of the key that had left before the gate had the 429 may arrive this much after it.
 const ON_THE_WAY: Duration = Duration::from_millis(50);
@@ -21,25 +33,53 @@ fn a_429_of_priority_and_fairness_pauses_its_key_for_the_time_it_names() {
     let Some(plane) = ControlPlane::own(test, Options { flags, ..Options::default() }) else { return };
     let _turn = turn::alone();
     plane.namespace("throttled");
-    let (direct_user, user) = (plane.tester(), plane.tester());
-    one_seat(&plane, &[&direct_user, &user]);
+    large::fill(&plane, "large");
+    let (sitter, user) = (plane.tester(), plane.tester());
+    one_seat(&plane, &[&sitter, &user]);
     let gate = Gate::start(&plane, "preset = \"none\"\n[gates.kubernetes.backoff]\nbase = \"100ms\"\nmax = \"1s\"");
-    let direct = herd(&plane, Way::Direct(&plane), &direct_user);
-    let through = herd(&plane, Way::Gate(&gate), &user);
-    let rejected = |events: &[Event]| events.iter().filter(|event| event.code == 429).count();
+    let through = block_on(async {
+        let way = Way::Direct(&plane);
+        // Whoever does not read its list keeps the only seat.
+        let mut sitting = Connection::open(way, &sitter, Protocol::Http1).await;
+        let seat = large::stall(&mut sitting, "large").await;
+        let herd = herd(&plane, Way::Gate(&gate), &user);
+        drop(seat);
+        herd
+    });
+    let waves = assert_paused(&through);
     say(format_args!(
-        "throttled: of {} calls that arrived directly the server refused {}; of {} through the gate {}",
-        direct.len(),
-        rejected(&direct),
-        through.len(),
-        rejected(&through)
+        "throttled: {} calls reached the server in {HERDING:?}, in {waves} waves; all were refused",
+        through.len()
     ));
-    assert!(rejected(&direct) > 0 && rejected(&through) > 0, "the server had to refuse some");
-    for refusal in through.iter().filter(|event| event.code == 429) {
-        let paused = refusal.answered + ON_THE_WAY..refusal.answered + RETRY_AFTER - ON_THE_WAY / 10;
-        let early = through.iter().find(|event| paused.contains(&event.received));
-        assert!(early.is_none(), "{:?} came although {:?} had said wait", early, refusal);
+    block_on(async {
+        let mut connection = Connection::open(Way::Gate(&gate), &user, Protocol::Http2).await;
+        pause(RETRY_AFTER);
+        let (status, body) = connection.call(Method::GET, PATH, "").await;
+        assert_eq!(status, 404, "the seat is free again: {body}");
+    });
+    assert!(gate.failing_keys() == 0.0, "an answer from the server forgets the key");
+}
+
+/// Only what had left before the first refusal may come with it; then nothing for as long as the server asked.
+fn assert_paused(events: &[Event]) -> usize {
+    assert!(events.iter().all(|event| event.code == 429), "the server had to refuse all: {events:?}");
+    let mut waves = 0;
+    let mut trials = 0;
+    let mut until = Duration::ZERO;
+    let mut wave_ends = Duration::ZERO;
+    for event in events {
+        if event.received > wave_ends {
+            assert!(event.received >= until, "{event:?} came {:?} too early", until.saturating_sub(event.received));
+            waves += 1;
+            trials = 0;
+            wave_ends = event.answered + ON_THE_WAY;
+        }
+        trials += 1;
+        assert!(waves == 1 || trials == 1, "{event:?} came while another of its key was being tried");
+        until = event.answered + RETRY_AFTER - AUDIT_SLACK;
     }
+    assert!((3..=10).contains(&waves), "{waves} waves in {HERDING:?}");
+    waves
 }
 
 /// These users share one seat, and nobody queues for it.
@@ -61,7 +101,11 @@ fn one_seat(plane: &ControlPlane, users: &[&User]) {
 }
 
 fn herd(plane: &ControlPlane, way: Way<'_>, user: &User) -> Vec<Event> {
-    let args = ["herd", "-reads", "-namespace", "throttled", "-count", "200", "-concurrency", "50"];
-    Program::start(plane, way, user, &args).finish(Duration::from_secs(120));
+    let args = ["herd", "-reads", "-namespace", "throttled", "-count", "1000000", "-concurrency", "20"];
+    let herd = Program::start(plane, way, user, &args);
+    herd.wait_events("started", 1, Duration::from_secs(10));
+    pause(HERDING);
+    herd.process.signal("TERM");
+    herd.finish(Duration::from_secs(30));
     plane.audit().of(&user.name).only(|event| event.resource == "configmaps").0
 }

@@ -28,6 +28,7 @@ done
 for pid in $pids; do kill -9 "$pid" 2>/dev/null; done
 printf %s "$dirs" | while IFS= read -r dir; do rm -rf "$dir"; done"#;
 
+#[expect(clippy::zombie_processes, reason = "it ends after us: nobody is left to wait for it")]
 fn tell_reaper(word: char, what: &str) {
     static REAPER_INPUT: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
     let input = REAPER_INPUT.get_or_init(|| {
