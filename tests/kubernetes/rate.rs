@@ -59,11 +59,15 @@ fn share_of_rate_used(metered: &Audit) -> f64 {
 
 /// P1 by the gate's own clock: no slack but the 2 ms that a late driver may make up for.
 fn keeps_the_bound_in_its_own_log(gate: &Gate) {
+    let text =
+        |call: &serde_json::Value, field: &str| call.get(field).and_then(|value| value.as_str()).map(str::to_owned);
     let mut left: Vec<Duration> = gate
         .call_log()
         .iter()
-        .filter(|call| call.get("metered").and_then(serde_json::Value::as_bool) == Some(true))
-        .filter_map(|call| call.get("left_micros")?.as_u64().map(Duration::from_micros))
+        .filter(|call| {
+            text(call, "class").as_deref() == Some("default") && text(call, "verb").as_deref() != Some("watch")
+        })
+        .filter_map(|call| call.get("sent_ns")?.as_u64().map(Duration::from_nanos))
         .collect();
     left.sort_unstable();
     let excess = worst_excess(&left, RATE, BURST, Duration::from_millis(2));

@@ -83,12 +83,12 @@ impl Gate {
 
     /// How many keys are failing now.
     pub(crate) fn failing_keys(&self) -> f64 {
-        self.metric("tidegate_failing_keys", &[])
+        self.metric("tidegate_keys_failing", &[])
     }
 
     /// How many calls wait now.
     pub(crate) fn waiting(&self) -> f64 {
-        self.metric("tidegate_waiting_calls", &[])
+        self.metric("tidegate_waiting", &[])
     }
 
     /// How many calls it has refused.
