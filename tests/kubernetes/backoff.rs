@@ -33,7 +33,7 @@ fn one_object_that_always_fails_backs_off_and_does_not_slow_two_hundred_others()
     let gate = Gate::start(
         plane,
         "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 20.0\nburst = 30\n\
-         [gates.kubernetes.backoff]\nbase = \"200ms\"\nmax = \"3200ms\"",
+         [gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"200ms\"\nmax = \"3200ms\"",
     );
     let healthy = widgets::names("healthy", 200);
     let (alone, _, _) = converge(plane, &gate, "control", &healthy);
@@ -111,7 +111,7 @@ fn a_thousand_objects_failing_together_do_not_pin_the_worker() {
     let gate = Gate::start(
         plane,
         "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 1000.0\nburst = 1000\n\
-         [gates.kubernetes.retry_bucket]\nrate = 10.0\nburst = 10\n[gates.kubernetes.backoff]\nbase = \"1s\"\nmax = \"60s\"",
+         [gates.kubernetes.retry_bucket]\nrate = 10.0\nburst = 10\n[gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"1s\"\nmax = \"60s\"",
     );
     let healthy = widgets::names("healthy", 40);
     let user = plane.master();

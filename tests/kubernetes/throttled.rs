@@ -36,7 +36,10 @@ fn a_429_of_priority_and_fairness_pauses_its_key_for_the_time_it_names() {
     large::fill(&plane, "large");
     let (sitter, user) = (plane.tester(), plane.tester());
     one_seat(&plane, &[&sitter, &user]);
-    let gate = Gate::start(&plane, "preset = \"none\"\n[gates.kubernetes.backoff]\nbase = \"100ms\"\nmax = \"1s\"");
+    let gate = Gate::start(
+        &plane,
+        "preset = \"none\"\n[gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"100ms\"\nmax = \"1s\"",
+    );
     let through = block_on(async {
         let way = Way::Direct(&plane);
         // Whoever does not read its list keeps the only seat.
