@@ -25,8 +25,20 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "admin", "api", "chart", "classify", "clock", "config", "credentials", "demo", "limit", "moment", "proxy",
-            "telemetry", "tls", "upstream",
+            "admin",
+            "api",
+            "chart",
+            "classify",
+            "clock",
+            "config",
+            "credentials",
+            "demo",
+            "limit",
+            "moment",
+            "proxy",
+            "telemetry",
+            "tls",
+            "upstream",
         ],
     ),
     ("lib", &[]),
@@ -92,7 +104,10 @@ fn every_file_opens_with_what_it_is_and_stays_readable() {
         }
         let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count();
         if lines > 400 {
-            broken.push(format!("{}: {lines} lines before its tests; past 400 a file usually has two ideas", file.display()));
+            broken.push(format!(
+                "{}: {lines} lines before its tests; past 400 a file usually has two ideas",
+                file.display()
+            ));
         }
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
