@@ -224,7 +224,7 @@ async fn read_request<R: AsyncRead + Unpin>(stream: &mut R, dice: &Dice, heads: 
 }
 
 /// More tokens than any story spends, and none gained: what is missing in the end was spent.
-const TOKENS: u32 = 10_000;
+const TOKENS: u32 = 1000;
 
 fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
     let bucket = |rate, burst| {
@@ -261,7 +261,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
             vec![rule],
         )),
         policy: Policy {
-            bucket: bucket(1e-9, TOKENS),
+            bucket: bucket(1e-6, TOKENS),
             retry_bucket: bucket(20.0, 3),
             queue: QueuePolicy {
                 max_wait: Duration::from_secs(8),
@@ -316,11 +316,12 @@ async fn story(seed: u64) {
                 let gate: Arc<Reception> = Arc::clone(&gate);
                 async move { gate.serve(other, None, false).await }
             });
-            (tokio::spawn(client(end, dice.child(), clock)), served)
+            // Some never read what they pipelined, and would write for ever into full pipes.
+            (tokio::spawn(tokio::time::timeout(PATIENCE, client(end, dice.child(), clock))), served)
         })
         .collect();
     for (client, served) in clients {
-        client.await.expect("no panic");
+        client.await.expect("no panic").ok();
         served.await.expect("no panic");
     }
     let mut seen: Vec<CallRecord> = Vec::new();
@@ -337,16 +338,16 @@ async fn story(seed: u64) {
     let spent = seen.iter().filter(|record| record.sent.is_some() && record.lane != "exempt" && record.verb != "watch");
     let missing = f64::from(TOKENS) - rest.buckets[0].level;
     let spent = f64::from(u32::try_from(spent.count()).expect("few"));
-    assert!(
-        (missing - spent).abs() < 0.001,
-        "seed {seed}: {missing} tokens are gone, {spent} calls were sent for them"
-    );
+    assert!((missing - spent).abs() < 0.1, "seed {seed}: {missing} tokens are gone, {spent} calls were sent for them");
     let reached = heads.load(Ordering::Relaxed);
     // A request that the upstream closed before reading, or that was cut on its way, was sent and did not reach it.
     assert!(reached <= sent + replays(sent), "seed {seed}: {reached} requests reached the upstream, {sent} were sent");
     stop.cancel();
     ticking.await.expect("no panic");
 }
+
+/// Longer than any honest client's story.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What the pool may send again by itself: at most twice each.
 const fn replays(sent: usize) -> usize {
@@ -355,8 +356,7 @@ const fn replays(sent: usize) -> usize {
 
 #[test]
 fn whatever_breaks_nothing_is_lost_and_nothing_is_kept() {
-    for seed in 0..60 {
-        eprintln!("seed {seed}");
+    for seed in 0..100 {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
         runtime.block_on(story(seed));

@@ -1,6 +1,7 @@
 //! Everything that is tested from outside, in one binary: linking hyper once instead of once a file saves minutes.
 
 mod architecture;
+mod limit;
 mod pool_streams;
 mod pool_support;
 mod proxy_failures;
