@@ -119,6 +119,12 @@ impl Rules {
         self.kind
     }
 
+    /// Whom fairness is between.
+    #[must_use]
+    pub fn fair_by(&self) -> FairBy {
+        self.fair_by
+    }
+
     /// Reads and classifies a request by its head. `hasher` is the process's own: identities compare only under the same one.
     #[must_use]
     pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> Classified {

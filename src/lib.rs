@@ -6,10 +6,13 @@
 
 pub mod admin;
 pub mod api;
+pub mod chart;
 pub mod classify;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod credentials;
+pub mod demo;
 pub mod limit;
 pub mod moment;
 pub mod proxy;

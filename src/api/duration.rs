@@ -24,6 +24,22 @@ pub fn read(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
+/// Writes a duration so that [`read`] gives the same again: `1h0m5s` as `1h5s`, whole units only.
+#[must_use]
+pub fn write(duration: Duration) -> String {
+    let mut rest = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let mut text = String::new();
+    for unit in ["h", "m", "s", "ms", "us", "ns"] {
+        let nanos = nanos_of(unit).unwrap_or(1);
+        if rest >= nanos {
+            text.push_str(&(rest / nanos).to_string());
+            text.push_str(unit);
+            rest %= nanos;
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
 /// Reads one number with its unit; gives its nanoseconds and what follows.
 fn term(text: &str) -> Option<(u64, &str)> {
     let (whole, rest) = digits(text);
@@ -125,8 +141,9 @@ mod tests {
         }
 
         #[test]
-        fn whole_milliseconds_survive(millis in 0_u64..10_000_000) {
-            prop_assert_eq!(read(&format!("{millis}ms")), Some(Duration::from_millis(millis)));
+        fn what_is_written_is_read_again(nanos in any::<u64>(), shift in 0_u32..64) {
+            let duration = Duration::from_nanos(nanos >> shift);
+            prop_assert_eq!(read(&write(duration)), Some(duration));
         }
     }
 }

@@ -345,6 +345,21 @@ mod tests {
     }
 
     #[test]
+    fn reading_a_call_allocates_once() {
+        let path = "/api/v1/namespaces/a/pods";
+        for (query, selector) in [
+            ("", ""),
+            ("?limit=500&timeout=5s", ""),
+            ("?watch=1&fieldSelector=metadata.name%3Dweb", "metadata.name%3Dweb"),
+            (r"?fieldSelector=metadata.name=a\\b", r"metadata.name=a\\b"),
+        ] {
+            // What was reserved at first is still what there is: the text never grew.
+            let call = call("GET", &format!("{path}{query}"));
+            assert_eq!(call.text.capacity(), path.len() + 2 * selector.len(), "{query}");
+        }
+    }
+
+    #[test]
     fn discovery_is_what_lies_above_the_resources() {
         for (target, expected) in [
             ("/api", true),
