@@ -97,7 +97,7 @@ pub struct Identity {
 pub struct Serving(RwLock<Arc<CertifiedKey>>);
 
 /// What a TLS listener needs, and what its clients need to trust it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Listener {
     /// For `tokio_rustls::TlsAcceptor`; offers h2 and HTTP/1.1.
     pub config: Arc<ServerConfig>,
@@ -228,7 +228,13 @@ impl Identity {
     }
 }
 
-// === impl Serving ===
+// === impl Listener and Serving ===
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}
 
 impl Serving {
     /// Serves another certificate from the next handshake on; connections that are open stay.

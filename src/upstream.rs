@@ -102,11 +102,11 @@ impl Upstream {
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
         let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout));
-        let pool = |group| Pool::new(group, Arc::clone(&dialer), plain, clock, Arc::clone(&rooms));
+        let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), plain, clock, rooms);
         let inner = Arc::new(Inner {
-            leases: pool(Group::Leases),
-            short: pool(Group::Short),
-            long_running: pool(Group::LongRunning),
+            leases: pool(Group::Leases, Arc::clone(&rooms)),
+            short: pool(Group::Short, Arc::clone(&rooms)),
+            long_running: pool(Group::LongRunning, rooms),
             target: options.target,
             host: options.host,
             injector: options.injector,

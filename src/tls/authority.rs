@@ -7,7 +7,7 @@ use rcgen::{
     date_time_ymd,
 };
 use rustls::{
-    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
     sign::CertifiedKey,
 };
 
@@ -48,7 +48,9 @@ pub(super) fn issue(names: &[String], addresses: &[IpAddr]) -> Result<Made, TlsE
 
 fn params(common_name: &str, names: &[String]) -> Result<CertificateParams, TlsError> {
     for name in names {
-        CertificateParams::new(vec![name.clone()]).map_err(|_| TlsError::Name { name: name.clone() })?;
+        // rcgen takes any ASCII; what no client could ask for is a mistake in the configuration
+        ServerName::try_from(name.strip_prefix("*.").unwrap_or(name))
+            .map_err(|_| TlsError::Name { name: name.clone() })?;
     }
     let mut params = CertificateParams::new(names.to_vec())?;
     params.distinguished_name.push(DnType::CommonName, common_name);

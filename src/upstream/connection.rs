@@ -29,10 +29,10 @@ use super::{
     pool::Pool,
 };
 
-/// A connection that can take calls, not yet in the books.
+/// A connection that can take calls, not yet in the books. Its driver is boxed while it is handed around: it is large.
 pub(super) enum Raised {
-    Http1 { sender: http1::SendRequest<Outgoing>, connection: Http1, traffic: Arc<Traffic> },
-    Http2 { sender: http2::SendRequest<Outgoing>, connection: Http2, limit: usize },
+    Http1 { sender: http1::SendRequest<Outgoing>, connection: Box<Http1>, traffic: Arc<Traffic> },
+    Http2 { sender: http2::SendRequest<Outgoing>, connection: Box<Http2>, limit: usize },
 }
 
 type Http1 = http1::Connection<TokioIo<Counted>, Outgoing>;
@@ -79,7 +79,7 @@ async fn raise_http1(socket: Socket) -> Result<Raised, DialFailure> {
     let traffic = Arc::new(Traffic::default());
     let io = TokioIo::new(Counted::new(socket, Arc::clone(&traffic)));
     let (sender, connection) = http1_builder().handshake(io).await.map_err(DialFailure::Http)?;
-    Ok(Raised::Http1 { sender, connection, traffic })
+    Ok(Raised::Http1 { sender, connection: Box::new(connection), traffic })
 }
 
 /// HTTP/1.1 as every connection here speaks it.
@@ -112,14 +112,14 @@ async fn raise_http2(socket: Socket) -> Result<Raised, DialFailure> {
         Poll::Pending => Poll::Pending,
     })
     .await?;
-    Ok(Raised::Http2 { sender, connection, limit })
+    Ok(Raised::Http2 { sender, connection: Box::new(connection), limit })
 }
 
 // === impl Http2 ===
 
 impl Http2 {
     /// Drives the connection to its end and keeps the books of `pool` about it.
-    pub(super) async fn drive(mut self, pool: Weak<Pool>, id: Id, mut limit: usize) {
+    pub(super) async fn drive(mut self: Box<Self>, pool: Weak<Pool>, id: Id, mut limit: usize) {
         let end = poll_fn(|cx| {
             let poll = self.poll(cx);
             if poll.is_pending() && self.limit() != limit {
@@ -153,7 +153,7 @@ impl Http2 {
 }
 
 /// Drives an HTTP/1.1 connection to its end and keeps the books of `pool` about it.
-pub(super) async fn drive_http1(mut connection: Http1, traffic: Arc<Traffic>, pool: Weak<Pool>, id: Id) {
+pub(super) async fn drive_http1(mut connection: Box<Http1>, traffic: Arc<Traffic>, pool: Weak<Pool>, id: Id) {
     let end = poll_fn(|cx| {
         let poll = Pin::new(&mut connection).poll(cx);
         if poll.is_pending()

@@ -12,7 +12,7 @@ use crate::moment::Moment;
 pub(super) struct Pacing {
     /// Dials under way.
     under_way: usize,
-    /// Calls that wait for room.
+    /// Calls that wait for room, as last told. Never adjusted here: whoever counts them tells only changes.
     wanted: usize,
     /// One more connection is to be there before it is needed.
     ahead: bool,
@@ -40,11 +40,6 @@ impl Pacing {
         self.ahead = true;
     }
 
-    /// A call got the room it waited for.
-    pub(super) fn granted(&mut self) {
-        self.wanted = self.wanted.saturating_sub(1);
-    }
-
     /// How many dials to start now, of which `at_once` may be under way together: for the calls that wait for room, `more` that wait here,
     /// and what is `free` already. They count as begun.
     pub(super) fn begin(&mut self, at_once: usize, more: usize, free: usize, now: Moment) -> usize {
@@ -59,10 +54,9 @@ impl Pacing {
         start
     }
 
-    /// A dial that was begun brought a connection with `room` streams.
-    pub(super) fn succeeded(&mut self, room: usize) -> Option<Arc<DialError>> {
+    /// A dial that was begun brought a connection.
+    pub(super) fn succeeded(&mut self) -> Option<Arc<DialError>> {
         self.under_way = self.under_way.saturating_sub(1);
-        self.wanted = self.wanted.saturating_sub(room);
         self.ahead = false;
         self.recovered()
     }
@@ -75,7 +69,6 @@ impl Pacing {
     /// A dial begun at `begun` failed. Returns whether it is the first failure of a streak, which is worth a line in the log.
     pub(super) fn failed(&mut self, error: Arc<DialError>, begun: Moment, now: Moment) -> bool {
         self.under_way = self.under_way.saturating_sub(1);
-        self.wanted = 0;
         self.ahead = false;
         match &mut self.failing {
             Some(failing) if begun < failing.since => false, // of the same volley: says nothing new
@@ -162,7 +155,7 @@ mod tests {
         assert!(pacing.down(Moment::ZERO).is_none());
         pacing.want(5);
         assert_eq!(pacing.begin(16, 0, 0, Moment::ZERO), 5);
-        pacing.succeeded(1);
-        assert_eq!(pacing.begin(16, 0, 0, Moment::ZERO), 0, "four are under way for the four that wait");
+        pacing.succeeded();
+        assert_eq!(pacing.begin(16, 0, 1, Moment::ZERO), 0, "four are under way for the four that wait");
     }
 }

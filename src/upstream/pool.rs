@@ -63,10 +63,7 @@ impl Pool {
 
     /// The stream that a grant stands for.
     pub(super) fn checkout(self: &Arc<Self>) -> Option<Lease> {
-        self.with(|state, after| {
-            state.pacing.granted();
-            state.open(self, true, after)
-        })
+        self.with(|state, after| state.open(self, true, after))
     }
 
     /// The first stream to come: a free one, one of our own dial, or one of anybody else's.
@@ -133,17 +130,16 @@ impl Pool {
         let begun = self.clock.now();
         match connection::raise(&self.dialer).await {
             Ok(raised) => {
-                let room = raised.limit();
-                self.put_up(raised, |state| state.pacing.succeeded(room), false);
+                self.put_up(raised, |state| state.pacing.succeeded(), false);
             }
-            Err(what) => self.dial_failed(Arc::new(self.dialer.failure(what)), begun),
+            Err(what) => self.dial_failed(&Arc::new(self.dialer.failure(what)), begun),
         }
     }
 
-    fn dial_failed(self: &Arc<Self>, error: Arc<DialError>, begun: Moment) {
+    fn dial_failed(self: &Arc<Self>, error: &Arc<DialError>, begun: Moment) {
         let now = self.clock.now();
         let waiters = self.with(|state, after| {
-            if state.pacing.failed(Arc::clone(&error), begun, now) {
+            if state.pacing.failed(Arc::clone(error), begun, now) {
                 tracing::warn!(group = ?self.group, %error, "the upstream cannot be reached");
             }
             after.unreachable = state.books.free() == 0;
@@ -151,7 +147,7 @@ impl Pool {
         });
         for waiter in waiters {
             // whoever does not wait any more needs no answer
-            drop(waiter.send(Err(Arc::clone(&error))));
+            drop(waiter.send(Err(Arc::clone(error))));
         }
     }
 
@@ -269,20 +265,22 @@ impl Pool {
     }
 
     fn carry_out(self: &Arc<Self>, after: After) {
-        for _ in 0..after.dials {
+        let After { room, unreachable, dials, alarm, leases, handles } = after;
+        drop((leases, handles));
+        for _ in 0..dials {
             tokio::spawn(Arc::clone(self).dial());
         }
-        if let Some(due) = after.alarm {
+        if let Some(due) = alarm {
             let pool = Arc::clone(self);
             tokio::spawn(async move {
                 pool.clock.sleep_until(due).await;
                 pool.with(|state, _| state.alarm = false);
             });
         }
-        if after.room != 0 {
-            self.rooms.add_room(self.group, after.room);
+        if room != 0 {
+            self.rooms.add_room(self.group, room);
         }
-        if after.unreachable {
+        if unreachable {
             self.rooms.unreachable(self.group);
         }
     }

@@ -231,6 +231,9 @@ async fn a_call_given_up_resets_its_stream() {
 
 // === scripted servers: frame by frame ===
 
+/// A frame's kind, stream and payload.
+type Framed = (u8, u32, Vec<u8>);
+
 const SETTINGS: u8 = 4;
 const HEADERS: u8 = 1;
 const ACK: u8 = 1;
@@ -278,7 +281,7 @@ async fn write_head(socket: &mut TlsStream<TcpStream>, stream: u32) {
 }
 
 /// Lets the first so many connections do `mischief` to their first request; the others answer it.
-async fn mischievous(times: usize, mischief: fn(u32) -> Vec<(u8, u32, Vec<u8>)>) -> Server {
+async fn mischievous(times: usize, mischief: fn(u32) -> Vec<Framed>) -> Server {
     let accepted = Arc::new(AtomicUsize::new(0));
     Server::tls(move |mut socket| {
         let mine = accepted.fetch_add(1, SeqCst);
@@ -298,7 +301,7 @@ async fn mischievous(times: usize, mischief: fn(u32) -> Vec<(u8, u32, Vec<u8>)>)
     .await
 }
 
-fn go_away(last: u32) -> (u8, u32, Vec<u8>) {
+fn go_away(last: u32) -> Framed {
     (7, 0, [last.to_be_bytes(), 0_u32.to_be_bytes()].concat())
 }
 
@@ -320,7 +323,7 @@ async fn a_refused_stream_is_sent_again() {
 #[tokio::test]
 async fn a_stream_that_may_have_been_processed_is_lost_and_not_repeated() {
     for mischief in [
-        (|stream| vec![go_away(stream)]) as fn(u32) -> Vec<(u8, u32, Vec<u8>)>,
+        (|stream| vec![go_away(stream)]) as fn(u32) -> Vec<Framed>,
         |_| vec![],
         |stream| vec![(3, stream, 2_u32.to_be_bytes().to_vec())],
     ] {

@@ -5,7 +5,6 @@ use std::{
     convert::Infallible,
     future::Future,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
     pin::pin,
     sync::{
         Arc, Mutex,
@@ -37,12 +36,12 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 /// Nothing here is timed; this only keeps a hang from lasting for ever.
-pub async fn soon<T>(what: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it hangs")
 }
 
 /// Waits until something is so.
-pub async fn until(mut so: impl FnMut() -> bool) {
+pub(crate) async fn until(mut so: impl FnMut() -> bool) {
     soon(async {
         while !so() {
             tokio::time::timeout(Duration::from_millis(2), std::future::pending::<()>()).await.ok();
@@ -55,7 +54,7 @@ pub async fn until(mut so: impl FnMut() -> bool) {
 
 /// Counts room as the limiter does.
 #[derive(Default)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     groups: Mutex<HashMap<Group, Count>>,
     changed: Notify,
 }
@@ -72,7 +71,7 @@ impl Ledger {
         change(self.groups.lock().expect("not poisoned").entry(group).or_default())
     }
 
-    pub fn room(&self, group: Group) -> i64 {
+    pub(crate) fn room(&self, group: Group) -> i64 {
         self.with(group, |count| count.room)
     }
 }
@@ -91,86 +90,90 @@ impl Rooms for Ledger {
 
 /// A pool with its stand-in.
 #[derive(Clone)]
-pub struct Caller {
-    pub upstream: Upstream,
-    pub ledger: Arc<Ledger>,
+pub(crate) struct Caller {
+    pub(crate) upstream: Upstream,
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 impl Caller {
-    pub fn to(server: &Server) -> Self {
+    pub(crate) fn to(server: &Server) -> Self {
         Self::with(server, |_| {})
     }
 
-    pub fn with(server: &Server, change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) fn with(server: &Server, change: impl FnOnce(&mut Options)) -> Self {
         let mut options = options(server.address, server.ca.as_deref());
         change(&mut options);
         Self::start(options)
     }
 
-    pub fn start(options: Options) -> Self {
+    pub(crate) fn start(options: Options) -> Self {
         let ledger = Arc::new(Ledger::default());
         let upstream = Upstream::start(options, Clock::start(), Arc::clone(&ledger) as Arc<dyn Rooms>);
         Self { upstream, ledger }
     }
 
-    /// A stream, by way of a grant.
-    pub async fn lease(&self, group: Group) -> Result<Lease, Arc<DialError>> {
+    /// A stream, by way of a grant. Tells the pool who waits as the driver does: before anybody acts on a grant.
+    pub(crate) async fn lease(&self, group: Group) -> Result<Lease, Arc<DialError>> {
         if let Some(error) = self.upstream.down(group) {
             return Err(error);
         }
         let failures = self.ledger.with(group, |count| count.failures);
-        self.ledger.with(group, |count| count.waiting += 1);
-        let lease = loop {
+        let mut waits = false;
+        loop {
             let mut changed = pin!(self.ledger.changed.notified());
             changed.as_mut().enable();
-            let (granted, waiting, failed) = self.ledger.with(group, |count| {
+            let (granted, failed, waiting) = self.ledger.with(group, |count| {
                 let granted = count.room > 0;
+                let failed = !granted && count.failures > failures;
                 count.room -= i64::from(granted);
-                (granted, count.waiting, count.failures > failures)
+                count.waiting = count.waiting + usize::from(!granted && !failed) - usize::from(waits);
+                (granted, failed, count.waiting)
             });
+            waits = !granted && !failed;
+            self.upstream.want(group, waiting);
             if granted {
                 if let Some(lease) = self.upstream.checkout(group) {
-                    break Ok(lease);
+                    return Ok(lease);
                 }
-                continue;
+            } else if failed {
+                return Err(self.upstream.down(group).expect("it failed just now"));
+            } else {
+                changed.await;
             }
-            if failed {
-                break Err(self.upstream.down(group).expect("it failed just now"));
-            }
-            self.upstream.want(group, waiting);
-            changed.await;
-        };
-        self.ledger.with(group, |count| count.waiting -= 1);
-        lease
+        }
     }
 
-    pub async fn send(&self, group: Group, request: Request<Outgoing>) -> Result<Response<Streaming>, SendError> {
+    pub(crate) async fn send(
+        &self,
+        group: Group,
+        request: Request<Outgoing>,
+    ) -> Result<Response<Streaming>, SendError> {
         let lease = soon(self.lease(group)).await.expect("the server can be reached");
         soon(self.upstream.send(lease, admitted(request))).await
     }
 
-    pub async fn get(&self, group: Group, path: &str) -> Result<Response<Streaming>, SendError> {
+    pub(crate) async fn get(&self, group: Group, path: &str) -> Result<Response<Streaming>, SendError> {
         self.send(group, get(path)).await
     }
 }
 
-pub fn get(path: &str) -> Request<Outgoing> {
+pub(crate) fn get(path: &str) -> Request<Outgoing> {
     Request::get(path).body(Outgoing::empty()).expect("valid")
 }
 
 /// A PUT with a declared length, as client-go sends it.
-pub fn put(path: &str, body: &'static str) -> Request<Outgoing> {
+pub(crate) fn put(path: &str, body: &'static str) -> Request<Outgoing> {
     let outgoing = Outgoing::new(vec![Bytes::from_static(body.as_bytes())], None, None);
     Request::put(path).header("content-length", body.len()).body(outgoing).expect("valid")
 }
 
-pub async fn text(response: Response<Streaming>) -> String {
+pub(crate) async fn text(response: Response<Streaming>) -> String {
     let body = soon(response.into_body().collect()).await.expect("the whole body").to_bytes();
     String::from_utf8(body.to_vec()).expect("text")
 }
 
 /// A request that a limiter without limits has let through.
-pub fn admitted<T>(request: T) -> Admitted<T> {
+pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
     let class = policy::ClassPolicy {
         name: "exempt".into(),
         lane: policy::Lane::Exempt,
@@ -215,7 +218,7 @@ pub fn admitted<T>(request: T) -> Admitted<T> {
     }
 }
 
-pub fn options(address: SocketAddr, ca: Option<&str>) -> Options {
+pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
     let target = Target {
         scheme: if ca.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP },
         authority: address.to_string().parse().expect("an authority"),
@@ -234,36 +237,36 @@ pub fn options(address: SocketAddr, ca: Option<&str>) -> Options {
 
 // === servers ===
 
-pub type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
-pub fn answer(body: impl Into<Bytes>) -> Answer {
+pub(crate) fn answer(body: impl Into<Bytes>) -> Answer {
     Response::new(http_body_util::Full::new(body.into()).map_err(|never: Infallible| match never {}).boxed_unsync())
 }
 
 /// A server on a loopback port; its tasks end with it.
-pub struct Server {
-    pub address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
     /// PEM to trust, where it speaks TLS.
-    pub ca: Option<String>,
+    pub(crate) ca: Option<String>,
     /// Connections accepted.
-    pub connections: Arc<AtomicUsize>,
+    pub(crate) connections: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
 /// One accepted connection, for handlers.
 #[derive(Clone)]
-pub struct Connection(watch::Sender<bool>);
+pub(crate) struct Connection(watch::Sender<bool>);
 
 impl Connection {
     /// Sends a graceful GOAWAY.
-    pub fn go_away(&self) {
+    pub(crate) fn go_away(&self) {
         self.0.send_replace(true);
     }
 }
 
 impl Server {
     /// Speaks h2 with so many streams a connection.
-    pub async fn http2<F>(streams: u32, handler: F) -> Self
+    pub(crate) async fn http2<F>(streams: u32, handler: F) -> Self
     where
         F: Fn(Request<Incoming>, Connection) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
     {
@@ -294,7 +297,7 @@ impl Server {
     }
 
     /// Offers h2 by TLS and leaves the bytes to `script`.
-    pub async fn tls<F, S>(script: F) -> Self
+    pub(crate) async fn tls<F, S>(script: F) -> Self
     where
         F: Fn(TlsStream<TcpStream>) -> S + Send + Sync + 'static,
         S: Future<Output = ()> + Send + 'static,
@@ -316,7 +319,7 @@ impl Server {
     }
 
     /// Leaves the bytes to `script`.
-    pub async fn plain<F, S>(script: F) -> Self
+    pub(crate) async fn plain<F, S>(script: F) -> Self
     where
         F: Fn(TcpStream) -> S + Send + Sync + 'static,
         S: Future<Output = ()> + Send + 'static,
@@ -324,7 +327,7 @@ impl Server {
         Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port"), script)
     }
 
-    pub fn on<F, S>(listener: TcpListener, script: F) -> Self
+    pub(crate) fn on<F, S>(listener: TcpListener, script: F) -> Self
     where
         F: Fn(TcpStream) -> S + Send + Sync + 'static,
         S: Future<Output = ()> + Send + 'static,
@@ -344,12 +347,7 @@ impl Server {
         Self { address, ca: None, connections, _tasks: tasks }
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(SeqCst)
     }
-}
-
-/// Everything in a file, for tests that look at what was written.
-pub fn content(path: &Path) -> String {
-    std::fs::read_to_string(path).expect("readable")
 }
