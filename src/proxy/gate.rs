@@ -225,7 +225,13 @@ async fn say_goodbye(reception: &Reception, drain: Duration) {
 /// The gauges that nobody keeps up to date.
 fn sampler(name: &Arc<str>, driver: &Driver) -> Arc<Sampler> {
     let (driver, failing) = (driver.clone(), table::KEYS_FAILING.gauge(&[name]));
-    Arc::new(move || failing.set(telemetry::meters::as_f64(driver.keys().len())))
+    let (waiting, bytes) = (table::WAITING.gauge(&[name]), table::WAITING_BYTES.gauge(&[name]));
+    Arc::new(move || {
+        let now = driver.look(|limiter, now| limiter.snapshot(now));
+        failing.set(telemetry::meters::as_f64(driver.keys().len()));
+        waiting.set(telemetry::meters::as_f64(now.waiting));
+        bytes.set(telemetry::meters::as_f64(now.waiting_bytes));
+    })
 }
 
 /// Folds the histograms' samples every second.
