@@ -18,7 +18,7 @@ mod streaming;
 
 use std::{
     fmt,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -37,7 +37,7 @@ pub use self::{
     streaming::{Streaming, StreamingError},
 };
 pub use crate::credentials::Target;
-use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted};
+use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters};
 
 /// Who wants to know how many more calls the connections could take. Implemented by the proxy's driver.
 ///
@@ -78,11 +78,25 @@ pub enum Host {
     Literal(HeaderValue),
 }
 
+/// What stands and what goes over it, in one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Connections that take calls.
+    pub connections: usize,
+    /// Streams in use on them.
+    pub used: usize,
+    /// Streams free on them.
+    pub free: usize,
+}
+
 /// The connections to one upstream. Cheap to clone.
 #[derive(Clone)]
 pub struct Upstream {
     inner: Arc<Inner>,
 }
+
+/// Where to count, once that is known.
+type Meters = Arc<OnceLock<UpstreamMeters>>;
 
 struct Inner {
     target: Target,
@@ -91,6 +105,7 @@ struct Inner {
     response_timeout: Option<Duration>,
     budget: Budget,
     dialer: Arc<Dialer>,
+    meters: Meters,
     leases: Arc<Pool>,
     short: Arc<Pool>,
     long_running: Arc<Pool>,
@@ -102,7 +117,8 @@ impl Upstream {
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
         let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout));
-        let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), plain, clock, rooms);
+        let meters: Meters = Arc::default();
+        let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
         let inner = Arc::new(Inner {
             leases: pool(Group::Leases, Arc::clone(&rooms)),
             short: pool(Group::Short, Arc::clone(&rooms)),
@@ -113,6 +129,7 @@ impl Upstream {
             response_timeout: options.response_timeout,
             budget: Budget::new(KEPT_TOGETHER),
             dialer,
+            meters,
         });
         tokio::spawn(maintain(Arc::downgrade(&inner), clock));
         Self { inner }
@@ -172,6 +189,18 @@ impl Upstream {
         self.tunnel(request).await
     }
 
+    /// Counts into these meters from now on. Once.
+    pub fn measure(&self, meters: UpstreamMeters) {
+        let first = self.inner.meters.set(meters).is_ok();
+        debug_assert!(first, "an upstream has one set of meters");
+    }
+
+    /// What stands and what goes over it.
+    #[must_use]
+    pub fn occupancy(&self, group: Group) -> Occupancy {
+        self.inner.pool(group).occupancy()
+    }
+
     /// Whose credentials the upstream sees: the proxy asks it what must be refused.
     #[must_use]
     pub fn injector(&self) -> &Injector {
@@ -189,13 +218,18 @@ impl Inner {
     }
 }
 
-/// Retires idle and old connections for as long as the upstream is in use.
+/// Retires idle and old connections and sets the gauges, for as long as the upstream is in use.
 async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     loop {
         clock.sleep(MAINTAIN_EVERY).await;
         let Some(inner) = upstream.upgrade() else { return };
         for pool in [&inner.leases, &inner.short, &inner.long_running] {
             pool.maintain();
+            if let Some(meters) = inner.meters.get() {
+                let Occupancy { connections, used, .. } = pool.occupancy();
+                meters.connections(pool.group(), connections);
+                meters.streams(pool.group(), used);
+            }
         }
     }
 }

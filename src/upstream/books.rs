@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::Occupancy;
 use crate::moment::Moment;
 
 /// The connections of one group. `H` is what a stream is opened with.
@@ -106,15 +107,18 @@ impl<H> Books<H> {
         self.lines.iter().map(Line::free).sum()
     }
 
-    /// Whether so few streams are left, a fifth of one connection's, that the next connection should be dialled ahead.
+    /// Whether so few streams are left, less than a fifth of one connection's, that the next should be dialled ahead.
     pub(super) fn nearly_full(&self) -> bool {
-        let largest = self.lines.iter().map(|line| line.limit).max().unwrap_or(0);
-        self.free() * 5 < largest
+        self.lines.iter().map(|line| line.limit).max().is_some_and(|largest| self.free() * 5 < largest)
     }
 
-    /// Connections there are.
-    pub(super) fn len(&self) -> usize {
-        self.lines.len()
+    /// Everything added up.
+    pub(super) fn occupancy(&self) -> Occupancy {
+        Occupancy {
+            connections: self.lines.len(),
+            used: self.lines.iter().map(|line| line.used).sum(),
+            free: self.free(),
+        }
     }
 
     fn change(&mut self, id: Id, change: impl FnOnce(&mut Line<H>)) -> i64 {

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use self::state::{After, Handle, State};
 use super::{
-    Rooms,
+    Meters, Occupancy, Rooms,
     body::Outgoing,
     books::Id,
     connection::{self, Raised},
@@ -32,6 +32,7 @@ pub(super) struct Pool {
     dialer: Arc<Dialer>,
     clock: Clock,
     rooms: Arc<dyn Rooms>,
+    meters: Meters,
     state: Mutex<State>,
 }
 
@@ -39,16 +40,21 @@ impl Pool {
     pub(super) fn new(
         group: Group,
         dialer: Arc<Dialer>,
+        meters: Meters,
         plain: bool,
         clock: Clock,
         rooms: Arc<dyn Rooms>,
     ) -> Arc<Self> {
         let state = State::new(plain.then_some(false));
-        Arc::new(Self { group, dialer, clock, rooms, state: Mutex::new(state) })
+        Arc::new(Self { group, dialer, clock, rooms, meters, state: Mutex::new(state) })
     }
 
     pub(super) fn group(&self) -> Group {
         self.group
+    }
+
+    pub(super) fn occupancy(&self) -> Occupancy {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).books.occupancy()
     }
 
     pub(super) fn want(self: &Arc<Self>, calls: usize) {
@@ -120,19 +126,28 @@ impl Pool {
     }
 
     async fn dial_for_itself(self: &Arc<Self>) -> Result<Lease, Arc<DialError>> {
-        let raised = connection::raise(&self.dialer).await.map_err(|what| Arc::new(self.dialer.failure(what)))?;
+        let raised = self.raise().await?;
         let lease = self.put_up(raised, |state| state.pacing.recovered(), true);
         lease.ok_or_else(|| Arc::new(self.dialer.failure(DialFailure::ClosedAtOnce)))
+    }
+
+    async fn raise(&self) -> Result<Raised, Arc<DialError>> {
+        connection::raise(&self.dialer).await.map_err(|what| {
+            if let Some(meters) = self.meters.get() {
+                meters.dial_failed(self.group);
+            }
+            Arc::new(self.dialer.failure(what))
+        })
     }
 
     /// A dial that was planned.
     async fn dial(self: Arc<Self>) {
         let begun = self.clock.now();
-        match connection::raise(&self.dialer).await {
+        match self.raise().await {
             Ok(raised) => {
                 self.put_up(raised, |state| state.pacing.succeeded(), false);
             }
-            Err(what) => self.dial_failed(&Arc::new(self.dialer.failure(what)), begun),
+            Err(error) => self.dial_failed(&error, begun),
         }
     }
 

@@ -80,6 +80,9 @@ impl Upstream {
                 Fate::Unprocessed { .. } | Fate::Lost => return Err(SendError::Lost { source: failed.source }),
             };
             tracing::debug!(fate = ?failed.fate, error = %failed.source, "not processed upstream: sending it again");
+            if let Some(meters) = self.inner.meters.get() {
+                meters.replayed(pool.group());
+            }
             lease = pool.take_again(fresh).await.map_err(|source| SendError::Unsent { source })?;
         }
     }

@@ -229,6 +229,85 @@ async fn a_call_given_up_resets_its_stream() {
     assert_eq!(server.connections(), 1, "only the streams were reset");
 }
 
+/// A small generator of our own, so that a failure can be run again.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// Whatever callers and connections do, at rest the room that was told is the streams that are free, and none is in use.
+async fn room_is_conserved(seed: u64) {
+    let answered = Arc::new(AtomicUsize::new(0));
+    let server = Server::http2(7, move |request, connection| {
+        let nth = answered.fetch_add(1, SeqCst);
+        async move {
+            if nth.is_multiple_of(11) {
+                connection.go_away();
+            }
+            match request.uri().path() {
+                "/large" => answer(vec![0_u8; 1 << 20]),
+                "/silent" => std::future::pending().await,
+                _ => answer("ok"),
+            }
+        }
+        .boxed()
+    })
+    .await;
+    let caller = Caller::to(&server);
+    let mut dice = Dice(seed);
+    let mut calls = JoinSet::new();
+    for _ in 0..300 {
+        let caller = caller.clone();
+        let (path, how) = (["/", "/large", "/silent"][usize::try_from(dice.below(3)).expect("small")], dice.below(4));
+        calls.spawn(async move {
+            let lease = if how == 0 {
+                caller.upstream.checkout_exempt(Group::Short).await
+            } else {
+                caller.lease(Group::Short).await
+            };
+            let Ok(lease) = lease else { return };
+            let call = caller.upstream.send(lease, admitted(get(path)));
+            if path == "/silent" {
+                tokio::time::timeout(std::time::Duration::from_millis(how), call).await.ok();
+            } else if let Ok(response) = call.await {
+                let mut body = response.into_body();
+                while how < 3 && body.frame().await.is_some_and(|frame| frame.is_ok()) {}
+            }
+        });
+        if dice.below(20) == 0 {
+            // the client hangs up, wherever its call is
+            calls.abort_all();
+        }
+        if dice.below(5) == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    soon(async { while calls.join_next().await.is_some() {} }).await;
+    let settled = || {
+        let now = caller.upstream.occupancy(Group::Short);
+        now.used == 0 && i64::try_from(now.free) == Ok(caller.ledger.room(Group::Short))
+    };
+    until(settled).await;
+}
+
+#[tokio::test]
+async fn room_is_conserved_on_one_thread() {
+    for seed in 0..5 {
+        room_is_conserved(seed).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn room_is_conserved_on_many_threads() {
+    for seed in 5..10 {
+        room_is_conserved(seed).await;
+    }
+}
+
 // === scripted servers: frame by frame ===
 
 /// A frame's kind, stream and payload.

@@ -118,8 +118,7 @@ impl State {
 
     /// Decides which dials to start.
     pub(super) fn plan(&mut self, now: Moment, after: &mut After) {
-        let multiplexed = self.multiplexed == Some(true);
-        if multiplexed && self.books.len() > 0 && self.books.nearly_full() {
+        if self.multiplexed == Some(true) && self.books.nearly_full() {
             self.pacing.want_ahead();
         }
         let at_once = if self.multiplexed == Some(false) { HTTP1_DIALS } else { 1 };
