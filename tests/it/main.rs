@@ -8,6 +8,7 @@ mod cli_usage;
 mod config;
 mod demo;
 mod golden;
+mod limit;
 mod pool_streams;
 mod pool_support;
 mod proxy_failures;
