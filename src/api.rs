@@ -4,9 +4,26 @@
 //! I/O. A [`Call`] is a *decoded copy* for matching and naming: what is forwarded is always the client's own bytes.
 
 pub mod call;
+pub mod duration;
+pub mod key;
+pub mod kubernetes;
+pub mod names;
 pub mod outcome;
+mod path;
+pub mod plain;
+mod query;
+pub mod retry_after;
+mod selector;
 
 pub use self::{
-    call::{Call, Group, Key, Verb},
-    outcome::{Answer, Outcome},
+    call::{Call, Verb},
+    key::{Group, Key},
+    outcome::{Answer, Failures, Outcome, Throttling},
 };
+
+/// The well-formed pairs of a query in order, escapes undone.
+pub fn query_pairs(
+    query: Option<&str>,
+) -> impl Iterator<Item = (std::borrow::Cow<'_, str>, std::borrow::Cow<'_, str>)> {
+    query::pairs(query).map(|(name, value)| (query::unescape(name), query::unescape(value)))
+}

@@ -1,21 +1,41 @@
-//! Ordered rules: a call gets its class, flow and key (being built).
+//! Ordered rules: a call gets its class, flow and key.
+//!
+//! Rules are tried in order, first match wins. A call whose path others might read differently never gets the benefit of the doubt: it goes
+//! to the strictest class of the gate, whatever matches. The hot path allocates nothing beyond the [`Call`] itself.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use http::{HeaderMap, Method, Uri};
 
 use crate::{
-    api::{Call, Key},
+    api::{Call, Group, kubernetes, plain},
     limit::ClassId,
+};
+
+mod flow;
+mod glob;
+mod key;
+mod matcher;
+
+pub use self::{
+    flow::{FairBy, FlowName},
+    key::KeySource,
+    matcher::{Matcher, Matching},
 };
 
 /// The rules of one gate, in order; first match wins.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// The kind of API decides how a path is read.
-    pub kind: Kind,
-    /// Whom fairness is between.
-    pub fair_by: FairBy,
-    /// In order. The last matches everything.
-    pub rules: Vec<Rule>,
+    kind: Kind,
+    fair_by: FairBy,
+    by_credential: bool,
+    classes: Vec<Traits>,
+    rules: Vec<(ClassId, matcher::Compiled)>,
+    strictest: ClassId,
 }
 
 /// What kind of API is behind the gate.
@@ -27,19 +47,15 @@ pub enum Kind {
     Http,
 }
 
-/// Whom fairness is between, inside a class.
+/// What the classifier needs to know of a class; by [`ClassId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FairBy {
-    /// One flow.
-    None,
-    /// API group and resource; on `http` gates the first path segment.
-    Resource,
-    /// Namespace.
-    Namespace,
-    /// The User-Agent header up to the first space.
-    UserAgent,
-    /// The client's credential.
-    Credential,
+pub struct Traits {
+    /// Its lane is exempt: nothing is remembered of its calls, and they have connections of their own.
+    pub exempt: bool,
+    /// Failures are remembered at all.
+    pub remembers: bool,
+    /// Rank for calls with an ambiguous path: the highest that is not exempt takes them. `config` ranks by lane, then by rate.
+    pub strictness: u16,
 }
 
 /// One rule.
@@ -47,37 +63,8 @@ pub enum FairBy {
 pub struct Rule {
     /// The class of what matches.
     pub class: ClassId,
-    /// Strictness rank for ambiguous paths: the highest wins.
-    pub strictness: u16,
-    /// What must match; an empty list or map matches everything.
-    pub matcher: Matcher,
-}
-
-/// What a rule looks at. Every non-empty field must match; within a field one pattern must. `*` matches any run of characters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Matcher {
-    /// Verbs, as RBAC spells them.
-    pub verbs: Vec<String>,
-    /// API groups; "" is the core group.
-    pub groups: Vec<String>,
-    /// Resources.
-    pub resources: Vec<String>,
-    /// Namespaces.
-    pub namespaces: Vec<String>,
-    /// Object names.
-    pub names: Vec<String>,
-    /// Subresources.
-    pub subresources: Vec<String>,
-    /// HTTP methods.
-    pub methods: Vec<String>,
-    /// Decoded paths.
-    pub paths: Vec<String>,
-    /// User agents.
-    pub user_agents: Vec<String>,
-    /// Headers, name (lower case) to pattern.
-    pub headers: Vec<(String, String)>,
-    /// Query parameters, name to pattern.
-    pub query: Vec<(String, String)>,
+    /// What it matches.
+    pub matching: Matching,
 }
 
 /// What a call is to the limiter.
@@ -89,32 +76,129 @@ pub struct Classified {
     pub class: ClassId,
     /// Identity of its flow.
     pub flow: u64,
+    /// Whose call it is, as a salted hash; 0 where no bucket, slot or flow is split by credential.
+    pub credential: u64,
     /// What its failure is remembered for, as far as the request head says.
     pub key: KeySource,
-}
-
-/// Where a call's key comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeySource {
-    /// Nothing is remembered.
-    None,
-    /// Known from the head.
-    Known(Key),
-    /// A Kubernetes `create`: the name is in the body.
-    NameInBody {
-        /// The collection it creates in.
-        collection: u64,
-        /// Verb class and subresource.
-        facet: u64,
-    },
-    /// An operation of an external API: a digest of the body is part of the key.
-    BodyDigest {
-        /// Method class and path.
-        object: u64,
-        /// Verb class.
-        facet: u64,
-    },
+    /// The connections it will use.
+    pub group: Group,
+    /// Its class is exempt.
+    pub exempt: bool,
+    /// It is never refused at the door: its client falls back instead of retrying (exec, attach, port-forward, proxy).
+    pub patient: bool,
+    fair_by: FairBy,
 }
 
 /// Rules shared by the calls of a gate.
 pub type Shared = Arc<Rules>;
+
+// === impl Rules ===
+
+impl Rules {
+    /// Rules over `classes`, tried in order. What no rule matches belongs to the last class, which is why there must be one.
+    ///
+    /// `by_credential`: whether some bucket or slot is split by credential, so that every call's must be hashed.
+    #[must_use]
+    pub fn new(kind: Kind, fair_by: FairBy, by_credential: bool, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
+        let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
+        let by_credential = by_credential || fair_by == FairBy::Credential;
+        let strictest = strictest(&classes);
+        Self { kind, fair_by, by_credential, classes, rules, strictest }
+    }
+
+    /// One class for everything: what a gate with nothing configured but its buckets comes to. For tests and tools.
+    #[must_use]
+    pub fn single(kind: Kind) -> Self {
+        let traits = Traits { exempt: false, remembers: true, strictness: 0 };
+        Self::new(kind, FairBy::Resource, false, vec![traits], Vec::new())
+    }
+
+    /// What kind of API the rules are for.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whom fairness is between.
+    #[must_use]
+    pub fn fair_by(&self) -> FairBy {
+        self.fair_by
+    }
+
+    /// Reads and classifies a request by its head. `hasher` is the process's own: identities compare only under the same one.
+    #[must_use]
+    pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> Classified {
+        let call = match self.kind {
+            Kind::Kubernetes => kubernetes::read(method, uri),
+            Kind::Http => plain::read(method, uri),
+        };
+        let class = self.class(&matcher::Subject { call: &call, method, query: uri.query(), headers });
+        let traits = self.classes.get(usize::from(class.0)).copied().unwrap_or(UNKNOWN);
+        let credential = if self.by_credential { flow::credential(headers, hasher) } else { 0 };
+        let flow = match self.fair_by {
+            FairBy::Credential => credential,
+            fair_by => hasher.hash_one(FlowName::new(fair_by, self.kind, &call, headers, credential)),
+        };
+        let key =
+            if traits.exempt || !traits.remembers { KeySource::None } else { KeySource::of(self.kind, &call, hasher) };
+        let group = match call.is_long_running() {
+            _ if traits.exempt => Group::Leases,
+            true => Group::LongRunning,
+            false => Group::Short,
+        };
+        let patient = call.is_tunnel();
+        Classified { call, class, flow, credential, key, group, exempt: traits.exempt, patient, fair_by: self.fair_by }
+    }
+
+    fn class(&self, subject: &matcher::Subject<'_>) -> ClassId {
+        if subject.call.is_ambiguous() {
+            return self.strictest;
+        }
+        let found = self.rules.iter().find(|(_, compiled)| compiled.matches(subject));
+        found.map_or_else(|| last(&self.classes), |(class, _)| *class)
+    }
+}
+
+/// The class for calls with an ambiguous path: of those that are not exempt the one with the highest rank; the last if all are exempt.
+fn strictest(classes: &[Traits]) -> ClassId {
+    let ranked = classes.iter().zip(0_u16..).filter(|(traits, _)| !traits.exempt);
+    ranked.max_by_key(|(traits, _)| traits.strictness).map_or_else(|| last(classes), |(_, id)| ClassId(id))
+}
+
+fn last(classes: &[Traits]) -> ClassId {
+    ClassId(u16::try_from(classes.len().saturating_sub(1)).unwrap_or(u16::MAX))
+}
+
+/// For a class that `config` did not describe: no privilege.
+const UNKNOWN: Traits = Traits { exempt: false, remembers: true, strictness: 0 };
+
+// === impl Kind ===
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kubernetes => "kubernetes",
+            Self::Http => "http",
+        })
+    }
+}
+
+// === impl Classified ===
+
+impl Classified {
+    /// The readable name of its flow, for the status page.
+    #[must_use]
+    pub fn flow_name<'a>(&'a self, headers: &'a HeaderMap) -> FlowName<'a> {
+        let kind = if self.call.is_resource() { Kind::Kubernetes } else { Kind::Http };
+        FlowName::new(self.fair_by, kind, &self.call, headers, self.credential)
+    }
+
+    /// The readable name of its key, made when the key starts to fail. `body` is what was kept of the body, where the key comes from it.
+    #[must_use]
+    pub fn key_name(&self, body: Option<&[u8]>) -> String {
+        key::name(&self.call, self.key, body)
+    }
+}
+
+#[cfg(test)]
+mod tests;

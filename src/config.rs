@@ -1,5 +1,144 @@
-//! Configuration: one TOML file, environment on top, checked into [`settings::Settings`].
+//! Configuration: one TOML file, environment on top, checked into [`Settings`].
+//!
+//! Parsing never stops at the first problem: all of them are listed, each on one line with its place. What comes out needs no further
+//! checking, and what this version cannot do is an error, never silently ignored.
 
+mod check;
+mod classes;
+mod effective;
+mod field;
+mod file;
+mod gate;
+mod layers;
+mod leaf;
+mod limits;
+mod matching;
+mod path;
+mod presets;
+mod problems;
+mod readable;
 pub mod settings;
+mod sources;
 
-pub use settings::Settings;
+use std::path::{Path as FilePath, PathBuf};
+
+use self::problems::{Report, Text};
+pub use self::{problems::Problem, settings::Settings};
+
+/// Where a configuration comes from.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The file, if there is one: see [`find`].
+    pub file: Option<PathBuf>,
+    /// The environment, whole.
+    pub env: Vec<(String, String)>,
+}
+
+/// A configuration that can be run.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What it says.
+    pub settings: Settings,
+    /// All of it as TOML: every key with the value in force. Secrets are only there as names of files.
+    pub effective: String,
+    /// What works, but should be known; a line each.
+    pub warnings: Vec<String>,
+    files: Vec<readable::Named>,
+}
+
+/// The file to read: the one named (by `--config`), else `$TIDEGATE_CONFIG`, else /etc/tidegate/tidegate.toml if it is there.
+#[must_use]
+pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf> {
+    let from_env = || env.iter().find(|(name, value)| name == "TIDEGATE_CONFIG" && !value.is_empty());
+    named
+        .or_else(|| from_env().map(|(_, value)| PathBuf::from(value)))
+        .or_else(|| Some(PathBuf::from(USUAL)).filter(|path| path.exists()))
+}
+
+/// Reads and checks a configuration. Looks at no file but the configuration's own; see [`Loaded::unreadable_files`].
+///
+/// # Errors
+/// Every problem there is: of variables by name, then from the top of the file.
+pub fn load(source: &Source) -> Result<Loaded, Vec<Problem>> {
+    let (name, text) = match &source.file {
+        Some(path) => read(path)?,
+        None => ("defaults".to_owned(), default_file(&source.env)),
+    };
+    load_text(name, text, &source.env)
+}
+
+/// The same for a text that is already at hand; `name` stands in its problems.
+///
+/// # Errors
+/// Every problem there is.
+pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result<Loaded, Vec<Problem>> {
+    let (variables, mut problems) = layers::variables(env);
+    let (text, syntax) = Text::new(name, text);
+    if !syntax.is_empty() {
+        // Whatever else is wrong cannot be told from what the parser did not understand.
+        problems.extend(syntax);
+        return Err(problems);
+    }
+    layers::of_file(&text)?;
+    let mut table = layers::merged(&text, &variables)?;
+    let mut report = Report::new(&text, &variables);
+    let mut checked = check::check(&layers::shape(table.clone(), &text)?, &mut report);
+    let untyped: Vec<_> = report
+        .untyped
+        .iter()
+        .filter(|path| variables.iter().any(|variable| variable.path == **path))
+        .cloned()
+        .collect();
+    if !untyped.is_empty() {
+        layers::retype(&mut table, &untyped);
+        report = Report::new(&text, &variables);
+        checked = check::check(&layers::shape(table, &text)?, &mut report);
+    }
+    let files = checked.files.into_iter().map(|file| file.named(&report)).collect();
+    problems.extend(report.problems);
+    if !problems.is_empty() {
+        problems.sort_by(|one, other| one.order().cmp(&other.order()));
+        return Err(problems);
+    }
+    let effective = effective::effective(&checked.settings, &checked.gates);
+    Ok(Loaded { settings: checked.settings, effective, warnings: report.warnings, files })
+}
+
+impl Loaded {
+    /// What is wrong with the files that the configuration names, now: missing, unreadable, without what is expected in them.
+    #[must_use]
+    pub fn unreadable_files(&self) -> Vec<Problem> {
+        self.files.iter().filter_map(readable::Named::problem).collect()
+    }
+}
+
+fn read(path: &FilePath) -> Result<(String, String), Vec<Problem>> {
+    let name = path.display().to_string();
+    let fault = |message: String| vec![Problem::of_file(&name, message)];
+    let bytes = std::fs::read(path).map_err(|error| fault(format!("cannot be read: {error}; expected a TOML file")))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        fault(format!("is no UTF-8 text in line {line}, expected a TOML file"))
+    })?;
+    Ok((name, text))
+}
+
+/// What holds without a file: one gate before the cluster that this pod is in, else before the current kubeconfig's. Gates in the environment
+/// are enough by themselves.
+fn default_file(env: &[(String, String)]) -> String {
+    let is_gate = |name: &str| name.to_lowercase().starts_with("tidegate__gates__");
+    let is_ours = |name: &str| name.to_lowercase().starts_with("tidegate__gates__kubernetes__");
+    if env.iter().any(|(name, _)| is_gate(name)) && !env.iter().any(|(name, _)| is_ours(name)) {
+        return String::new();
+    }
+    let is_in_cluster = env.iter().any(|(name, value)| name == "KUBERNETES_SERVICE_HOST" && !value.is_empty());
+    let upstream = if is_in_cluster { "in_cluster" } else { "kubeconfig" };
+    format!("[gates.kubernetes]\nupstream = \"{upstream}\"\n")
+}
+
+/// Where images and manifests put it.
+const USUAL: &str = "/etc/tidegate/tidegate.toml";
+
+#[cfg(test)]
+mod tests;

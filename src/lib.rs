@@ -4,10 +4,18 @@
 //! ([`limit`]) answers *go*, *wait here* or *no, come back at*; it is a pure value. The proxy ([`proxy`]) does the waiting and the
 //! forwarding; the upstream's connections are in [`upstream`]. ARCHITECTURE.md has the map.
 
+pub mod admin;
 pub mod api;
+pub mod chart;
 pub mod classify;
+pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod credentials;
+pub mod demo;
 pub mod limit;
 pub mod moment;
+pub mod proxy;
+pub mod telemetry;
+pub mod tls;
 pub mod upstream;

@@ -1,4 +1,244 @@
-//! The upstream: connections of our own, by group, with every stream accounted for (being built).
+//! The upstream: connections of our own, by group, with every stream accounted for.
 //!
 //! Not hyper-util's legacy client: that keeps one HTTP/2 connection per authority, so the 101st watch hangs every other call behind it.
-//! Takes only [`Admitted`](crate::limit::Admitted) requests.
+//! Takes only [`Admitted`] requests. Never parks a call: a granted call either has a stream or goes back to the limiter, whose sum of
+//! [`Rooms::add_room`] less its own grants is at every moment the streams that are free.
+
+mod body;
+mod books;
+mod connection;
+mod dial;
+mod error;
+mod lease;
+mod pacing;
+mod pool;
+mod prepare;
+mod send;
+mod streaming;
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
+
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+
+use self::{
+    body::{Budget, KEPT_TOGETHER},
+    dial::Dialer,
+    pool::Pool,
+};
+pub use self::{
+    body::{Kept, Outgoing, OutgoingError},
+    error::{DialError, DialFailure, SendError},
+    lease::Lease,
+    streaming::{Streaming, StreamingError},
+};
+pub use crate::credentials::Target;
+use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters};
+
+/// Who wants to know how many more calls the connections could take. Implemented by the proxy's driver.
+///
+/// Called without any lock of the pool held, from whichever task noticed; also from the drop of a [`Lease`] or [`Streaming`], so neither may
+/// be dropped under a lock that these methods take.
+pub trait Rooms: Send + Sync + 'static {
+    /// Room for `change` more calls of `group` (fewer when negative) than was told before. Sums may pass below zero for a moment.
+    fn add_room(&self, group: Group, change: i64);
+    /// A dial failed: whoever waits for `group` need not wait on.
+    fn unreachable(&self, group: Group);
+}
+
+/// Where calls go and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Scheme, host, port and base path.
+    pub target: Target,
+    /// TLS towards the target; `None` speaks plain HTTP/1.1.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// The Host sent upstream.
+    pub host: Host,
+    /// Whose credentials the upstream sees.
+    pub injector: Arc<Injector>,
+    /// To a connection that can take calls: name, TCP, TLS, first SETTINGS.
+    pub connect_timeout: Duration,
+    /// From handing over the request to the response head; never for long-running calls. `None` for no limit.
+    pub response_timeout: Option<Duration>,
+}
+
+/// The Host sent upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// The upstream's own authority.
+    Rewrite,
+    /// The client's.
+    Preserve,
+    /// This one.
+    Literal(HeaderValue),
+}
+
+/// What stands and what goes over it, in one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Connections that take calls.
+    pub connections: usize,
+    /// Streams in use on them.
+    pub used: usize,
+    /// Streams free on them.
+    pub free: usize,
+}
+
+/// The connections to one upstream. Cheap to clone.
+#[derive(Clone)]
+pub struct Upstream {
+    inner: Arc<Inner>,
+}
+
+/// Where to count, once that is known.
+type Meters = Arc<OnceLock<UpstreamMeters>>;
+
+struct Inner {
+    target: Target,
+    host: Host,
+    injector: Arc<Injector>,
+    response_timeout: Option<Duration>,
+    budget: Budget,
+    dialer: Arc<Dialer>,
+    meters: Meters,
+    leases: Arc<Pool>,
+    short: Arc<Pool>,
+    long_running: Arc<Pool>,
+}
+
+impl Upstream {
+    /// Starts with no connection; the first call dials. Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
+        let plain = options.tls.is_none();
+        let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout));
+        let meters: Meters = Arc::default();
+        let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
+        let inner = Arc::new(Inner {
+            leases: pool(Group::Leases, Arc::clone(&rooms)),
+            short: pool(Group::Short, Arc::clone(&rooms)),
+            long_running: pool(Group::LongRunning, rooms),
+            target: options.target,
+            host: options.host,
+            injector: options.injector,
+            response_timeout: options.response_timeout,
+            budget: Budget::new(KEPT_TOGETHER),
+            dialer,
+            meters,
+        });
+        tokio::spawn(maintain(Arc::downgrade(&inner), clock));
+        Self { inner }
+    }
+
+    /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
+    /// nothing.
+    pub fn want(&self, group: Group, calls: usize) {
+        self.inner.pool(group).want(calls);
+    }
+
+    /// The last dial of `group` failed, the next is not due yet and no stream is free: new calls fail at once, with this.
+    #[must_use]
+    pub fn down(&self, group: Group) -> Option<Arc<DialError>> {
+        self.inner.pool(group).down()
+    }
+
+    /// The stream that a grant of the limiter stands for. `None` when the connection went meanwhile: the unit of room that the grant
+    /// took is then given back here, and the caller requeues.
+    #[must_use]
+    pub fn checkout(&self, group: Group) -> Option<Lease> {
+        self.inner.pool(group).checkout()
+    }
+
+    /// A stream for an exempt call: a free one, or the first to come of its own dial and anybody else's.
+    ///
+    /// # Errors
+    /// Its own dial failed.
+    pub async fn checkout_exempt(&self, group: Group) -> Result<Lease, Arc<DialError>> {
+        self.inner.pool(group).take_exempt().await
+    }
+
+    /// Sends the request and returns at the response head. Makes the request upstream's (hop-by-hop fields, Host, base path, credentials)
+    /// and the response the client's. What the upstream provably did not process is sent again on another connection; nothing else ever
+    /// is. Dropping the future resets the stream.
+    ///
+    /// # Errors
+    /// What became of the request; see [`SendError`].
+    pub async fn send(
+        &self,
+        lease: Lease,
+        request: Admitted<Request<Outgoing>>,
+    ) -> Result<Response<Streaming>, SendError> {
+        let limit = self.inner.response_timeout.filter(|_| lease.group() != Group::LongRunning);
+        let answer = self.transmit(lease, request.into_inner());
+        match limit {
+            None => answer.await,
+            Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout { after })),
+        }
+    }
+
+    /// Sends an upgrade on an HTTP/1.1 connection of its own. `hyper::upgrade::on` works on the response; its connection serves nothing else.
+    ///
+    /// # Errors
+    /// What became of the request.
+    pub async fn upgrade(&self, request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
+        self.tunnel(request).await
+    }
+
+    /// Counts into these meters from now on. Once.
+    pub fn measure(&self, meters: UpstreamMeters) {
+        let first = self.inner.meters.set(meters).is_ok();
+        debug_assert!(first, "an upstream has one set of meters");
+    }
+
+    /// What stands and what goes over it.
+    #[must_use]
+    pub fn occupancy(&self, group: Group) -> Occupancy {
+        self.inner.pool(group).occupancy()
+    }
+
+    /// Whose credentials the upstream sees: the proxy asks it what must be refused.
+    #[must_use]
+    pub fn injector(&self) -> &Injector {
+        &self.inner.injector
+    }
+}
+
+impl Inner {
+    fn pool(&self, group: Group) -> &Arc<Pool> {
+        match group {
+            Group::Leases => &self.leases,
+            Group::Short => &self.short,
+            Group::LongRunning => &self.long_running,
+        }
+    }
+}
+
+/// Retires idle and old connections and sets the gauges, for as long as the upstream is in use.
+async fn maintain(upstream: Weak<Inner>, clock: Clock) {
+    loop {
+        clock.sleep(MAINTAIN_EVERY).await;
+        let Some(inner) = upstream.upgrade() else { return };
+        for pool in [&inner.leases, &inner.short, &inner.long_running] {
+            pool.maintain();
+            if let Some(meters) = inner.meters.get() {
+                let Occupancy { connections, used, .. } = pool.occupancy();
+                meters.connections(pool.group(), connections);
+                meters.streams(pool.group(), used);
+            }
+        }
+    }
+}
+
+/// Fine enough beside the 75 s after which idle connections go.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(5);
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream").finish_non_exhaustive()
+    }
+}

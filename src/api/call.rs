@@ -1,4 +1,4 @@
-//! The vocabulary of a call: verb, key, connection group.
+//! A call: one API request, read into verb, group, resource, namespace, name and subresource.
 
 use std::{fmt, time::Duration};
 
@@ -27,57 +27,189 @@ pub enum Verb {
     Other,
 }
 
-/// Which upstream connections a call uses. Each group has its own, so that a flood of one never takes the other's streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Group {
-    /// Leases and whatever else is exempt.
-    Leases,
-    /// Calls that end.
-    Short,
-    /// Watches, followed logs, tunnels.
-    LongRunning,
-}
-
-/// What failure is remembered for: an object (or collection, or path) and the part of it that a call touches.
-///
-/// The parts are hashes keyed by a per-process secret, so that looking up a healthy key costs no allocation and nobody outside can aim
-/// for a collision (64 bits: with 100,000 failing keys one lookup in 10^14 errs). The readable name is made when a key starts to fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// The object: group, resource, namespace and name; or the path.
-    pub object: u64,
-    /// The object's collection: group, resource and namespace.
-    pub collection: u64,
-    /// Verb class and subresource.
-    pub facet: u64,
-}
-
 /// One API request, read. A decoded copy for matching and naming; never used to build what is sent. One allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Call {
     /// The decoded path, then whatever the parts below could not borrow from it.
-    text: String,
-    verb: Verb,
-    is_resource: bool,
-    ambiguous: bool,
-    long_running: bool,
-    dry_run: bool,
-    timeout: Option<Duration>,
+    pub(super) text: String,
+    pub(super) verb: Verb,
+    pub(super) is_resource: bool,
+    pub(super) ambiguous: bool,
+    pub(super) long_running: bool,
+    pub(super) dry_run: bool,
+    pub(super) timeout: Option<Duration>,
+    pub(super) path: Part,
+    pub(super) group: Part,
+    pub(super) version: Part,
+    pub(super) resource: Part,
+    pub(super) namespace: Part,
+    pub(super) name: Part,
+    pub(super) subresource: Part,
+}
+
+/// A piece of `Call::text`. Offsets instead of strings: a call is one allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    start: u32,
+    len: u32,
+}
+
+// === impl Verb ===
+
+impl Verb {
+    /// Every verb, for tables and for "did you mean".
+    pub const ALL: [Self; 10] = [
+        Self::Create,
+        Self::Delete,
+        Self::DeleteCollection,
+        Self::Get,
+        Self::List,
+        Self::Patch,
+        Self::Proxy,
+        Self::Update,
+        Self::Watch,
+        Self::Other,
+    ];
+
+    /// The word that RBAC uses.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Patch => "patch",
+            Self::Proxy => "proxy",
+            Self::Update => "update",
+            Self::Watch => "watch",
+            Self::Other => "other",
+        }
+    }
+
+    /// Whether it reads: GET and HEAD, whatever they are called.
+    #[must_use]
+    pub const fn is_read(self) -> bool {
+        matches!(self, Self::Get | Self::List | Self::Watch)
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
 }
 
 // === impl Call ===
 
 impl Call {
+    /// A call with nothing read but its path, which is the start of `text`.
+    pub(super) fn of_path(text: String, path_len: usize, verb: Verb, ambiguous: bool) -> Self {
+        Self {
+            path: Part::new(0, path_len),
+            text,
+            verb,
+            ambiguous,
+            is_resource: false,
+            long_running: false,
+            dry_run: false,
+            timeout: None,
+            group: Part::default(),
+            version: Part::default(),
+            resource: Part::default(),
+            namespace: Part::default(),
+            name: Part::default(),
+            subresource: Part::default(),
+        }
+    }
+
     /// What it does.
     #[must_use]
     pub fn verb(&self) -> Verb {
         self.verb
     }
 
-    /// Watch, exec, attach, port-forward, log, proxy: holds no slot and spends no token.
+    /// The path, percent-decoded, without the query. What is not UTF-8 in it is replaced, and the call then ambiguous.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.part(self.path)
+    }
+
+    /// The API group; empty for the core group and for what is not a resource.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.part(self.group)
+    }
+
+    /// The API version.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        self.part(self.version)
+    }
+
+    /// The resource, in the plural.
+    #[must_use]
+    pub fn resource(&self) -> &str {
+        self.part(self.resource)
+    }
+
+    /// The namespace; empty for what has none.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.part(self.namespace)
+    }
+
+    /// The object's name: of the path, or of a collection read with `fieldSelector=metadata.name=NAME`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.part(self.name)
+    }
+
+    /// The subresource.
+    #[must_use]
+    pub fn subresource(&self) -> &str {
+        self.part(self.subresource)
+    }
+
+    /// Whether it is read as a resource, so that group to subresource mean something.
+    #[must_use]
+    pub fn is_resource(&self) -> bool {
+        self.is_resource
+    }
+
+    /// Whether other readers might read the path differently (`//`, `..`, `%2F`, ...): such calls get the strictest class.
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        self.ambiguous
+    }
+
+    /// Watch, exec, attach, port-forward, log follow, proxy: holds no slot and spends no token.
     #[must_use]
     pub fn is_long_running(&self) -> bool {
         self.long_running
+    }
+
+    /// Whether it answers for something else than the API (a pod, a service): its status says nothing about the API.
+    #[must_use]
+    pub fn is_tunnel(&self) -> bool {
+        self.long_running && self.verb != Verb::Watch && self.subresource() != "log"
+    }
+
+    /// Whether it reads a collection or a stream of its changes.
+    #[must_use]
+    pub fn is_collection_read(&self) -> bool {
+        matches!(self.verb, Verb::List | Verb::Watch)
+    }
+
+    /// Whether it asks what the API offers: `/api`, `/apis` and what is below them, `/openapi`.
+    #[must_use]
+    pub fn is_discovery(&self) -> bool {
+        let mut segments = self.path().split('/');
+        !self.is_resource
+            && self.verb == Verb::Get
+            && segments.next() == Some("")
+            && matches!(segments.next(), Some("api" | "apis" | "openapi"))
     }
 
     /// The client's own deadline (`?timeout=`), counted from arrival.
@@ -92,27 +224,34 @@ impl Call {
         self.dry_run
     }
 
-    /// Whether other readers might read the path differently (`//`, `..`, `%2F`, ...): such calls get the strictest class.
-    #[must_use]
-    pub fn is_ambiguous(&self) -> bool {
-        self.ambiguous
-    }
-
-    /// Whether it is read as a resource, so that group to subresource mean something.
-    #[must_use]
-    pub fn is_resource(&self) -> bool {
-        self.is_resource
-    }
-
-    /// The path, percent-decoded, without the query.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        &self.text
+    fn part(&self, part: Part) -> &str {
+        part.of(&self.text)
     }
 }
 
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {}", self.verb, self.path())
+        write!(f, "{} {}", self.verb, self.path())
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    /// The piece of `len` bytes at `start`. Past 4 GiB it is empty; http's own limit is 64 KiB.
+    pub(super) fn new(start: usize, len: usize) -> Self {
+        match (u32::try_from(start), u32::try_from(len)) {
+            (Ok(start), Ok(len)) => Self { start, len },
+            _ => Self::default(),
+        }
+    }
+
+    pub(super) fn of(self, text: &str) -> &str {
+        let start = self.start as usize;
+        text.get(start..start + self.len as usize).unwrap_or_default()
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.len == 0
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+pub use crate::api::{Failures, Throttling};
 use crate::{classify::Rules, limit::Policy};
 
 /// The whole process.
@@ -73,10 +74,8 @@ pub struct Gate {
     pub rules: Arc<Rules>,
     /// What counts as failure, by class id.
     pub failures: Vec<Failures>,
-    /// Whether the upstream's Retry-After is honoured.
-    pub honour_retry_after: bool,
-    /// The longest pause an upstream can ask for.
-    pub max_pause: Duration,
+    /// What the upstream may ask of us.
+    pub throttling: Throttling,
     /// The limits.
     pub policy: Policy,
     /// To an upstream connection.
@@ -142,15 +141,6 @@ pub enum Host {
     Preserve,
     /// This one.
     Literal(http::HeaderValue),
-}
-
-/// What counts as failure.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failures {
-    /// Statuses, sorted.
-    pub statuses: Vec<u16>,
-    /// Sent, then lost or unanswered.
-    pub transport: bool,
 }
 
 /// TLS on the listener.

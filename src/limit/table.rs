@@ -146,7 +146,8 @@ impl Table {
         self.failures += 1;
         let known = known.filter(|(_, _, forget_at)| *forget_at > now).map(|(state, _, _)| state);
         let failures = known.map_or(0, |known| known.failures).saturating_add(1);
-        let delay = failure.backoff.strategy.rolled_delay(failures, &mut self.dice);
+        let rolled = failure.backoff.strategy.rolled_delay(failures, &mut self.dice);
+        let delay = rolled.min(failure.key.longest_delay());
         let earliest = known.map_or(Moment::ZERO, |known| known.ready_at);
         let ready_at = (now + delay).max(after).max(earliest);
         let state = KeyState { failures, last_status: failure.status, last_failure: now, ready_at };

@@ -1,4 +1,23 @@
 //! Everything that is tested from outside, in one binary: linking hyper once instead of once a file saves minutes.
 
 mod architecture;
+mod classify;
+mod cli;
+mod cli_input;
+mod cli_usage;
+mod config;
+mod credentials;
+mod demo;
+mod golden;
 mod limit;
+mod pool_dial;
+mod pool_http1;
+mod pool_streams;
+mod pool_support;
+mod proxy_failures;
+mod proxy_hangups;
+mod proxy_refusals;
+mod proxy_tls;
+mod proxy_transparency;
+mod support;
+mod tls;

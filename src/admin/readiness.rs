@@ -1,0 +1,41 @@
+//! Readiness by dropped latches: nobody has to remember to say "ready", only to finish.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Who must finish something before the process is ready.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness {
+    latches: Arc<Mutex<Vec<Weak<str>>>>,
+}
+
+/// Held by whoever must finish something; dropping it says that it is done.
+#[derive(Debug)]
+#[must_use = "dropping the latch says that this part is ready"]
+pub struct Latch {
+    _name: Arc<str>,
+}
+
+// === impl Readiness ===
+
+impl Readiness {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more to wait for.
+    pub fn latch(&self, name: &str) -> Latch {
+        let name: Arc<str> = name.into();
+        self.latches.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&name));
+        Latch { _name: name }
+    }
+
+    /// Whoever has not finished.
+    #[must_use]
+    pub fn waiting_for(&self) -> Vec<String> {
+        let mut latches = self.latches.lock().unwrap_or_else(PoisonError::into_inner);
+        latches.retain(|latch| latch.strong_count() > 0);
+        latches.iter().filter_map(Weak::upgrade).map(|name| (*name).to_owned()).collect()
+    }
+}

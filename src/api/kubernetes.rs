@@ -1,0 +1,395 @@
+//! Reads a request as kube-apiserver does.
+//!
+//! The rules are those of `RequestInfo` (apiserver `pkg/endpoints/request/requestinfo.go`), quirks included: `/api/v1/namespaces/a` has both
+//! namespace and name `a`, `?watch=true` on a named object stays a `get`, a field selector on `metadata.name` names the object. Not
+//! reproduced: a malformed *label* selector, which the API server answers with 400 whatever we take the call for.
+
+use http::{Method, Uri};
+
+use super::{
+    call::{Call, Part, Verb},
+    duration, path, plain,
+    query::{self, Query},
+    selector,
+};
+
+/// Reads a request to a kube-apiserver.
+#[must_use]
+pub fn read(method: &Method, uri: &Uri) -> Call {
+    let query = Query::read(uri.query());
+    // Room for a decoded selector and for its unescaped name behind it: still one allocation.
+    let extra = query.field_selector.map_or(0, |selector| 2 * selector.len());
+    let (text, ambiguous) = path::decode(uri.path(), extra);
+    let path_len = text.len();
+    let mut call = Call::of_path(text, path_len, plain::verb(method), ambiguous);
+    call.timeout =
+        query.timeout.and_then(|raw| duration::read(&query::unescape(raw))).filter(|timeout| !timeout.is_zero());
+    call.dry_run = query.dry_run.is_some_and(|value| !value.is_empty());
+    read_resource(&mut call, &query);
+    call.long_running = is_long_running(&call, &query);
+    call
+}
+
+/// Fills in what the path says of a resource, if it names one.
+fn read_resource(call: &mut Call, query: &Query<'_>) {
+    let (segments, count) = segments(call.path());
+    let Some([prefix, rest @ ..]) = segments.get(..count).filter(|segments| segments.len() >= 3) else { return };
+    let mut rest = rest;
+    match prefix.of(&call.text) {
+        "api" => {}
+        "apis" => match rest {
+            [group, after @ ..] if after.len() >= 2 => (call.group, rest) = (*group, after),
+            _ => return,
+        },
+        _ => return,
+    }
+    let [version, after @ ..] = rest else { return };
+    (call.version, rest) = (*version, after);
+    call.is_resource = true;
+
+    let special = match rest.first().map(|first| first.of(&call.text)) {
+        Some("proxy") => Some(Verb::Proxy),
+        Some("watch") => Some(Verb::Watch),
+        _ => None,
+    };
+    if let Some(verb) = special {
+        let [_, after @ ..] = rest else { return };
+        if after.is_empty() {
+            return; // the API server answers 500: there is no resource
+        }
+        (call.verb, rest) = (verb, after);
+    }
+    read_object(call, rest);
+    if call.name.is_empty() && call.verb == Verb::Get {
+        read_list_options(call, query);
+    }
+    if call.name.is_empty() && call.verb == Verb::Delete {
+        call.verb = Verb::DeleteCollection;
+    }
+}
+
+/// Namespace, resource, name, subresource.
+fn read_object(call: &mut Call, mut rest: &[Part]) {
+    if let [first, namespace, after @ ..] = rest
+        && first.of(&call.text) == "namespaces"
+    {
+        call.namespace = *namespace;
+        // A namespace's own subresources stay with it.
+        if after.first().is_some_and(|next| !matches!(next.of(&call.text), "status" | "finalize")) {
+            rest = after;
+        }
+    }
+    let mut parts = rest.iter().copied();
+    call.resource = parts.next().unwrap_or_default();
+    call.name = parts.next().unwrap_or_default();
+    if call.verb != Verb::Proxy {
+        call.subresource = parts.next().unwrap_or_default();
+    }
+}
+
+/// A read without a name is a list or a watch, perhaps of one object.
+fn read_list_options(call: &mut Call, query: &Query<'_>) {
+    call.verb = if query::is_set(query.watch) { Verb::Watch } else { Verb::List };
+    // Any option that cannot be decoded makes the API server forget all of them but watch.
+    if !query::is_integer(query.limit) || !query::is_integer(query.timeout_seconds) {
+        return;
+    }
+    let Some(raw) = query.field_selector else { return };
+    let start = call.text.len();
+    let mut bytes = std::mem::take(&mut call.text).into_bytes();
+    path::decode_into(&mut bytes, raw, true);
+    match String::from_utf8(bytes) {
+        Ok(text) => call.text = text,
+        Err(error) => {
+            // Not UTF-8 in the selector: no name. The path before it is.
+            let mut bytes = error.into_bytes();
+            bytes.truncate(start);
+            call.text = String::from_utf8(bytes).unwrap_or_default();
+            return;
+        }
+    }
+    let Some((range, is_escaped)) = call.text.get(start..).and_then(selector::exact_name) else { return };
+    call.name = Part::new(start + range.start, range.len());
+    if is_escaped {
+        let name: String = selector::unescape(call.name.of(&call.text)).collect();
+        call.name = Part::new(call.text.len(), name.len());
+        call.text.push_str(&name);
+    }
+}
+
+/// Which calls go on until somebody ends them.
+///
+/// kube-apiserver's own list (`BasicLongRunningRequestCheck`), except that a log counts only when it follows: one that does not is a download
+/// like any other, and must take a slot and a token. kube-apiserver counts it because its size is unknown, which is not our concern.
+fn is_long_running(call: &Call, query: &Query<'_>) -> bool {
+    match call.verb() {
+        Verb::Watch | Verb::Proxy => true,
+        _ if !call.is_resource() => false,
+        _ => match call.subresource() {
+            "attach" | "exec" | "portforward" | "proxy" => true,
+            "log" => query::is_set(query.follow),
+            _ => false,
+        },
+    }
+}
+
+/// The segments of a path without its outer slashes; empty ones inside are kept. More than matter are left out.
+fn segments(path: &str) -> ([Part; MOST_SEGMENTS], usize) {
+    let mut parts = [Part::default(); MOST_SEGMENTS];
+    let inner = path.trim_start_matches('/');
+    let mut start = path.len() - inner.len();
+    let inner = inner.trim_end_matches('/');
+    if inner.is_empty() {
+        return (parts, 0);
+    }
+    let mut count = 0;
+    for (place, segment) in parts.iter_mut().zip(inner.split('/')) {
+        *place = Part::new(start, segment.len());
+        start += segment.len() + 1;
+        count += 1;
+    }
+    (parts, count)
+}
+
+/// `/apis/GROUP/VERSION/watch/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE`, and nothing behind it is looked at.
+const MOST_SEGMENTS: usize = 9;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn call(method: &str, target: &str) -> Call {
+        // An absolute form is how `http` takes an empty path.
+        let uri = if target.is_empty() { "http://host".to_owned() } else { target.to_owned() };
+        read(&method.parse().unwrap(), &uri.parse().unwrap())
+    }
+
+    /// SEMANTICS.md A.1: method, target, verb, group, version, namespace, resource, subresource, name.
+    const RESOURCES: &str = "
+        GET    /api/v1/namespaces                                list   - v1 - namespaces - -
+        GET    /api/v1/namespaces/other                          get    - v1 other namespaces - other
+        GET    /api/v1/namespaces/other/pods                     list   - v1 other pods - -
+        GET    /api/v1/namespaces/other/pods/foo                 get    - v1 other pods - foo
+        HEAD   /api/v1/namespaces/other/pods/foo                 get    - v1 other pods - foo
+        GET    /api/v1/pods                                      list   - v1 - pods - -
+        HEAD   /api/v1/pods                                      list   - v1 - pods - -
+        GET    /api/v1/proxy/namespaces/other/pods/foo           proxy  - v1 other pods - foo
+        GET    /api/v1/proxy/namespaces/other/pods/foo/subpath/not/a/subresource proxy - v1 other pods - foo
+        GET    /api/v1/watch/pods                                watch  - v1 - pods - -
+        GET    /api/v1/pods?watch=true                           watch  - v1 - pods - -
+        GET    /api/v1/pods?watch=false                          list   - v1 - pods - -
+        GET    /api/v1/watch/namespaces/other/pods               watch  - v1 other pods - -
+        GET    /api/v1/namespaces/other/pods?watch=1             watch  - v1 other pods - -
+        GET    /api/v1/namespaces/other/pods?watch=0             list   - v1 other pods - -
+        GET    /api/v1/namespaces/other/pods/foo/status          get    - v1 other pods status foo
+        GET    /api/v1/namespaces/other/pods/foo/proxy/subpath   get    - v1 other pods proxy foo
+        PUT    /api/v1/namespaces/other/finalize                 update - v1 other namespaces finalize other
+        PUT    /api/v1/namespaces/other/status                   update - v1 other namespaces status other
+        PATCH  /api/v1/namespaces/other/pods/foo                 patch  - v1 other pods - foo
+        DELETE /api/v1/namespaces/other/pods/foo                 delete - v1 other pods - foo
+        POST   /api/v1/namespaces/other/pods                     create - v1 other pods - -
+        DELETE /api/v1/nodes                                     deletecollection - v1 - nodes - -
+        DELETE /api/v1/namespaces                                deletecollection - v1 - namespaces - -
+        DELETE /api/v1/namespaces/other/pods                     deletecollection - v1 other pods - -
+        DELETE /apis/extensions/v1/namespaces/other/pods         deletecollection extensions v1 other pods - -
+        POST   /apis/extensions/v1/namespaces/other/pods         create extensions v1 other pods - -
+        POST   /apis/extensions/v1beta3/namespaces/other/pods    create extensions v1beta3 other pods - -
+        GET    /api/version/resource                             list   - version - resource - -
+        GET    /apis/group/version/resource/name/subresource     get    group version - resource subresource name
+        GET    /api/version/resource/name/subresource            get    - version - resource subresource name
+        GET    /apis/batch/v1/job                                list   batch v1 - job - -
+        GET    /apis/batch/v1/job/foo                            get    batch v1 - job - foo
+        GET    /apis/batch/v1/job/foo/scale                      get    batch v1 - job scale foo
+        GET    /api/v1/pods?watch                                watch  - v1 - pods - -
+        GET    /api/v1/pods?watch=                               watch  - v1 - pods - -
+        GET    /api/v1/pods?watch=FALSE                          list   - v1 - pods - -
+        GET    /api/v1/pods?limit=abc&watch=1                    watch  - v1 - pods - -
+        OPTIONS /api/v1/pods                                     other  - v1 - pods - -
+        GET    /api/v1//pods                                     get    - v1 - - - pods
+        HEAD   /api/v1/pods?watch=1                              watch  - v1 - pods - -
+        GET    /api/v1/namespaces/ns/status                      get    - v1 ns namespaces status ns
+        GET    /api/v1/namespaces/ns/pods/foo?watch=true         get    - v1 ns pods - foo
+        POST   /api/v1/watch/pods                                watch  - v1 - pods - -
+        GET    /api/v1/pods/                                     list   - v1 - pods - -
+        GET    /api/v1/watch                                     get    - v1 - - - -
+        PUT    /apis/coordination.k8s.io/v1/namespaces/ns/leases/id update coordination.k8s.io v1 ns leases - id
+        POST   /api/v1/namespaces/ns/pods/foo/eviction           create - v1 ns pods eviction foo
+        GET    /apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode get rbac.authorization.k8s.io v1 - clusterroles - system:node
+        GET    /apis/g/v/namespaces/ns/r/n/s/more/and/more       get    g v ns r s n
+        GET    /apis/g/v/watch/namespaces/ns/r/n/s/more          watch  g v ns r s n";
+
+    #[test]
+    fn resources_are_read_as_the_api_server_reads_them() {
+        for row in RESOURCES.lines().map(str::trim).filter(|row| !row.is_empty()) {
+            let columns: Vec<&str> =
+                row.split_whitespace().map(|column| if column == "-" { "" } else { column }).collect();
+            let call = call(columns[0], columns[1]);
+            let read = [
+                call.verb().word(),
+                call.group(),
+                call.version(),
+                call.namespace(),
+                call.resource(),
+                call.subresource(),
+                call.name(),
+            ];
+            assert!(call.is_resource(), "{row}");
+            assert_eq!(read, columns[2..], "{row}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_resource_is_not_read_as_one() {
+        // SEMANTICS.md A.2 and A.3.
+        for target in [
+            "/",
+            "",
+            "/api",
+            "/api/version",
+            "/api/version/",
+            "/apis/group/version/",
+            "/badprefix/version/resource",
+            "/apis/version/resource",
+            "/not-api/version/resource",
+            "/apis/extensions/v1beta1",
+            "/apis/extensions/v1beta1/",
+            "/healthz",
+            "/API/v1/pods",
+        ] {
+            let call = call("GET", target);
+            assert!(!call.is_resource(), "{target}");
+            assert_eq!((call.verb(), call.resource(), call.group()), (Verb::Get, "", ""), "{target}");
+        }
+    }
+
+    #[test]
+    fn selectors_name_the_object_of_a_collection_read() {
+        // SEMANTICS.md A.4.
+        let base = "/apis/group/version/resource";
+        for (method, suffix, name, verb) in [
+            ("GET", "", "", "list"),
+            ("GET", "?fieldSelector=metadata.name=name1", "name1", "list"),
+            ("GET", "?fieldSelector=metadata.name%3Dname1&limit=500", "name1", "list"),
+            ("GET", "?watch=true&fieldSelector=metadata.name=name1", "name1", "watch"),
+            ("GET", "?fieldSelector=foo=bar&labelSelector=baz=qux", "", "list"),
+            ("GET", "?fieldSelector=metadata.name=name1,foo", "", "list"),
+            ("GET", "?fieldSelector=metadata.name=name1,foo&watch=true", "", "watch"),
+            ("GET", "?fieldSelector=metadata.name=name1,foo&watch=false", "", "list"),
+            ("DELETE", "?fieldSelector=foo=bar&labelSelector=baz=qux", "", "deletecollection"),
+            ("DELETE", "?fieldSelector=metadata.name=name1", "", "deletecollection"),
+            ("GET", "?fieldSelector=metadata.name=foo&fieldSelector=metadata.name=bar", "foo", "list"),
+            ("GET", "?fieldSelector=metadata.name=a%5C%2Cb", "a,b", "list"),
+            ("GET", "?fieldSelector=metadata.name=%ff", "", "list"),
+            ("GET", "?fieldSelector=metadata.name=foo&limit=abc", "", "list"),
+            ("GET", "?fieldSelector=metadata.name=foo&timeoutSeconds=", "", "list"),
+            ("GET", "?fieldSelector=metadata.name=..", "", "list"),
+            ("GET", "/name?fieldSelector=foo=bar&labelSelector=foo=bar", "name", "get"),
+        ] {
+            let call = call(method, &format!("{base}{suffix}"));
+            assert_eq!((call.name(), call.verb().word()), (name, verb), "{method} {suffix}");
+            assert_eq!((call.resource(), call.group()), ("resource", "group"), "{suffix}");
+        }
+        let by_path =
+            call("GET", "/apis/group/version/watch/resource?fieldSelector=metadata.name=foo&labelSelector=foo=bar");
+        assert_eq!((by_path.name(), by_path.verb()), ("", Verb::Watch));
+        let named = call("GET", "/apis/group/version/watch/resource/name?fieldSelector=metadata.name=foo");
+        assert_eq!((named.name(), named.verb()), ("name", Verb::Watch));
+    }
+
+    #[test]
+    fn long_running_is_what_somebody_must_end() {
+        for (method, target, long, tunnel) in [
+            ("GET", "/api/v1/pods?watch=1", true, false),
+            ("GET", "/api/v1/watch/pods", true, false),
+            ("GET", "/api/v1/pods", false, false),
+            ("POST", "/api/v1/namespaces/a/pods/p/exec?command=ls", true, true),
+            ("GET", "/api/v1/namespaces/a/pods/p/attach", true, true),
+            ("POST", "/api/v1/namespaces/a/pods/p/portforward", true, true),
+            ("GET", "/api/v1/namespaces/a/services/s/proxy/x", true, true),
+            ("GET", "/api/v1/proxy/namespaces/a/pods/p", true, true),
+            ("GET", "/api/v1/namespaces/a/pods/p/log", false, false),
+            ("GET", "/api/v1/namespaces/a/pods/p/log?follow=false", false, false),
+            ("GET", "/api/v1/namespaces/a/pods/p/log?follow=true", true, false),
+            ("GET", "/api/v1/namespaces/a/pods/exec", false, false),
+            ("POST", "/api/v1/namespaces/a/pods/p/eviction", false, false),
+            ("GET", "/debug/pprof/profile", false, false),
+        ] {
+            let call = call(method, target);
+            assert_eq!((call.is_long_running(), call.is_tunnel()), (long, tunnel), "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn deadline_and_dry_run_are_read_from_the_query() {
+        for (query, timeout) in [
+            ("?timeout=5s", Some(5_000)),
+            ("?timeout=1m0s", Some(60_000)),
+            ("?timeout=32s&timeout=1s", Some(32_000)),
+            ("?timeout=0", None),
+            ("?timeout=0s", None),
+            ("?timeout=5", None),
+            ("?timeout=-5s", None),
+            ("?timeout=", None),
+            ("?timeoutSeconds=5", None),
+            ("", None),
+        ] {
+            let call = call("PUT", &format!("/api/v1/namespaces/a/pods/p{query}"));
+            assert_eq!(call.timeout(), timeout.map(Duration::from_millis), "{query}");
+        }
+        assert!(call("PUT", "/api/v1/namespaces/a/pods/p?dryRun=All").is_dry_run());
+        assert!(!call("PUT", "/api/v1/namespaces/a/pods/p?dryRun=").is_dry_run());
+    }
+
+    #[test]
+    fn reading_a_call_allocates_once() {
+        let path = "/api/v1/namespaces/a/pods";
+        for (query, selector) in [
+            ("", ""),
+            ("?limit=500&timeout=5s", ""),
+            ("?watch=1&fieldSelector=metadata.name%3Dweb", "metadata.name%3Dweb"),
+            (r"?fieldSelector=metadata.name=a\\b", r"metadata.name=a\\b"),
+        ] {
+            // What was reserved at first is still what there is: the text never grew.
+            let call = call("GET", &format!("{path}{query}"));
+            assert_eq!(call.text.capacity(), path.len() + 2 * selector.len(), "{query}");
+        }
+    }
+
+    #[test]
+    fn discovery_is_what_lies_above_the_resources() {
+        for (target, expected) in [
+            ("/api", true),
+            ("/api/", true),
+            ("/api/v1", true),
+            ("/apis", true),
+            ("/apis/apps", true),
+            ("/apis/apps/v1", true),
+            ("/openapi/v2", true),
+            ("/openapi/v3/apis/apps/v1", true),
+            ("/apiary", false),
+            ("/version", false),
+            ("/api/v1/pods", false),
+        ] {
+            assert_eq!(call("GET", target).is_discovery(), expected, "{target}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_target_panics(
+            method in "(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS|FOO)",
+            path in "(/(api|apis|v1|watch|proxy|namespaces|a|%2F|%c3|%C3%A9|é|\\.\\.|\\.|;|status|log|)){0,12}",
+            query in "(\\?((watch|fieldSelector|limit|timeout|follow|dryRun)=?(metadata.name|=|,|%|%5C|a|é|%ff|1|5s|&){0,6}){0,4})?",
+        ) {
+            if let Ok(uri) = format!("{path}{query}").parse::<Uri>() {
+                let call = read(&method.parse().unwrap(), &uri);
+                let _ = (call.path(), call.group(), call.namespace(), call.name(), call.subresource());
+                prop_assert!(call.is_resource() || call.resource().is_empty());
+            }
+        }
+    }
+}

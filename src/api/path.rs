@@ -1,0 +1,148 @@
+//! The decoded copy of a path, and whether everybody would read it the same way.
+
+/// A path, decoded once, with room for `extra` bytes behind it; and whether another reader might take it for a different path.
+///
+/// Escapes of ordinary characters (`system%3Acontroller`) are harmless. What is not: anything that a reader who normalises, decodes twice or
+/// splits elsewhere would see differently. The API server decides what the call really is; we only must not be talked into a lenient class.
+pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
+    let mut bytes = Vec::with_capacity(raw.len() + extra);
+    let well_formed = decode_into(&mut bytes, raw, false);
+    match String::from_utf8(bytes) {
+        Ok(text) => {
+            let ambiguous = !well_formed || has_encoded_separator(raw) || is_ambiguous(&text);
+            (text, ambiguous)
+        }
+        // Overlong forms and stray bytes end here too.
+        Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), true),
+    }
+}
+
+/// Appends `raw` with its escapes undone; false if an escape is malformed (it is then kept as it stands).
+pub(super) fn decode_into(bytes: &mut Vec<u8>, raw: &str, plus_is_space: bool) -> bool {
+    let mut well_formed = true;
+    let mut rest = raw.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match (byte, after) {
+            (b'%', [high, low, tail @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                bytes.push(nibble(*high) << 4 | nibble(*low));
+                rest = tail;
+            }
+            (b'%', _) => {
+                well_formed = false;
+                bytes.push(b'%');
+            }
+            (b'+', _) if plus_is_space => bytes.push(b' '),
+            _ => bytes.push(byte),
+        }
+    }
+    well_formed
+}
+
+/// The value of a hexadecimal digit.
+fn nibble(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        b'a'..=b'f' => digit - b'a' + 10,
+        _ => digit.wrapping_sub(b'A').wrapping_add(10),
+    }
+}
+
+/// `%2F` and `%5C`: a separator for whoever decodes before splitting.
+fn has_encoded_separator(raw: &str) -> bool {
+    let escapes = raw.as_bytes().windows(3);
+    escapes.into_iter().any(|w| matches!(w, [b'%', b'2', b'F' | b'f'] | [b'%', b'5', b'C' | b'c']))
+}
+
+/// What is doubtful in a decoded path.
+fn is_ambiguous(path: &str) -> bool {
+    path.contains("//")
+        || path.bytes().any(|byte| matches!(byte, b'\\' | b';') || byte.is_ascii_control())
+        || path.split('/').any(|segment| segment == "." || segment == "..")
+        || has_escape(path)
+        || starts_with_api_in_another_case(path)
+}
+
+/// An escape that is left after decoding: whoever decodes twice reads something else.
+fn has_escape(path: &str) -> bool {
+    path.as_bytes().windows(3).any(|w| matches!(w, [b'%', a, b] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit()))
+}
+
+fn starts_with_api_in_another_case(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    ["api", "apis"].iter().any(|exact| first.eq_ignore_ascii_case(exact) && first != *exact)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn ordinary_paths_are_plain() {
+        for (raw, decoded) in [
+            ("/api/v1/pods", "/api/v1/pods"),
+            ("/api/v1/pods/", "/api/v1/pods/"),
+            (
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Acontroller",
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller",
+            ),
+            (
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller",
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller",
+            ),
+            ("/repos/a/b/contents/caf%C3%A9", "/repos/a/b/contents/caf\u{e9}"),
+            ("/a%20b", "/a b"),
+            ("/100%25", "/100%"),
+            ("/...", "/..."),
+            ("*", "*"),
+            ("", ""),
+        ] {
+            assert_eq!(decode(raw, 0), (decoded.to_owned(), false), "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_others_may_read_differently_is_ambiguous() {
+        for raw in [
+            "//api/v1/pods",
+            "/api/v1//pods",
+            "/api/v1/pods//",
+            "/api/v1/pods/%2F",
+            "/api/v1/pods/a%2fb",
+            "/api/v1/pods/a%5Cb",
+            "/api/v1/pods/a\\b",
+            "/api/v1/./pods",
+            "/api/v1/../v1/pods",
+            "/api/v1/pods/..",
+            "/api/v1/%2e%2e/pods",
+            "/api/v1/%2E/pods",
+            "/api/v1/.%2e/pods",
+            "/api/v1/pods;a=b",
+            "/api/v1/pods%3Ba",
+            "/api/v1/pods%00",
+            "/api/v1/pods%0a",
+            "/api/v1/pods%7f",
+            "/api/v1/pods/%ff",
+            "/api/v1/pods/%c0%af",
+            "/api/v1/pods/%e0%80%af",
+            "/api/v1/pods/%zz",
+            "/api/v1/pods/%",
+            "/api/v1/pods/%4",
+            "/api/v1/pods/%252F",
+            "/API/v1/pods",
+            "/Apis/apps/v1/deployments",
+            "/%41pi/v1/pods",
+        ] {
+            assert!(decode(raw, 0).1, "{raw}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_panics(raw in "[/%.a-zA-Z0-9;\\\\é]{0,40}") {
+            let (text, ambiguous) = decode(&raw, 3);
+            prop_assert!(ambiguous || !text.contains("//"));
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Reads a request to an external API: method and path, nothing more is known of it.
+
+use http::{Method, Uri};
+
+use super::{
+    call::{Call, Verb},
+    path,
+};
+
+/// Reads a request by its method and path. The query is no part of what it is about.
+#[must_use]
+pub fn read(method: &Method, uri: &Uri) -> Call {
+    let (text, ambiguous) = path::decode(uri.path(), 0);
+    let len = text.len();
+    Call::of_path(text, len, verb(method), ambiguous)
+}
+
+/// The verb of a method, where nothing tells a collection from an object.
+pub(super) fn verb(method: &Method) -> Verb {
+    match *method {
+        Method::GET | Method::HEAD => Verb::Get,
+        Method::POST => Verb::Create,
+        Method::PUT => Verb::Update,
+        Method::PATCH => Verb::Patch,
+        Method::DELETE => Verb::Delete,
+        _ => Verb::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn external_calls_are_method_and_path() {
+        let call = read(&Method::POST, &Uri::from_static("/repos/a%20b/issues?watch=1&timeout=5s"));
+        assert_eq!((call.verb(), call.path()), (Verb::Create, "/repos/a b/issues"));
+        assert!(!call.is_resource() && !call.is_long_running() && !call.is_ambiguous());
+        assert_eq!((call.timeout(), call.name(), call.resource()), (None, "", ""));
+        assert!(read(&Method::GET, &Uri::from_static("/a//b")).is_ambiguous());
+    }
+}

@@ -1,0 +1,109 @@
+//! The few query parameters that change what a call is, found in one pass and without allocation where nothing is escaped.
+
+use std::borrow::Cow;
+
+use super::path::decode_into;
+
+/// The parameters of a Kubernetes request that matter here; each the first of its name, as Go's `url.Values` gives it. Still escaped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Query<'a> {
+    pub(super) dry_run: Option<&'a str>,
+    pub(super) field_selector: Option<&'a str>,
+    pub(super) follow: Option<&'a str>,
+    pub(super) limit: Option<&'a str>,
+    pub(super) timeout: Option<&'a str>,
+    pub(super) timeout_seconds: Option<&'a str>,
+    pub(super) watch: Option<&'a str>,
+}
+
+impl<'a> Query<'a> {
+    /// Reads them as Go's `url.ParseQuery` does: a pair with a `;` or a malformed escape is left out.
+    pub(super) fn read(query: Option<&'a str>) -> Self {
+        let mut found = Self::default();
+        for (name, value) in pairs(query) {
+            let place = match unescape(name).as_ref() {
+                "dryRun" => &mut found.dry_run,
+                "fieldSelector" => &mut found.field_selector,
+                "follow" => &mut found.follow,
+                "limit" => &mut found.limit,
+                "timeout" => &mut found.timeout,
+                "timeoutSeconds" => &mut found.timeout_seconds,
+                "watch" => &mut found.watch,
+                _ => continue,
+            };
+            place.get_or_insert(value);
+        }
+        found
+    }
+}
+
+/// The well-formed pairs of a query, still escaped.
+pub(super) fn pairs(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
+    query
+        .unwrap_or_default()
+        .split('&')
+        .filter(|pair| !pair.is_empty() && !pair.contains(';') && is_well_formed(pair))
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+/// A boolean as apimachinery converts it: absent, `0` and `false` are false, everything else is true, the empty value too.
+pub(super) fn is_set(value: Option<&str>) -> bool {
+    value.is_some_and(|raw| {
+        let value = unescape(raw);
+        value != "0" && !value.eq_ignore_ascii_case("false")
+    })
+}
+
+/// Whether a parameter that must be a 64-bit integer is absent or one.
+pub(super) fn is_integer(value: Option<&str>) -> bool {
+    value.is_none_or(|raw| unescape(raw).parse::<i64>().is_ok())
+}
+
+/// A name or value with its escapes undone; what is not UTF-8 is replaced.
+pub(super) fn unescape(raw: &str) -> Cow<'_, str> {
+    if !raw.contains(['%', '+']) {
+        return Cow::Borrowed(raw);
+    }
+    let mut bytes = Vec::with_capacity(raw.len());
+    decode_into(&mut bytes, raw, true);
+    Cow::Owned(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+fn is_well_formed(raw: &str) -> bool {
+    let mut rest = raw;
+    while let Some((_, after)) = rest.split_once('%') {
+        match after.as_bytes() {
+            [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => rest = after,
+            _ => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_value_of_a_name_counts_and_broken_pairs_do_not() {
+        let query = Query::read(Some("watch=0&watch=1&limit=%zz&limit=5&a;watch=1&%74imeout=3s&&follow"));
+        assert_eq!(query.watch, Some("0"));
+        assert_eq!(query.limit, Some("5"));
+        assert_eq!(query.timeout, Some("3s"));
+        assert_eq!(query.follow, Some(""));
+    }
+
+    #[test]
+    fn booleans_are_read_as_apimachinery_reads_them() {
+        for (value, set) in [
+            (None, false),
+            (Some("0"), false),
+            (Some("FALSE"), false),
+            (Some(""), true),
+            (Some("no"), true),
+            (Some("%30"), false),
+        ] {
+            assert_eq!(is_set(value), set, "{value:?}");
+        }
+    }
+}

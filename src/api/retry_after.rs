@@ -1,0 +1,89 @@
+//! When the upstream itself says to come back.
+//!
+//! Seconds, or an HTTP date in any of its three forms, reckoned against the response's own `Date`: our clock may differ from the upstream's,
+//! and the wall clock is not read here. A date without a `Date` beside it says nothing we could trust.
+
+use std::time::Duration;
+
+use http::{
+    HeaderMap, HeaderValue,
+    header::{DATE, RETRY_AFTER},
+};
+
+/// How long a response asks to wait; the longest if it says several. Garbage is ignored, the past is now.
+#[must_use]
+pub fn read(headers: &HeaderMap) -> Option<Duration> {
+    headers.get_all(RETRY_AFTER).iter().filter_map(|value| duration(value, headers)).max()
+}
+
+fn duration(value: &HeaderValue, headers: &HeaderMap) -> Option<Duration> {
+    let text = value.to_str().ok()?.trim();
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        // More digits than fit is a very long time, which the caller clamps.
+        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+    }
+    let at = httpdate::parse_http_date(text).ok()?;
+    let sent = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?.trim()).ok()?;
+    Some(at.duration_since(sent).unwrap_or(Duration::ZERO))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(values: &[&str], date: Option<&str>) -> Option<u64> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(RETRY_AFTER, value.parse().unwrap());
+        }
+        if let Some(date) = date {
+            headers.insert(DATE, date.parse().unwrap());
+        }
+        read(&headers).map(|after| after.as_secs())
+    }
+
+    #[test]
+    fn seconds_are_digits_only() {
+        for (value, expected) in [
+            ("0", Some(0)),
+            ("120", Some(120)),
+            (" 5 ", Some(5)),
+            ("007", Some(7)),
+            ("99999999999999999999999", Some(u64::MAX)),
+            ("-5", None),
+            ("+5", None),
+            ("1.5", None),
+            ("5s", None),
+            ("", None),
+            ("soon", None),
+        ] {
+            assert_eq!(of(&[value], None), expected, "{value:?}");
+        }
+        assert_eq!(of(&["3", "x", "9"], None), Some(9));
+    }
+
+    #[test]
+    fn every_form_of_a_date_is_read_against_the_response_date() {
+        let sent = Some("Sun, 06 Nov 1994 08:49:07 GMT");
+        for value in ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
+            assert_eq!(of(&[value], sent), Some(30), "{value}");
+        }
+        assert_eq!(of(&["Sun, 06 Nov 1994 08:00:00 GMT"], sent), Some(0), "the past is now");
+        assert_eq!(of(&["Sun, 06 Nov 1994 08:49:37 GMT"], None), None, "no clock to read it by");
+        assert_eq!(of(&["Sun, 06 Nov 1994 08:49:37 GMT"], Some("yesterday")), None);
+        assert_eq!(of(&["Sun, 99 Nov 1994 08:49:37 GMT"], sent), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_panics(value in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(value) = HeaderValue::from_bytes(&value) {
+                let date = HeaderValue::from_static("Sun, 06 Nov 1994 08:49:07 GMT");
+                let read = read(&HeaderMap::from_iter([(RETRY_AFTER, value), (DATE, date)]));
+                prop_assert!(read.is_none_or(|after| after < Duration::MAX));
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Pictures of numbers over time: a few series on one pair of axes, in the terminal and as SVG.
+//!
+//! Written by hand because it is small: a plotting library would bring a font stack into a sidecar. One [`Chart`] gives both pictures,
+//! so that they cannot say different things. No scripts, no outside fonts, readable in print and in dark mode.
+
+mod axis;
+mod svg;
+mod terminal;
+
+pub use self::terminal::Look;
+
+/// What is drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// What the picture says, in a few words.
+    pub title: String,
+    /// One line below the title: what was measured, and how.
+    pub note: String,
+    /// The horizontal axis, from zero.
+    pub x: Axis,
+    /// The vertical axis, from zero.
+    pub y: Axis,
+    /// What is compared; the first is drawn first.
+    pub series: Vec<Series>,
+    /// Stretches of the horizontal axis in which something was different.
+    pub bands: Vec<Band>,
+    /// Heights to compare with.
+    pub levels: Vec<Level>,
+}
+
+/// One axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    /// What it counts, with its unit.
+    pub name: String,
+    /// Where it ends at least; the data may need more.
+    pub at_least: f64,
+}
+
+/// One line of the picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// How it is drawn.
+    pub mark: Mark,
+    /// From left to right. Points that are not finite are left out.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// How a series is drawn. The two differ without colour, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A thin line with everything below it shaded.
+    Area,
+    /// A thick line.
+    Line,
+}
+
+/// A stretch of the horizontal axis in which something was different.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Band {
+    /// What was different.
+    pub name: String,
+    /// Its start.
+    pub from: f64,
+    /// Its end.
+    pub to: f64,
+}
+
+/// A height to compare with, drawn as a dashed line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Level {
+    /// What it is.
+    pub name: String,
+    /// Where it is.
+    pub y: f64,
+}
+
+// === impl Chart ===
+
+impl Chart {
+    /// The picture as a complete SVG file.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        svg::draw(&self.without_gaps())
+    }
+
+    /// The picture as lines of text, each at most as wide as `look` allows.
+    #[must_use]
+    pub fn terminal(&self, look: Look) -> String {
+        terminal::draw(&self.without_gaps(), look)
+    }
+
+    /// A copy in which every number can be drawn.
+    fn without_gaps(&self) -> Self {
+        let mut chart = self.clone();
+        for series in &mut chart.series {
+            series.points.retain(|(x, y)| x.is_finite() && y.is_finite());
+        }
+        chart.bands.retain(|band| band.from.is_finite() && band.to.is_finite() && band.from < band.to);
+        chart.levels.retain(|level| level.y.is_finite());
+        chart
+    }
+
+    /// The end of the horizontal axis.
+    fn width(&self) -> f64 {
+        let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0));
+        points.chain(self.bands.iter().map(|band| band.to)).fold(self.x.at_least, f64::max)
+    }
+
+    /// The highest thing in the picture.
+    fn height(&self) -> f64 {
+        let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+        points.chain(self.levels.iter().map(|level| level.y)).fold(self.y.at_least, f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn sample() -> Chart {
+        let wave = |at: f64| if (3.0..9.0).contains(&at) { 1500.0 } else { 200.0 };
+        Chart {
+            title: "Calls that reached the API".to_owned(),
+            note: "counted by the API itself".to_owned(),
+            x: Axis { name: "seconds".to_owned(), at_least: 1.0 },
+            y: Axis { name: "calls per second".to_owned(), at_least: 1.0 },
+            series: vec![
+                Series {
+                    name: "without <gate>".to_owned(),
+                    mark: Mark::Area,
+                    points: (0..=80).map(|i| f64::from(i) / 4.0).map(|x| (x, wave(x))).collect(),
+                },
+                Series {
+                    name: "with gate".to_owned(),
+                    mark: Mark::Line,
+                    points: (0..=80).map(|i| (f64::from(i) / 4.0, 300.0)).collect(),
+                },
+            ],
+            bands: vec![Band { name: "webhook down".to_owned(), from: 3.0, to: 9.0 }],
+            levels: vec![Level { name: "what the API can serve".to_owned(), y: 500.0 }],
+        }
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_drawn_are_left_out() {
+        let mut chart = sample();
+        chart.series[0].points = vec![(0.0, f64::NAN), (1.0, f64::INFINITY), (2.0, 7.0)];
+        chart.levels[0].y = f64::NAN;
+        assert!(!chart.svg().contains("NaN"));
+        assert!(!chart.svg().contains("inf"));
+        assert!(!chart.terminal(Look { width: 60, height: 8, colour: false }).is_empty());
+    }
+
+    #[test]
+    fn a_chart_without_data_is_still_a_chart() {
+        let mut chart = sample();
+        chart.series.iter_mut().for_each(|series| series.points.clear());
+        chart.bands.clear();
+        chart.levels.clear();
+        assert!(chart.svg().ends_with("</svg>\n"));
+        assert!(chart.terminal(Look { width: 60, height: 8, colour: true }).contains("seconds"));
+    }
+}

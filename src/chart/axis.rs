@@ -1,0 +1,90 @@
+//! Where the ticks of an axis go: round numbers, few enough to read.
+
+/// An axis from zero to a round end.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Scale {
+    /// Its end; never zero.
+    pub(super) end: f64,
+    /// The marked values, zero first.
+    pub(super) ticks: Vec<f64>,
+}
+
+impl Scale {
+    /// From zero to the first tick at or past `highest`: for heights, where the round end leaves air above the line.
+    pub(super) fn past(highest: f64, wanted: u32) -> Self {
+        let step = step(highest, wanted);
+        let count = (highest / step).ceil().max(1.0);
+        Self { end: count * step, ticks: ticks(count * step, step) }
+    }
+
+    /// From zero to exactly `end`: for time, where the picture ends with the data.
+    pub(super) fn to(end: f64, wanted: u32) -> Self {
+        let end = if end > 0.0 { end } else { 1.0 };
+        Self { end, ticks: ticks(end, step(end, wanted)) }
+    }
+
+    /// `value` as a fraction of the axis, inside it.
+    pub(super) fn fraction(&self, value: f64) -> f64 {
+        (value / self.end).clamp(0.0, 1.0)
+    }
+}
+
+/// The smallest of 1, 2, 5, 10, 20, ... that needs at most `wanted` steps to `highest`.
+fn step(highest: f64, wanted: u32) -> f64 {
+    let rough = if highest > 0.0 { highest } else { 1.0 } / f64::from(wanted.max(1));
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0].into_iter().map(|digit| digit * power).find(|step| *step >= rough * 0.999_999);
+    step.unwrap_or(power * 10.0)
+}
+
+/// Multiples of `step` up to `end`.
+fn ticks(end: f64, step: f64) -> Vec<f64> {
+    let mut found = vec![0.0];
+    let mut index = 1_u32;
+    while f64::from(index) * step <= end * 1.000_001 {
+        found.push(f64::from(index) * step);
+        index += 1;
+    }
+    found
+}
+
+/// A number as people write it: thousands apart, no digits that say nothing.
+pub(super) fn label(value: f64) -> String {
+    if value != 0.0 && value.abs() < 10.0 && (value - value.round()).abs() > 1e-9 {
+        let text = format!("{value:.3}");
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 { format!("-{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        assert_eq!(Scale::past(1843.0, 5).ticks, [0.0, 500.0, 1000.0, 1500.0, 2000.0]);
+        assert_eq!(Scale::past(1000.0, 5).ticks, [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0]);
+        assert_eq!(Scale::to(20.0, 10).ticks.len(), 11);
+        assert_eq!(Scale::to(7.0, 10).end, 7.0);
+        for highest in [0.0, 1e-9, 0.3, 1.0, 9.99, 10.0, 12345.0, 1e12] {
+            let scale = Scale::past(highest, 5);
+            assert!(scale.end >= highest && scale.end > 0.0, "{highest}: {scale:?}");
+            assert!((2..=7).contains(&scale.ticks.len()), "{highest}: {scale:?}");
+        }
+    }
+
+    #[test]
+    fn labels_are_short() {
+        let labels = [0.0, 0.25, 2.5, 12.0, 999.0, 1000.0, 1_234_567.0].map(label);
+        assert_eq!(labels, ["0", "0.25", "2.5", "12", "999", "1,000", "1,234,567"]);
+    }
+}

@@ -1,0 +1,97 @@
+//! Whom fairness is between.
+
+use std::{
+    fmt,
+    hash::{BuildHasher, Hash, Hasher, RandomState},
+};
+
+use http::{
+    HeaderMap, HeaderName,
+    header::{AUTHORIZATION, USER_AGENT},
+};
+
+use super::Kind;
+use crate::api::Call;
+
+/// Whom fairness is between, inside a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FairBy {
+    /// One flow.
+    None,
+    /// API group and resource; on `http` gates the first path segment.
+    Resource,
+    /// Namespace.
+    Namespace,
+    /// The User-Agent header up to the first space.
+    UserAgent,
+    /// The client's credential.
+    Credential,
+}
+
+/// A flow by name, borrowed from the request. What is equal here is one flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlowName<'a> {
+    /// All calls of the class.
+    All,
+    /// A resource and its group.
+    Resource(&'a str, &'a str),
+    /// A word of the request.
+    Word(&'a str),
+    /// A credential, as a salted hash: the name of a flow must not tell it.
+    Credential(u64),
+}
+
+impl<'a> FlowName<'a> {
+    pub(super) fn new(fair_by: FairBy, kind: Kind, call: &'a Call, headers: &'a HeaderMap, credential: u64) -> Self {
+        match fair_by {
+            FairBy::None => Self::All,
+            FairBy::Resource if kind == Kind::Kubernetes && call.is_resource() => {
+                Self::Resource(call.resource(), call.group())
+            }
+            FairBy::Resource => {
+                Self::Word(call.path().split('/').find(|segment| !segment.is_empty()).unwrap_or_default())
+            }
+            FairBy::Namespace => Self::Word(call.namespace()),
+            FairBy::UserAgent => Self::Word(user_agent(headers)),
+            FairBy::Credential => Self::Credential(credential),
+        }
+    }
+}
+
+impl fmt::Display for FlowName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::All => f.write_str("all"),
+            Self::Resource(resource, "") => f.write_str(resource),
+            Self::Resource(resource, group) => write!(f, "{resource}.{group}"),
+            Self::Word("") => f.write_str("none"),
+            Self::Word(word) => f.write_str(word),
+            // Enough to tell a handful of clients apart, useless for anything else.
+            Self::Credential(0) => f.write_str("no credential"),
+            Self::Credential(hash) => write!(f, "credential {:06x}", hash & 0xff_ffff),
+        }
+    }
+}
+
+/// Up to the first space: `manager/v0.1 (linux/amd64) kubernetes/abc` is `manager/v0.1`.
+fn user_agent(headers: &HeaderMap) -> &str {
+    let value = headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(' ').next().unwrap_or_default()
+}
+
+/// Whose call it is: a hash of what it authenticates with, salted per process and never shown whole; 0 without a credential.
+pub(super) fn credential(headers: &HeaderMap, hasher: &RandomState) -> u64 {
+    let mut hash = hasher.build_hasher();
+    let mut any = false;
+    for name in &CREDENTIALS {
+        for value in headers.get_all(name) {
+            any = true;
+            value.as_bytes().hash(&mut hash);
+        }
+    }
+    if any { hash.finish().max(1) } else { 0 }
+}
+
+/// Where clients put their credentials: everybody; GitLab; AWS gateways and many others.
+static CREDENTIALS: [HeaderName; 3] =
+    [AUTHORIZATION, HeaderName::from_static("private-token"), HeaderName::from_static("x-api-key")];

@@ -1,0 +1,86 @@
+//! `*` patterns: a star matches any run of characters, everything else itself. Linear in the text, whatever the pattern.
+
+/// A pattern, taken apart once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Glob {
+    /// Before the first star; the whole text where there is none.
+    head: Box<str>,
+    /// Between stars, in order, and after the last; `None` where there is no star.
+    rest: Option<(Vec<Box<str>>, Box<str>)>,
+}
+
+impl Glob {
+    pub(super) fn new(pattern: &str) -> Self {
+        let mut pieces = pattern.split('*').map(Box::from);
+        let head = pieces.next().unwrap_or_default();
+        let mut middle: Vec<Box<str>> = pieces.collect();
+        let rest = middle.pop().map(|tail| {
+            middle.retain(|piece| !piece.is_empty());
+            (middle, tail)
+        });
+        Self { head, rest }
+    }
+
+    pub(super) fn matches(&self, text: &str) -> bool {
+        let Some((middle, tail)) = &self.rest else { return text == &*self.head };
+        let Some(mut text) = text.strip_prefix(&*self.head).and_then(|rest| rest.strip_suffix(&**tail)) else {
+            return false;
+        };
+        // The leftmost place for each piece leaves most for the next.
+        middle.iter().all(|piece| match text.split_once(&**piece) {
+            Some((_, after)) => {
+                text = after;
+                true
+            }
+            None => false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn stars_match_any_run() {
+        for (pattern, yes, no) in [
+            ("", vec![""], vec!["a"]),
+            ("*", vec!["", "a", "a/b"], vec![]),
+            ("a", vec!["a"], vec!["", "ab", "ba"]),
+            ("prod-*", vec!["prod-", "prod-eu"], vec!["prod", "xprod-eu"]),
+            ("*.io", vec![".io", "x.io"], vec!["io", "x.iox"]),
+            ("a*a", vec!["aa", "aba"], vec!["a", "ab"]),
+            (
+                "/repos/*/issues",
+                vec!["/repos/a/b/issues", "/repos//issues"],
+                vec!["/repos/issues", "/repos/a/issues/1"],
+            ),
+            ("*a*b*", vec!["ab", "xaybz"], vec!["ba"]),
+            ("a**b", vec!["ab", "axb"], vec!["a"]),
+            ("a.c", vec!["a.c"], vec!["abc"]),
+            ("*é*", vec!["é", "café!"], vec!["e"]),
+        ] {
+            let glob = Glob::new(pattern);
+            yes.iter().for_each(|text| assert!(glob.matches(text), "{pattern} {text}"));
+            no.iter().for_each(|text| assert!(!glob.matches(text), "{pattern} {text}"));
+        }
+    }
+
+    /// The obvious matcher, exponential.
+    fn model(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|skip| model(rest, &text[skip..])),
+            Some((byte, rest)) => text.first() == Some(byte) && model(rest, &text[1..]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_the_obvious_matcher(pattern in "[ab*]{0,8}", text in "[ab]{0,10}") {
+            prop_assert_eq!(Glob::new(&pattern).matches(&text), model(pattern.as_bytes(), text.as_bytes()));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What failure is remembered for.
+//!
+//! Identities are hashes under the process's own hasher: a healthy call is looked up without allocating, and nobody outside can aim for a
+//! collision. The readable name is only made when a key starts to fail.
+
+use std::{
+    fmt::Write as _,
+    hash::{BuildHasher, RandomState},
+};
+
+use super::Kind;
+use crate::api::{
+    Call, Key, Verb,
+    names::{self, PEEK},
+};
+
+/// Where a call's key comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// Nothing is remembered.
+    None,
+    /// Known from the head.
+    Known(Key),
+    /// A Kubernetes `create`: the name is in the body.
+    NameInBody {
+        /// The collection it creates in.
+        collection: u64,
+        /// Verb class and subresource.
+        facet: u64,
+    },
+    /// An operation of an external API: a digest of the body is part of the key.
+    BodyDigest {
+        /// Method class and path.
+        object: u64,
+        /// Verb class.
+        facet: u64,
+    },
+}
+
+/// The part of an object that a call touches.
+#[derive(Hash)]
+enum Aspect<'a> {
+    Read(&'a str),
+    List,
+    Watch,
+    Write(&'a str),
+}
+
+impl KeySource {
+    /// The key of a call, as far as its head says.
+    pub(super) fn of(kind: Kind, call: &Call, hasher: &RandomState) -> Self {
+        if call.is_tunnel() {
+            return Self::None; // it answers for something else than the API
+        }
+        let facet = hasher.hash_one(aspect(call));
+        if kind == Kind::Http || !call.is_resource() {
+            return Self::of_path(kind, call, facet, hasher);
+        }
+        let collection = hasher.hash_one((call.group(), call.resource(), call.namespace()));
+        match call.verb() {
+            Verb::List | Verb::Watch => Self::Known(Key { object: collection, collection, facet }),
+            Verb::DeleteCollection => {
+                Self::Known(Key { object: hasher.hash_one((collection, true)), collection, facet })
+            }
+            Verb::Create if call.name().is_empty() => Self::NameInBody { collection, facet },
+            _ => Self::Known(Key { object: object(collection, call.name(), hasher), collection, facet }),
+        }
+    }
+
+    fn of_path(kind: Kind, call: &Call, facet: u64, hasher: &RandomState) -> Self {
+        let object = hasher.hash_one(call.path());
+        let collection = hasher.hash_one((call.path(), true));
+        match kind {
+            Kind::Http if call.verb() == Verb::Create => Self::BodyDigest { object, facet },
+            Kind::Kubernetes if call.is_discovery() => Self::Known(Key { object: collection, collection, facet }),
+            _ => Self::Known(Key { object, collection, facet }),
+        }
+    }
+
+    /// The collection (or path) of a key that is only known from the body: whether any key of it fails decides if the body is worth a look.
+    #[must_use]
+    pub fn collection(&self) -> Option<u64> {
+        match *self {
+            Self::None => None,
+            Self::Known(key) => Some(key.collection),
+            Self::NameInBody { collection, .. } => Some(collection),
+            Self::BodyDigest { object, .. } => Some(object),
+        }
+    }
+
+    /// Whether the body must be looked at to know the key.
+    #[must_use]
+    pub fn needs_body(&self) -> bool {
+        matches!(self, Self::NameInBody { .. } | Self::BodyDigest { .. })
+    }
+
+    /// The key as known from the head alone.
+    #[must_use]
+    pub fn known(&self) -> Option<Key> {
+        match *self {
+            Self::Known(key) => Some(key),
+            Self::None | Self::NameInBody { .. } | Self::BodyDigest { .. } => None,
+        }
+    }
+
+    /// The key, with (the start of) the body at hand; `whole` says that it is all of it. `None` where nothing can be remembered: no name in
+    /// it (`generateName`), or an operation whose body is past the peek.
+    #[must_use]
+    pub fn with_body(&self, body: &[u8], whole: bool, hasher: &RandomState) -> Option<Key> {
+        match *self {
+            Self::None => None,
+            Self::Known(key) => Some(key),
+            Self::NameInBody { collection, facet } => {
+                let name = names::of_object(body)?;
+                Some(Key { object: object(collection, &name, hasher), collection, facet })
+            }
+            Self::BodyDigest { object, facet } => (whole && body.len() <= PEEK).then(|| Key {
+                object: hasher.hash_one((object, body)),
+                collection: object,
+                facet,
+            }),
+        }
+    }
+}
+
+fn object(collection: u64, name: &str, hasher: &RandomState) -> u64 {
+    hasher.hash_one((collection, name))
+}
+
+/// Reads and writes fail apart, and so do lists and watches: one that works must not forget what the other met.
+fn aspect(call: &Call) -> Aspect<'_> {
+    match call.verb() {
+        Verb::Get => Aspect::Read(call.subresource()),
+        Verb::List => Aspect::List,
+        Verb::Watch => Aspect::Watch,
+        _ => Aspect::Write(call.subresource()),
+    }
+}
+
+/// The readable name of a key: `write deployments.apps/prod/web (status)`, `list pods/prod`, `write /graphql (body 8f3a01c2)`.
+pub(super) fn name(call: &Call, source: KeySource, body: Option<&[u8]>) -> String {
+    let mut text = match aspect(call) {
+        Aspect::Read(_) => "read ".to_owned(),
+        Aspect::List => "list ".to_owned(),
+        Aspect::Watch => "watch ".to_owned(),
+        Aspect::Write(_) => "write ".to_owned(),
+    };
+    if !call.is_resource() {
+        text.push_str(call.path());
+        if let (KeySource::BodyDigest { .. }, Some(body)) = (source, body) {
+            // Not the salted digest: this one is the same after a restart, for people comparing logs.
+            let checksum =
+                body.iter().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+            // Writing to a String cannot fail.
+            let _infallible = write!(text, " (body {checksum:08x})");
+        }
+        return text;
+    }
+    text.push_str(call.resource());
+    for (before, part) in [('.', call.group()), ('/', call.namespace())] {
+        if !part.is_empty() {
+            text.push(before);
+            text.push_str(part);
+        }
+    }
+    let from_body = body.filter(|_| matches!(source, KeySource::NameInBody { .. })).and_then(names::of_object);
+    let name = from_body.as_deref().unwrap_or_else(|| call.name());
+    if !name.is_empty() && !call.is_collection_read() {
+        text.push('/');
+        text.push_str(name);
+    }
+    if !call.subresource().is_empty() {
+        text.push_str(" (");
+        text.push_str(call.subresource());
+        text.push(')');
+    }
+    text
+}

@@ -1,0 +1,153 @@
+//! The commands: what was typed, what failed, and the exit code. One file per command; none of them has logic of its own.
+//!
+//! Exit codes: 0; 64 for a command that makes no sense; 78 for a configuration that cannot work; 1 for everything else. An error is one
+//! chain on standard error that names the input and says what was expected and what to do.
+
+mod check;
+mod configured;
+mod demo;
+mod folder;
+mod gate;
+mod health;
+mod kubeconfig;
+mod prepare;
+mod run;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::configured::Configured;
+
+/// What was typed.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    about = "Holds a controller's API calls to a rate, in fair order, instead of rejecting them.",
+    after_help = EXAMPLES,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+struct Typed {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What can be typed.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Carry calls to the API at the configured rate: the sidecar itself
+    #[command(after_help = run::EXAMPLES)]
+    Run(Configured),
+    /// List every problem of a configuration, or print what it comes to
+    #[command(after_help = check::EXAMPLES)]
+    Check(Configured),
+    /// Watch a herd of controllers with and without a gate; needs nothing else
+    #[command(after_help = demo::EXAMPLES)]
+    Demo(demo::Options),
+    /// Ask a running tidegate whether it is ready, for an exec probe
+    #[command(after_help = health::EXAMPLES)]
+    Health(Configured),
+    /// Print a kubeconfig that points at a gate
+    #[command(after_help = kubeconfig::EXAMPLES)]
+    Kubeconfig(kubeconfig::Options),
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+enum Failure {
+    /// The configuration cannot work, for all these reasons.
+    Config(Vec<String>),
+    /// Anything else.
+    Other(anyhow::Error),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate demo                          see what it does; needs no cluster
+  tidegate run                           a gate to this pod's (or your) API server
+  tidegate run --config tidegate.toml    gates of your own
+  tidegate check --config tidegate.toml  what is wrong with the file, by line
+
+Exit codes: 0; 64 wrong usage; 78 wrong configuration; 1 anything else.";
+
+const USAGE: u8 = 64;
+const CONFIG: u8 = 78;
+const FAILED: u8 = 1;
+
+/// Does what was typed.
+#[must_use]
+pub fn main() -> ExitCode {
+    let typed = match Typed::try_parse() {
+        Ok(typed) => typed,
+        Err(error) => {
+            // Nobody is left to tell when even this cannot be printed.
+            drop(error.print());
+            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    let done = match typed.command {
+        Command::Run(configured) => run::run(&configured),
+        Command::Check(configured) => check::run(&configured),
+        Command::Demo(options) => demo::run(&options),
+        Command::Health(configured) => health::run(&configured),
+        Command::Kubeconfig(options) => kubeconfig::run(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.tell(),
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// Prints it and chooses the exit code.
+    fn tell(&self) -> ExitCode {
+        match self {
+            Self::Config(problems) => {
+                for problem in problems {
+                    show::error(problem);
+                }
+                let count = match problems.len() {
+                    1 => "1 problem".to_owned(),
+                    many => format!("{many} problems"),
+                };
+                show::error(&format!("tidegate: {count} in the configuration; nothing was started"));
+                ExitCode::from(CONFIG)
+            }
+            Self::Other(error) => {
+                show::error(&format!("tidegate: {error:#}"));
+                ExitCode::from(FAILED)
+            }
+        }
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Typed;
+
+    #[test]
+    fn every_help_fits_a_screen_and_shows_an_example() {
+        let mut command = Typed::command();
+        command.clone().debug_assert();
+        let mut all = vec![command.clone()];
+        all.extend(command.get_subcommands_mut().map(|it| it.clone()));
+        for mut command in all {
+            let help = command.render_help().to_string();
+            assert!(help.lines().count() <= 24, "{help}");
+            assert!(help.contains("Example"), "{help}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! `tidegate check`: every problem at once, or what the configuration comes to.
+
+use super::{Configured, Failure, show};
+use crate::clock::Clock;
+
+pub(super) const EXAMPLES: &str = "\
+Example:
+  tidegate check --config tidegate.toml
+
+Problems come one per line: FILE:LINE:COL: key.path: what is wrong, what was
+expected; exit code 78. Without any, the effective configuration is printed;
+exit code 0. Files that it names are read, too; nothing is sent to any API.";
+
+pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
+    let prepared = configured.prepare(Clock::start())?;
+    let missing = prepared.missing.iter().map(|what| format!("not here: {what:#}"));
+    for warning in prepared.warnings.iter().cloned().chain(missing) {
+        show::error(&format!("warning: {warning}"));
+    }
+    show::text(&prepared.effective)?;
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! `tidegate demo`: the story of [`crate::demo`], with the real proxy between.
+
+use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::Args;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    Failure,
+    prepare::prepare,
+    show::{self, Screen},
+};
+use crate::{
+    chart::Look,
+    clock::Clock,
+    config::{self, Problem},
+    credentials::Surroundings,
+    demo::{self, GateError, Played, Scene, Table},
+    proxy::Gate,
+};
+
+pub(super) const EXAMPLES: &str = "\
+Example:
+  tidegate demo --svg /tmp/calls.svg
+
+Everything stays on loopback, and nothing else is needed. NO_COLOR is honoured.";
+
+/// How the demo is played.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// Length of each of the two runs
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(3..=120))]
+    seconds: u64,
+    /// Where the picture goes
+    #[arg(long, value_name = "FILE", default_value = "tidegate-demo.svg")]
+    svg: PathBuf,
+    /// Which objects change, and when
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    let scene = Scene { length: Duration::from_secs(options.seconds), seed: options.seed };
+    let screen = Screen::of_stdout();
+    // Found out now, not after a minute.
+    show::file(&options.svg, "")?;
+    show::text(&format!("{}\n", show::wrapped(&Played::prologue(&scene), screen.width())))?;
+    let mut table = Table::new(Box::new(io::stdout()), screen.terminal, screen.colour);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let played = runtime.block_on(demo::play(scene, &mut table, gate))?;
+    let chart = played.chart();
+    let look = Look { width: screen.width(), height: 14, colour: screen.colour };
+    let mut end = format!("\n{}", chart.terminal(look));
+    for sentence in played.sentences() {
+        end.push_str(&format!("\n{}\n", show::wrapped(&sentence, screen.width())));
+    }
+    show::file(&options.svg, &chart.svg())?;
+    end.push_str(&format!("\nThe picture is in {}.\n", options.svg.display()));
+    show::text(&end)?;
+    Ok(())
+}
+
+/// A gate in front of the demo's API, configured as a user would.
+async fn gate(api: SocketAddr) -> Result<(SocketAddr, DropGuard), GateError> {
+    let text = format!(
+        "[admin]\nlisten = \"off\"\n\n[shutdown]\ndrain = \"1s\"\n\n[gates.demo]\nlisten = \"127.0.0.1:0\"\n\
+         upstream = \"http://{api}\"\nbucket = {{ rate = {rate}, burst = {burst} }}\nretry_bucket = {{ rate = {retries}, burst = {burst} }}\n",
+        rate = demo::RATE,
+        burst = demo::BURST,
+        retries = demo::RETRY_RATE,
+    );
+    let clock = Clock::start();
+    let loaded = config::load_text("demo".to_owned(), text, &[]).map_err(|problems| joined(&problems))?;
+    let nowhere = Surroundings { variables: Vec::new(), service_account: PathBuf::new() };
+    let prepared = prepare(loaded, "demo", &nowhere, clock).map_err(|failure| format!("{failure:?}"))?;
+    let gate = prepared.gates.into_iter().next().ok_or("the demo's configuration has a gate")?;
+    let stop = CancellationToken::new();
+    let gate = Gate::start(gate.options, clock, stop.clone()).await?;
+    let address = gate.addresses().first().copied().ok_or("the gate listens on a TCP port")?;
+    Ok((address, stop.drop_guard()))
+}
+
+fn joined(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("; ")
+}

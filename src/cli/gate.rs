@@ -1,0 +1,176 @@
+//! One gate's parts: upstream, credentials and TLS, put together as the configuration says.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use super::folder::Folder;
+use crate::{
+    classify::Kind,
+    clock::Clock,
+    config::settings::{self, Credentials, Gate, ListenerTls, TlsMode},
+    credentials::{self, Credential, CredentialsError, Injector, Resolved, Secret, Source, Surroundings, UpstreamTls},
+    proxy::{self, Listen, RetryAfter},
+    tls,
+    upstream::{self, Host},
+};
+use anyhow::anyhow;
+
+/// A gate that only needs its sockets.
+#[derive(Debug)]
+pub(super) struct PreparedGate {
+    pub(super) options: proxy::Options,
+    /// `inject` or `pass_through`, as it came to be.
+    pub(super) credentials: &'static str,
+    /// What the user should know once, at start.
+    pub(super) notes: Vec<String>,
+    /// What the controller is given to reach the gate.
+    pub(super) folder: Option<Folder>,
+}
+
+/// Why a gate cannot be put together.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The configuration is wrong, here.
+    Wrong { key: &'static str, what: anyhow::Error },
+    /// Something is not here that the configuration counts on.
+    Missing(anyhow::Error),
+}
+
+/// Puts a gate together.
+pub(super) fn prepare_gate(
+    gate: Gate,
+    around: &Surroundings,
+    drain: Duration,
+    clock: Clock,
+) -> Result<PreparedGate, Trouble> {
+    let resolved = resolve(&gate, around)?;
+    let listener = gate.tls.as_ref().map(|tls| listener(tls, &gate.listen)).transpose()?;
+    let injects = gate.injects()
+        && (gate.credentials == Credentials::Inject || resolved.has_credentials() || gate.credential.is_some());
+    let injector = injector(&gate, &resolved, injects, clock)?;
+    let tls = resolved.tls(injects).map_err(|error| Trouble::wrong("upstream_tls", error))?;
+    let notes = notes(&gate, injects);
+    let folder = listener.as_ref().zip(gate.tls.as_ref().and_then(|tls| tls.write_to.clone()));
+    let folder = folder.map(|(listener, path)| Folder {
+        path,
+        ca: listener.ca.clone(),
+        token: resolved.credential.as_ref().filter(|_| !injects).map(|credential| credential.secret.clone()),
+        namespace: resolved.namespace.clone(),
+    });
+    let options = proxy::Options {
+        name: gate.name,
+        listen: gate.listen.into_iter().map(listen).collect(),
+        tls: listener.map(|listener| listener.config),
+        hosts: gate.allowed_hosts.into_iter().chain(gate.tls.into_iter().flat_map(|tls| tls.names)).collect(),
+        rules: gate.rules,
+        policy: gate.policy,
+        failures: gate.failures,
+        throttling: gate.throttling,
+        retry_after: match gate.retry_after {
+            settings::RetryAfter::Auto => RetryAfter::Auto,
+            settings::RetryAfter::Always => RetryAfter::Always,
+            settings::RetryAfter::Never => RetryAfter::Never,
+        },
+        upstream: upstream::Options {
+            target: resolved.target,
+            tls,
+            host: match gate.host {
+                settings::Host::Rewrite => Host::Rewrite,
+                settings::Host::Preserve => Host::Preserve,
+                settings::Host::Literal(name) => Host::Literal(name),
+            },
+            injector: Arc::new(injector),
+            connect_timeout: gate.connect_timeout,
+            response_timeout: gate.response_timeout,
+        },
+        call_log: None,
+        drain,
+    };
+    Ok(PreparedGate { options, credentials: if injects { "inject" } else { "pass_through" }, notes, folder })
+}
+
+/// Where calls go.
+fn resolve(gate: &Gate, around: &Surroundings) -> Result<Resolved, Trouble> {
+    let source = match &gate.upstream {
+        settings::Upstream::InCluster => Source::InCluster,
+        settings::Upstream::Kubeconfig(context) => Source::Kubeconfig(context.clone()),
+        settings::Upstream::Url(url) => Source::Url(url.clone()),
+    };
+    let settings::UpstreamTls { ca, cert, key, server_name, insecure } = gate.upstream_tls.clone();
+    let tls = UpstreamTls { ca, cert, key, server_name, insecure };
+    credentials::resolve(&source, &tls, around).map_err(|error| match error {
+        CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
+            Trouble::Missing(anyhow!(error).context(format!("gate {}", gate.name)))
+        }
+        CredentialsError::Tls(_) | CredentialsError::HalfIdentity => Trouble::wrong("upstream_tls", error),
+        error => Trouble::wrong("upstream", error),
+    })
+}
+
+/// TLS of the listener.
+fn listener(tls: &ListenerTls, listen: &[settings::Listen]) -> Result<tls::Listener, Trouble> {
+    let client_ca = tls.client_ca.as_deref();
+    let made = match &tls.mode {
+        TlsMode::SelfSigned => tls::self_signed(&tls.names, &addresses(listen), client_ca),
+        TlsMode::Files { cert, key } => tls::from_files(cert, key, client_ca),
+    };
+    made.map_err(|error| Trouble::wrong("tls", error))
+}
+
+/// The addresses that a certificate is for. One that listens everywhere has none of its own.
+fn addresses(listen: &[settings::Listen]) -> Vec<IpAddr> {
+    let tcp = listen.iter().filter_map(|listen| match listen {
+        settings::Listen::Tcp(address) => Some(address.ip()),
+        settings::Listen::Unix(_) => None,
+    });
+    tcp.filter(|ip| !ip.is_unspecified()).collect()
+}
+
+/// Whose credentials the upstream sees.
+fn injector(gate: &Gate, resolved: &Resolved, injects: bool, clock: Clock) -> Result<Injector, Trouble> {
+    if !injects {
+        return Ok(Injector::pass_through());
+    }
+    let own = match &gate.credential {
+        Some(settings::Credential { header, prefix, file }) => {
+            let secret = Secret::file(file).map_err(|error| Trouble::wrong("credential.file", error))?;
+            Some(Credential { header: header.clone(), prefix: prefix.clone(), secret })
+        }
+        None => resolved.credential.clone(),
+    };
+    Ok(Injector::inject(own, gate.impersonation, clock))
+}
+
+/// What the user should know once, at start.
+fn notes(gate: &Gate, injects: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if gate.credentials == Credentials::Auto && injects {
+        notes.push(
+            "credentials = \"auto\" became \"inject\": whoever reaches this loopback port acts with the gate's identity".to_owned(),
+        );
+    }
+    if gate.kind == Kind::Kubernetes && gate.tls.is_none() && !injects {
+        notes.push(format!(
+            "credentials are passed through, but Go clients send none over plain HTTP, so the API will see their calls as anonymous; \
+             set gates.{0}.tls, or gates.{0}.credentials = \"inject\"",
+            gate.name
+        ));
+    } else if gate.kind == Kind::Kubernetes && gate.tls.is_none() {
+        notes.push("Go clients send no credentials over plain HTTP; the gate adds its own".to_owned());
+    }
+    notes
+}
+
+fn listen(listen: settings::Listen) -> Listen {
+    match listen {
+        settings::Listen::Tcp(address) => Listen::Tcp(address),
+        settings::Listen::Unix(path) => Listen::Unix(path),
+    }
+}
+
+// === impl Trouble ===
+
+impl Trouble {
+    fn wrong(key: &'static str, error: impl Into<anyhow::Error>) -> Self {
+        Self::Wrong { key, what: error.into() }
+    }
+}

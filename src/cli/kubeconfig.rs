@@ -1,0 +1,99 @@
+//! `tidegate kubeconfig`: a kubeconfig that points at a gate, for a controller, or for trying with kubectl.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
+
+use super::{Configured, Failure, health::reachable, show};
+use crate::{
+    classify::Kind,
+    config::settings::{Gate, Listen, Settings, TlsMode, Upstream},
+    credentials::folder::{self, User},
+};
+
+pub(super) const EXAMPLES: &str = "\
+Example:
+  tidegate kubeconfig -o gate.yaml && kubectl --kubeconfig gate.yaml get pods
+
+Over plain HTTP, Go clients send no credentials: the gate must inject its own.";
+
+/// Which gate, and where to.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    configured: Configured,
+    /// The gate to point at; needed only where there are several for Kubernetes
+    #[arg(long, value_name = "NAME")]
+    gate: Option<String>,
+    /// Write it there instead of printing it
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Where a pod's own token is.
+const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    let settings = options.configured.load()?.settings;
+    let text = pointing_at(chosen(&settings, options.gate.as_deref())?)?;
+    match &options.output {
+        Some(path) => show::file(path, &text)?,
+        None => show::text(&text)?,
+    }
+    Ok(())
+}
+
+/// The gate of that name, or the only one for Kubernetes.
+fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a Gate> {
+    let all: Vec<&str> = settings.gates.keys().map(|name| &**name).collect();
+    let all = all.join(", ");
+    if let Some(name) = name {
+        let gate = settings.gates.get(name).ok_or_else(|| anyhow!("there is no gate {name:?}; there is: {all}"))?;
+        if gate.kind != Kind::Kubernetes {
+            bail!("gate {name:?} is of kind \"http\": a kubeconfig can only point at one of kind \"kubernetes\"");
+        }
+        return Ok(gate);
+    }
+    let mut kubernetes = settings.gates.values().filter(|gate| gate.kind == Kind::Kubernetes);
+    match (kubernetes.next(), kubernetes.next()) {
+        (Some(gate), None) => Ok(gate),
+        (None, _) => bail!("no gate is of kind \"kubernetes\"; there is: {all}"),
+        (Some(_), Some(_)) => bail!("several gates are for Kubernetes; choose one with --gate: {all}"),
+    }
+}
+
+/// The text of a kubeconfig that points at the gate.
+fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
+    let name = &gate.name;
+    let address = reached_at(&gate.listen).ok_or_else(|| {
+        anyhow!("gate {name} listens on a Unix socket only, which a kubeconfig cannot say; add a TCP address to gates.{name}.listen")
+    })?;
+    let Some(tls) = &gate.tls else {
+        return Ok(folder::kubeconfig(&format!("http://{address}"), None, None, User::Nobody));
+    };
+    let (path, what) = match (&tls.write_to, &tls.mode) {
+        (Some(folder), _) => (folder.join("ca.crt"), "which the gate writes when it starts; is it running?"),
+        (None, TlsMode::Files { cert, .. }) => (cert.clone(), "the gate's certificate"),
+        (None, TlsMode::SelfSigned) => bail!(
+            "gate {name} makes its own CA at start and keeps it to itself, so no client can verify it; \
+             set gates.{name}.tls.write_to to a folder that the client can read"
+        ),
+    };
+    let ca = fs::read_to_string(&path).with_context(|| format!("cannot read {}, {what}", path.display()))?;
+    let is_in_cluster = gate.upstream == Upstream::InCluster && !gate.injects();
+    let user = if is_in_cluster { User::TokenFile(Path::new(POD_TOKEN)) } else { User::Nobody };
+    Ok(folder::kubeconfig(&format!("https://{address}"), Some(&ca), None, user))
+}
+
+/// The first address that clients on this machine can reach.
+pub(super) fn reached_at(listen: &[Listen]) -> Option<SocketAddr> {
+    listen.iter().find_map(|listen| match listen {
+        Listen::Tcp(address) => Some(reachable(*address)),
+        Listen::Unix(_) => None,
+    })
+}

@@ -1,0 +1,139 @@
+//! `tidegate run`: the gates, the admin port, and an orderly end.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{Configured, Failure, folder, gate::PreparedGate, prepare::Prepared};
+use crate::{
+    admin::{Admin, Readiness},
+    clock::Clock,
+    credentials::Target,
+    proxy::Gate,
+    telemetry::{CallLog, log},
+};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tidegate run                         one gate, 127.0.0.1:8001, to the API server
+                                       of this pod, else of your kubeconfig
+  tidegate run --config tidegate.toml  gates of your own
+  TIDEGATE__GATES__KUBERNETES__BUCKET__RATE=20 tidegate run
+
+After SIGTERM it serves on until the last client has left, or the drain ends.";
+
+pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
+    let clock = Clock::start();
+    let mut prepared = configured.prepare(clock)?;
+    if let Some(missing) = prepared.missing.pop() {
+        return Err(Failure::Other(missing));
+    }
+    log::start(prepared.log.json, &prepared.log.level)?;
+    // One thread: on this work it costs less CPU than several would, and a sidecar should need no more.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(prepared, clock))?;
+    Ok(())
+}
+
+/// Starts everything, waits for a signal, and lets everything end.
+async fn serve(prepared: Prepared, clock: Clock) -> anyhow::Result<()> {
+    let mut signals = Signals::new().context("cannot listen for signals")?;
+    for warning in &prepared.warnings {
+        tracing::warn!("{warning}");
+    }
+    let (stop, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+    let readiness = Readiness::new();
+    let starting = readiness.latch("listeners");
+    let admin = match prepared.admin {
+        Some(listen) => Some(Admin::start(listen, readiness, clock, stop_admin.clone()).await?),
+        None => None,
+    };
+    let calls = prepared.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
+    let mut gates = Vec::new();
+    for mut gate in prepared.gates {
+        gate.options.call_log.clone_from(&calls);
+        gates.push(start(gate, clock, stop.clone()).await?);
+    }
+    drop(starting);
+    let admin_at = admin.as_ref().map(|admin| admin.address().to_string());
+    tracing::info!(gates = gates.len(), admin = admin_at, "ready");
+
+    let signal = signals.next().await;
+    tracing::info!(signal, "stopping: serving on until the last client has left");
+    stop.cancel();
+    tokio::select! {
+        () = all_finished(&gates) => {}
+        signal = signals.next() => tracing::warn!(signal, "stopping at once"),
+    }
+    // The last thing to go, so that probes and scrapes see the drain.
+    stop_admin.cancel();
+    if let Some(admin) = admin {
+        admin.finished().await;
+    }
+    Ok(())
+}
+
+async fn all_finished(gates: &[Gate]) {
+    for gate in gates {
+        gate.finished().await;
+    }
+}
+
+fn call_log(path: &Path, clock: Clock) -> anyhow::Result<CallLog> {
+    CallLog::open(path, clock).with_context(|| format!("log.calls: cannot write {}", path.display()))
+}
+
+/// Starts one gate and says so.
+async fn start(prepared: PreparedGate, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
+    let PreparedGate { options, credentials, notes, folder } = prepared;
+    let (name, target) = (Arc::clone(&options.name), options.upstream.target.clone());
+    known(&name, &target).await?;
+    let gate = Gate::start(options, clock, stop.clone()).await?;
+    if let Some(folder) = folder {
+        folder::keep(folder, gate.addresses(), clock, stop)?;
+    }
+    let listen: Vec<String> = gate.addresses().iter().map(ToString::to_string).collect();
+    let upstream = format!("{}://{}{}", target.scheme, target.authority, target.base_path);
+    tracing::info!(gate = &*name, listen = listen.join(","), upstream, credentials, "gate open");
+    for note in notes {
+        tracing::info!(gate = &*name, "{note}");
+    }
+    Ok(gate)
+}
+
+/// Whether the upstream's name can be looked up. That it does not answer is no reason not to start: it may come back; a name that nobody
+/// knows is a typing error.
+async fn known(gate: &str, target: &Target) -> anyhow::Result<()> {
+    let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
+    let port = target.authority.port_u16().unwrap_or(443);
+    let found = tokio::net::lookup_host((host, port)).await;
+    found.map(drop).with_context(|| {
+        format!(
+            "gate {gate}: the upstream's name {host:?} cannot be looked up; is it spelled right, and is there DNS here?"
+        )
+    })
+}
+
+/// What ends the process.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+// === impl Signals ===
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// The name of the next one.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}

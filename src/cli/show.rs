@@ -1,0 +1,82 @@
+//! Printing that never panics: a reader that has left (`tidegate check | head`) is no failure.
+
+use std::{
+    io::{self, ErrorKind, IsTerminal as _, Write as _},
+    path::Path,
+};
+
+/// Prints `text` as it stands.
+pub(super) fn text(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Prints one line on standard error.
+pub(super) fn error(line: &str) {
+    // If even standard error is gone there is nobody left to tell.
+    drop(writeln!(io::stderr().lock(), "{line}"));
+}
+
+/// Writes a file; an error names it.
+pub(super) fn file(path: &Path, content: &str) -> anyhow::Result<()> {
+    use anyhow::Context as _;
+    std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The terminal that standard output is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Screen {
+    /// Columns, if it is a terminal.
+    pub(super) terminal: Option<usize>,
+    /// Whether colours are welcome.
+    pub(super) colour: bool,
+}
+
+// === impl Screen ===
+
+impl Screen {
+    pub(super) fn of_stdout() -> Self {
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let terminal = (io::stdout().is_terminal() && !dumb)
+            .then(|| terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0)));
+        let unwelcome = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self { terminal, colour: terminal.is_some() && !unwelcome }
+    }
+
+    /// How wide a picture may be.
+    pub(super) fn width(&self) -> usize {
+        self.terminal.unwrap_or(80).min(132)
+    }
+}
+
+/// `text` with line breaks, so that no line is wider than `width`.
+pub(super) fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is always a last line");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn long_text_is_broken_between_words() {
+        assert_eq!(wrapped("one two  three four", 9), "one two\nthree\nfour");
+        assert_eq!(wrapped("", 9), "");
+        assert_eq!(wrapped("incompressible", 4), "incompressible");
+    }
+}

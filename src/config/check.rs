@@ -1,0 +1,170 @@
+//! From what stands in the file to what can be run: every value checked by itself and with the others.
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use super::{
+    classes::Class,
+    field::Field,
+    file::{self, Format},
+    gate,
+    layers::Shape,
+    leaf::{Anything, Word},
+    path::Path,
+    presets::Preset,
+    problems::{Report, did_you_mean},
+    readable::FileUse,
+    settings::{Admin, Failures, Listen, Log, Settings, ShowNames},
+};
+use crate::limit::policy::Backoff;
+
+/// Everything that was understood, for `Settings` and for showing it.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) settings: Settings,
+    pub(super) gates: BTreeMap<Arc<str>, Extras>,
+    pub(super) files: Vec<FileUse>,
+}
+
+/// What is shown of a gate and not needed to run it.
+#[derive(Debug)]
+pub(super) struct Extras {
+    pub(super) preset: Preset,
+    pub(super) max_reconcile_rate: u32,
+    pub(super) backoff: (Backoff, Failures),
+    pub(super) classes: Vec<Class>,
+}
+
+/// Checks it all. What is returned is only good if nothing was reported.
+pub(super) fn check(shape: &Shape, report: &mut Report<'_>) -> Checked {
+    let root = Path::default();
+    let known = super::field::keys_of::<file::File>();
+    for key in &shape.unknown {
+        let expected = format!("is no key, expected one of {}{}", known.join(", "), did_you_mean(key, known));
+        report.key_problem(&root.key(key), expected);
+    }
+    let mut files = Vec::new();
+    let admin = admin(shape.file.admin.open(&root.key("admin"), report), &root.key("admin"), report);
+    let log = log(shape.file.log.open(&root.key("log"), report), &root.key("log"), report);
+    let shutdown = shape.file.shutdown.open(&root.key("shutdown"), report);
+    let drain = shutdown.drain.get(&root.key("shutdown").key("drain"), report).map_or(DRAIN, |span| span.0);
+    let (mut gates, mut extras) = (BTreeMap::new(), BTreeMap::new());
+    let at = root.key("gates");
+    let sections = shape.file.gates.open(&at, report);
+    for (name, section) in sections {
+        let at = at.key(name);
+        if !is_snake_case(name) {
+            report.key_problem(
+                &at,
+                "is no name for a gate, expected snake_case: lower-case letters, digits and single underscores",
+            );
+        }
+        let name: Arc<str> = Arc::from(name.as_str());
+        let (gate, extra) = gate::gate(section.open(&at, report), &at, Arc::clone(&name), &mut files, report);
+        gates.insert(Arc::clone(&name), gate);
+        extras.insert(name, extra);
+    }
+    if gates.is_empty() && report.problems.is_empty() {
+        report.problem(
+            &at,
+            "is missing, expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"",
+        );
+    }
+    let settings = Settings { admin, log, drain, gates };
+    check_addresses(&settings, report);
+    Checked { settings, gates: extras, files }
+}
+
+fn admin(keys: &file::Admin, at: &Path, report: &mut Report<'_>) -> Admin {
+    let listen = keys.listen.get(&at.key("listen"), report).unwrap_or_else(|| ADMIN.to_owned());
+    let listen = if listen == "off" { None } else { address(&listen, &at.key("listen"), ", or \"off\"", report) };
+    let show_names = keys.show_names.get(&at.key("show_names"), report).map_or(ShowNames::Auto, |Word(show)| show);
+    let socket = keys.socket.get(&at.key("socket"), report);
+    if socket.is_some_and(|socket| socket != "auto") {
+        report.unbuilt(&at.key("socket"), "a control socket (anything but \"auto\")");
+    }
+    Admin { listen, show_names }
+}
+
+fn log(keys: &file::Log, at: &Path, report: &mut Report<'_>) -> Log {
+    let json = keys.format.get(&at.key("format"), report) == Some(Word(Format::Json));
+    let level = keys.level.get(&at.key("level"), report).unwrap_or_else(|| "info".to_owned());
+    // A single word that is no level would be taken for the name of a module.
+    let is_plain = !level.contains(['=', ',']);
+    if is_plain && !LEVELS.contains(&level.as_str()) {
+        let expected = super::leaf::one_of(&LEVELS);
+        let near = did_you_mean(&level, &LEVELS);
+        report.problem(
+            &at.key("level"),
+            format!("is {level:?}, expected {expected}, or a filter such as \"info,tidegate=debug\"{near}"),
+        );
+    } else if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&level) {
+        report.problem(&at.key("level"), format!("is {level:?}, which is no filter: {error}"));
+    }
+    let calls = keys.calls.get(&at.key("calls"), report).filter(|path| !path.is_empty()).map(PathBuf::from);
+    Log { json, level, calls }
+}
+
+/// An IP address with a port.
+pub(super) fn address(text: &str, at: &Path, or: &str, report: &mut Report<'_>) -> Option<SocketAddr> {
+    let address = text.parse();
+    if address.is_err() {
+        report.problem(
+            at,
+            format!(
+                "is {text:?}, expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"{or}"
+            ),
+        );
+    }
+    address.ok()
+}
+
+/// No two listeners on one port.
+fn check_addresses(settings: &Settings, report: &mut Report<'_>) {
+    let root = Path::default();
+    let mut taken: Vec<(SocketAddr, Path)> = Vec::new();
+    taken.extend(settings.admin.listen.map(|address| (address, root.key("admin").key("listen"))));
+    for (name, gate) in &settings.gates {
+        let at = root.key("gates").key(name).key("listen");
+        for listen in &gate.listen {
+            let Listen::Tcp(address) = listen else { continue };
+            if let Some((_, other)) = taken.iter().find(|(other, _)| collide(*address, *other)) {
+                report.problem(&at, format!("{address} is taken by {other} already, expected another port"));
+            }
+            taken.push((*address, at.clone()));
+        }
+    }
+}
+
+/// Whether two listeners would want the same port. An unspecified address takes it on all, `[::]` usually that of IPv4 too.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let covers = |wide: SocketAddr, narrow: SocketAddr| {
+        wide.ip().is_unspecified() && (wide.is_ipv6() || wide.is_ipv4() == narrow.is_ipv4())
+    };
+    one.port() != 0
+        && one.port() == other.port()
+        && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
+}
+
+/// `key`: only `"auto"` for now.
+pub(super) fn key(field: &Field<Anything>, at: &Path, report: &mut Report<'_>) {
+    match field.get(at, report) {
+        None => {}
+        Some(Anything(toml::Value::String(word))) if word == "auto" => {}
+        Some(Anything(toml::Value::Array(_))) => report.unbuilt(at, "a key of one's own (anything but \"auto\")"),
+        Some(Anything(other)) => {
+            report.problem(at, format!("is {}, expected \"auto\"", super::field::shown(&other)));
+        }
+    }
+}
+
+/// A name as keys and environment variables can carry it.
+pub(super) fn is_snake_case(name: &str) -> bool {
+    let word =
+        |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    name.starts_with(|c: char| c.is_ascii_lowercase()) && name.split('_').all(word) && name.len() <= 63
+}
+
+const ADMIN: &str = "127.0.0.1:9464";
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// Within the 30 s that a pod is given, with time to write the last lines.
+const DRAIN: Duration = Duration::from_secs(25);

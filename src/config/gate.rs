@@ -1,0 +1,293 @@
+//! Checks one gate.
+
+use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+
+use super::{
+    check::{self, Extras},
+    classes::{self, Ground},
+    field::{Field, Section},
+    file::{self, Impersonation, Scope},
+    leaf::{Or, Word},
+    limits,
+    path::Path,
+    presets::{self, Numbers, Preset},
+    problems::{Report, did_you_mean},
+    readable::FileUse,
+    settings::{Credentials, Failures, Gate, Host, Listen, RetryAfter, Throttling},
+    sources,
+};
+use crate::{
+    classify::{FairBy, Kind, Rules},
+    limit::{
+        Policy,
+        policy::{Backoff, BucketPolicy, InFlight, Per},
+    },
+};
+
+/// A gate, with what is shown of it; `files` gets the files that it will read.
+pub(super) fn gate(
+    keys: &file::Gate,
+    at: &Path,
+    name: Arc<str>,
+    files: &mut Vec<FileUse>,
+    report: &mut Report<'_>,
+) -> (Gate, Extras) {
+    let kind = keys.kind.get(&at.key("kind"), report).map_or(Kind::Kubernetes, |Word(kind)| kind);
+    let (preset, max_reconcile_rate, numbers) = preset(keys, at, kind, report);
+    unbuilt(keys, at, report);
+    let limits = Limits::read(keys, at, kind, preset, &numbers, report);
+    let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
+    let by_credential = limits.is_split_by_credential();
+    let rules = Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules);
+    let listen = listen(&keys.listen, &at.key("listen"), report);
+    let sources = sources::sources(keys, at, kind, &listen, files, report);
+    let timeouts = keys.timeouts.open(&at.key("timeouts"), report);
+    let connect = timeouts.connect.get(&at.key("timeouts").key("connect"), report).map_or(CONNECT, |span| span.0);
+    if connect.is_zero() {
+        report.problem(&at.key("timeouts").key("connect"), "is 0, expected a time in which a connection can be made");
+    }
+    let response = timeouts.response.get(&at.key("timeouts").key("response"), report);
+    let gate = Gate {
+        name,
+        kind,
+        upstream: sources.upstream,
+        credentials: sources.credentials,
+        impersonation: keys.impersonation.get(&at.key("impersonation"), report) == Some(Word(Impersonation::Allow)),
+        retry_after: keys.retry_after.get(&at.key("retry_after"), report).map_or(RetryAfter::Auto, |Word(when)| when),
+        allowed_hosts: allowed_hosts(keys, &at.key("allowed_hosts"), report),
+        host: host(&keys.host, &at.key("host"), report),
+        rules: Arc::new(rules),
+        failures: numbered.failures,
+        throttling: throttling(&keys.signals, &at.key("signals"), &numbers, report),
+        policy: Policy { classes: numbered.policies, ..limits.policy },
+        connect_timeout: connect,
+        response_timeout: response_timeout(response.map(|or| or.0), &at.key("timeouts").key("response"), report),
+        tls: sources.tls,
+        upstream_tls: sources.upstream_tls,
+        credential: sources.credential,
+        listen,
+    };
+    let extras = Extras {
+        preset,
+        max_reconcile_rate: max_reconcile_rate.get(),
+        backoff: limits.backoff,
+        classes: limits.classes,
+    };
+    (gate, extras)
+}
+
+/// The preset and its numbers.
+fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> (Preset, NonZeroU32, Numbers) {
+    let preset = keys.preset.get(&at.key("preset"), report).map_or(Preset::Sidecar, |Word(preset)| preset);
+    let rate = keys.max_reconcile_rate.get(&at.key("max_reconcile_rate"), report);
+    if keys.max_reconcile_rate.is_present() && preset != Preset::Crossplane {
+        report.key_problem(&at.key("max_reconcile_rate"), "has no effect: it is for preset = \"crossplane\" only");
+    }
+    let rate = rate.and_then(|rate| limits::at_least_one(rate, &at.key("max_reconcile_rate"), report));
+    let rate = rate.unwrap_or(presets::MAX_RECONCILE_RATE);
+    if preset == Preset::Github {
+        if kind != Kind::Http {
+            report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
+        }
+        report.warn(
+            &at.key("preset"),
+            "of \"github\" this version has the rates, the calls in flight, Retry-After and max_pause; its signals \"github\" \
+             (x-ratelimit-*), scope \"credential\" and reserve = 0.1 are not built yet",
+        );
+    }
+    (preset, rate, preset.numbers(kind, rate))
+}
+
+/// Keys of features that this version does not have.
+fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
+    let switches = [
+        ("shadow", &keys.shadow, "shadow mode"),
+        ("rewrite_links", &keys.rewrite_links, "rewriting links"),
+        ("one_at_a_time", &keys.one_at_a_time, "one write per key at a time"),
+    ];
+    for (key, field, what) in switches {
+        if field.get(&at.key(key), report) == Some(true) {
+            report.unbuilt(&at.key(key), what);
+        }
+    }
+    check::key(&keys.key, &at.key("key"), report);
+}
+
+/// The limits of a gate.
+#[derive(Debug)]
+struct Limits {
+    policy: Policy,
+    fair_by: FairBy,
+    backoff: (Backoff, Failures),
+    classes: Vec<classes::Class>,
+}
+
+impl Limits {
+    fn read(
+        keys: &file::Gate,
+        at: &Path,
+        kind: Kind,
+        preset: Preset,
+        numbers: &Numbers,
+        report: &mut Report<'_>,
+    ) -> Self {
+        let bucket = limits::bucket(&keys.bucket, &at.key("bucket"), numbers.bucket, report);
+        let retry_bucket = limits::bucket(&keys.retry_bucket, &at.key("retry_bucket"), numbers.retry_bucket, report);
+        let base = limits::preset_backoff(numbers.strategy, presets::failures());
+        let backoff = limits::backoff(&keys.backoff, &at.key("backoff"), &base, report);
+        let max_keys = max_keys(&keys.backoff.keys().max_keys, &at.key("backoff").key("max_keys"), report);
+        let queue_keys = keys.queue.open(&at.key("queue"), report);
+        let fair_by = queue_keys.fair_by.get(&at.key("queue").key("fair_by"), report);
+        let fair_by = fair_by.map_or(FairBy::Resource, |Word(fair_by)| fair_by);
+        if kind == Kind::Http && fair_by == FairBy::Namespace {
+            report.problem(&at.key("queue").key("fair_by"), "is \"namespace\", which an external API has none of");
+        }
+        let ground = Ground { kind, preset, bucket, backoff };
+        let sections = keys.classes.open(&at.key("classes"), report);
+        let policy = Policy {
+            bucket,
+            retry_bucket,
+            queue: limits::queue(queue_keys, &at.key("queue"), report),
+            in_flight: limits::in_flight(&keys.in_flight, &at.key("in_flight"), numbers.in_flight, report),
+            max_keys,
+            one_at_a_time: false,
+            classes: Vec::new(),
+        };
+        let classes = classes::classes(sections, &at.key("classes"), &ground, report);
+        Self { policy, fair_by, backoff: ground.backoff, classes }
+    }
+
+    fn is_split_by_credential(&self) -> bool {
+        let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
+        let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
+        bucket(&self.policy.bucket)
+            || bucket(&self.policy.retry_bucket)
+            || slots(&self.policy.in_flight)
+            || self.classes.iter().any(|class| bucket(&class.bucket) || slots(&class.in_flight))
+    }
+}
+
+fn max_keys(field: &Field<u64>, at: &Path, report: &mut Report<'_>) -> usize {
+    let max_keys = field.get(at, report).unwrap_or(100_000);
+    if max_keys == 0 {
+        report.problem(at, "is 0, expected at least 1; to remember no failures: strategy = \"off\"");
+    }
+    usize::try_from(max_keys).unwrap_or(usize::MAX)
+}
+
+fn listen(field: &Field<super::leaf::OneOrMore>, at: &Path, report: &mut Report<'_>) -> Vec<Listen> {
+    let Some(texts) = field.get(at, report) else {
+        return LISTEN.parse().map(Listen::Tcp).into_iter().collect();
+    };
+    if texts.0.is_empty() {
+        report.problem(at, "is an empty list, expected at least one address");
+    }
+    let is_list = texts.0.len() > 1;
+    let mut listen = Vec::new();
+    for (index, text) in texts.0.iter().enumerate() {
+        let at = if is_list { at.index(index) } else { at.clone() };
+        if text.starts_with("unix:") {
+            report.unbuilt(&at, "listening on a Unix socket");
+            continue;
+        }
+        listen.extend(check::address(text, &at, "", report).map(Listen::Tcp));
+    }
+    listen
+}
+
+fn allowed_hosts(keys: &file::Gate, at: &Path, report: &mut Report<'_>) -> Vec<String> {
+    let hosts = keys.allowed_hosts.get(at, report).unwrap_or_default().0;
+    for (index, host) in hosts.iter().enumerate() {
+        if host.parse::<http::uri::Authority>().is_err() || host.contains('@') {
+            report.problem(&at.index(index), format!("is {host:?}, expected a host name"));
+        }
+    }
+    hosts
+}
+
+fn host(field: &Field<String>, at: &Path, report: &mut Report<'_>) -> Host {
+    match field.get(at, report).as_deref() {
+        None | Some("rewrite") => Host::Rewrite,
+        Some("preserve") => Host::Preserve,
+        Some(literal) => {
+            let near = did_you_mean(literal, &["rewrite", "preserve"]);
+            let is_host = literal.parse::<http::uri::Authority>().is_ok() && !literal.contains('@');
+            match http::HeaderValue::from_str(literal) {
+                Ok(value) if is_host && near.is_empty() => Host::Literal(value),
+                _ => {
+                    report.problem(
+                        at,
+                        format!("is {literal:?}, expected \"rewrite\", \"preserve\" or a host name{near}"),
+                    );
+                    Host::Rewrite
+                }
+            }
+        }
+    }
+}
+
+fn response_timeout(or: Option<Or<Duration>>, at: &Path, report: &mut Report<'_>) -> Option<Duration> {
+    match or {
+        None | Some(Or::Word) => None,
+        Some(Or::Value(timeout)) => {
+            if timeout.is_zero() {
+                report.problem(at, "is 0, expected a time; for none: \"off\"");
+            }
+            Some(timeout)
+        }
+    }
+}
+
+fn throttling(section: &Section<file::Signals>, at: &Path, numbers: &Numbers, report: &mut Report<'_>) -> Throttling {
+    let keys = section.open(at, report);
+    let honour = keys.honour.get(&at.key("honour"), report);
+    for (index, signal) in honour.iter().flat_map(|list| &list.0).enumerate() {
+        let at = at.key("honour").index(index);
+        match SIGNALS.contains(&signal.as_str()) {
+            true if signal == SIGNALS[0] => {}
+            true => report.unbuilt(&at, &format!("the signal {signal:?}")),
+            false => {
+                let expected = super::leaf::one_of(&SIGNALS);
+                report.problem(&at, format!("is {signal:?}, expected {expected}{}", did_you_mean(signal, &SIGNALS)));
+            }
+        }
+    }
+    if keys.scope.get(&at.key("scope"), report).is_some_and(|Word(scope)| scope != Scope::Key) {
+        report.unbuilt(&at.key("scope"), "a pause of more than the key (anything but \"key\")");
+    }
+    match keys.reserve.get(&at.key("reserve"), report) {
+        None => {}
+        Some(reserve) if !(0.0..1.0).contains(&reserve) => {
+            report.problem(&at.key("reserve"), format!("is {reserve:?}, expected a fraction from 0 to less than 1"));
+        }
+        Some(reserve) if reserve > 0.0 => report.unbuilt(&at.key("reserve"), "a reserve (anything but 0)"),
+        Some(_) => {}
+    }
+    let max_pause = keys.max_pause.get(&at.key("max_pause"), report).map_or(numbers.max_pause, |span| span.0);
+    Throttling {
+        honour_retry_after: honour.is_none_or(|list| list.0.iter().any(|signal| signal == SIGNALS[0])),
+        max_pause,
+    }
+}
+
+impl Gate {
+    /// Whether the upstream sees the gate's own credentials: `auto` decided by where the gate listens and what it has.
+    #[must_use]
+    pub fn injects(&self) -> bool {
+        match self.credentials {
+            Credentials::Inject => true,
+            Credentials::PassThrough => false,
+            Credentials::Auto => {
+                let is_local = self.listen.iter().all(|listen| match listen {
+                    Listen::Tcp(address) => address.ip().is_loopback(),
+                    Listen::Unix(PathBuf { .. }) => true,
+                });
+                self.tls.is_none() && is_local && sources::has_credential(&self.upstream, self.credential.is_some())
+            }
+        }
+    }
+}
+
+const LISTEN: &str = "127.0.0.1:8001";
+const CONNECT: Duration = Duration::from_secs(5);
+const SIGNALS: [&str; 9] = ["retry_after", "ietf", "github", "gitlab", "azure", "aws", "okta", "docker", "google"];

@@ -1,0 +1,72 @@
+//! Where a value stands in the configuration: `gates.kubernetes.classes[0].bucket.rate`.
+
+use std::fmt;
+
+/// Steps from the root; an index is written as `[0]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Path(Vec<String>);
+
+impl Path {
+    /// The key `name` below this.
+    pub(super) fn key(&self, name: &str) -> Self {
+        self.with(name.to_owned())
+    }
+
+    /// The element `index` of this list.
+    pub(super) fn index(&self, index: usize) -> Self {
+        self.with(format!("[{index}]"))
+    }
+
+    /// What this is in.
+    pub(super) fn parent(&self) -> Option<Self> {
+        let (_, above) = self.0.split_last()?;
+        Some(Self(above.to_vec()))
+    }
+
+    pub(super) fn starts_with(&self, above: &Self) -> bool {
+        self.0.starts_with(&above.0)
+    }
+
+    pub(super) fn steps(&self) -> &[String] {
+        &self.0
+    }
+
+    fn with(&self, step: String) -> Self {
+        let mut steps = self.0.clone();
+        steps.push(step);
+        Self(steps)
+    }
+}
+
+impl FromIterator<String> for Path {
+    fn from_iter<I: IntoIterator<Item = String>>(steps: I) -> Self {
+        Self(steps.into_iter().collect())
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, step) in self.0.iter().enumerate() {
+            let is_index = step.starts_with('[');
+            if place > 0 && !is_index {
+                f.write_str(".")?;
+            }
+            let is_bare = step.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') && !step.is_empty();
+            if is_bare || is_index { f.write_str(step)? } else { write!(f, "{step:?}")? }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_read_as_toml_writes_them() {
+        let path = Path::default().key("gates").key("a").key("classes").index(2).key("headers").key("x.y");
+        assert_eq!(path.to_string(), r#"gates.a.classes[2].headers."x.y""#);
+        assert_eq!(path.parent().unwrap().to_string(), "gates.a.classes[2].headers");
+        assert!(path.starts_with(&Path::default().key("gates")));
+    }
+}

@@ -1,0 +1,104 @@
+//! Presets: numbers for a whole gate, each of which can be overridden.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use super::settings;
+use crate::{
+    classify::Kind,
+    limit::policy::{BucketPolicy, InFlight, Per, Strategy},
+};
+
+/// A preset by name (DESIGN.md section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Preset {
+    /// The default.
+    Sidecar,
+    /// client-go's own limiter.
+    ClientGo,
+    /// controller-runtime's before v0.21.
+    ControllerRuntime,
+    /// Crossplane's `--max-reconcile-rate`.
+    Crossplane,
+    /// GitHub's documented limits.
+    Github,
+    /// No limits.
+    None,
+}
+
+/// The numbers of a preset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) bucket: Option<BucketPolicy>,
+    pub(super) retry_bucket: Option<BucketPolicy>,
+    pub(super) strategy: Strategy,
+    pub(super) in_flight: Option<InFlight>,
+    pub(super) max_pause: Duration,
+}
+
+impl Preset {
+    /// Its numbers, for a gate of `kind` with `max_reconcile_rate`.
+    pub(super) fn numbers(self, kind: Kind, max_reconcile_rate: NonZeroU32) -> Numbers {
+        let none = Numbers {
+            bucket: None,
+            retry_bucket: None,
+            strategy: Strategy::Off,
+            in_flight: None,
+            max_pause: MAX_PAUSE,
+        };
+        let gentle = exponential(Duration::from_secs(1), Duration::from_secs(60));
+        match self {
+            Self::Sidecar => Numbers {
+                bucket: Some(bucket(50.0, 100, Per::Gate)),
+                retry_bucket: Some(bucket(10.0, 100, Per::Gate)),
+                strategy: gentle,
+                ..none
+            },
+            Self::ClientGo => Numbers { bucket: Some(bucket(5.0, 10, Per::Gate)), ..none },
+            Self::ControllerRuntime => Numbers {
+                bucket: Some(bucket(20.0, 30, Per::Flow)),
+                retry_bucket: Some(bucket(10.0, 100, Per::Flow)),
+                strategy: exponential(Duration::from_millis(5), Duration::from_secs(1000)),
+                ..none
+            },
+            Self::Crossplane => {
+                let rate = max_reconcile_rate.get();
+                // A reconcile makes about five calls to the API server and one to the cloud.
+                let calls = if kind == Kind::Kubernetes { 5.0 } else { 1.0 };
+                Numbers {
+                    bucket: Some(bucket(calls * f64::from(rate), rate.saturating_mul(10), Per::Gate)),
+                    strategy: gentle,
+                    in_flight: Some(InFlight { max: max_reconcile_rate, per: Per::Flow }),
+                    ..none
+                }
+            }
+            Self::Github => Numbers {
+                bucket: Some(bucket(1.25, 20, Per::Gate)),
+                strategy: gentle,
+                in_flight: NonZeroU32::new(100).map(|max| InFlight { max, per: Per::Gate }),
+                max_pause: Duration::from_secs(65 * 60),
+                ..none
+            },
+            Self::None => none,
+        }
+    }
+}
+
+/// A bucket that starts full.
+pub(super) fn bucket(rate: f64, burst: u32, per: Per) -> BucketPolicy {
+    BucketPolicy { rate, burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN), per, starts_empty: false }
+}
+
+fn exponential(base: Duration, max: Duration) -> Strategy {
+    Strategy::Exponential { base, max, jitter: 0.0 }
+}
+
+/// The failures of DESIGN.md: what a server in trouble answers, and no answer.
+pub(super) fn failures() -> settings::Failures {
+    settings::Failures { statuses: vec![429, 500, 502, 503, 504], transport: true }
+}
+
+/// The longest pause that an upstream can ask for, where the preset says nothing else.
+const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
+
+/// `max_reconcile_rate`, where nothing is said: Crossplane's own default.
+pub(super) const MAX_RECONCILE_RATE: NonZeroU32 = NonZeroU32::new(10).expect("ten is not zero");

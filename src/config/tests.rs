@@ -1,0 +1,208 @@
+//! The schema against its examples, and against whatever anybody may write.
+
+use proptest::prelude::*;
+use serde::de::DeserializeOwned;
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../config/example.toml");
+const CROSSPLANE: &str = include_str!("../../config/crossplane.toml");
+const GITHUB: &str = include_str!("../../config/github.toml");
+
+fn load_plain(text: &str) -> Result<Loaded, Vec<Problem>> {
+    load_text("f.toml".to_owned(), text.to_owned(), &[])
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn good(text: &str) -> Loaded {
+    load_plain(text).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)))
+}
+
+#[test]
+fn the_example_files_have_no_problems() {
+    for (name, text, warnings) in [("example", EXAMPLE, 0), ("crossplane", CROSSPLANE, 0), ("github", GITHUB, 1)] {
+        let loaded = good(text);
+        assert_eq!(loaded.warnings.len(), warnings, "{name}: {:?}", loaded.warnings);
+    }
+    assert!(good(GITHUB).warnings[0].starts_with("f.toml:12:1: gates.github.preset: "), "{:?}", good(GITHUB).warnings);
+}
+
+#[test]
+fn the_example_mentions_every_key() {
+    fn missing<T: DeserializeOwned>() -> Vec<&'static str> {
+        let is_there = |key: &str| {
+            EXAMPLE.lines().any(|line| {
+                let line = line.trim_start_matches(['#', ' ']);
+                let sets = |line: &str| line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
+                let inner = line.split(['{', ',']).any(|part| sets(part.trim_start()));
+                sets(line) || inner || line.contains(&format!(".{key}]")) || line.starts_with(&format!("[{key}"))
+            })
+        };
+        field::keys_of::<T>().iter().copied().filter(|key| !is_there(key)).collect()
+    }
+    let missing = [
+        missing::<file::File>(),
+        missing::<file::Admin>(),
+        missing::<file::Log>(),
+        missing::<file::Shutdown>(),
+        missing::<file::Gate>(),
+        missing::<file::Bucket>(),
+        missing::<file::Backoff>(),
+        missing::<file::Queue>(),
+        missing::<file::InFlight>(),
+        missing::<file::Signals>(),
+        missing::<file::Timeouts>(),
+        missing::<file::Class>(),
+        missing::<file::Match>(),
+        missing::<file::Tls>(),
+        missing::<file::UpstreamTls>(),
+        missing::<file::Credential>(),
+    ]
+    .concat();
+    assert!(missing.is_empty(), "config/example.toml does not mention {missing:?}");
+}
+
+#[test]
+fn the_example_shows_the_defaults() {
+    // Without what the example adds to the defaults, it is the smallest file.
+    let mut text: String = EXAMPLE.split("# Classes: in this order").next().unwrap().to_owned();
+    text = text.replace("[gates.kubernetes.in_flight]\nmax = 100\nper = \"gate\"", "");
+    let smallest = good("[gates.kubernetes]\nupstream = \"in_cluster\"\n");
+    assert_eq!(good(&text).effective, smallest.effective);
+}
+
+#[test]
+fn the_effective_configuration_says_the_same_again() {
+    let more = "
+        [gates.a]
+        upstream = \"kubeconfig:dev\"
+        preset = \"none\"
+        backoff = { strategy = \"fast_slow\", fast = \"5ms\", slow = \"10s\", fast_attempts = 3, forget_after = \"1h0m0.5s\" }
+        host = \"api.example.com\"
+        classes = [
+            { name = \"leases\", lane = \"high\" },
+            { name = \"discovery\", bucket = \"off\" },
+            { name = \"x\", match = { headers = { X-A = \"b*\" }, query = { \"a.b\" = \"\\\"\" } }, backoff = \"off\" },
+        ]
+        tls = { mode = \"files\", cert = \"/c\", key = \"/k\" }
+        [gates.b]
+        listen = [\"127.0.0.1:1\", \"[::1]:1\"]
+        upstream = \"http://localhost:2\"
+        preset = \"controller_runtime\"
+        in_flight = { max = 3, per = \"credential\" }
+    ";
+    for text in [EXAMPLE, CROSSPLANE, GITHUB, more] {
+        let loaded = good(text);
+        let again = good(&loaded.effective);
+        assert_eq!(format!("{:#?}", loaded.settings), format!("{:#?}", again.settings), "{}", loaded.effective);
+        assert_eq!(loaded.effective, again.effective);
+    }
+}
+
+#[test]
+fn every_effective_key_can_be_looked_up() {
+    let effective = good("[gates.kubernetes]\nupstream = \"in_cluster\"\n").effective;
+    for line in [
+        "bucket = { rate = 50.0, burst = 100, per = \"gate\", start = \"full\", adapt = \"off\" }",
+        "in_flight = \"off\"",
+        "base = \"1s\"",
+        "max = \"1m\"",
+        "forget_after = \"2m\"",
+        "max_wait = \"8s\"",
+        "name = \"leases\"",
+        "name = \"default\"",
+    ] {
+        assert!(effective.lines().any(|found| found == line), "{line}\n{effective}");
+    }
+}
+
+/// A value of any kind, for a key that wanted another.
+fn any_value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("5".to_owned()),
+        Just("-1".to_owned()),
+        Just("0".to_owned()),
+        Just("2.5".to_owned()),
+        Just("nan".to_owned()),
+        Just("inf".to_owned()),
+        Just("1e300".to_owned()),
+        Just("9223372036854775807".to_owned()),
+        Just("true".to_owned()),
+        Just("\"\"".to_owned()),
+        Just("\"off\"".to_owned()),
+        Just("\"5s\"".to_owned()),
+        Just("\"0s\"".to_owned()),
+        Just("\"9999999h\"".to_owned()),
+        Just("\"é\\u0000\\n\"".to_owned()),
+        Just("[]".to_owned()),
+        Just("[1, \"a\"]".to_owned()),
+        Just("{}".to_owned()),
+        Just("{ a = { b = 1 } }".to_owned()),
+        Just("1979-05-27".to_owned()),
+        "[ -~]{0,8}",
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn no_value_panics(at in 0_usize..200, value in any_value()) {
+        let mut text: Vec<String> = EXAMPLE.lines().map(str::to_owned).collect();
+        let settings: Vec<usize> = (0..text.len()).filter(|line| text[*line].contains(" = ")).collect();
+        let line = settings[at % settings.len()];
+        let key = text[line].split(" = ").next().unwrap().to_owned();
+        text[line] = format!("{} = {value}", key.trim_start_matches("# "));
+        if let Err(problems) = load_plain(&text.join("\n")) {
+            prop_assert!(problems.iter().all(|problem| !problem.to_string().contains('\n')), "{}", lines(&problems));
+            prop_assert!(problems.iter().all(|problem| problem.to_string().starts_with("f.toml")), "{}", lines(&problems));
+        }
+    }
+
+    #[test]
+    fn no_damage_panics(at in any::<prop::sample::Index>(), length in 0_usize..40, insert in "[ -~\\né]{0,6}") {
+        let start = at.index(EXAMPLE.len());
+        let end = (start + length).min(EXAMPLE.len());
+        if let (Some(before), Some(after)) = (EXAMPLE.get(..start), EXAMPLE.get(end..)) {
+            let problems = load_plain(&format!("{before}{insert}{after}")).err().unwrap_or_default();
+            prop_assert!(problems.iter().all(|problem| !problem.to_string().contains('\n')), "{}", lines(&problems));
+        }
+    }
+
+    #[test]
+    fn file_and_environment_agree(key in 0_usize..18, value in any_value()) {
+        let (table, name) = [
+            ("bucket", "rate"), ("bucket", "burst"), ("bucket", "per"), ("bucket", "start"), ("backoff", "base"),
+            ("backoff", "max"), ("backoff", "jitter"), ("backoff", "hold"), ("backoff", "forget_after"), ("backoff", "max_keys"),
+            ("queue", "max_wait"), ("queue", "max_waiting"), ("queue", "max_waiting_bytes"), ("queue", "fair_by"),
+            ("timeouts", "connect"), ("timeouts", "response"), ("in_flight", "max"), ("signals", "max_pause"),
+        ][key];
+        let base = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
+        let in_file = load_plain(&format!("{base}{table}.{name} = {value}\n"));
+        let bare = value.trim_matches('"');
+        prop_assume!(!bare.contains(['\\', '{', '[', '-', '"']) && bare.trim() == bare && !bare.is_empty());
+        // Text in quotes that would be a number outside of them is one in a variable.
+        prop_assume!(value.starts_with('"') || bare.parse::<toml::Value>().is_ok_and(|parsed| !parsed.is_datetime()));
+        let variable = format!("TIDEGATE__GATES__KUBERNETES__{}__{}", table.to_uppercase(), name.to_uppercase());
+        let in_env = load_text("f.toml".into(), base.into(), &[(variable.clone(), bare.to_owned())]);
+        match (in_file, in_env) {
+            (Ok(file), Ok(env)) => prop_assert_eq!(file.effective, env.effective),
+            (Err(_), Err(problems)) => {
+                prop_assert!(problems.iter().any(|problem| problem.to_string().starts_with(&variable)), "{}", lines(&problems));
+            }
+            (file, env) => prop_assert!(false, "{value}: file {:?}, environment {:?}", file.err(), env.err()),
+        }
+    }
+
+    #[test]
+    fn no_environment_panics(names in prop::collection::vec("(?i:TIDEGATE__(GATES|LOG|X)(__(K|BUCKET|RATE|CLASSES|0|a\\.b|)){0,4})", 0..4), value in "[ -~é]{0,6}") {
+        let env: Vec<(String, String)> = names.into_iter().map(|name| (name, value.clone())).collect();
+        for text in ["", "gates = 5", "[gates.k]\nupstream = \"in_cluster\"\nbucket = 5"] {
+            let problems = load_text("f.toml".into(), text.into(), &env).err().unwrap_or_default();
+            prop_assert!(problems.iter().all(|problem| !problem.to_string().contains('\n')), "{}", lines(&problems));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What a controller is given to reach the gate: `ca.crt`, `token`, `namespace` and a `kubeconfig` in a folder that both containers mount, or
+//! the text of a kubeconfig alone.
+//!
+//! Each file is written beside its place and renamed into it: a reader sees the old one or the new one. All are readable to everyone in
+//! the pod (0644), the token too, as kubelet's own are: the controller usually runs under another user than the gate, and the folder is a
+//! volume of this pod, which no other pod can mount.
+
+use std::{
+    fs::{self, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+
+/// What is written. What is `None` is left as it is.
+#[derive(Clone)]
+pub struct Contents<'a> {
+    /// PEM of what the controller is to trust.
+    pub ca: &'a str,
+    /// What the controller sends as its token.
+    pub token: Option<&'a str>,
+    /// The namespace it runs in.
+    pub namespace: Option<&'a str>,
+    /// `https://host:port` of the gate.
+    pub server: &'a str,
+}
+
+/// The folder could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {path}: {source}; is the volume mounted, and writable for this user?", path = path.display())]
+pub struct FolderError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Who a kubeconfig says the caller is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User<'a> {
+    /// Nobody: the gate injects its own credentials.
+    Nobody,
+    /// Whoever the token in this file is for.
+    TokenFile(&'a Path),
+}
+
+/// Writes the folder, making it if it is not there.
+///
+/// # Errors
+/// Which file could not be written.
+pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> {
+    fs::create_dir_all(folder).map_err(|source| FolderError { path: folder.to_owned(), source })?;
+    put(folder, "ca.crt", contents.ca)?;
+    if let Some(token) = contents.token {
+        put(folder, "token", token)?;
+    }
+    if let Some(namespace) = contents.namespace {
+        put(folder, "namespace", namespace)?;
+    }
+    let token = folder.join("token");
+    let user = if contents.token.is_some() { User::TokenFile(&token) } else { User::Nobody };
+    put(folder, "kubeconfig", &kubeconfig(contents.server, Some(contents.ca), contents.namespace, user))
+}
+
+/// The text of a kubeconfig that points at a gate.
+#[must_use]
+pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, user: User<'_>) -> String {
+    let ca = ca.map_or_else(String::new, |pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)));
+    let namespace = namespace.map_or_else(String::new, |name| format!("\n    namespace: {}", quoted(name)));
+    let user = match user {
+        User::Nobody => " {}".to_owned(),
+        User::TokenFile(path) => format!("\n    tokenFile: {}", quoted(&path.display().to_string())),
+    };
+    let server = quoted(server);
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: tidegate\nclusters:\n- name: tidegate\n  cluster:\n    server: {server}{ca}\n\
+         users:\n- name: tidegate\n  user:{user}\ncontexts:\n- name: tidegate\n  context:\n    cluster: tidegate\n    user: tidegate{namespace}\n"
+    )
+}
+
+/// A YAML scalar that nothing in `text` can break out of: JSON strings are YAML.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn put(folder: &Path, name: &str, content: &str) -> Result<(), FolderError> {
+    let path = folder.join(name);
+    let beside = folder.join(format!(".{name}.new"));
+    write_beside(&beside, content)
+        .and_then(|()| fs::rename(&beside, &path))
+        .map_err(|source| FolderError { path, source })
+}
+
+fn write_beside(path: &Path, content: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    file.write_all(content.as_bytes())?;
+    // the mode again, past the umask
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    file.sync_all()
+}
+
+/// See the module's doc.
+const MODE: u32 = 0o644;
+
+impl std::fmt::Debug for Contents<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contents").field("server", &self.server).finish_non_exhaustive()
+    }
+}

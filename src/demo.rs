@@ -1,0 +1,187 @@
+//! The demo: an embedded API server that turns bad for a while, a herd of controllers, and a gate between them, all over real HTTP on
+//! loopback. It needs nothing else.
+//!
+//! The same herd runs twice, without the gate and with it, and everything that is said afterwards was counted by the API itself. The gate
+//! is handed in: this module knows no proxy. Times are real; which objects change, and in which order, depends on the seed alone.
+
+mod capacity;
+mod client;
+mod controller;
+mod lease;
+mod random;
+mod record;
+mod scene;
+mod server;
+mod store;
+mod story;
+mod table;
+mod workqueue;
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::task::JoinSet;
+
+use self::{
+    client::Client,
+    controller::Controller,
+    random::Random,
+    scene::{CHANGES_PER_SECOND, KINDS, Kind, OBJECTS, RENEW_EVERY},
+    server::Api,
+    table::Now,
+};
+pub use self::{
+    record::{Arrived, Backlog, Converged, Renewal, Seen, What},
+    scene::{BURST, RATE, RETRY_RATE, Scene},
+    story::Played,
+    table::Table,
+};
+use crate::{clock::Clock, moment::Moment};
+
+/// How often the backlog is measured.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+/// An object that has waited for longer is overdue.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The timer's granularity and a little more.
+const CATCH_UP: Duration = Duration::from_millis(20);
+
+/// Whatever kept the gate from starting.
+pub type GateError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why the demo could not be played.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// No port of loopback could be had for the API.
+    #[error("cannot listen on loopback for the embedded API server")]
+    Listen(#[source] io::Error),
+    /// The gate did not start.
+    #[error("cannot start the gate of the demo")]
+    Gate(#[source] GateError),
+    /// The table could not be shown.
+    #[error("cannot write the table")]
+    Show(#[source] io::Error),
+}
+
+/// Plays both runs and shows `table` meanwhile. `gate` starts a gate in front of the address it is given, and returns where the gate
+/// listens and something that stops it when dropped.
+///
+/// # Errors
+/// See [`DemoError`].
+pub async fn play<Gate, Starting, Handle>(scene: Scene, table: &mut Table, gate: Gate) -> Result<Played, DemoError>
+where
+    Gate: FnOnce(SocketAddr) -> Starting,
+    Starting: Future<Output = Result<(SocketAddr, Handle), GateError>>,
+{
+    let without = run(scene, table, "without the gate", async |api| Ok((api, ()))).await?;
+    let with = run(scene, table, "with the gate", async |api| gate(api).await).await?;
+    Ok(Played { scene, without, with })
+}
+
+/// One run against an API of its own.
+async fn run<Handle>(
+    scene: Scene,
+    table: &mut Table,
+    name: &str,
+    between: impl AsyncFnOnce(SocketAddr) -> Result<(SocketAddr, Handle), GateError>,
+) -> Result<Seen, DemoError> {
+    let clock = Clock::start();
+    let api = Api::new(scene, clock);
+    let mut tasks = JoinSet::new();
+    let address = api.serve(&mut tasks).await.map_err(DemoError::Listen)?;
+    let (address, stops_when_dropped) = between(address).await.map_err(DemoError::Gate)?;
+    let herd = Herd::start(address, &api, clock, &mut tasks);
+    tasks.spawn(life(Arc::clone(&api), scene, clock));
+    table.begin(name).map_err(DemoError::Show)?;
+    let mut at = clock.now();
+    while at.since_start() < scene.length {
+        let overdue = api.store().behind(at, PATIENCE).0;
+        api.record.open().backlog.push(Backlog { at, overdue });
+        if table.is_due(at) {
+            let now = herd.now(&api, scene, at);
+            table.show(&now).map_err(DemoError::Show)?;
+        }
+        clock.sleep_until(at + SAMPLE).await;
+        at = clock.now();
+    }
+    let now = herd.now(&api, scene, at);
+    table.end(&now).map_err(DemoError::Show)?;
+    tasks.shutdown().await;
+    drop(stops_when_dropped);
+    let seen = std::mem::take(&mut *api.record.open());
+    Ok(seen)
+}
+
+/// What goes on in a cluster: somebody changes objects, all the time, through no gate.
+async fn life(api: Arc<Api>, scene: Scene, clock: Clock) {
+    let mut random = Random::new(scene.seed);
+    // The informers list first.
+    let mut next = clock.now() + scene.length / 40;
+    loop {
+        clock.sleep_until(next).await;
+        let (kind, item) = (random.below(KINDS.len()), random.below(OBJECTS));
+        let now = clock.now();
+        api.store().change(kind, item, now);
+        // A little lateness is made up for; a machine that was busy elsewhere must not look like a flood of changes.
+        next = (next + Duration::from_secs(1) / CHANGES_PER_SECOND).max(now.back(CATCH_UP));
+    }
+}
+
+/// All controllers with their leases.
+struct Herd {
+    controllers: Vec<Arc<Controller>>,
+    unanswered: Arc<AtomicUsize>,
+}
+
+// === impl Herd ===
+
+impl Herd {
+    fn start(server: SocketAddr, api: &Arc<Api>, clock: Clock, tasks: &mut JoinSet<()>) -> Self {
+        let unanswered = Arc::new(AtomicUsize::new(0));
+        let mut controllers = Vec::new();
+        let mut offset = Duration::ZERO;
+        for (kind, Kind { resource, .. }) in KINDS.iter().enumerate() {
+            let agent = format!("{resource}-controller").into();
+            let client = Client { server, agent, clock, unanswered: Arc::clone(&unanswered) };
+            tasks.spawn(lease::keep(client.clone(), Arc::clone(api), offset));
+            offset += RENEW_EVERY / 4;
+            controllers.push(Controller::start(kind, client, tasks));
+        }
+        Self { controllers, unanswered }
+    }
+
+    /// Everything the table shows.
+    fn now(&self, api: &Api, scene: Scene, at: Moment) -> Now {
+        let (waiting, backing_off) =
+            self.controllers.iter().map(|it| it.queue.waiting()).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        let (overdue, _) = api.store().behind(at, PATIENCE);
+        let seen = api.record.open();
+        let second = at.back(Duration::from_secs(1));
+        let (calls, errors) = seen.calls(second, at);
+        let recently = at.back(table::RECENTLY);
+        let quantile = |q| seen.convergence(q, recently, Moment::MAX, |_| true);
+        Now {
+            at,
+            length: scene.length,
+            trouble: scene.is_trouble(at),
+            calls,
+            errors,
+            unanswered: self.unanswered.load(Ordering::Relaxed),
+            waiting,
+            backing_off,
+            overdue,
+            median: quantile(0.5),
+            slowest: quantile(0.99),
+            late: seen.late_renewals(),
+            renewals: seen.renewals.len(),
+        }
+    }
+}

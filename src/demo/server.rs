@@ -1,0 +1,272 @@
+//! The embedded API server: HTTP/1.1 on loopback, with list, watch, get, patch, status updates and leases, a capacity, and an admission
+//! webhook that goes down for a while.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
+use http_body_util::{BodyExt as _, Either, Full, Limited};
+use hyper::{
+    body::{Body, Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::JoinSet,
+};
+
+use super::{
+    capacity::Capacity,
+    record::{Arrived, Record, What},
+    scene::{CAPACITY, GROUP, KINDS, SERVICE_TIME, Scene},
+    store::{Denied, Store, object_number},
+};
+use crate::{clock::Clock, moment::Moment};
+
+/// The API, shared by its connections and by those who watch it from inside.
+#[derive(Debug)]
+pub(super) struct Api {
+    scene: Scene,
+    clock: Clock,
+    store: Mutex<Store>,
+    capacity: Mutex<Capacity>,
+    pub(super) record: Record,
+}
+
+/// What a request is for.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    Collection { kind: usize, watch: Option<u64> },
+    Object { kind: usize, item: usize, status: bool },
+    Lease { name: Option<String> },
+    Unknown,
+}
+
+/// A body that comes at once, or as a stream of changes.
+type Answer = Response<Either<Full<Bytes>, Changes>>;
+
+/// The body of a watch.
+#[derive(Debug)]
+struct Changes(mpsc::UnboundedReceiver<Bytes>);
+
+// === impl Api ===
+
+impl Api {
+    /// An API whose run begins when `clock` began.
+    pub(super) fn new(scene: Scene, clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            scene,
+            clock,
+            store: Mutex::new(Store::new()),
+            capacity: Mutex::new(Capacity::new(CAPACITY)),
+            record: Record::default(),
+        })
+    }
+
+    /// The objects.
+    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens on a free port of loopback; serves until the set is dropped.
+    ///
+    /// # Errors
+    /// No port could be had.
+    pub(super) async fn serve(self: &Arc<Self>, tasks: &mut JoinSet<()>) -> io::Result<SocketAddr> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let api = Arc::clone(self);
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                // A connection that could not be accepted is the client's to try again.
+                if let Ok((stream, _)) = listener.accept().await {
+                    connections.spawn(Arc::clone(&api).connection(stream));
+                }
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Ok(address)
+    }
+
+    async fn connection(self: Arc<Self>, stream: TcpStream) {
+        let service = service_fn(move |request| {
+            let api = Arc::clone(&self);
+            async move { Ok::<_, Infallible>(api.answer(request).await) }
+        });
+        // Without it every small answer waits for a delayed acknowledgement; a connection without it still works.
+        drop(stream.set_nodelay(true));
+        // An error here is a client that went away.
+        drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let at = self.clock.now();
+        let target = Target::of(request.uri());
+        let what = match target {
+            Target::Lease { .. } => What::Lease,
+            Target::Collection { watch: Some(_), .. } => What::Watch,
+            Target::Collection { .. } | Target::Object { .. } | Target::Unknown => What::Call,
+        };
+        let served = self.capacity.lock().unwrap_or_else(PoisonError::into_inner).serves(at);
+        let answer = if served {
+            self.serve_call(request, target).await
+        } else {
+            failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "etcdserver: too many requests")
+        };
+        let status = answer.status().as_u16();
+        self.record.open().arrived.push(Arrived { at, what, status });
+        answer
+    }
+
+    async fn serve_call(&self, request: Request<Incoming>, target: Target) -> Answer {
+        let method = request.method().clone();
+        let body = Limited::new(request.into_body(), 64 * 1024).collect().await;
+        let Ok(body) = body.map(http_body_util::Collected::to_bytes) else {
+            return failure(StatusCode::BAD_REQUEST, "BadRequest", "the body did not arrive");
+        };
+        let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        if let Target::Collection { kind, watch: Some(version) } = target {
+            let changes = Changes(self.store().watch(kind, version));
+            return Response::new(Either::Right(changes));
+        }
+        self.clock.sleep(SERVICE_TIME).await;
+        let now = self.clock.now();
+        if let Target::Object { kind, status: false, .. } = target
+            && method == Method::PATCH
+            && KINDS[kind].guarded
+            && self.scene.is_trouble(now)
+        {
+            let text = "failed calling webhook \"guard.demo.example.com\": connection refused";
+            return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", text);
+        }
+        match self.perform(&method, target, &body, now) {
+            Ok(value) => Response::new(Either::Left(Full::new(Bytes::from(value.to_string())))),
+            Err(Denied::Conflict) => failure(StatusCode::CONFLICT, "Conflict", "the object has been modified"),
+            Err(Denied::Invalid) => failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", "a field is missing"),
+            Err(Denied::NotFound) => failure(StatusCode::NOT_FOUND, "NotFound", "not found"),
+        }
+    }
+
+    fn perform(&self, method: &Method, target: Target, body: &Value, now: Moment) -> Result<Value, Denied> {
+        let mut store = self.store();
+        match (method, target) {
+            (&Method::GET, Target::Collection { kind, .. }) => Ok(store.list(kind)),
+            (&Method::GET, Target::Object { kind, item, .. }) => store.get(kind, item),
+            (&Method::PATCH, Target::Object { kind, item, status: false }) => store.apply(kind, item, body),
+            (&Method::PUT, Target::Object { kind, item, status: true }) => {
+                let (value, converged) = store.report(kind, item, body, now)?;
+                self.record.open().converged.extend(converged);
+                Ok(value)
+            }
+            (&Method::GET, Target::Lease { name: Some(name) }) => store.lease(&name),
+            (&Method::PUT, Target::Lease { name: Some(name) }) => store.renew(&name, body),
+            (&Method::POST, Target::Lease { name: None }) => {
+                let name = body["metadata"]["name"].as_str().ok_or(Denied::Invalid)?;
+                store.renew(name, body)
+            }
+            _ => Err(Denied::NotFound),
+        }
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    fn of(uri: &Uri) -> Self {
+        let parts: Vec<&str> = uri.path().split('/').skip(1).collect();
+        match parts.as_slice() {
+            ["apis", "coordination.k8s.io", "v1", "namespaces", _, "leases"] => Self::Lease { name: None },
+            ["apis", "coordination.k8s.io", "v1", "namespaces", _, "leases", name] => {
+                Self::Lease { name: Some((*name).to_owned()) }
+            }
+            ["apis", group, "v1", "namespaces", _, resource, rest @ ..] if *group == GROUP => {
+                let kind = KINDS.iter().position(|kind| kind.resource == *resource);
+                kind.map_or(Self::Unknown, |kind| Self::below(kind, rest, uri.query().unwrap_or("")))
+            }
+            _ => Self::Unknown,
+        }
+    }
+
+    fn below(kind: usize, rest: &[&str], query: &str) -> Self {
+        let object = |name: &str, status| object_number(name).map(|item| Self::Object { kind, item, status });
+        match rest {
+            [] => {
+                let parameter = |name: &str| {
+                    query
+                        .split('&')
+                        .find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name).map(|pair| pair.1))
+                };
+                let from = parameter("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
+                let watch = parameter("watch").is_some_and(|value| value != "0" && value != "false").then_some(from);
+                Self::Collection { kind, watch }
+            }
+            [name] => object(name, false).unwrap_or(Self::Unknown),
+            [name, "status"] => object(name, true).unwrap_or(Self::Unknown),
+            _ => Self::Unknown,
+        }
+    }
+}
+
+// === impl Changes ===
+
+impl Body for Changes {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))))
+    }
+}
+
+/// A `metav1.Status`, as kube-apiserver says no.
+fn failure(status: StatusCode, reason: &str, message: &str) -> Answer {
+    let body = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "reason": reason, "message": message, "code": status.as_u16(),
+    });
+    let mut answer = Response::new(Either::Left(Full::new(Bytes::from(body.to_string()))));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_as_kubernetes_writes_them() {
+        let of = |path: &'static str| Target::of(&Uri::from_static(path));
+        let base = "/apis/demo.example.com/v1/namespaces/demo";
+        assert_eq!(
+            of("/apis/demo.example.com/v1/namespaces/demo/buckets"),
+            Target::Collection { kind: 0, watch: None }
+        );
+        assert_eq!(
+            of("/apis/demo.example.com/v1/namespaces/demo/queues?watch=1&resourceVersion=7"),
+            Target::Collection { kind: 3, watch: Some(7) }
+        );
+        assert_eq!(
+            Target::of(&format!("{base}/buckets/bucket-4/status").parse().expect("a path")),
+            Target::Object { kind: 0, item: 4, status: true }
+        );
+        assert_eq!(
+            of("/apis/coordination.k8s.io/v1/namespaces/demo/leases/a"),
+            Target::Lease { name: Some("a".to_owned()) }
+        );
+        assert_eq!(of("/apis/demo.example.com/v1/namespaces/demo/buckets/bucket-4000"), Target::Unknown);
+        assert_eq!(of("/"), Target::Unknown);
+    }
+}

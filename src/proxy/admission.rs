@@ -1,0 +1,196 @@
+//! Admission: reads the call, waits for its turn, and lets it go with a permit and a stream; or says why not.
+//!
+//! Everything a call can wait for is waited for here, so that no wait is billed to the upstream. Dropping the future at any await leaves
+//! the queue or gives the permit back: a caller who hangs up costs nothing (P6).
+
+mod intake;
+mod naming;
+
+use std::{
+    future::poll_fn,
+    hash::RandomState,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{Response, request::Parts};
+use hyper::body::Incoming;
+use tower::{Layer, Service};
+
+use self::intake::Intake;
+pub(crate) use self::naming::body_key;
+use super::{
+    body::Body,
+    driver::{Driver, Entry, HeldPermit, Place, Turn},
+    failure::{Failed, Failure},
+    forward::{Departure, Forward, Outcomes},
+    observe::{Account, Visit},
+};
+use crate::{
+    api::Key,
+    classify::{Classified, Rules},
+    limit::{Arrival, Flow},
+    upstream::{Lease, Upstream},
+};
+
+/// What admission needs to know of its gate.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) hasher: RandomState,
+    pub(crate) driver: Driver,
+    pub(crate) upstream: Upstream,
+    pub(crate) outcomes: Outcomes,
+}
+
+/// Lets calls through in their turn.
+#[derive(Clone, Debug)]
+pub(crate) struct AdmissionLayer {
+    pub(crate) door: Arc<Door>,
+}
+
+/// Forwarding, once it is the call's turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Admission {
+    inner: Forward,
+    door: Arc<Door>,
+}
+
+impl Layer<Forward> for AdmissionLayer {
+    type Service = Admission;
+
+    fn layer(&self, inner: Forward) -> Admission {
+        Admission { inner, door: Arc::clone(&self.door) }
+    }
+}
+
+impl Service<Visit<Incoming>> for Admission {
+    type Response = (Response<Body>, Account);
+    type Error = Box<Failed>;
+    /// The one box of a request.
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(())) // one waits in the future, where hanging up is noticed
+    }
+
+    fn call(&mut self, visit: Visit<Incoming>) -> Self::Future {
+        let door = Arc::clone(&self.door);
+        let inner = self.inner;
+        Box::pin(async move {
+            let departure = door.let_through(visit).await?;
+            inner.send(departure).await
+        })
+    }
+}
+
+// === impl Door ===
+
+impl Door {
+    /// Returns when the call may leave, with all that it leaves with.
+    async fn let_through(self: Arc<Self>, visit: Visit<Incoming>) -> Result<Departure, Box<Failed>> {
+        let Visit { request, mut account } = visit;
+        let (parts, body) = request.into_parts();
+        let call = self.rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+        account.classified(&call);
+        let mut intake = Intake::new(body);
+        match self.admit(&parts, &call, &mut intake, &mut account).await {
+            Ok((permit, lease)) => {
+                Ok(Departure::new(&self, parts, call, intake.into_outgoing(), permit, lease, account))
+            }
+            Err(failure) => {
+                account.could_not(&failure, &call);
+                Err(Box::new(Failed { failure, account, verb: call.call.verb(), method: parts.method }))
+            }
+        }
+    }
+
+    /// Waits for a permit, and the stream to use it on.
+    async fn admit(
+        &self,
+        parts: &Parts,
+        call: &Classified,
+        intake: &mut Intake,
+        account: &mut Account,
+    ) -> Result<(HeldPermit, Lease), Failure> {
+        self.upstream.injector().check(&parts.headers).map_err(Failure::Forbidden)?;
+        let key = match call.key.known() {
+            Some(key) => Some(key),
+            None => self.key_in_body(parts, call, intake).await,
+        };
+        if let Some(key) = key {
+            account.keyed(key);
+        }
+        if !call.exempt
+            && let Some(why) = self.upstream.down(call.group)
+        {
+            return Err(Failure::Unconnected(Some(why)));
+        }
+        self.embark(self.arrive(parts, call, key), call, intake).await
+    }
+
+    /// Asks the limiter.
+    fn arrive(&self, parts: &Parts, call: &Classified, key: Option<Key>) -> Entry {
+        let flow_name = call.flow_name(&parts.headers);
+        self.driver.arrive(&Arrival {
+            class: call.class,
+            flow: Flow { id: call.flow, name: &flow_name },
+            key,
+            credential: call.credential,
+            group: call.group,
+            long_running: call.call.is_long_running(),
+            patient: call.patient,
+            timeout: call.call.timeout(),
+        })
+    }
+
+    /// From the door's answer to a permit with a stream.
+    async fn embark(
+        &self,
+        entered: Entry,
+        call: &Classified,
+        intake: &mut Intake,
+    ) -> Result<(HeldPermit, Lease), Failure> {
+        let mut permit = match entered {
+            Entry::Go(permit) => permit,
+            Entry::Wait(place) => self.wait(place, call, intake).await?,
+            Entry::Refused(refusal) => return Err(Failure::Refused(refusal)),
+        };
+        if call.exempt {
+            let lease = self.upstream.checkout_exempt(call.group).await;
+            return lease.map(|lease| (permit, lease)).map_err(|why| Failure::Unconnected(Some(why)));
+        }
+        loop {
+            if let Some(lease) = self.upstream.checkout(call.group) {
+                return Ok((permit, lease));
+            }
+            // The connection went between the grant and now: first in line for the next.
+            permit = self.wait(permit.requeue(), call, intake).await?;
+        }
+    }
+
+    /// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from noticing that the client leaves.
+    async fn wait(&self, mut place: Place, call: &Classified, intake: &mut Intake) -> Result<HeldPermit, Failure> {
+        place.hold_bytes(intake.len()).map_err(Failure::Refused)?;
+        poll_fn(|cx| {
+            if let Poll::Ready(turn) = place.poll_turn(cx) {
+                return Poll::Ready(match turn {
+                    Turn::Go(permit) => Ok(permit),
+                    Turn::Refused(refusal) => Err(Failure::Refused(refusal)),
+                    Turn::Unconnected => Err(Failure::Unconnected(self.upstream.down(call.group))),
+                });
+            }
+            while let Poll::Ready(read) = intake.poll_more(cx) {
+                let held = read
+                    .map_err(|_| Failure::Client)
+                    .and_then(|bytes| place.hold_bytes(bytes).map_err(Failure::Refused));
+                if let Err(failure) = held {
+                    return Poll::Ready(Err(failure));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}

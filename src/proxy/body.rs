@@ -1,0 +1,83 @@
+//! The response body that the client gets: the gate's own answer, or the upstream's as it flows.
+//!
+//! An enum and not a box: frames pass through without a call through a table of their own. What the call still holds (its slot, its place
+//! in the in-flight gauge) rides in the body and goes back when the body ends, breaks or is dropped.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::Full;
+use pin_project_lite::pin_project;
+
+use super::{driver::HeldSlot, observe::InFlight};
+use crate::upstream::{Streaming, StreamingError};
+
+pin_project! {
+    /// A response body.
+    #[derive(Debug)]
+    #[project = BodyProjected]
+    pub(crate) enum Body {
+        /// The gate's own answer.
+        Own { #[pin] body: Full<Bytes> },
+        /// The upstream's.
+        Upstream { #[pin] body: Streaming, held: Held },
+    }
+}
+
+/// What a call holds until its response body has ended: only ever dropped.
+type Held = (Option<HeldSlot>, Option<InFlight>);
+
+// === impl Body ===
+
+impl Body {
+    pub(crate) fn own(text: impl Into<Bytes>) -> Self {
+        Self::Own { body: Full::new(text.into()) }
+    }
+
+    pub(crate) fn upstream(body: Streaming, slot: HeldSlot) -> Self {
+        Self::Upstream { body, held: (Some(slot), None) }
+    }
+
+    /// Has the call count as in flight until this body has ended.
+    pub(crate) fn hold(&mut self, in_flight: Option<InFlight>) {
+        if let Self::Upstream { held, .. } = self {
+            held.1 = in_flight;
+        }
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = StreamingError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamingError>>> {
+        match self.project() {
+            BodyProjected::Own { body } => body.poll_frame(cx).map_err(|never| match never {}),
+            BodyProjected::Upstream { body, held } => {
+                let polled = body.poll_frame(cx);
+                if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+                    *held = (None, None); // hyper may keep an ended body until the connection's next request
+                }
+                polled
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own { body } => body.is_end_stream(),
+            Self::Upstream { body, .. } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own { body } => body.size_hint(),
+            Self::Upstream { body, .. } => body.size_hint(),
+        }
+    }
+}

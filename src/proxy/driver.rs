@@ -1,0 +1,329 @@
+//! The driver: the limiter at work in real time.
+//!
+//! One std mutex around the limiter; every operation drains the limiter's events under that lock and wakes whoever they name after
+//! unlocking. A task sleeps until the limiter's next wakeup. Nothing is awaited under the lock, and nothing of the pool is called under
+//! it. What the limiter is owed (an outcome, a slot, a permit back) is in guards, so that a caller who leaves at any await owes nothing.
+
+mod held;
+mod tell;
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll, Waker},
+};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use self::tell::Teller;
+pub(crate) use self::{
+    held::{HeldPermit, HeldSlot, OwedReceipt},
+    tell::Wants,
+};
+use crate::{
+    api::{Answer, Group, Key},
+    clock::Clock,
+    limit::{Arrival, Claim, Keys, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict},
+    moment::Moment,
+    upstream::Rooms,
+};
+
+/// The limiter of one gate, shared by its calls. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    keys: Arc<Keys>,
+    clock: Clock,
+    /// The limiter wants to be advanced sooner than the ticker sleeps.
+    sooner: Notify,
+    teller: Teller,
+}
+
+struct State {
+    limiter: Limiter,
+    /// Who to wake when a ticket's answer may have changed.
+    wakers: HashMap<Ticket, Waker>,
+    /// Until when the ticker sleeps.
+    alarm: Moment,
+}
+
+/// What the door says to a call.
+pub(crate) enum Entry {
+    /// It may go.
+    Go(HeldPermit),
+    /// It has a place in a queue.
+    Wait(Place),
+    /// It may not.
+    Refused(Refusal),
+}
+
+/// How a wait ended.
+pub(crate) enum Turn {
+    /// It is its turn.
+    Go(HeldPermit),
+    /// It may not.
+    Refused(Refusal),
+    /// No connection could be had.
+    Unconnected,
+}
+
+/// A place among those who wait; dropping it leaves.
+#[derive(Debug)]
+pub(crate) struct Place {
+    driver: Driver,
+    ticket: Option<Ticket>,
+}
+
+/// The driver as the pool knows it: without keeping it alive, or the two would keep each other.
+struct PoolSide(Weak<Shared>);
+
+// === impl Driver ===
+
+impl Driver {
+    pub(crate) fn new(limiter: Limiter, clock: Clock) -> Self {
+        let keys = Arc::clone(limiter.keys());
+        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO };
+        let shared = Shared { state: Mutex::new(state), keys, clock, sooner: Notify::new(), teller: Teller::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// What the pool tells this driver through.
+    pub(crate) fn rooms(&self) -> Arc<dyn Rooms> {
+        Arc::new(PoolSide(Arc::downgrade(&self.shared)))
+    }
+
+    /// Whom this driver tells how many calls wait for room. Once.
+    pub(crate) fn connect(&self, pool: Arc<dyn Wants>) {
+        self.shared.teller.connect(pool);
+    }
+
+    /// The failing keys, without the lock.
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.shared.keys
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.shared.clock
+    }
+
+    /// A call is at the door.
+    pub(crate) fn arrive(&self, arrival: &Arrival<'_>) -> Entry {
+        let (verdict, now) = self.operate(|state, now| (state.limiter.arrive(arrival, now), now));
+        match verdict {
+            Verdict::Admit(permit) => Entry::Go(HeldPermit::new(self.clone(), permit, now)),
+            Verdict::Wait(ticket) => Entry::Wait(Place { driver: self.clone(), ticket: Some(ticket) }),
+            Verdict::Refuse(refusal) => Entry::Refused(refusal),
+        }
+    }
+
+    /// Advances the limiter whenever it is due, until `stop`.
+    pub(crate) async fn tick(self, stop: CancellationToken) {
+        loop {
+            let until = self.set_alarm();
+            tokio::select! {
+                () = self.shared.clock.sleep_until(until) => self.operate(|state, now| state.limiter.advance(now)),
+                () = self.shared.sooner.notified() => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Reads the limiter under the lock, for gauges.
+    pub(crate) fn look<T>(&self, at: impl FnOnce(&Limiter, Moment) -> T) -> T {
+        let state = self.lock();
+        at(&state.limiter, self.shared.clock.now())
+    }
+
+    /// Wakers that are kept.
+    #[cfg(test)]
+    pub(crate) fn remembered(&self) -> usize {
+        self.lock().wakers.len()
+    }
+
+    /// Tells the limiter what a call came to; says whether its key began to fail or recovered.
+    fn finish(&self, receipt: Receipt, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
+        let receipt = match key {
+            Some(_) => receipt,
+            None => match self.shared.keys.settle(receipt, answer) {
+                Ok(()) => return,
+                Err(receipt) => receipt,
+            },
+        };
+        let began = RefCell::new(None);
+        let note = || {
+            let name = name();
+            began.replace(Some(name.clone()));
+            name
+        };
+        let (before, after) = self.operate(|state, now| {
+            let before = self.shared.keys.len();
+            state.limiter.finish(receipt, answer, key, &note, now);
+            (before, self.shared.keys.len())
+        });
+        if let Some(key) = began.into_inner() {
+            tracing::info!(key, status = answer.status, "a key backs off");
+        } else if after < before {
+            tracing::info!(key = name(), "a key has recovered");
+        }
+    }
+
+    fn release(&self, slot: Slot) {
+        self.operate(|state, now| state.limiter.release(slot, now));
+    }
+
+    fn retract(&self, permit: Permit) {
+        self.operate(|state, now| state.limiter.retract(permit, now));
+    }
+
+    fn requeue(&self, permit: Permit) -> Place {
+        let ticket = self.operate(|state, now| state.limiter.requeue(permit, now));
+        Place { driver: self.clone(), ticket: Some(ticket) }
+    }
+
+    fn set_alarm(&self) -> Moment {
+        let mut state = self.lock();
+        state.alarm = state.limiter.next_wakeup().unwrap_or(Moment::MAX);
+        state.alarm
+    }
+
+    /// Does something to the limiter, and everything that has to follow.
+    fn operate<T>(&self, operation: impl FnOnce(&mut State, Moment) -> T) -> T {
+        let (result, woken, sooner, wanted) = {
+            let mut state = self.lock();
+            let now = self.shared.clock.now();
+            let result = operation(&mut state, now);
+            (result, state.drain(), state.is_sooner(), self.shared.teller.has_news(&state.limiter))
+        };
+        woken.into_iter().for_each(Waker::wake);
+        if sooner {
+            self.shared.sooner.notify_one();
+        }
+        if wanted {
+            self.shared.teller.tell(|look| look(&self.lock().limiter));
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock is a bug of the limiter; going on with what it left is better than refusing every call from then on.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Driver")
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Takes the wakers of those whose answer may have changed. No allocation when there are none.
+    fn drain(&mut self) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        while let Some(ticket) = self.limiter.next_event() {
+            woken.extend(self.wakers.remove(&ticket));
+        }
+        woken
+    }
+
+    /// Whether the ticker must be told that it is due sooner.
+    fn is_sooner(&mut self) -> bool {
+        let next = self.limiter.next_wakeup().unwrap_or(Moment::MAX);
+        let sooner = next < self.alarm;
+        self.alarm = self.alarm.min(next);
+        sooner
+    }
+
+    fn remember(&mut self, ticket: Ticket, waker: &Waker) {
+        let kept = self.wakers.entry(ticket).or_insert_with(|| waker.clone());
+        kept.clone_from(waker);
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Ready when the wait is over; woken whenever that may have changed.
+    pub(crate) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<Turn> {
+        let Some(ticket) = self.ticket else {
+            return Poll::Pending; // the wait is over and was told
+        };
+        let (claim, now) = self.driver.operate(|state, now| {
+            let claim = state.limiter.claim(ticket, now);
+            match claim {
+                Claim::Waiting => state.remember(ticket, cx.waker()),
+                Claim::Permit(_) | Claim::Refused(_) | Claim::Unconnected => drop(state.wakers.remove(&ticket)),
+            }
+            (claim, now)
+        });
+        let turn = match claim {
+            Claim::Waiting => return Poll::Pending,
+            Claim::Permit(permit) => Turn::Go(HeldPermit::new(self.driver.clone(), permit, now)),
+            Claim::Refused(refusal) => Turn::Refused(refusal),
+            Claim::Unconnected => Turn::Unconnected,
+        };
+        self.ticket = None;
+        Poll::Ready(turn)
+    }
+
+    /// `bytes` more of the call's body are held.
+    ///
+    /// # Errors
+    /// There is no room for them; the place is lost.
+    pub(crate) fn hold_bytes(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let Some(ticket) = self.ticket else {
+            return Ok(());
+        };
+        let held = self.driver.operate(|state, now| {
+            let held = state.limiter.hold_bytes(ticket, bytes, now);
+            if held.is_err() {
+                state.wakers.remove(&ticket);
+            }
+            held
+        });
+        if held.is_err() {
+            self.ticket = None;
+        }
+        held
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.driver.operate(|state, now| {
+                state.wakers.remove(&ticket);
+                state.limiter.leave(ticket, now);
+            });
+        }
+    }
+}
+
+// === impl PoolSide ===
+
+impl PoolSide {
+    fn operate(&self, operation: impl FnOnce(&mut Limiter, Moment)) {
+        if let Some(shared) = self.0.upgrade() {
+            Driver { shared }.operate(|state, now| operation(&mut state.limiter, now));
+        }
+    }
+}
+
+impl Rooms for PoolSide {
+    fn add_room(&self, group: Group, change: i64) {
+        self.operate(|limiter, now| limiter.add_room(group, change, now));
+    }
+
+    fn unreachable(&self, group: Group) {
+        self.operate(|limiter, now| limiter.fail_group(group, now));
+    }
+}

@@ -1,0 +1,112 @@
+//! What a call owes the limiter, given back whatever becomes of the call.
+//!
+//! The limiter does nothing on Drop, because Drop has no `now`; these guards do, with the driver's clock.
+
+use std::time::Duration;
+
+use super::{Driver, Place};
+use crate::{
+    api::{Answer, Key, Outcome},
+    limit::{Admitted, Permit, Reason, Receipt, Slot},
+    moment::Moment,
+};
+
+/// A permit, until the call is sent with it. Dropped: the call was not sent, and everything goes back.
+#[derive(Debug)]
+pub(crate) struct HeldPermit {
+    driver: Driver,
+    /// Taken by whatever consumes the guard.
+    permit: Option<Permit>,
+    claimed: Moment,
+}
+
+/// A receipt, owed one outcome. Dropped: nothing was learned.
+#[derive(Debug)]
+pub(crate) struct OwedReceipt {
+    driver: Driver,
+    receipt: Option<Receipt>,
+}
+
+/// A slot, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct HeldSlot {
+    driver: Driver,
+    slot: Option<Slot>,
+}
+
+// === impl HeldPermit ===
+
+impl HeldPermit {
+    pub(super) fn new(driver: Driver, permit: Permit, claimed: Moment) -> Self {
+        Self { driver, permit: Some(permit), claimed }
+    }
+
+    /// When it was claimed: the moment that a bucket's bound counts (P1).
+    pub(crate) fn claimed(&self) -> Moment {
+        self.claimed
+    }
+
+    /// No connection was found after all: the call waits again, at the head of its queue.
+    pub(crate) fn requeue(mut self) -> Place {
+        let permit = self.permit.take().expect(ONCE);
+        self.driver.requeue(permit)
+    }
+
+    /// Sends the call on its way.
+    pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
+        let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
+        let owed = OwedReceipt { driver: self.driver.clone(), receipt: Some(receipt) };
+        (admitted, owed, HeldSlot { driver: self.driver.clone(), slot: Some(slot) })
+    }
+}
+
+impl Drop for HeldPermit {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            self.driver.retract(permit);
+        }
+    }
+}
+
+// === impl OwedReceipt ===
+
+impl OwedReceipt {
+    /// How long the call waited, and for what above all.
+    pub(crate) fn waited(&self) -> Option<(Reason, Duration)> {
+        self.receipt.as_ref().and_then(|receipt| receipt.waited)
+    }
+
+    /// What the call's failure will be remembered for, as far as it was known when it left.
+    pub(crate) fn key(&self) -> Option<Key> {
+        self.receipt.as_ref().and_then(|receipt| receipt.key)
+    }
+
+    /// The outcome. `key` is given where it was not known before; `name` names it should it begin to fail.
+    pub(crate) fn settle(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
+        if let Some(receipt) = self.receipt.take() {
+            self.driver.finish(receipt, answer, key, name);
+        }
+    }
+}
+
+impl Drop for OwedReceipt {
+    fn drop(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            let nothing = Answer { outcome: Outcome::Abandoned, status: None, object_gone: false };
+            self.driver.finish(receipt, nothing, None, &String::new);
+        }
+    }
+}
+
+// === impl HeldSlot ===
+
+impl Drop for HeldSlot {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.driver.release(slot);
+        }
+    }
+}
+
+/// Both consumers take the guard by value.
+const ONCE: &str = "a permit is in its guard until the guard is consumed";

@@ -1,0 +1,80 @@
+//! Tells the pool how many calls wait for room, in order.
+//!
+//! The numbers are levels, so the last one told must be the last one true. Whoever finds news tells it outside the limiter's lock; while
+//! somebody is telling, others leave it to them, and they look again before they stop. So no stale zero can hide a call that waits.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::{api::Group, limit::Limiter, upstream::Upstream};
+
+/// Who wants to know how many calls wait for room: the pool.
+pub(crate) trait Wants: Send + Sync {
+    /// `calls` calls of `group` wait for room and nothing else.
+    fn want(&self, group: Group, calls: usize);
+}
+
+/// What the pool was told.
+#[derive(Default)]
+pub(super) struct Teller {
+    pool: OnceLock<Arc<dyn Wants>>,
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    levels: [usize; 3],
+    telling: bool,
+}
+
+const GROUPS: [Group; 3] = [Group::Leases, Group::Short, Group::LongRunning];
+
+// === impl Teller ===
+
+impl Teller {
+    pub(super) fn connect(&self, pool: Arc<dyn Wants>) {
+        let first = self.pool.set(pool).is_ok();
+        debug_assert!(first, "a driver has one pool");
+    }
+
+    /// Whether the pool knows less than it should. Under the limiter's lock.
+    pub(super) fn has_news(&self, limiter: &Limiter) -> bool {
+        self.lock().levels != levels(limiter)
+    }
+
+    /// Tells the pool until it knows everything. Without any lock held; `look` takes the limiter's.
+    pub(super) fn tell(&self, look: impl Fn(&dyn Fn(&Limiter) -> Option<[usize; 3]>) -> Option<[usize; 3]>) {
+        let Some(pool) = self.pool.get() else {
+            return;
+        };
+        let begin = |limiter: &Limiter| {
+            let mut told = self.lock();
+            let now = levels(limiter);
+            if told.telling || told.levels == now {
+                return None;
+            }
+            told.telling = true;
+            Some(std::mem::replace(&mut told.levels, now))
+        };
+        while let Some(before) = look(&begin) {
+            let now = self.lock().levels;
+            for (place, group) in GROUPS.into_iter().enumerate().filter(|(place, _)| before[*place] != now[*place]) {
+                pool.want(group, now[place]);
+            }
+            self.lock().telling = false;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wants for Upstream {
+    fn want(&self, group: Group, calls: usize) {
+        Self::want(self, group, calls);
+    }
+}
+
+fn levels(limiter: &Limiter) -> [usize; 3] {
+    GROUPS.map(|group| limiter.wants_room(group))
+}

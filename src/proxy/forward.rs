@@ -1,0 +1,190 @@
+//! Sends an admitted call and learns what came of it.
+//!
+//! The innermost layer: takes a [`Departure`], which only admission makes. The outcome is told at the response head; the slot rides on in
+//! the body. A caller who leaves before the head is an outcome too.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+
+use super::{
+    admission::{Door, body_key},
+    body::Body,
+    driver::{HeldPermit, HeldSlot, OwedReceipt},
+    failure::{Failed, Failure},
+    observe::Account,
+};
+use crate::{
+    api::{Answer, Failures, Key, Outcome, Throttling, outcome},
+    classify::Classified,
+    limit::{Admitted, ClassId},
+    moment::Moment,
+    telemetry::meters::FailureKind,
+    upstream::{Kept, Lease, Outgoing, SendError, Streaming},
+};
+
+/// How a gate reads responses.
+#[derive(Debug)]
+pub(crate) struct Outcomes {
+    /// By class.
+    pub(crate) failures: Vec<Failures>,
+    pub(crate) throttling: Throttling,
+}
+
+/// A call that may leave, and all it leaves with.
+#[derive(Debug)]
+pub(crate) struct Departure {
+    lease: Lease,
+    request: Admitted<Request<Outgoing>>,
+    sent: Sent,
+    slot: HeldSlot,
+    account: Account,
+    method: Method,
+}
+
+/// A call that was sent and is owed an outcome. Dropped: the caller left.
+struct Sent {
+    door: Arc<Door>,
+    /// Taken when the outcome is told.
+    owed: Option<OwedReceipt>,
+    call: Classified,
+    /// Kept only where the key is in the body.
+    kept: Option<Kept>,
+    at: Moment,
+}
+
+/// Sends what was admitted. No tower service: its future cannot be named, and would cost a second box beside admission's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forward;
+
+impl Forward {
+    /// Sends the call; an answer, or why there is none.
+    pub(crate) async fn send(self, departure: Departure) -> Result<(Response<Body>, Account), Box<Failed>> {
+        departure.send().await
+    }
+}
+
+// === impl Departure ===
+
+impl Departure {
+    pub(crate) fn new(
+        door: &Arc<Door>,
+        parts: Parts,
+        call: Classified,
+        body: Outgoing,
+        permit: HeldPermit,
+        lease: Lease,
+        mut account: Account,
+    ) -> Self {
+        let at = permit.claimed();
+        let method = parts.method.clone();
+        let kept = call.key.needs_body().then(|| body.kept());
+        let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
+        account.left(at, owed.waited(), &method);
+        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at };
+        Self { lease, request, sent, slot, account, method }
+    }
+
+    async fn send(self) -> Result<(Response<Body>, Account), Box<Failed>> {
+        let Self { lease, request, sent, slot, mut account, method } = self;
+        let verb = sent.call.call.verb();
+        let result = sent.door.upstream.send(lease, request).await;
+        let failure = match result {
+            Ok(response) => {
+                account.answered(sent.door.driver.clock().now());
+                sent.answered(response.status(), response.headers());
+                return Ok((response.map(|body: Streaming| Body::upstream(body, slot)), account));
+            }
+            Err(error) => sent.failed(&error, &account),
+        };
+        Err(Box::new(Failed { failure, account, verb, method }))
+    }
+}
+
+// === impl Sent ===
+
+impl Sent {
+    /// The response head came.
+    fn answered(mut self, status: StatusCode, headers: &HeaderMap) {
+        let answer = outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
+        self.settle(answer);
+    }
+
+    /// There is no response head; what to tell the client.
+    fn failed(mut self, error: &SendError, account: &Account) -> Failure {
+        tracing::debug!(call = ?self.call.call, %error, "a call got no answer");
+        match error {
+            SendError::Unsent { .. } => {
+                account.failed(FailureKind::Unconnected);
+                self.settle(NOTHING);
+                Failure::Unconnected(None)
+            }
+            SendError::Client { .. } => {
+                self.settle(NOTHING);
+                Failure::Client
+            }
+            SendError::Lost { .. } => {
+                account.failed(FailureKind::Lost);
+                self.settle(outcome::lost(self.failures(), &self.call.call));
+                Failure::Lost
+            }
+            SendError::Timeout { after } => {
+                account.failed(FailureKind::Timeout);
+                self.settle(outcome::lost(self.failures(), &self.call.call));
+                Failure::Timeout(*after)
+            }
+        }
+    }
+
+    fn settle(&mut self, answer: Answer) {
+        let Some(owed) = self.owed.take() else {
+            return;
+        };
+        let (key, start) = self.key_from_body(&owed, answer);
+        owed.settle(answer, key, &|| self.call.key_name(start.as_deref()));
+    }
+
+    /// The key that was not known when the call left, where the outcome concerns one: after a failure, and after a success while some key of
+    /// the collection fails.
+    fn key_from_body(&self, owed: &OwedReceipt, answer: Answer) -> (Option<Key>, Option<Vec<u8>>) {
+        let concerned = match answer.outcome {
+            Outcome::Failure | Outcome::Throttled { .. } => true,
+            Outcome::Success => {
+                self.call.key.collection().is_some_and(|all| self.door.driver.keys().any_failing_in(all))
+            }
+            Outcome::Abandoned | Outcome::Neutral => answer.object_gone,
+        };
+        match &self.kept {
+            Some(kept) if concerned => {
+                let (key, start) = body_key(&self.call.key, kept, &self.door.hasher);
+                (key.filter(|_| owed.key().is_none()), Some(start))
+            }
+            _ => (None, None),
+        }
+    }
+
+    fn failures(&self) -> &Failures {
+        let ClassId(class) = self.call.class;
+        self.door.outcomes.failures.get(usize::from(class)).unwrap_or(&NO_FAILURES)
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if self.owed.is_some() {
+            let upstream_for: Duration = self.door.driver.clock().now() - self.at;
+            self.settle(outcome::left(&self.call.call, upstream_for));
+        }
+    }
+}
+
+impl fmt::Debug for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sent").field("call", &self.call.call).finish_non_exhaustive()
+    }
+}
+
+/// Nothing was learned of the upstream.
+const NOTHING: Answer = Answer { outcome: Outcome::Abandoned, status: None, object_gone: false };
+/// For a class that the configuration did not describe.
+static NO_FAILURES: Failures = Failures { statuses: Vec::new(), transport: false };

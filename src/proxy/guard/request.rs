@@ -1,0 +1,241 @@
+//! The guard's request half: what hyper parsed, held against what a client of this gate can rightly send.
+//!
+//! A browser that was lured here (DNS rebinding, cross-site requests), a proxy client (CONNECT, absolute targets) and a client that has
+//! fields deleted on the way (`Connection: Authorization`) are turned away before anything is read, counted or sent.
+
+use std::{collections::HashSet, net::IpAddr};
+
+use http::{HeaderMap, Method, StatusCode, Uri, Version, header, request::Parts, uri::Authority};
+
+/// The names under which this gate may be addressed.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    names: HashSet<Box<str>>,
+}
+
+/// Why a request was turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    /// `Connection` names a field that must reach the upstream.
+    #[error("the Connection header names a field that must not be dropped on the way")]
+    Connection,
+    /// Somebody takes this for a forward proxy.
+    #[error("CONNECT is not for this gate: it is a reverse proxy")]
+    Connect,
+    /// A page of another site calls.
+    #[error("a page of another site may not call this gate")]
+    CrossSite,
+    /// Addressed by a name that is not this gate's.
+    #[error("this gate does not go by that name; add it to allowed_hosts if it should")]
+    Host,
+    /// No Host, more than one, or two that differ.
+    #[error("a request has exactly one Host")]
+    HostCount,
+    /// The target is no path.
+    #[error("the request target must be a path")]
+    Target,
+}
+
+// === impl Hosts ===
+
+impl Hosts {
+    /// The loopback names, the certificate's and the configured ones.
+    pub(crate) fn new<'a>(more: impl IntoIterator<Item = &'a str>) -> Self {
+        let names = more.into_iter().chain(["localhost"]).map(|name| name.to_ascii_lowercase().into()).collect();
+        Self { names }
+    }
+
+    /// Whether `authority` is this gate, `local` being the address that the client connected to. The port says nothing: it may be mapped.
+    fn allow(&self, authority: &Authority, local: Option<IpAddr>) -> bool {
+        let host = authority.host();
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        match bare.parse::<IpAddr>() {
+            Ok(address) => {
+                let address = address.to_canonical();
+                is_own_loopback(address)
+                    || local.is_some_and(|local| local.to_canonical() == address)
+                    || self.names.contains(bare)
+            }
+            Err(_) => self.names.contains(host.to_ascii_lowercase().as_str()),
+        }
+    }
+}
+
+// === impl Violation ===
+
+impl Violation {
+    pub(crate) const fn status(self) -> StatusCode {
+        match self {
+            Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Connection | Self::HostCount | Self::Target => StatusCode::BAD_REQUEST,
+            Self::CrossSite => StatusCode::FORBIDDEN,
+            Self::Host => StatusCode::MISDIRECTED_REQUEST,
+        }
+    }
+
+    /// Its word in metrics.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Connection => "connection",
+            Self::CrossSite => "cross_site",
+            Self::Host => "host",
+            Self::HostCount => "host_count",
+            Self::Target => "target",
+        }
+    }
+}
+
+/// Whether a request may come in.
+pub(crate) fn check(parts: &Parts, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
+    if parts.method == Method::CONNECT {
+        return Err(Violation::Connect);
+    }
+    target(&parts.method, &parts.uri)?;
+    host(parts, hosts, local)?;
+    site(&parts.headers, hosts, local)?;
+    if connection_tokens(&parts.headers).any(is_protected) {
+        return Err(Violation::Connection);
+    }
+    Ok(())
+}
+
+/// A path, `*` for OPTIONS, or either behind an authority that is checked as Host is; never dialled.
+fn target(method: &Method, uri: &Uri) -> Result<(), Violation> {
+    let authority_form = uri.scheme().is_none() && uri.authority().is_some();
+    let path = uri.path();
+    let is_path = path.starts_with('/') || (path == "*" && method == Method::OPTIONS);
+    if authority_form || !is_path { Err(Violation::Target) } else { Ok(()) }
+}
+
+fn host(parts: &Parts, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
+    let mut fields = parts.headers.get_all(header::HOST).iter();
+    let field = match (fields.next(), fields.next()) {
+        (Some(field), None) => Some(field.as_bytes().try_into().map_err(|_| Violation::Host)?),
+        (None, None) if parts.version == Version::HTTP_2 => None,
+        _ => return Err(Violation::HostCount),
+    };
+    let named: Option<Authority> = field;
+    let target = parts.uri.authority();
+    match (&named, target) {
+        (None, None) => return Err(Violation::HostCount),
+        (Some(named), Some(target)) if parts.version == Version::HTTP_2 && named != target => {
+            return Err(Violation::HostCount);
+        }
+        _ => {}
+    }
+    let allowed = named.iter().chain(target).all(|authority| hosts.allow(authority, local) && !has_user(authority));
+    if allowed { Ok(()) } else { Err(Violation::Host) }
+}
+
+/// Turns pages of other sites away. Clients that are no browser send none of these fields, or this gate's own name.
+fn site(headers: &HeaderMap, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
+    let cross_site = headers.get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
+    let own = |origin: &http::HeaderValue| {
+        let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+        origin.as_ref().and_then(Uri::authority).is_some_and(|authority| hosts.allow(authority, local))
+    };
+    if cross_site || !headers.get_all(header::ORIGIN).iter().all(own) {
+        return Err(Violation::CrossSite);
+    }
+    Ok(())
+}
+
+/// Every token of every Connection line.
+fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let lines = headers.get_all(header::CONNECTION).iter();
+    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
+/// Fields whose loss would change who calls, what is sent or where it goes.
+fn is_protected(token: &[u8]) -> bool {
+    let begins =
+        |prefix: &&str| token.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()));
+    PROTECTED.iter().any(|name| token.eq_ignore_ascii_case(name.as_bytes())) || PROTECTED_PREFIXES.iter().any(begins)
+}
+
+fn has_user(authority: &Authority) -> bool {
+    authority.as_str().contains('@')
+}
+
+/// The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is allowed when it is where the client connected.
+fn is_own_loopback(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V4(std::net::Ipv4Addr::LOCALHOST) | IpAddr::V6(std::net::Ipv6Addr::LOCALHOST))
+}
+
+const PROTECTED: &[&str] = &["authorization", "content-length", "content-type", "cookie", "host"];
+const PROTECTED_PREFIXES: &[&str] = &["impersonate-", "sec-websocket-", "x-remote-"];
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    /// Reads a request written as a line and headers.
+    fn verdict(text: &str) -> Result<(), Violation> {
+        let mut lines = text.lines();
+        let mut words = lines.next().unwrap().split(' ');
+        let mut request = Request::builder().method(words.next().unwrap()).uri(words.next().unwrap());
+        for line in lines {
+            let (name, value) = line.split_once(": ").unwrap();
+            request = request.header(name, value);
+        }
+        let hosts = Hosts::new(["Gate.Example", "kubernetes.default.svc"]);
+        check(&request.body(()).unwrap().into_parts().0, &hosts, Some([10, 1, 2, 3].into()))
+    }
+
+    #[test]
+    fn the_gates_own_names_are_let_in_with_any_port() {
+        for host in ["localhost", "LOCALHOST:8001", "127.0.0.1:80", "[::1]:8001", "gate.example", "10.1.2.3:8001"] {
+            assert_eq!(verdict(&format!("GET /api\nHost: {host}")), Ok(()), "{host}");
+        }
+    }
+
+    #[test]
+    fn other_names_are_misdirected() {
+        for host in
+            ["evil.test:8001", "10.1.2.4", "127.0.0.1.evil.test", "localhost.evil.test", "me@localhost", "[::2]"]
+        {
+            assert_eq!(verdict(&format!("GET /api\nHost: {host}")), Err(Violation::Host), "{host}");
+        }
+    }
+
+    #[test]
+    fn one_host_no_more_no_less() {
+        assert_eq!(verdict("GET /api"), Err(Violation::HostCount));
+        assert_eq!(verdict("GET /api\nHost: localhost\nHost: localhost"), Err(Violation::HostCount));
+    }
+
+    #[test]
+    fn targets_that_are_no_path_are_not_followed() {
+        assert_eq!(verdict("GET http://169.254.169.254/latest\nHost: localhost"), Err(Violation::Host));
+        assert_eq!(verdict("GET http://localhost/api\nHost: localhost"), Ok(()));
+        assert_eq!(verdict("GET localhost:80\nHost: localhost"), Err(Violation::Target));
+        assert_eq!(verdict("GET foo\nHost: localhost"), Err(Violation::Target));
+        assert_eq!(verdict("CONNECT a:443\nHost: localhost"), Err(Violation::Connect));
+        assert_eq!(verdict("OPTIONS *\nHost: localhost"), Ok(()));
+        assert_eq!(verdict("GET *\nHost: localhost"), Err(Violation::Target));
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_turned_away() {
+        let from = |field: &str| verdict(&format!("POST /api\nHost: localhost\n{field}"));
+        assert_eq!(from("Origin: https://evil.test"), Err(Violation::CrossSite));
+        assert_eq!(from("Origin: null"), Err(Violation::CrossSite));
+        assert_eq!(from("Sec-Fetch-Site: cross-site"), Err(Violation::CrossSite));
+        assert_eq!(from("Origin: http://127.0.0.1:8001"), Ok(()));
+        assert_eq!(from("Sec-Fetch-Site: same-origin"), Ok(()));
+    }
+
+    #[test]
+    fn no_field_that_matters_can_be_dropped_by_name() {
+        let named =
+            |tokens: &str| verdict(&format!("GET /api\nHost: localhost\nConnection: close\nConnection: {tokens}"));
+        for tokens in ["Impersonate-User", "x, AUTHORIZATION", "impersonate-extra-scopes", "X-Remote-Group ,y", "host"]
+        {
+            assert_eq!(named(tokens), Err(Violation::Connection), "{tokens}");
+        }
+        assert_eq!(named("keep-alive, Upgrade, X-Own"), Ok(()));
+    }
+}

@@ -1,0 +1,99 @@
+//! Accepts clients and serves HTTP/1.1 and HTTP/2 to them, until the drain is over.
+//!
+//! hyper's own "auto" builder is not used: it costs 5 KiB more for each idle connection, and the guard's byte half sees the preface
+//! anyway. With TLS, ALPN decides.
+
+mod connection;
+mod socket;
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub(crate) use self::socket::{Accepted, Bound};
+use super::stack;
+use crate::{clock::Clock, telemetry::table};
+
+/// What serving a client takes; one per gate.
+pub(crate) struct Reception {
+    pub(crate) gate: Arc<str>,
+    pub(crate) parts: stack::Parts,
+    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) clock: Clock,
+    pub(crate) clients: TaskTracker,
+    /// Connections say goodbye: GOAWAY, `Connection: close`.
+    pub(crate) closing: CancellationToken,
+    /// Connections end, whatever they carry.
+    pub(crate) ending: CancellationToken,
+}
+
+// === impl Reception ===
+
+impl Reception {
+    /// Accepts from one socket until the gate closes.
+    pub(crate) async fn accept(self: Arc<Self>, socket: Bound) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = socket.accept() => accepted,
+                () = self.closing.cancelled() => return,
+            };
+            match accepted {
+                Ok(accepted) => {
+                    let reception = Arc::clone(&self);
+                    self.clients.spawn(async move { reception.receive(accepted).await });
+                }
+                Err(error) => {
+                    // Out of file descriptors, or the client was gone already: neither is a reason to stop listening.
+                    tracing::warn!(gate = &*self.gate, %error, "a connection cannot be accepted");
+                    self.clock.sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn receive(&self, accepted: Accepted) {
+        let gauge = table::CLIENT_CONNECTIONS.gauge(&[&self.gate]);
+        gauge.increment(1.0);
+        tokio::select! {
+            () = async {
+                match accepted {
+                    Accepted::Tcp(stream, local) => self.handshake(stream, Some(local)).await,
+                    Accepted::Unix(stream) => self.handshake(stream, None).await,
+                }
+            } => {}
+            () = self.ending.cancelled() => {}
+        }
+        gauge.decrement(1.0);
+    }
+
+    /// TLS, if the gate has it, then HTTP.
+    async fn handshake<S>(&self, stream: S, local: Option<IpAddr>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Some(tls) = &self.tls else {
+            return self.serve(stream, local, false).await;
+        };
+        match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                self.serve(stream, local, http2).await;
+            }
+            Ok(Err(error)) => tracing::debug!(gate = &*self.gate, %error, "a TLS handshake failed"),
+            Err(_) => tracing::debug!(gate = &*self.gate, "a TLS handshake took too long"),
+        }
+    }
+}
+
+impl std::fmt::Debug for Reception {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reception").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+/// Out of file descriptors: let some be closed before trying again.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// As long as Go's and kube-apiserver's.
+const HANDSHAKE: Duration = Duration::from_secs(10);

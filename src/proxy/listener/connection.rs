@@ -1,0 +1,185 @@
+//! One client's connection, from its first byte to its last.
+
+use std::{
+    convert::Infallible,
+    net::IpAddr,
+    pin::{Pin, pin},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use pin_project_lite::pin_project;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tower::Service;
+
+use super::Reception;
+use crate::proxy::{
+    guard::wire::{Line, Wire},
+    stack::{self, Sent},
+};
+
+/// The client has left: there is nobody to answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the client has left")]
+struct Gone;
+
+/// The request path as hyper calls it.
+struct Calls<S> {
+    stack: S,
+    /// To be watched while a call is under way; HTTP/2 tells by itself.
+    line: Option<Line>,
+}
+
+pin_project! {
+    /// A call, for as long as its client is there. Dropping it is how everything below learns that the client has left.
+    struct WhileThere<F> {
+        #[pin]
+        call: F,
+        line: Option<Line>,
+    }
+}
+
+impl<S> hyper::service::Service<Request<Incoming>> for Calls<S>
+where
+    S: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
+{
+    type Response = Response<Sent>;
+    type Error = Gone;
+    type Future = WhileThere<S::Future>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        WhileThere { call: self.stack.clone().call(request), line: self.line.clone() }
+    }
+}
+
+impl<F, T> Future for WhileThere<F>
+where
+    F: Future<Output = Result<T, Infallible>>,
+{
+    type Output = Result<T, Gone>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        // The client first: a call must not leave in the very poll that finds its client gone.
+        if this.line.as_ref().is_some_and(|line| line.poll_gone(cx).is_ready()) {
+            return Poll::Ready(Err(Gone));
+        }
+        this.call.poll(cx).map(|Ok(answer)| Ok(answer))
+    }
+}
+
+// === impl Reception ===
+
+impl Reception {
+    /// Serves a connection to its end. `http2` is what ALPN said; without it the preface decides.
+    pub(in crate::proxy) async fn serve<S>(&self, stream: S, local: Option<IpAddr>, http2: bool)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let wire = Wire::new(stream);
+        let speaks_http2 = http2
+            || tokio::select! {
+                first = tokio::time::timeout(FIRST_BYTES, wire.speaks_http2()) => match first {
+                    Ok(speaks) => speaks,
+                    Err(_) => return,
+                },
+                () = self.closing.cancelled() => return, // it has not said a word yet
+            };
+        let stack = stack::stack(&self.parts, local);
+        let served = if speaks_http2 {
+            self.serve_http2(wire, Calls { stack, line: None }).await
+        } else {
+            let line = Some(wire.line());
+            self.serve_http1(wire, Calls { stack, line }).await
+        };
+        if let Err(error) = served {
+            tracing::debug!(gate = &*self.gate, error = error_chain(&error), "a client's connection broke");
+        }
+    }
+
+    async fn serve_http1<S, C>(&self, wire: Wire<S>, calls: Calls<C>) -> hyper::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
+    {
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .max_headers(HEADERS)
+            .max_buf_size(HEAD_BYTES)
+            .preserve_header_case(true)
+            .auto_date_header(false)
+            .half_close(false)
+            .serve_connection(TokioIo::new(wire), calls)
+            .with_upgrades();
+        let mut connection = pin!(connection);
+        tokio::select! {
+            served = connection.as_mut() => served,
+            () = self.closing.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    }
+
+    async fn serve_http2<S, C>(&self, wire: Wire<S>, calls: Calls<C>) -> hyper::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone,
+        C::Future: 'static,
+    {
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(HEADER_LIST)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .auto_date_header(false)
+            .serve_connection(TokioIo::new(wire), calls);
+        let mut connection = pin!(connection);
+        tokio::select! {
+            served = connection.as_mut() => served,
+            () = self.closing.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    }
+}
+
+/// hyper's errors say little without their causes.
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// A client that says nothing at first is none: kube-apiserver waits 32 s for a head.
+const FIRST_BYTES: Duration = Duration::from_secs(30);
+/// Between calls. hyper has one limit for "no head yet" and "half a head"; clients keep connections for 90 s and must be first to close.
+const IDLE: Duration = Duration::from_secs(120);
+/// hyper's 100 is few for a client behind another proxy.
+const HEADERS: usize = 256;
+/// kube-apiserver takes heads of 1 MiB.
+const HEAD_BYTES: usize = (1 << 20) + (64 << 10);
+const HEADER_LIST: u32 = 1 << 20;
+/// Go's client opens another connection past what is offered; others queue.
+const STREAMS: u32 = 1000;
+/// A stream's window bounds what one stalled upload holds; the connection's must hold many of them.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+/// As client-go pings its server.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);

@@ -1,0 +1,207 @@
+//! What is known of one call while it is under way.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{Method, StatusCode};
+
+use crate::{
+    api::{Key, Verb},
+    classify::Classified,
+    clock::Clock,
+    limit::{ClassId, Reason},
+    moment::Moment,
+    proxy::failure::Failure,
+    telemetry::{CallLog, CallRecord, GateMeters, meters::FailureKind},
+};
+
+/// Where a gate's observations go.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    pub(crate) meters: GateMeters,
+    pub(crate) log: Option<CallLog>,
+    pub(crate) clock: Clock,
+    /// Whether calls in flight are limited at all. If not, a wait for a slot is a connection being made, as any client would wait for it.
+    pub(crate) limits_slots: bool,
+}
+
+/// What is known of one call while it is under way. Dropped before it is closed: the caller left.
+#[derive(Debug)]
+pub(crate) struct Account {
+    observer: Arc<Observer>,
+    arrived: Moment,
+    /// Once the call is classified.
+    call: Option<Noted>,
+    waited: Option<(Reason, Duration)>,
+    sent: Option<Moment>,
+    upstream: Option<Duration>,
+    refused: Option<Reason>,
+    closed: bool,
+}
+
+/// What the classifier said, as far as it is reported.
+#[derive(Debug)]
+struct Noted {
+    class: ClassId,
+    verb: Verb,
+    long_running: bool,
+    flow: u64,
+    key: Option<Key>,
+    /// Kept only for the log.
+    resource: Option<(Box<str>, Box<str>)>,
+    in_flight: Option<InFlight>,
+}
+
+/// Counts as in flight until dropped.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    gauge: metrics::Gauge,
+}
+
+// === impl Account ===
+
+impl Account {
+    pub(crate) fn open(observer: &Arc<Observer>) -> Self {
+        Self {
+            observer: Arc::clone(observer),
+            arrived: observer.clock.now(),
+            call: None,
+            waited: None,
+            sent: None,
+            upstream: None,
+            refused: None,
+            closed: false,
+        }
+    }
+
+    /// The call is classified.
+    pub(crate) fn classified(&mut self, classified: &Classified) {
+        let call = &classified.call;
+        let resource = self.observer.log.as_ref().map(|_| (call.group().into(), call.resource().into()));
+        self.call = Some(Noted {
+            class: classified.class,
+            verb: call.verb(),
+            long_running: call.is_long_running(),
+            flow: classified.flow,
+            key: classified.key.known(),
+            resource,
+            in_flight: self.observer.meters.in_flight(classified.class).map(InFlight::new),
+        });
+    }
+
+    /// The key came to be known.
+    pub(crate) fn keyed(&mut self, key: Key) {
+        if let Some(call) = &mut self.call {
+            call.key = Some(key);
+        }
+    }
+
+    /// The call has left, at the moment that its permit was claimed.
+    pub(crate) fn left(&mut self, claimed: Moment, waited: Option<(Reason, Duration)>, method: &Method) {
+        self.sent = Some(claimed);
+        self.waited = waited;
+        if let (Some(call), Some((reason, wait))) = (&self.call, waited) {
+            self.observer.meters.waited(call.class, reason, wait, method.as_str());
+        }
+    }
+
+    /// The response head came.
+    pub(crate) fn answered(&mut self, now: Moment) {
+        let took = self.sent.map(|sent| now - sent);
+        self.upstream = took;
+        if let (Some(call), Some(took)) = (&self.call, took)
+            && !call.long_running
+        {
+            self.observer.meters.upstream_took(call.class, took);
+        }
+    }
+
+    /// The call will not leave.
+    pub(crate) fn could_not(&mut self, failure: &Failure, call: &Classified) {
+        match failure {
+            Failure::Refused(refusal) => {
+                self.refused = Some(refusal.reason);
+                self.waited = (!refusal.waited.is_zero()).then_some((refusal.reason, refusal.waited));
+                let (group, resource) = (call.call.group(), call.call.resource());
+                self.observer.meters.refused(call.class, refusal.reason, group, resource);
+            }
+            Failure::Unconnected(_) => self.failed(FailureKind::Unconnected),
+            Failure::Client | Failure::Forbidden(_) | Failure::Lost | Failure::Timeout(_) => {}
+        }
+    }
+
+    /// The gate could not complete the call.
+    pub(crate) fn failed(&self, kind: FailureKind) {
+        if let Some(call) = &self.call {
+            self.observer.meters.failed(call.class, kind);
+        }
+    }
+
+    /// How long a limit held the call before it left, and which.
+    pub(crate) fn held(&self) -> Option<(Reason, Duration)> {
+        let limited = |reason| reason != Reason::Slot || self.observer.limits_slots;
+        self.waited.filter(|(reason, _)| self.sent.is_some() && limited(*reason))
+    }
+
+    /// The class's name, once there is one.
+    pub(crate) fn class_name(&self) -> &str {
+        self.call.as_ref().map_or("", |call| self.observer.meters.class_name(call.class))
+    }
+
+    /// The client is answered. The call counts as in flight for as long as what is returned lives.
+    pub(crate) fn close(mut self, status: StatusCode) -> Option<InFlight> {
+        self.closed = true;
+        if let Some(call) = &self.call {
+            self.observer.meters.answered(call.class, call.verb, status.as_u16());
+        }
+        self.write(Some(status.as_u16()));
+        self.call.as_mut().and_then(|call| call.in_flight.take())
+    }
+
+    fn write(&mut self, status: Option<u16>) {
+        let (Some(log), Some(call)) = (&self.observer.log, &mut self.call) else {
+            return;
+        };
+        log.record(CallRecord {
+            arrived: self.arrived,
+            gate: Arc::clone(self.observer.meters.gate()),
+            class: self.observer.meters.class_name(call.class).into(),
+            lane: self.observer.meters.lane(call.class),
+            flow: call.flow,
+            verb: call.verb.word(),
+            resource: call.resource.take().unwrap_or_default(),
+            key: call.key.map(|key| key.object),
+            waited: self.waited,
+            sent: self.sent,
+            upstream: self.upstream,
+            status,
+            refused: self.refused,
+        });
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        if let (Some(call), None) = (&self.call, self.sent) {
+            self.observer.meters.hung_up(call.class);
+        }
+        self.write(None);
+    }
+}
+
+// === impl InFlight ===
+
+impl InFlight {
+    fn new(gauge: metrics::Gauge) -> Self {
+        gauge.increment(1.0);
+        Self { gauge }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.gauge.decrement(1.0);
+    }
+}

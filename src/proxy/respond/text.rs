@@ -1,0 +1,183 @@
+//! The words of the gate's own answers.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde_json::json;
+
+use crate::{
+    limit::{KeyState, Reason, Refusal},
+    moment::Moment,
+};
+
+/// One of the gate's own answers.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    /// Why, when it is a refusal.
+    pub(super) reason: Option<Reason>,
+    /// Whole seconds.
+    pub(super) retry_after: Option<u64>,
+    pub(super) message: String,
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// As a Kubernetes client expects it.
+    pub(super) fn status_object(&self) -> String {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": status_reason(self.status),
+            "code": self.status.as_u16(),
+        });
+        if let Some(seconds) = self.retry_after {
+            status["details"] = json!({ "retryAfterSeconds": seconds });
+        }
+        status.to_string()
+    }
+
+    /// As RFC 9457 has it.
+    pub(super) fn problem(&self, gate: &str) -> String {
+        let mut problem = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason().unwrap_or_default(),
+            "status": self.status.as_u16(),
+            "detail": self.message,
+            "gate": gate,
+        });
+        if let Some(reason) = self.reason {
+            problem["reason"] = json!(reason.word());
+        }
+        if let Some(seconds) = self.retry_after {
+            problem["retryAfterSeconds"] = json!(seconds);
+        }
+        problem.to_string()
+    }
+}
+
+/// Says in a sentence why a call was refused, and never in the upstream's words (they may hold anything).
+pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, now: Moment) -> String {
+    let mut text = format!("tidegate: gate {gate:?}, class {class:?} refused this call ({}): ", refusal.reason);
+    text.push_str(sentence(refusal.reason));
+    if let Some(key) = &refusal.key {
+        text.push_str(&told(key, now));
+    }
+    if refusal.retry_at != Moment::MAX {
+        text.push_str(&format!("; the next attempt can make sense in {}", short(refusal.retry_at - now)));
+    }
+    if !refusal.waited.is_zero() {
+        text.push_str(&format!("; it waited {} here", short(refusal.waited)));
+    }
+    text
+}
+
+/// `Server-Timing` for a call that was held and let go.
+pub(super) fn add_timing(headers: &mut HeaderMap, reason: Reason, held: Duration) {
+    let millis = held.as_secs_f64() * 1000.0;
+    if let Ok(value) = HeaderValue::try_from(format!("tidegate;dur={millis:.1};desc=\"{reason}\"")) {
+        headers.append(SERVER_TIMING, value);
+    }
+}
+
+fn told(key: &KeyState, now: Moment) -> String {
+    let times = if key.failures == 1 { "time" } else { "times" };
+    let status = key.last_status.map_or_else(|| "no answer".to_owned(), |status| format!("status {status}"));
+    let ago = short(now - key.last_failure);
+    format!(" ({} {times} in a row, last with {status}, {ago} ago)", key.failures)
+}
+
+const fn sentence(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Backoff => "the same call has failed and its delay is not over",
+        Reason::Bucket => "the gate's bucket is empty",
+        Reason::BytesFull => "the bodies of waiting calls fill the room there is for them",
+        Reason::ClassBucket => "the class's bucket is empty",
+        Reason::Deadline => "its turn would come too late for the timeout it asks for",
+        Reason::OneAtATime => "another write of the same object is under way",
+        Reason::Pause => "the upstream asked for a pause",
+        Reason::QueueFull => "too many calls wait already",
+        Reason::RetryBucket => "too many retries at once",
+        Reason::Slot => "too many calls are in flight",
+        Reason::Trial => "the same call has failed and another one is finding out whether it still does",
+    }
+}
+
+/// The `reason` that client-go's helpers look for.
+fn status_reason(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
+        StatusCode::FORBIDDEN => "Forbidden",
+        StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
+        StatusCode::GATEWAY_TIMEOUT => "Timeout",
+        status if status.is_client_error() => "BadRequest",
+        _ => "InternalError",
+    }
+}
+
+/// A duration for people: two digits are enough.
+fn short(time: Duration) -> String {
+    match time.as_secs() {
+        0 => format!("{} ms", time.as_millis()),
+        1..=9 => format!("{:.1} s", time.as_secs_f64()),
+        seconds @ 10..=119 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds / 60),
+    }
+}
+
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_tells_gate_class_reason_wait_and_what_the_key_did() {
+        let key = KeyState {
+            failures: 4,
+            last_status: Some(503),
+            last_failure: Moment::from_millis(1_000),
+            ready_at: Moment::from_millis(9_000),
+        };
+        let refusal = Refusal {
+            reason: Reason::Backoff,
+            retry_at: Moment::from_millis(9_000),
+            waited: Duration::from_millis(100),
+            key: Some(key),
+        };
+        assert_eq!(
+            message("kubernetes", "default", &refusal, Moment::from_millis(4_500)),
+            "tidegate: gate \"kubernetes\", class \"default\" refused this call (backoff): the same call has failed and its delay is not \
+             over (4 times in a row, last with status 503, 3.5 s ago); the next attempt can make sense in 4.5 s; it waited 100 ms here"
+        );
+    }
+
+    #[test]
+    fn a_status_is_what_client_go_reads() {
+        let answer = Answer {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            reason: Some(Reason::Bucket),
+            retry_after: Some(3),
+            message: "why".to_owned(),
+        };
+        let status: serde_json::Value = serde_json::from_str(&answer.status_object()).unwrap();
+        assert_eq!(status["kind"], "Status");
+        assert_eq!(status["reason"], "TooManyRequests");
+        assert_eq!(status["details"]["retryAfterSeconds"], 3);
+        assert_eq!(status["code"], 429);
+        let problem: serde_json::Value = serde_json::from_str(&answer.problem("github")).unwrap();
+        assert_eq!(problem["reason"], "bucket");
+        assert_eq!(problem["title"], "Too Many Requests");
+    }
+
+    #[test]
+    fn timing_says_how_long_and_why() {
+        let mut headers = HeaderMap::new();
+        add_timing(&mut headers, Reason::Bucket, Duration::from_micros(1_500));
+        assert_eq!(headers["server-timing"], "tidegate;dur=1.5;desc=\"bucket\"");
+    }
+}

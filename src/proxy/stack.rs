@@ -1,0 +1,68 @@
+//! The request path, listener to upstream, in one place.
+//!
+//! Read it top to bottom as a call goes down; answers come back up the same way.
+
+use std::{any::Any, convert::Infallible, net::IpAddr, sync::Arc};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tower::{Service, ServiceBuilder};
+use tower_http::catch_panic::{CatchPanicLayer, ResponseForPanic};
+
+use super::{
+    admission::{AdmissionLayer, Door},
+    body::Body,
+    forward::Forward,
+    guard::{GuardLayer, request::Hosts},
+    observe::{ObserveLayer, Observer},
+    respond::{RespondLayer, Responder},
+};
+
+/// What the layers of one gate share.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) observer: Arc<Observer>,
+    pub(crate) responder: Arc<Responder>,
+    pub(crate) door: Arc<Door>,
+}
+
+/// The body that reaches hyper: boxed once per response by `catch-panic`, never per frame.
+pub(crate) type Sent = tower_http::body::UnsyncBoxBody<bytes::Bytes, tower_http::BoxError>;
+
+/// The layers for one connection, whose client reached this machine at `local`.
+pub(crate) fn stack(
+    parts: &Parts,
+    local: Option<IpAddr>,
+) -> impl Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send + use<>
+{
+    let responder = &parts.responder;
+    ServiceBuilder::new()
+        // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that carries other calls.
+        .layer(CatchPanicLayer::custom(Broken(Arc::clone(responder))))
+        // Before anything is counted or read: what no client of ours sends costs nothing and teaches nobody anything.
+        .layer(GuardLayer { hosts: Arc::clone(&parts.hosts), responder: Arc::clone(responder), local })
+        // Outside `respond`, so that refusals are counted like answers.
+        .layer(ObserveLayer { observer: Arc::clone(&parts.observer) })
+        // Outside `admission`, so that every way of not being let through is an answer. Above here nothing fails.
+        .layer(RespondLayer { responder: Arc::clone(responder) })
+        // Everything that is waited for is waited for here; what comes out has a permit and a stream.
+        .layer(AdmissionLayer { door: Arc::clone(&parts.door) })
+        // Sends, learns the outcome at the head; the slot rides on in the body.
+        .service(Forward)
+}
+
+/// Answers for a call that panicked.
+#[derive(Clone)]
+struct Broken(Arc<Responder>);
+
+impl ResponseForPanic for Broken {
+    type ResponseBody = Body;
+
+    fn response_for_panic(&mut self, fault: Box<dyn Any + Send>) -> Response<Body> {
+        let fault =
+            fault.downcast_ref::<String>().map(String::as_str).or_else(|| fault.downcast_ref::<&str>().copied());
+        tracing::error!(gate = self.0.gate(), fault, "a fault of the gate's own");
+        self.0.broken()
+    }
+}

@@ -1,0 +1,121 @@
+//! What the process tells about itself: metrics, the log, and the log of calls.
+//!
+//! Every metric is declared in [`table`] and nowhere else, with its labels; labels come from closed sets or are capped, never a name of an
+//! object or a path (P9, P12). Handles are looked up once and kept: a registry lookup per call would cost more than the limiter.
+
+pub mod call_log;
+pub mod log;
+pub mod meters;
+pub mod table;
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use self::table::{Kind, TABLE};
+
+pub use self::{
+    call_log::{CallLog, CallRecord},
+    meters::{GateMeters, UpstreamMeters},
+};
+
+/// Sets gauges that nobody keeps up to date, just before they are read.
+pub type Sampler = dyn Fn() + Send + Sync;
+
+/// The process's metrics.
+pub struct Metrics {
+    handle: PrometheusHandle,
+    samplers: Mutex<Vec<Weak<Sampler>>>,
+}
+
+/// The recorder can be installed once in a process.
+static METRICS: OnceLock<Metrics> = OnceLock::new();
+
+/// The process's metrics; the first call installs the recorder.
+///
+/// # Panics
+/// When another recorder was installed before, which only a program that embeds two of them can do.
+pub fn metrics() -> &'static Metrics {
+    METRICS.get_or_init(Metrics::install)
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    fn install() -> Self {
+        let mut builder = PrometheusBuilder::new();
+        for metric in TABLE {
+            if let Kind::Histogram(buckets) = metric.kind {
+                builder = builder
+                    .set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)
+                    .expect("the table's buckets are not empty");
+            }
+        }
+        let handle = builder.install_recorder().expect("the only recorder of the process");
+        for metric in TABLE {
+            metric.describe();
+        }
+        Self { handle, samplers: Mutex::new(Vec::new()) }
+    }
+
+    /// Has `sampler` called before every rendering, for as long as it lives.
+    pub fn sample_by(&self, sampler: &Arc<Sampler>) {
+        self.samplers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(sampler));
+    }
+
+    /// Everything, in Prometheus' text format.
+    #[must_use]
+    pub fn render(&self) -> String {
+        table::BUILD_INFO.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        let live: Vec<Arc<Sampler>> = {
+            let mut samplers = self.samplers.lock().unwrap_or_else(PoisonError::into_inner);
+            samplers.retain(|sampler| sampler.strong_count() > 0);
+            samplers.iter().filter_map(Weak::upgrade).collect()
+        };
+        for sampler in live {
+            sampler();
+        }
+        self.handle.render()
+    }
+
+    /// Folds recorded samples into their buckets. Every second: until then each sample is kept (16 bytes each, 10 MiB in a busy minute).
+    pub fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// How often [`Metrics::upkeep`] is due.
+pub const UPKEEP: std::time::Duration = std::time::Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_rendered_is_what_the_table_declares() {
+        table::KEYS_FAILING.gauge(&["render_test"]).set(3.0);
+        table::WAIT_SECONDS.histogram(&["render_test", "default", "bucket"]).record(0.3);
+        let text = metrics().render();
+        assert!(text.contains("# TYPE tidegate_keys_failing gauge"), "{text}");
+        assert!(text.contains("tidegate_keys_failing{gate=\"render_test\"} 3"), "{text}");
+        assert!(text.contains("# TYPE tidegate_wait_seconds histogram"), "{text}");
+        assert!(text.contains("tidegate_build_info{version="), "{text}");
+    }
+
+    #[test]
+    fn a_sampler_runs_before_each_rendering_and_not_after_its_owner_is_gone() {
+        let sampler: Arc<Sampler> = Arc::new(|| table::WAITING.gauge(&["sampled"]).increment(1.0));
+        metrics().sample_by(&sampler);
+        assert!(metrics().render().contains("tidegate_waiting{gate=\"sampled\"} "));
+        drop(sampler);
+        let before = metrics().render();
+        let line = |text: &str| text.lines().find(|line| line.contains("sampled")).map(str::to_owned);
+        assert_eq!(line(&before), line(&metrics().render()));
+    }
+}

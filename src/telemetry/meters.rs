@@ -1,0 +1,298 @@
+//! Handles on the metrics of one gate, looked up once.
+//!
+//! A lookup by three strings costs 184 ns, a kept handle 9 (measured): the usual call touches one counter, one gauge and one histogram.
+//! Cells are filled when first used, so that a scrape shows what happened and not every combination there could be.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use metrics::{Counter, Gauge, Histogram};
+
+use super::table;
+use crate::{
+    api::{Group, Verb},
+    limit::{
+        ClassId, Policy, Reason,
+        policy::{ClassPolicy, Lane},
+    },
+};
+
+/// What a gate counts about its calls.
+pub struct GateMeters {
+    gate: Arc<str>,
+    /// The upstream's authority, client-go's `host`.
+    host: Arc<str>,
+    classes: Vec<ClassMeters>,
+    resources: Capped,
+}
+
+/// One class of it.
+struct ClassMeters {
+    name: Arc<str>,
+    lane: &'static str,
+    calls: [[OnceLock<Counter>; CODES.len()]; Verb::ALL.len()],
+    waits: [OnceLock<Histogram>; Reason::ALL.len()],
+    upstream: OnceLock<Histogram>,
+    in_flight: OnceLock<Gauge>,
+}
+
+/// Why the gate could not complete a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// Sent, then lost before the response head.
+    Lost,
+    /// No answer in time.
+    Timeout,
+    /// No connection to be had.
+    Unconnected,
+}
+
+/// What the upstream's pool counts, by connection group.
+#[derive(Debug)]
+pub struct UpstreamMeters {
+    gate: Arc<str>,
+}
+
+/// A set of label values that stops growing: past its limit every new one is `other` (P9).
+#[derive(Debug)]
+pub struct Capped {
+    limit: usize,
+    known: Mutex<HashSet<Box<str>>>,
+}
+
+// === impl GateMeters ===
+
+impl GateMeters {
+    /// The meters of a gate with these classes.
+    #[must_use]
+    pub fn new(gate: Arc<str>, host: Arc<str>, policy: &Policy) -> Self {
+        let classes = policy.classes.iter().map(ClassMeters::new).collect();
+        Self { gate, host, classes, resources: Capped::new(RESOURCES) }
+    }
+
+    /// A call was answered with this status.
+    pub fn answered(&self, class: ClassId, verb: Verb, status: u16) {
+        if let Some(meters) = self.class(class) {
+            let code = usize::from(status / 100).min(CODES.len() - 1);
+            let labels = || table::CALLS.counter(&[&self.gate, &meters.name, meters.lane, verb.word(), CODES[code]]);
+            meters.calls[verb_place(verb)][code].get_or_init(labels).increment(1);
+        }
+    }
+
+    /// A call left after waiting.
+    pub fn waited(&self, class: ClassId, reason: Reason, wait: Duration, method: &str) {
+        if let Some(meters) = self.class(class) {
+            let place = Reason::ALL.iter().position(|known| *known == reason).unwrap_or_default();
+            let labels = || table::WAIT_SECONDS.histogram(&[&self.gate, &meters.name, reason.word()]);
+            meters.waits[place].get_or_init(labels).record(wait.as_secs_f64());
+            table::CLIENT_GO_WAIT.histogram(&[method_label(method), &self.host]).record(wait.as_secs_f64());
+        }
+    }
+
+    /// The response head came.
+    pub fn upstream_took(&self, class: ClassId, time: Duration) {
+        if let Some(meters) = self.class(class) {
+            let labels = || table::UPSTREAM_SECONDS.histogram(&[&self.gate, &meters.name]);
+            meters.upstream.get_or_init(labels).record(time.as_secs_f64());
+        }
+    }
+
+    /// A call was refused. `group` and `resource` are the API's, or empty.
+    pub fn refused(&self, class: ClassId, reason: Reason, group: &str, resource: &str) {
+        let (group, resource) = self.resources.pair(group, resource);
+        let class = self.class_name(class);
+        table::REFUSALS.counter(&[&self.gate, class, reason.word(), group, resource]).increment(1);
+    }
+
+    /// The gate could not complete a call.
+    pub fn failed(&self, class: ClassId, kind: FailureKind) {
+        table::FAILURES.counter(&[&self.gate, self.class_name(class), kind.word()]).increment(1);
+    }
+
+    /// A caller left while the call waited.
+    pub fn hung_up(&self, class: ClassId) {
+        table::HANGUPS.counter(&[&self.gate, self.class_name(class)]).increment(1);
+    }
+
+    /// The gauge of calls inside the gate.
+    #[must_use]
+    pub fn in_flight(&self, class: ClassId) -> Option<Gauge> {
+        let meters = self.class(class)?;
+        Some(meters.in_flight.get_or_init(|| table::IN_FLIGHT.gauge(&[&self.gate, &meters.name])).clone())
+    }
+
+    /// The gate's name.
+    #[must_use]
+    pub fn gate(&self) -> &Arc<str> {
+        &self.gate
+    }
+
+    /// A class's name.
+    #[must_use]
+    pub fn class_name(&self, class: ClassId) -> &str {
+        self.class(class).map_or("other", |meters| &meters.name)
+    }
+
+    /// A class's lane.
+    #[must_use]
+    pub fn lane(&self, class: ClassId) -> &'static str {
+        self.class(class).map_or("other", |meters| meters.lane)
+    }
+
+    fn class(&self, class: ClassId) -> Option<&ClassMeters> {
+        self.classes.get(usize::from(class.0))
+    }
+}
+
+impl fmt::Debug for GateMeters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GateMeters").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+// === impl ClassMeters ===
+
+impl ClassMeters {
+    fn new(class: &ClassPolicy) -> Self {
+        Self {
+            name: Arc::clone(&class.name),
+            lane: lane_word(class.lane),
+            calls: Default::default(),
+            waits: Default::default(),
+            upstream: OnceLock::new(),
+            in_flight: OnceLock::new(),
+        }
+    }
+}
+
+// === impl FailureKind ===
+
+impl FailureKind {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Timeout => "timeout",
+            Self::Unconnected => "unconnected",
+        }
+    }
+}
+
+// === impl UpstreamMeters ===
+
+impl UpstreamMeters {
+    /// The meters of a gate's upstream.
+    #[must_use]
+    pub fn new(gate: Arc<str>) -> Self {
+        Self { gate }
+    }
+
+    /// Connections of a group now.
+    pub fn connections(&self, group: Group, count: usize) {
+        table::CONNECTIONS.gauge(&[&self.gate, group_word(group)]).set(as_f64(count));
+    }
+
+    /// Calls out on the connections of a group now.
+    pub fn streams(&self, group: Group, count: usize) {
+        table::STREAMS.gauge(&[&self.gate, group_word(group)]).set(as_f64(count));
+    }
+
+    /// A call was sent again on another connection.
+    pub fn replayed(&self, group: Group) {
+        table::REPLAYS.counter(&[&self.gate, group_word(group)]).increment(1);
+    }
+
+    /// A connection could not be made.
+    pub fn dial_failed(&self, group: Group) {
+        table::DIAL_FAILURES.counter(&[&self.gate, group_word(group)]).increment(1);
+    }
+}
+
+// === impl Capped ===
+
+impl Capped {
+    /// At most `limit` values.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { limit, known: Mutex::new(HashSet::new()) }
+    }
+
+    /// The pair itself while there is room for it, then `other`.
+    fn pair<'a>(&self, group: &'a str, resource: &'a str) -> (&'a str, &'a str) {
+        if resource.is_empty() {
+            return ("", "");
+        }
+        let joined = format!("{resource}.{group}");
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.contains(joined.as_str()) || (known.len() < self.limit && known.insert(joined.into_boxed_str())) {
+            (group, resource)
+        } else {
+            ("other", "other")
+        }
+    }
+}
+
+/// The word of a lane, as in the configuration.
+#[must_use]
+pub const fn lane_word(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Exempt => "exempt",
+        Lane::High => "high",
+        Lane::Normal => "normal",
+        Lane::Low => "low",
+    }
+}
+
+/// The word of a connection group.
+#[must_use]
+pub const fn group_word(group: Group) -> &'static str {
+    match group {
+        Group::Leases => "leases",
+        Group::Short => "short",
+        Group::LongRunning => "long_running",
+    }
+}
+
+fn verb_place(verb: Verb) -> usize {
+    Verb::ALL.iter().position(|known| *known == verb).unwrap_or_default()
+}
+
+/// A method as a label: clients may invent methods, series may not.
+fn method_label(method: &str) -> &'static str {
+    METHODS.iter().find(|known| **known == method).copied().unwrap_or("other")
+}
+
+/// A count as a gauge's value; exact far past any count there can be.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
+#[must_use]
+pub fn as_f64(count: usize) -> f64 {
+    count as f64
+}
+
+const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+/// A large cluster serves some 150 resources; a client that invents them must not make series (P9).
+const RESOURCES: usize = 300;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_the_limit_new_resources_are_other_and_old_ones_keep_their_name() {
+        let capped = Capped::new(2);
+        assert_eq!(capped.pair("apps", "deployments"), ("apps", "deployments"));
+        assert_eq!(capped.pair("", "pods"), ("", "pods"));
+        assert_eq!(capped.pair("made.up", "things"), ("other", "other"));
+        assert_eq!(capped.pair("apps", "deployments"), ("apps", "deployments"));
+    }
+
+    #[test]
+    fn a_method_that_a_client_made_up_is_other() {
+        assert_eq!(method_label("PATCH"), "PATCH");
+        assert_eq!(method_label("BREW"), "other");
+    }
+}

@@ -1,0 +1,176 @@
+//! Every metric there is: name, kind, help, labels, buckets.
+//!
+//! A metric that is not in [`TABLE`] cannot be recorded, because only a [`Metric`] makes handles. All label values come from closed sets
+//! (verbs, reasons, code classes), from the configuration (gates, classes) or through [`Capped`](super::meters::Capped).
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, SharedString, Unit};
+
+/// One metric.
+#[derive(Debug)]
+pub struct Metric {
+    /// Its name as scraped.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Its help text.
+    pub help: &'static str,
+    /// Its labels, in the order in which values are given.
+    pub labels: &'static [&'static str],
+}
+
+/// Kinds of metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Only rises.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// Seconds, in these buckets.
+    Histogram(&'static [f64]),
+}
+
+/// Declares the metrics and the table of all of them at once, so that neither can miss one.
+macro_rules! metrics_table {
+    ($($name:ident = $kind:expr, $text:literal, [$($label:literal),*], $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub static $name: Metric = Metric { name: $text, kind: $kind, help: $help, labels: &[$($label),*] };
+        )*
+        /// Every metric there is.
+        pub static TABLE: &[&Metric] = &[$(&$name),*];
+    };
+}
+
+metrics_table! {
+    CALLS = Kind::Counter, "tidegate_calls_total", ["gate", "class", "lane", "verb", "code"],
+        "Calls answered, by the class of the status that the client got";
+    REFUSALS = Kind::Counter, "tidegate_refusals_total", ["gate", "class", "reason", "group", "resource"],
+        "Calls refused by the gate";
+    FAILURES = Kind::Counter, "tidegate_failures_total", ["gate", "class", "kind"],
+        "Calls that the gate could not complete: no connection, lost after sending, or no answer in time";
+    HANGUPS = Kind::Counter, "tidegate_hangups_total", ["gate", "class"],
+        "Callers who left while their call waited";
+    GUARDED = Kind::Counter, "tidegate_guarded_total", ["gate", "rule"],
+        "Requests turned away by the guard";
+    WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"],
+        "Time that calls waited before they left; calls that did not wait are not in it";
+    UPSTREAM_SECONDS = Kind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"],
+        "Time from leaving to the response head; long-running calls are not in it";
+    CLIENT_GO_WAIT = Kind::Histogram(CLIENT_GO), "rest_client_rate_limiter_duration_seconds", ["verb", "host"],
+        "client-go's own metric, for its dashboards: rate limiter latency by verb and host, of the calls that waited";
+    IN_FLIGHT = Kind::Gauge, "tidegate_in_flight", ["gate", "class"],
+        "Calls inside the gate, from arrival to the end of the response body";
+    WAITING = Kind::Gauge, "tidegate_waiting", ["gate"],
+        "Calls waiting now";
+    WAITING_BYTES = Kind::Gauge, "tidegate_waiting_bytes", ["gate"],
+        "Bytes of bodies held while their calls wait";
+    KEYS_FAILING = Kind::Gauge, "tidegate_keys_failing", ["gate"],
+        "Keys that back off";
+    BUCKET_TOKENS = Kind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"],
+        "Tokens in a bucket now";
+    BUCKET_RATE = Kind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"],
+        "Tokens per second that a bucket gains";
+    SLOTS = Kind::Gauge, "tidegate_slots_in_use", ["gate"],
+        "Places taken among the calls in flight";
+    CONNECTIONS = Kind::Gauge, "tidegate_upstream_connections", ["gate", "group"],
+        "Connections to the upstream";
+    STREAMS = Kind::Gauge, "tidegate_upstream_streams", ["gate", "group"],
+        "Calls out on connections to the upstream";
+    REPLAYS = Kind::Counter, "tidegate_upstream_replays_total", ["gate", "group"],
+        "Calls sent again because the upstream had not processed them (GOAWAY, REFUSED_STREAM, idle connection closed)";
+    DIAL_FAILURES = Kind::Counter, "tidegate_upstream_dial_failures_total", ["gate", "group"],
+        "Connections to the upstream that could not be made";
+    CLIENT_CONNECTIONS = Kind::Gauge, "tidegate_client_connections", ["gate"],
+        "Connections of clients";
+    CALL_LOG_DROPPED = Kind::Counter, "tidegate_call_log_dropped_total", [],
+        "Lines of the call log that were dropped because the disk was too slow";
+    BUILD_INFO = Kind::Gauge, "tidegate_build_info", ["version"],
+        "Always 1; what is running";
+}
+
+/// From a millisecond (the timer's grain) to half an hour (`max_wait` may be that long).
+const WAITS: &[f64] =
+    &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+/// From a cached read beside us to kube-apiserver's own limit of a minute.
+const ANSWERS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// client-go's buckets, so that existing dashboards fit.
+const CLIENT_GO: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+
+/// What the recorder wants to know about the source of a metric.
+static METADATA: Metadata<'static> = Metadata::new("tidegate", Level::INFO, None);
+
+// === impl Metric ===
+
+impl Metric {
+    /// The counter with these label values.
+    pub fn counter(&self, values: &[&str]) -> Counter {
+        super::metrics(); // a handle made before the recorder is there would count into the void
+        metrics::with_recorder(|recorder| recorder.register_counter(&self.key(values), &METADATA))
+    }
+
+    /// The gauge with these label values.
+    pub fn gauge(&self, values: &[&str]) -> Gauge {
+        super::metrics(); // a handle made before the recorder is there would count into the void
+        metrics::with_recorder(|recorder| recorder.register_gauge(&self.key(values), &METADATA))
+    }
+
+    /// The histogram with these label values.
+    pub fn histogram(&self, values: &[&str]) -> Histogram {
+        super::metrics(); // a handle made before the recorder is there would count into the void
+        metrics::with_recorder(|recorder| recorder.register_histogram(&self.key(values), &METADATA))
+    }
+
+    /// Tells the recorder the help text.
+    pub(super) fn describe(&self) {
+        let (name, help) = (KeyName::from_const_str(self.name), SharedString::const_str(self.help));
+        metrics::with_recorder(|recorder| match self.kind {
+            Kind::Counter => recorder.describe_counter(name, None, help),
+            Kind::Gauge => recorder.describe_gauge(name, None, help),
+            Kind::Histogram(_) => recorder.describe_histogram(name, Some(Unit::Seconds), help),
+        });
+    }
+
+    fn key(&self, values: &[&str]) -> Key {
+        debug_assert_eq!(values.len(), self.labels.len(), "{}", self.name);
+        let labels: Vec<Label> =
+            self.labels.iter().zip(values).map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
+        Key::from_parts(self.name, labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_end_as_prometheus_wants() {
+        let names: BTreeSet<_> = TABLE.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), TABLE.len());
+        for metric in TABLE {
+            assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
+            assert_eq!(matches!(metric.kind, Kind::Histogram(_)), metric.name.ends_with("_seconds"), "{}", metric.name);
+        }
+    }
+
+    #[test]
+    fn no_label_could_hold_a_name_or_a_path() {
+        let closed = BTreeSet::from([
+            "gate", "class", "lane", "verb", "code", "reason", "group", "resource", "kind", "rule", "host", "bucket",
+            "version",
+        ]);
+        for label in TABLE.iter().flat_map(|metric| metric.labels) {
+            assert!(closed.contains(label), "{label}");
+        }
+    }
+
+    #[test]
+    fn buckets_rise() {
+        for metric in TABLE {
+            if let Kind::Histogram(buckets) = metric.kind {
+                assert!(buckets.windows(2).all(|pair| pair[0] < pair[1]), "{}", metric.name);
+            }
+        }
+    }
+}

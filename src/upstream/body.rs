@@ -1,0 +1,332 @@
+//! The request body that is sent, and as much of it as may have to be sent again.
+//!
+//! The first 1 MiB is kept (16 MiB for all bodies of an upstream together) until the response head; past either there is no replay. The
+//! client's own body stays behind a lock that attempts share, because hyper may hold on to a failed attempt's body for a while: only the
+//! newest attempt can read. The kind of framing is the client's: a declared length stays declared, a chunked body stays chunked.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::lease::StreamUnit;
+
+/// A request body on its way up: what was read while the call waited, then the rest as the client sends it.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// `None` for no body at all, which costs nothing.
+    shared: Option<Arc<Shared>>,
+    /// Which attempt this is.
+    attempt: u32,
+    /// Frames of the kept beginning that this attempt has sent.
+    at: usize,
+    /// This attempt has sent its last frame.
+    ended: bool,
+    /// The stream it is sent on, which is not free before the body is done with.
+    _unit: Option<Arc<StreamUnit>>,
+}
+
+/// The beginning of a body that was sent, for names and digests after a failure.
+#[derive(Debug)]
+pub struct Kept {
+    shared: Option<Arc<Shared>>,
+}
+
+/// The body could not be read to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum OutgoingError {
+    /// The client broke off.
+    #[error("the client's body broke off")]
+    Client(#[source] Arc<hyper::Error>),
+    /// The request is being sent again elsewhere.
+    #[error("the request is being sent again on another connection")]
+    Superseded,
+}
+
+/// Bytes that all bodies of an upstream together may keep for replay.
+#[derive(Clone, Debug)]
+pub(super) struct Budget(Arc<AtomicUsize>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The newest attempt.
+    attempt: u32,
+    /// What has been read, from the start, while `whole`.
+    kept: Vec<Bytes>,
+    kept_bytes: usize,
+    /// Whether `kept` is everything that has been read; without it there is no replay.
+    whole: bool,
+    /// What of `kept` is charged to the budget.
+    charged: usize,
+    budget: Option<Budget>,
+    /// Whether what is read is still kept at all.
+    keeping: bool,
+    rest: Option<Incoming>,
+    trailers: Option<HeaderMap>,
+    /// The client declared a length.
+    declared: bool,
+    broken: Option<Arc<hyper::Error>>,
+}
+
+// === impl Outgoing ===
+
+impl Outgoing {
+    /// No body at all.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self { shared: None, attempt: 0, at: 0, ended: false, _unit: None }
+    }
+
+    /// A body: what was `read` already, then the `rest` if the client is not done, or the `trailers` that ended what was read.
+    #[must_use]
+    pub fn new(read: Vec<Bytes>, rest: Option<Incoming>, trailers: Option<HeaderMap>) -> Self {
+        let state = State {
+            attempt: 0,
+            kept_bytes: read.iter().map(Bytes::len).sum(),
+            kept: read,
+            whole: true,
+            charged: 0,
+            budget: None,
+            keeping: true,
+            rest,
+            trailers,
+            declared: false,
+            broken: None,
+        };
+        Self { shared: Some(Arc::new(Shared { state: Mutex::new(state) })), ..Self::empty() }
+    }
+
+    /// A handle on the beginning of the body, to be taken before the body is sent and read at the response head.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        Kept { shared: self.shared.clone() }
+    }
+
+    /// Whether there is no body at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shared.is_none()
+    }
+
+    /// Charges what is kept to `budget` and says whether the client declared a length.
+    pub(super) fn begin(&self, budget: &Budget, declared: bool) {
+        let Some(mut state) = self.state() else { return };
+        state.declared = declared;
+        state.budget = Some(budget.clone());
+        let bytes = state.kept_bytes;
+        // what was read while waiting is in memory anyway and must be sent: only its stay is charged
+        state.charge(bytes);
+    }
+
+    /// The body for one attempt; earlier attempts can read no more.
+    pub(super) fn attempt(&self, unit: Option<Arc<StreamUnit>>) -> Self {
+        let attempt = self.state().map_or(0, |mut state| {
+            state.attempt += 1;
+            state.attempt
+        });
+        Self { shared: self.shared.clone(), attempt, at: 0, ended: false, _unit: unit }
+    }
+
+    /// Whether everything that was read so far could be sent again.
+    pub(super) fn can_replay(&self) -> bool {
+        self.state().is_none_or(|state| state.whole && state.broken.is_none())
+    }
+
+    /// How the client's own body broke off, if it did.
+    pub(super) fn broken(&self) -> Option<Arc<hyper::Error>> {
+        self.state().and_then(|state| state.broken.clone())
+    }
+
+    /// The response head is there: no replay from here on, and nothing more is kept than names and digests need.
+    pub(super) fn settle(&self) {
+        let Some(mut state) = self.state() else { return };
+        state.stop_keeping();
+    }
+
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        self.shared.as_ref().map(|shared| shared.lock())
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = OutgoingError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let this = self.get_mut();
+        let Some(shared) = this.shared.as_ref().filter(|_| !this.ended) else { return Poll::Ready(None) };
+        let mut state = shared.lock();
+        if state.attempt != this.attempt {
+            return Poll::Ready(Some(Err(OutgoingError::Superseded)));
+        }
+        if let Some(chunk) = state.kept.get(this.at) {
+            this.at += 1;
+            return Poll::Ready(Some(Ok(Frame::data(chunk.clone()))));
+        }
+        let next = ready!(state.poll_rest(cx));
+        this.at = state.kept.len();
+        this.ended = next.as_ref().is_none_or(|frame| frame.as_ref().map_or(true, Frame::is_trailers));
+        Poll::Ready(next)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let Some(state) = self.state().filter(|_| !self.ended) else { return true };
+        // a chunked body is not over before it was asked for: `0\r\n\r\n` is not the same as nothing
+        let over = state.rest.as_ref().is_none_or(Body::is_end_stream) && state.trailers.is_none();
+        over && self.at >= state.kept.len() && (state.declared || self.at > 0)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let Some(state) = self.state().filter(|state| state.declared) else { return SizeHint::default() };
+        let unsent: usize = state.kept.iter().skip(self.at).map(Bytes::len).sum();
+        let rest = state.rest.as_ref().map_or(Some(0), |rest| rest.size_hint().exact());
+        rest.map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest + unsent as u64))
+    }
+}
+
+// === impl Shared and State ===
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The next frame that nobody has read yet, or what ended the body.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, OutgoingError>>> {
+        if let Some(error) = &self.broken {
+            return Poll::Ready(Some(Err(OutgoingError::Client(Arc::clone(error)))));
+        }
+        let Some(rest) = &mut self.rest else {
+            return Poll::Ready(self.trailers.clone().map(|trailers| Ok(Frame::trailers(trailers))));
+        };
+        match ready!(Pin::new(rest).poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                self.keep(&frame);
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                let error = Arc::new(error);
+                self.broken = Some(Arc::clone(&error));
+                self.rest = None;
+                Poll::Ready(Some(Err(OutgoingError::Client(error))))
+            }
+            None => {
+                self.rest = None;
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    /// Keeps a frame for replay if there is room for it; else there will be no replay, and what was kept for one goes.
+    fn keep(&mut self, frame: &Frame<Bytes>) {
+        if let Some(trailers) = frame.trailers_ref() {
+            self.trailers = Some(trailers.clone());
+            self.rest = None;
+        }
+        let Some(data) = frame.data_ref().filter(|data| !data.is_empty()) else { return };
+        let bytes = data.len();
+        let fits = self.whole && self.keeping && self.kept_bytes + bytes <= KEPT_FOR_REPLAY;
+        if fits && self.charge(bytes) {
+            self.kept.push(data.clone());
+            self.kept_bytes += bytes;
+        } else if self.whole {
+            self.whole = false;
+            self.kept = beginning(&self.kept, KEPT_FOR_NAMES);
+            self.stop_keeping();
+        }
+    }
+
+    fn charge(&mut self, bytes: usize) -> bool {
+        let charged = self.budget.as_ref().is_some_and(|budget| budget.take(bytes));
+        if charged {
+            self.charged += bytes;
+        }
+        charged
+    }
+
+    /// Lets go of what only a replay would need. What the attempt under way has still to send stays, and the beginning for [`Kept`].
+    fn stop_keeping(&mut self) {
+        self.keeping = false;
+        if let Some(budget) = self.budget.take() {
+            budget.give(std::mem::take(&mut self.charged));
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.stop_keeping();
+    }
+}
+
+// === impl Kept ===
+
+impl Kept {
+    /// The first 64 KiB at most of what has been read so far.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<Bytes> {
+        self.shared.as_ref().map_or_else(Vec::new, |shared| beginning(&shared.lock().kept, KEPT_FOR_NAMES))
+    }
+
+    /// Whether [`bytes`](Self::bytes) is the whole body.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.shared.as_ref().is_none_or(|shared| {
+            let state = shared.lock();
+            state.whole && state.kept_bytes <= KEPT_FOR_NAMES && state.rest.as_ref().is_none_or(Body::is_end_stream)
+        })
+    }
+}
+
+// === impl Budget ===
+
+impl Budget {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(bytes)))
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+
+    fn give(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The first `most` bytes of some chunks.
+fn beginning(chunks: &[Bytes], most: usize) -> Vec<Bytes> {
+    let mut left = most;
+    let mut found = Vec::new();
+    for chunk in chunks {
+        let take = chunk.len().min(left);
+        if take == 0 {
+            break;
+        }
+        found.push(chunk.slice(..take));
+        left -= take;
+    }
+    found
+}
+
+/// Of one body: kube-apiserver takes 3 MiB, and nearly all objects are far smaller than this.
+const KEPT_FOR_REPLAY: usize = 1 << 20;
+/// Of all bodies together.
+pub(super) const KEPT_TOGETHER: usize = 16 << 20;
+/// Names and digests look no further.
+const KEPT_FOR_NAMES: usize = 64 << 10;

@@ -1,0 +1,268 @@
+//! A connection raised to HTTP, and the task that drives it.
+//!
+//! hyper's HTTP/2 connection is two futures: one reads frames, the other hands out requests and is not woken when SETTINGS or a GOAWAY
+//! arrive. [`Wakeful`] wakes the second whenever the first has run, so that the number of streams is exact and a connection that is going
+//! away is retired at once, not at the next call that fails on it.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::task::AtomicWaker;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{
+    body::Outgoing,
+    books::Id,
+    dial::{Dialer, Socket},
+    error::DialFailure,
+    pool::Pool,
+};
+
+/// A connection that can take calls, not yet in the books. Its driver is boxed while it is handed around: it is large.
+pub(super) enum Raised {
+    Http1 { sender: http1::SendRequest<Outgoing>, connection: Box<Http1>, traffic: Arc<Traffic> },
+    Http2 { sender: http2::SendRequest<Outgoing>, connection: Box<Http2>, limit: usize },
+}
+
+type Http1 = http1::Connection<TokioIo<Counted>, Outgoing>;
+
+/// The half of an HTTP/2 connection that hands out requests, and what wakes it.
+pub(super) struct Http2 {
+    connection: http2::Connection<TokioIo<Socket>, Outgoing, Wakeful>,
+    waker: Arc<AtomicWaker>,
+}
+
+/// What has gone over an HTTP/1.1 connection, in bytes: tells a request that was not sent, or not answered, from one that was.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    pub(super) read: AtomicU64,
+    pub(super) written: AtomicU64,
+    /// Its call is over, and the connection is to be used again once hyper is ready for it.
+    pub(super) releasing: AtomicBool,
+}
+
+/// A socket that counts.
+pub(super) struct Counted {
+    socket: Socket,
+    traffic: Arc<Traffic>,
+}
+
+/// Spawns the tasks of one HTTP/2 connection.
+#[derive(Clone)]
+pub(super) struct Wakeful {
+    waker: Arc<AtomicWaker>,
+    /// The first task is the one that reads frames.
+    reader_spawned: Arc<AtomicBool>,
+}
+
+/// Dials and raises a connection.
+pub(super) async fn raise(dialer: &Dialer) -> Result<Raised, DialFailure> {
+    let raising = async {
+        let (socket, h2) = dialer.connect().await?;
+        if h2 { raise_http2(socket).await } else { raise_http1(socket).await }
+    };
+    dialer.within(raising).await
+}
+
+async fn raise_http1(socket: Socket) -> Result<Raised, DialFailure> {
+    let traffic = Arc::new(Traffic::default());
+    let io = TokioIo::new(Counted::new(socket, Arc::clone(&traffic)));
+    let (sender, connection) = http1_builder().handshake(io).await.map_err(DialFailure::Http)?;
+    Ok(Raised::Http1 { sender, connection: Box::new(connection), traffic })
+}
+
+/// HTTP/1.1 as every connection here speaks it.
+pub(super) fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_BYTES).preserve_header_case(true);
+    builder
+}
+
+async fn raise_http2(socket: Socket) -> Result<Raised, DialFailure> {
+    let waker = Arc::new(AtomicWaker::new());
+    let spawner = Wakeful { waker: Arc::clone(&waker), reader_spawned: Arc::default() };
+    let (sender, connection) = http2::Builder::new(spawner)
+        .timer(TokioTimer::new())
+        .initial_max_send_streams(0) // nothing may open before the server has said how many
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(MAX_HEADER_LIST)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(socket))
+        .await
+        .map_err(DialFailure::Http)?;
+    let mut connection = Http2 { connection, waker };
+    let limit = poll_fn(|cx| match connection.poll(cx) {
+        Poll::Ready(Ok(())) => Poll::Ready(Err(DialFailure::ClosedAtOnce)),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(DialFailure::Http(error))),
+        Poll::Pending if connection.limit() > 0 => Poll::Ready(Ok(connection.limit())),
+        Poll::Pending => Poll::Pending,
+    })
+    .await?;
+    Ok(Raised::Http2 { sender, connection: Box::new(connection), limit })
+}
+
+// === impl Http2 ===
+
+impl Http2 {
+    /// Drives the connection to its end and keeps the books of `pool` about it.
+    pub(super) async fn drive(mut self: Box<Self>, pool: Weak<Pool>, id: Id, mut limit: usize) {
+        let end = poll_fn(|cx| {
+            let poll = self.poll(cx);
+            if poll.is_pending() && self.limit() != limit {
+                limit = self.limit();
+                if let Some(pool) = pool.upgrade() {
+                    pool.set_limit(id, limit);
+                }
+            }
+            poll
+        })
+        .await;
+        if let Err(error) = end {
+            tracing::debug!(%error, "upstream connection ended");
+        }
+        // dropped first: while it lives, senders do not see that it is closed
+        drop(self);
+        if let Some(pool) = pool.upgrade() {
+            pool.gone(id);
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        self.waker.register(cx.waker());
+        pin!(&mut self.connection).poll(cx)
+    }
+
+    /// Streams it may have open.
+    fn limit(&self) -> usize {
+        self.connection.current_max_send_streams().min(MAX_STREAMS)
+    }
+}
+
+/// Drives an HTTP/1.1 connection to its end and keeps the books of `pool` about it.
+pub(super) async fn drive_http1(mut connection: Box<Http1>, traffic: Arc<Traffic>, pool: Weak<Pool>, id: Id) {
+    let end = poll_fn(|cx| {
+        let poll = Pin::new(&mut connection).poll(cx);
+        if poll.is_pending()
+            && traffic.releasing.load(Ordering::SeqCst)
+            && let Some(pool) = pool.upgrade()
+        {
+            pool.released(id);
+        }
+        poll
+    })
+    .await;
+    if let Err(error) = end {
+        tracing::debug!(%error, "upstream connection ended");
+    }
+    drop(connection);
+    if let Some(pool) = pool.upgrade() {
+        pool.gone(id);
+    }
+}
+
+// === impl Wakeful ===
+
+impl<F> hyper::rt::Executor<F> for Wakeful
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, future: F) {
+        if self.reader_spawned.swap(true, Ordering::Relaxed) {
+            tokio::spawn(future);
+            return;
+        }
+        let waker = Arc::clone(&self.waker);
+        tokio::spawn(async move {
+            let mut future = pin!(future);
+            poll_fn(|cx| {
+                let poll = future.as_mut().poll(cx);
+                waker.wake();
+                poll
+            })
+            .await;
+        });
+    }
+}
+
+// === impl Counted ===
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let poll = Pin::new(&mut self.socket).poll_read(cx, buf);
+        self.traffic.read.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        poll
+    }
+}
+
+impl Counted {
+    pub(super) fn new(socket: Socket, traffic: Arc<Traffic>) -> Self {
+        Self { socket, traffic }
+    }
+
+    fn wrote(&self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &poll {
+            self.traffic.written.fetch_add(*bytes as u64, Ordering::Relaxed);
+        }
+        poll
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.socket).poll_write(cx, buf);
+        self.wrote(poll)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        self.wrote(poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+/// Of one stream: what one stalled reader can hold up. kube-apiserver uses the same.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// Of one connection: room for all of its streams to stall without blocking each other.
+const CONNECTION_WINDOW: u32 = 32 << 20;
+/// Streams on one connection, however many the server allows: no more than there is window for (kube-apiserver allows 100).
+const MAX_STREAMS: usize = (CONNECTION_WINDOW / STREAM_WINDOW) as usize;
+/// As kube-apiserver's own limit; hyper's 16 KiB would reset streams with long headers.
+const MAX_HEADER_LIST: u32 = 1 << 20;
+/// The same for HTTP/1.1, and a little for the status line.
+const MAX_HEAD_BYTES: usize = (1 << 20) + (64 << 10);
+/// Lines of headers; hyper's default of 100 is fewer than real servers send.
+const MAX_HEADERS: usize = 512;
+/// As client-go: a dead connection is found within 45 s.
+const PING_EVERY: Duration = Duration::from_secs(30);
+/// See [`PING_EVERY`].
+const PING_TIMEOUT: Duration = Duration::from_secs(15);

@@ -1,0 +1,79 @@
+//! What can go wrong on the way up, in words that say what to do about it.
+
+use std::{error::Error as StdError, sync::Arc, time::Duration};
+
+use rustls::CertificateError;
+
+/// No connection could be had. Cloned by `Arc`: everybody who waited gets the same.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot connect to {at}: {what}")]
+pub struct DialError {
+    /// `host:port`.
+    pub at: String,
+    /// Why, and what to do.
+    pub what: DialFailure,
+}
+
+/// Why a connection could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum DialFailure {
+    /// The name does not resolve.
+    #[error("the name does not resolve ({0}); check the upstream's host and the pod's DNS")]
+    Name(std::io::Error),
+    /// Nobody listens.
+    #[error("connection refused; is the upstream running, and is the port right?")]
+    Refused,
+    /// Another error of the network.
+    #[error("{0}")]
+    Network(std::io::Error),
+    /// It took too long.
+    #[error("no connection within {0:?}; check the address and network policies, or raise timeouts.connect")]
+    Timeout(Duration),
+    /// The upstream's certificate is not for this name.
+    #[error("its certificate is for another name ({0}); set upstream_tls.server_name to the name in the certificate")]
+    WrongHost(CertificateError),
+    /// The upstream's certificate is not valid now.
+    #[error("its certificate is expired or not valid yet ({0}); renew it, or check the clocks")]
+    Expired(CertificateError),
+    /// Nobody trusted signed the upstream's certificate.
+    #[error("its certificate is signed by nobody trusted here ({0}); set upstream_tls.ca to the right CA file")]
+    UnknownIssuer(CertificateError),
+    /// Another TLS failure.
+    #[error("TLS failed: {0}")]
+    Tls(std::io::Error),
+    /// TCP and TLS stand, HTTP does not.
+    #[error("the connection stands but HTTP does not: {0}")]
+    Http(hyper::Error),
+    /// The connection closed before it could take a call.
+    #[error("it closed the connection at once")]
+    ClosedAtOnce,
+}
+
+/// What became of a request that got no response head.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// Nothing of it was processed upstream.
+    #[error("not sent: {source}")]
+    Unsent {
+        /// Why.
+        source: Arc<dyn StdError + Send + Sync>,
+    },
+    /// It was sent, and then the connection or the stream was lost: whether the upstream acted on it is not known.
+    #[error("sent, then lost before an answer: {source}")]
+    Lost {
+        /// How.
+        source: Arc<dyn StdError + Send + Sync>,
+    },
+    /// It was sent, and the answer did not begin in time.
+    #[error("no answer within {after:?}")]
+    Timeout {
+        /// The limit.
+        after: Duration,
+    },
+    /// The client's own body broke off while it was being sent.
+    #[error("the client's body broke off: {source}")]
+    Client {
+        /// How.
+        source: Arc<dyn StdError + Send + Sync>,
+    },
+}

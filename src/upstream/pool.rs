@@ -1,0 +1,314 @@
+//! The connections of one group: who gets a stream, when to dial, and what the limiter is told.
+//!
+//! One std Mutex around the [`State`]; no operation awaits under it, and everything that calls out (rooms, dials, drops) happens
+//! after it is let go.
+
+mod state;
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+use hyper::client::conn::http1;
+use tokio::sync::oneshot;
+
+use self::state::{After, Handle, State};
+use super::{
+    Meters, Occupancy, Rooms,
+    body::Outgoing,
+    books::Id,
+    connection::{self, Raised},
+    dial::Dialer,
+    error::{DialError, DialFailure},
+    lease::Lease,
+};
+use crate::{api::Group, clock::Clock, moment::Moment};
+
+/// The connections of one group.
+pub(super) struct Pool {
+    group: Group,
+    dialer: Arc<Dialer>,
+    clock: Clock,
+    rooms: Arc<dyn Rooms>,
+    meters: Meters,
+    state: Mutex<State>,
+}
+
+impl Pool {
+    pub(super) fn new(
+        group: Group,
+        dialer: Arc<Dialer>,
+        meters: Meters,
+        plain: bool,
+        clock: Clock,
+        rooms: Arc<dyn Rooms>,
+    ) -> Arc<Self> {
+        let state = State::new(plain.then_some(false));
+        Arc::new(Self { group, dialer, clock, rooms, meters, state: Mutex::new(state) })
+    }
+
+    pub(super) fn group(&self) -> Group {
+        self.group
+    }
+
+    pub(super) fn occupancy(&self) -> Occupancy {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).books.occupancy()
+    }
+
+    pub(super) fn want(self: &Arc<Self>, calls: usize) {
+        self.with(|state, _| state.pacing.want(calls));
+    }
+
+    pub(super) fn down(&self) -> Option<Arc<DialError>> {
+        let now = self.clock.now();
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.pacing.down(now).filter(|_| state.books.free() == 0).cloned()
+    }
+
+    /// The stream that a grant stands for.
+    pub(super) fn checkout(self: &Arc<Self>) -> Option<Lease> {
+        self.with(|state, after| state.open(self, true, after))
+    }
+
+    /// The first stream to come: a free one, one of our own dial, or one of anybody else's.
+    pub(super) async fn take_exempt(self: &Arc<Self>) -> Result<Lease, Arc<DialError>> {
+        let (waiter, mut coming) = oneshot::channel();
+        let (open, dialling) = self.with(|state, after| {
+            let open = state.open(self, false, after);
+            if open.is_none() {
+                state.exempt.retain(|waiter| !waiter.is_closed());
+                state.exempt.push_back(waiter);
+            }
+            (open, state.pacing.is_dialling() || state.exempt.len() > 1)
+        });
+        if let Some(lease) = open {
+            return Ok(lease);
+        }
+        if dialling {
+            // a dial that began earlier is likely to be done earlier; one that hangs must not hold us up
+            tokio::select! {
+                biased;
+                Ok(lease) = &mut coming => return Ok(lease),
+                () = self.clock.sleep(HEAD_START) => {}
+            }
+        }
+        tokio::select! {
+            biased;
+            Ok(lease) = &mut coming => Ok(lease),
+            own = self.dial_for_itself() => own,
+        }
+    }
+
+    /// Another stream for a call that was not processed; `fresh` for one of a new connection.
+    pub(super) async fn take_again(self: &Arc<Self>, fresh: bool) -> Result<Lease, Arc<DialError>> {
+        if fresh {
+            return self.dial_for_itself().await;
+        }
+        let (waiter, coming) = oneshot::channel();
+        let now = self.clock.now();
+        let open = self.with(|state, after| {
+            if let Some(lease) = state.open(self, false, after) {
+                return Some(Ok(lease));
+            }
+            if let Some(error) = state.pacing.down(now) {
+                return Some(Err(Arc::clone(error)));
+            }
+            state.replays.retain(|waiter| !waiter.is_closed());
+            state.replays.push_back(waiter);
+            None
+        });
+        match open {
+            Some(open) => open,
+            None => coming.await.unwrap_or_else(|_gone| Err(Arc::new(self.dialer.failure(DialFailure::ClosedAtOnce)))),
+        }
+    }
+
+    async fn dial_for_itself(self: &Arc<Self>) -> Result<Lease, Arc<DialError>> {
+        let raised = self.raise().await?;
+        let lease = self.put_up(raised, |state| state.pacing.recovered(), true);
+        lease.ok_or_else(|| Arc::new(self.dialer.failure(DialFailure::ClosedAtOnce)))
+    }
+
+    async fn raise(&self) -> Result<Raised, Arc<DialError>> {
+        connection::raise(&self.dialer).await.map_err(|what| {
+            if let Some(meters) = self.meters.get() {
+                meters.dial_failed(self.group);
+            }
+            Arc::new(self.dialer.failure(what))
+        })
+    }
+
+    /// A dial that was planned.
+    async fn dial(self: Arc<Self>) {
+        let begun = self.clock.now();
+        match self.raise().await {
+            Ok(raised) => {
+                self.put_up(raised, |state| state.pacing.succeeded(), false);
+            }
+            Err(error) => self.dial_failed(&error, begun),
+        }
+    }
+
+    fn dial_failed(self: &Arc<Self>, error: &Arc<DialError>, begun: Moment) {
+        let now = self.clock.now();
+        let waiters = self.with(|state, after| {
+            if state.pacing.failed(Arc::clone(error), begun, now) {
+                tracing::warn!(group = ?self.group, %error, "the upstream cannot be reached");
+            }
+            after.unreachable = state.books.free() == 0;
+            std::mem::take(&mut state.replays)
+        });
+        for waiter in waiters {
+            // whoever does not wait any more needs no answer
+            drop(waiter.send(Err(Arc::clone(error))));
+        }
+    }
+
+    /// Enters a connection into the books and starts its driver. `own` takes the first stream of it before anybody else.
+    fn put_up(
+        self: &Arc<Self>,
+        raised: Raised,
+        up: impl FnOnce(&mut State) -> Option<Arc<DialError>>,
+        own: bool,
+    ) -> Option<Lease> {
+        let now = self.clock.now();
+        self.with(|state, after| {
+            if let Some(before) = up(state) {
+                tracing::info!(group = ?self.group, at = %before.at, "the upstream can be reached again");
+            }
+            let limit = raised.limit();
+            let expires = now + MAX_AGE + MAX_AGE.mul_f64(jitter());
+            match raised {
+                Raised::Http1 { sender, connection, traffic } => {
+                    state.multiplexed = Some(false);
+                    let shared = Arc::clone(&traffic);
+                    let handle = Handle::Http1 { sender: Some(sender), traffic, driver: None, reused: false };
+                    let (id, change) = state.books.add(handle, limit, now, expires);
+                    after.room += change;
+                    let task = tokio::spawn(connection::drive_http1(connection, shared, Arc::downgrade(self), id));
+                    if let Some(Handle::Http1 { driver, .. }) = state.books.handle(id) {
+                        *driver = Some(task.abort_handle());
+                    }
+                }
+                Raised::Http2 { sender, connection, limit } => {
+                    state.multiplexed = Some(true);
+                    let (id, change) = state.books.add(Handle::Http2(sender), limit, now, expires);
+                    after.room += change;
+                    tokio::spawn(connection.drive(Arc::downgrade(self), id, limit));
+                }
+            }
+            if own { state.open(self, false, after) } else { None }
+        })
+    }
+
+    // === what connections and streams report ===
+
+    pub(super) fn stream_ended(self: &Arc<Self>, id: Id) {
+        let now = self.clock.now();
+        self.with(|state, after| after.room += state.books.give(id, now));
+    }
+
+    pub(super) fn set_limit(self: &Arc<Self>, id: Id, limit: usize) {
+        self.with(|state, after| after.room += state.books.set_limit(id, limit));
+    }
+
+    /// A connection takes no more streams.
+    pub(super) fn gone(self: &Arc<Self>, id: Id) {
+        self.with(|state, after| state.close(id, after));
+    }
+
+    /// A call on an HTTP/1.1 connection was cut short: the connection with it.
+    pub(super) fn discard(self: &Arc<Self>, id: Id) {
+        self.with(|state, after| {
+            if let Some(Handle::Http1 { driver: Some(driver), .. }) = state.books.handle(id) {
+                driver.abort();
+            }
+            state.close(id, after);
+        });
+    }
+
+    /// A call on an HTTP/1.1 connection ended well: the next may have it as soon as hyper is ready.
+    pub(super) fn put_back(self: &Arc<Self>, id: Id, back: http1::SendRequest<Outgoing>) {
+        self.with(|state, _| {
+            if let Some(Handle::Http1 { sender, traffic, reused, .. }) = state.books.handle(id) {
+                traffic.releasing.store(true, Ordering::SeqCst);
+                *reused = true;
+                *sender = Some(back);
+            }
+        });
+        self.released(id);
+    }
+
+    /// An HTTP/1.1 connection may have become ready for its next call.
+    pub(super) fn released(self: &Arc<Self>, id: Id) {
+        let now = self.clock.now();
+        self.with(|state, after| {
+            let Some(Handle::Http1 { sender: Some(sender), traffic, .. }) = state.books.handle(id) else { return };
+            if sender.is_ready() && traffic.releasing.swap(false, Ordering::SeqCst) {
+                after.room += state.books.give(id, now);
+            }
+        });
+    }
+
+    /// To be called every few seconds: retires what is idle or old.
+    pub(super) fn maintain(self: &Arc<Self>) {
+        let now = self.clock.now();
+        self.with(|state, after| {
+            for id in state.books.stale(now, MAX_IDLE) {
+                state.close(id, after);
+            }
+            if state.books.has_expired(now) {
+                state.pacing.want_ahead();
+            }
+        });
+    }
+
+    /// Runs `change` under the lock, serves whoever can be served then, and does the rest without the lock.
+    fn with<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, &mut After) -> R) -> R {
+        let mut after = After::default();
+        let result = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = change(&mut state, &mut after);
+            state.serve(self, &mut after);
+            state.plan(self.clock.now(), &mut after);
+            result
+        };
+        self.carry_out(after);
+        result
+    }
+
+    fn carry_out(self: &Arc<Self>, after: After) {
+        let After { room, unreachable, dials, alarm, leases, handles } = after;
+        drop((leases, handles));
+        for _ in 0..dials {
+            tokio::spawn(Arc::clone(self).dial());
+        }
+        if let Some(due) = alarm {
+            let pool = Arc::clone(self);
+            tokio::spawn(async move {
+                pool.clock.sleep_until(due).await;
+                pool.with(|state, _| state.alarm = false);
+            });
+        }
+        if room != 0 {
+            self.rooms.add_room(self.group, room);
+        }
+        if unreachable {
+            self.rooms.unreachable(self.group);
+        }
+    }
+}
+
+/// A fraction below a fifth, so that connections raised together do not age together.
+fn jitter() -> f64 {
+    f64::from(u32::try_from(RandomState::new().hash_one(0_u8) % 1_000).unwrap_or(0)) / 5_000.0
+}
+
+/// kube-apiserver closes idle connections after 90 s: well before it, so as not to send into a closing one.
+const MAX_IDLE: Duration = Duration::from_secs(75);
+/// Then names are resolved anew and load spreads over servers that have come since.
+const MAX_AGE: Duration = Duration::from_secs(600);
+/// What an exempt call grants a dial that began before its own.
+const HEAD_START: Duration = Duration::from_millis(100);

@@ -1,0 +1,164 @@
+//! What stands under a pool's lock, and what is decided there: who gets a stream, and which dials to start.
+//!
+//! Nothing here calls out; what is to be done once the lock is let go is collected in [`After`].
+
+use std::{collections::VecDeque, sync::Arc};
+
+use hyper::client::conn::{http1, http2};
+use tokio::{sync::oneshot, task::AbortHandle};
+
+use super::Pool;
+use crate::{
+    moment::Moment,
+    upstream::{
+        body::Outgoing,
+        books::{Books, Id},
+        connection::{Raised, Traffic},
+        error::DialError,
+        lease::{Exclusive, Lease, Stream, StreamUnit},
+        pacing::Pacing,
+    },
+};
+
+/// Connections, dials and waiters of one group.
+pub(super) struct State {
+    pub(super) books: Books<Handle>,
+    pub(super) pacing: Pacing,
+    /// Exempt calls that want the first stream to come, each with a dial of its own.
+    pub(super) exempt: VecDeque<oneshot::Sender<Lease>>,
+    /// Calls that the upstream did not process, which want another stream.
+    pub(super) replays: VecDeque<oneshot::Sender<Result<Lease, Arc<DialError>>>>,
+    /// Whether the upstream speaks h2; `None` before the first connection.
+    pub(super) multiplexed: Option<bool>,
+    /// A timer runs for the next dial that is due.
+    pub(super) alarm: bool,
+}
+
+/// What a stream of a connection is opened with.
+pub(super) enum Handle {
+    Http1 {
+        /// `None` while it serves a call.
+        sender: Option<http1::SendRequest<Outgoing>>,
+        traffic: Arc<Traffic>,
+        driver: Option<AbortHandle>,
+        reused: bool,
+    },
+    Http2(http2::SendRequest<Outgoing>),
+}
+
+/// What is to be done once the lock is let go.
+#[derive(Default)]
+pub(super) struct After {
+    pub(super) room: i64,
+    pub(super) unreachable: bool,
+    pub(super) dials: usize,
+    pub(super) alarm: Option<Moment>,
+    pub(super) leases: Vec<Lease>,
+    pub(super) handles: Vec<Handle>,
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn new(multiplexed: Option<bool>) -> Self {
+        Self {
+            books: Books::new(),
+            pacing: Pacing::default(),
+            exempt: VecDeque::new(),
+            replays: VecDeque::new(),
+            multiplexed,
+            alarm: false,
+        }
+    }
+
+    /// Opens a stream, passing over connections that have closed unnoticed.
+    pub(super) fn open(&mut self, pool: &Arc<Pool>, granted: bool, after: &mut After) -> Option<Lease> {
+        loop {
+            let (taken, change) = self.books.take(granted);
+            let Some((id, handle)) = taken else {
+                after.room += change;
+                return None;
+            };
+            if let Some(stream) = handle.open(pool, id) {
+                after.room += change;
+                return Some(Lease { pool: Arc::clone(pool), stream });
+            }
+            // the unit just taken is gone with the connection, whoever took it; a grant is still to be honoured
+            after.room -= 1;
+            self.close(id, after);
+        }
+    }
+
+    pub(super) fn close(&mut self, id: Id, after: &mut After) {
+        let (handle, change) = self.books.remove(id);
+        after.room += change;
+        after.handles.extend(handle);
+    }
+
+    /// Gives free streams to those who wait for one here.
+    pub(super) fn serve(&mut self, pool: &Arc<Pool>, after: &mut After) {
+        while self.books.free() > 0 {
+            if let Some(waiter) = self.exempt.pop_front() {
+                if !waiter.is_closed()
+                    && let Some(lease) = self.open(pool, false, after)
+                {
+                    after.leases.extend(waiter.send(lease).err());
+                }
+            } else if let Some(waiter) = self.replays.pop_front() {
+                if !waiter.is_closed()
+                    && let Some(lease) = self.open(pool, false, after)
+                {
+                    after.leases.extend(waiter.send(Ok(lease)).err().and_then(Result::ok));
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Decides which dials to start.
+    pub(super) fn plan(&mut self, now: Moment, after: &mut After) {
+        if self.multiplexed == Some(true) && self.books.nearly_full() {
+            self.pacing.want_ahead();
+        }
+        let at_once = if self.multiplexed == Some(false) { HTTP1_DIALS } else { 1 };
+        after.dials += self.pacing.begin(at_once, self.replays.len(), self.books.free(), now);
+        if !self.alarm
+            && let Some(due) = self.pacing.due(self.replays.len())
+            && due > now
+        {
+            self.alarm = true;
+            after.alarm = Some(due);
+        }
+    }
+}
+
+// === impl Handle and Raised ===
+
+impl Handle {
+    pub(super) fn open(&mut self, pool: &Arc<Pool>, id: Id) -> Option<Stream> {
+        match self {
+            Self::Http1 { sender, traffic, reused, .. } => {
+                let open = sender.take().filter(|sender| !sender.is_closed())?;
+                Some(Stream::Http1(Exclusive::new(Arc::clone(pool), id, open, Arc::clone(traffic), *reused)))
+            }
+            Self::Http2(sender) if sender.is_closed() => None,
+            Self::Http2(sender) => {
+                let unit = Arc::new(StreamUnit::new(Arc::clone(pool), id));
+                Some(Stream::Http2 { unit, sender: sender.clone() })
+            }
+        }
+    }
+}
+
+impl Raised {
+    pub(super) fn limit(&self) -> usize {
+        match self {
+            Self::Http1 { .. } => 1,
+            Self::Http2 { limit, .. } => *limit,
+        }
+    }
+}
+
+/// Dials at once to an HTTP/1.1 upstream, where every call needs a connection.
+const HTTP1_DIALS: usize = 16;

@@ -1,0 +1,262 @@
+//! The request made upstream's, the response made the client's.
+//!
+//! Strips what concerns one hop only, sets the authority, joins the base path, puts in the gate's credentials; everything else passes byte
+//! for byte, path and query above all: RBAC names carry `:` and `%3A`, and proxied paths `..` and `//`, which mean what the API server
+//! says they mean.
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version,
+    header::{
+        CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    },
+    request,
+    uri::{Authority, PathAndQuery},
+};
+
+use super::{Host, Target, body::Outgoing};
+
+/// A request head as the upstream is to see it, whichever HTTP it is sent by.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    parts: request::Parts,
+    target: PathAndQuery,
+    authority: Authority,
+    /// What HTTP/1.1 sends as Host.
+    host: HeaderValue,
+}
+
+/// The request cannot be put in the upstream's terms.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unspeakable {
+    #[error(
+        "the target with the upstream's base path in front of it is no valid request target ({0}); is it longer than 64 KiB?"
+    )]
+    Target(#[from] http::uri::InvalidUri),
+    #[error("the Host header is no valid authority ({0})")]
+    Authority(http::uri::InvalidUri),
+}
+
+impl Head {
+    /// Reads a client's request. `upgrade` keeps the fields that ask for an upgrade.
+    pub(super) fn new(
+        mut parts: request::Parts,
+        target: &Target,
+        host: &Host,
+        upgrade: bool,
+    ) -> Result<Self, Unspeakable> {
+        let path = join(&target.base_path, parts.uri.path_and_query())?;
+        let (authority, host) = authority(&parts, target, host)?;
+        let asked = upgrade.then(|| parts.headers.get(UPGRADE).cloned()).flatten();
+        strip_hop_by_hop(&mut parts.headers);
+        if let Some(protocol) = asked {
+            parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+            parts.headers.insert(UPGRADE, protocol);
+        }
+        Ok(Self { parts, target: path, authority, host })
+    }
+
+    pub(super) fn headers_mut(&mut self) -> &mut HeaderMap {
+        &mut self.parts.headers
+    }
+
+    pub(super) fn method(&self) -> &Method {
+        &self.parts.method
+    }
+
+    /// Whether the client said how long its body is.
+    pub(super) fn declares_length(&self) -> bool {
+        self.parts.headers.contains_key(CONTENT_LENGTH)
+    }
+
+    /// As HTTP/1.1: origin form, Host, and chunked framing where the client declared no length.
+    pub(super) fn http1(mut self, body: Outgoing) -> Request<Outgoing> {
+        self.parts.headers.insert(HOST, self.host);
+        if !body.is_empty() && !self.parts.headers.contains_key(CONTENT_LENGTH) {
+            // said outright: left to itself hyper drops the body of a GET that declares no length
+            self.parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        self.parts.uri = Uri::from(self.target);
+        self.parts.version = Version::HTTP_11;
+        Request::from_parts(self.parts, body)
+    }
+
+    /// As HTTP/2: the authority is in the target.
+    pub(super) fn http2(mut self, body: Outgoing) -> Request<Outgoing> {
+        self.parts.headers.remove(HOST);
+        let mut uri = http::uri::Parts::default();
+        uri.scheme = Some(http::uri::Scheme::HTTPS);
+        uri.authority = Some(self.authority);
+        uri.path_and_query = Some(self.target);
+        // all three are there, so it cannot fail; were it to, the upstream refuses the empty authority
+        self.parts.uri = Uri::from_parts(uri).unwrap_or_default();
+        self.parts.version = Version::HTTP_2;
+        Request::from_parts(self.parts, body)
+    }
+}
+
+/// The response as the client is to see it: whatever HTTP it speaks, its server frames the body anew.
+pub(super) fn answer<B>(response: &mut Response<B>) {
+    strip_hop_by_hop(response.headers_mut());
+    *response.version_mut() = Version::HTTP_11;
+}
+
+/// The base path, then the client's own path and query, neither of them touched.
+fn join(base: &str, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
+    let Some(path) = path else { return PathAndQuery::try_from(if base.is_empty() { "/" } else { base }) };
+    if base.is_empty() || path.as_str() == "*" {
+        return Ok(path.clone());
+    }
+    let mut joined = Vec::with_capacity(base.len() + path.as_str().len());
+    joined.extend_from_slice(base.as_bytes());
+    if !path.as_str().starts_with('/') {
+        joined.push(b'/'); // `?query` alone is a legal path and query
+    }
+    joined.extend_from_slice(path.as_str().as_bytes());
+    PathAndQuery::from_maybe_shared(Bytes::from(joined))
+}
+
+/// What is sent as `:authority` and as Host.
+fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Authority, HeaderValue), Unspeakable> {
+    let clients = || {
+        let of_uri = parts.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+        parts.headers.get(HOST).cloned().or_else(|| of_uri.and_then(Result::ok))
+    };
+    let value = match host {
+        Host::Rewrite => None,
+        Host::Preserve => clients(),
+        Host::Literal(value) => Some(value.clone()),
+    };
+    match value {
+        Some(value) => Ok((Authority::try_from(value.as_bytes()).map_err(Unspeakable::Authority)?, value)),
+        None => {
+            let authority = target.authority.clone();
+            let value = HeaderValue::from_str(authority.as_str());
+            Ok((authority, value.unwrap_or_else(|_| HeaderValue::from_static(""))))
+        }
+    }
+}
+
+/// Removes what concerns this hop only. Trailer stays, and of TE the one word that concerns the other side.
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+            .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            .filter(|name| *name != TE)
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+        headers.remove(CONNECTION);
+    }
+    if headers.contains_key(TE) {
+        let trailers = headers.get_all(TE).iter().any(takes_trailers);
+        headers.remove(TE);
+        if trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
+    }
+    for name in
+        [&PROXY_AUTHENTICATE, &PROXY_AUTHORIZATION, &TRANSFER_ENCODING, &UPGRADE, &KEEP_ALIVE, &PROXY_CONNECTION]
+    {
+        headers.remove(name);
+    }
+}
+
+fn takes_trailers(value: &HeaderValue) -> bool {
+    value.as_bytes().split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+#[cfg(test)]
+mod tests {
+    use http::uri::Scheme;
+
+    use super::*;
+
+    fn target(base: &str) -> Target {
+        Target {
+            scheme: Scheme::HTTPS,
+            authority: Authority::from_static("api.test:6443"),
+            base_path: base.into(),
+            server_name: None,
+        }
+    }
+
+    fn head(request: Request<()>, base: &str, host: &Host) -> Head {
+        Head::new(request.into_parts().0, &target(base), host, false).expect("speakable")
+    }
+
+    #[test]
+    fn path_and_query_pass_byte_for_byte() {
+        for path in [
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller?a=%3A&b=",
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3acontroller",
+            "/api/v1/namespaces/d/services/s:80/proxy/a/../b//c;d=e/%2F%2e%2e/?x=y?z",
+            "/?",
+            "//double",
+            "/a{b}|\"",
+        ] {
+            let request = || Request::get(path).body(()).expect("hyper takes it");
+            let http1 = head(request(), "", &Host::Rewrite).http1(Outgoing::empty());
+            assert_eq!(http1.uri().to_string(), path);
+            assert_eq!(http1.headers()[HOST], "api.test:6443");
+            let http2 = head(request(), "/base", &Host::Rewrite).http2(Outgoing::empty());
+            assert_eq!(http2.uri().path_and_query().map(PathAndQuery::as_str), Some(format!("/base{path}").as_str()));
+            assert_eq!(http2.uri().authority().map(Authority::as_str), Some("api.test:6443"));
+        }
+    }
+
+    #[test]
+    fn fields_of_one_hop_go_over_all_connection_lines() {
+        let request = Request::post("/x")
+            .header("Connection", "close, X-One")
+            .header("Connection", " keep-alive ,x-two,TE")
+            .header("X-One", "1")
+            .header("X-Two", "2")
+            .header("X-Three", "3")
+            .header("Keep-Alive", "timeout=5")
+            .header("Proxy-Connection", "keep-alive")
+            .header("Proxy-Authorization", "Basic eA==")
+            .header("TE", "gzip, trailers;q=1")
+            .header("TE", "Trailers")
+            .header("Trailer", "X-Sum")
+            .header("Upgrade", "h2c")
+            .header("Transfer-Encoding", "chunked")
+            .body(())
+            .expect("valid");
+        let sent = head(request, "", &Host::Rewrite).http1(Outgoing::empty());
+        let mut left: Vec<_> = sent.headers().iter().map(|(name, value)| format!("{name}: {value:?}")).collect();
+        left.sort();
+        assert_eq!(left, ["host: \"api.test:6443\"", "te: \"trailers\"", "trailer: \"X-Sum\"", "x-three: \"3\""]);
+    }
+
+    #[test]
+    fn the_host_is_whose_it_is_asked_to_be() {
+        let request = || Request::get("/").header(HOST, "localhost:8001").body(()).expect("valid");
+        for (host, expected) in [
+            (Host::Rewrite, "api.test:6443"),
+            (Host::Preserve, "localhost:8001"),
+            (Host::Literal(HeaderValue::from_static("ec2.example")), "ec2.example"),
+        ] {
+            assert_eq!(head(request(), "", &host).http1(Outgoing::empty()).headers()[HOST], expected);
+            let http2 = head(request(), "", &host).http2(Outgoing::empty());
+            assert_eq!(http2.uri().authority().map(Authority::as_str), Some(expected));
+            assert!(!http2.headers().contains_key(HOST));
+        }
+    }
+
+    #[test]
+    fn a_body_of_undeclared_length_is_chunked_even_on_a_get() {
+        let request = Request::get("/").body(()).expect("valid");
+        let sent = head(request, "", &Host::Rewrite).http1(Outgoing::new(vec![], None, None));
+        assert_eq!(sent.headers()[TRANSFER_ENCODING], "chunked");
+        let request = Request::get("/").body(()).expect("valid");
+        assert!(!head(request, "", &Host::Rewrite).http1(Outgoing::empty()).headers().contains_key(TRANSFER_ENCODING));
+    }
+}

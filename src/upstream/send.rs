@@ -1,0 +1,182 @@
+//! Sending a request, and sending it again where the upstream provably has not processed it.
+//!
+//! What proves it: hyper gives the request back (it never left), a GOAWAY whose last stream is below ours, `RST_STREAM(REFUSED_STREAM)`, or
+//! an HTTP/1.1 connection that had been idle and closed without a byte of an answer, if no byte of the request was written or the method is
+//! safe. (Not for PUT and DELETE: the server may have acted on them.) Everything else that is lost is lost.
+
+use std::{
+    error::Error as StdError,
+    sync::{Arc, atomic::Ordering},
+};
+
+use http::{Request, Response, StatusCode};
+use hyper::{body::Incoming, client::conn::TrySendError};
+
+use super::{
+    Upstream,
+    body::Outgoing,
+    connection::{self, Counted, Traffic},
+    error::{DialFailure, SendError},
+    lease::{Exclusive, Lease, Stream},
+    prepare::{self, Head},
+    streaming::{Hold, Streaming},
+};
+use crate::limit::Admitted;
+
+/// What is known of a request that got no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It never left.
+    Unsent,
+    /// It left, and the upstream says (or it follows) that nobody looked at it. `fresh`: only a new connection is worth another try.
+    Unprocessed { fresh: bool },
+    /// Nobody knows.
+    Lost,
+}
+
+/// A failed attempt.
+struct Failed {
+    fate: Fate,
+    source: Arc<dyn StdError + Send + Sync>,
+}
+
+impl Upstream {
+    pub(super) async fn transmit(
+        &self,
+        lease: Lease,
+        request: Request<Outgoing>,
+    ) -> Result<Response<Streaming>, SendError> {
+        let (parts, body) = request.into_parts();
+        let mut head = Head::new(parts, &self.inner.target, &self.inner.host, false).map_err(unsent)?;
+        self.inner.injector.authorize(head.headers_mut());
+        body.begin(&self.inner.budget, head.declares_length());
+        let pool = Arc::clone(&lease.pool);
+        let (mut lease, mut replays, mut returns) = (lease, 0, 0);
+        loop {
+            let failed = match attempt(lease.stream, head.clone(), &body).await {
+                Ok(mut response) => {
+                    body.settle();
+                    prepare::answer(&mut response);
+                    if response.status() == StatusCode::UNAUTHORIZED {
+                        self.inner.injector.upstream_said_unauthorized();
+                    }
+                    return Ok(response);
+                }
+                Err(failed) => failed,
+            };
+            if let Some(source) = body.broken() {
+                return Err(SendError::Client { source });
+            }
+            let fresh = match failed.fate {
+                Fate::Unsent if returns < MAX_RETURNS && body.can_replay() => {
+                    returns += 1;
+                    false
+                }
+                Fate::Unprocessed { fresh } if replays < MAX_REPLAYS && body.can_replay() => {
+                    replays += 1;
+                    fresh
+                }
+                Fate::Unsent => return Err(SendError::Unsent { source: failed.source }),
+                Fate::Unprocessed { .. } | Fate::Lost => return Err(SendError::Lost { source: failed.source }),
+            };
+            tracing::debug!(fate = ?failed.fate, error = %failed.source, "not processed upstream: sending it again");
+            if let Some(meters) = self.inner.meters.get() {
+                meters.replayed(pool.group());
+            }
+            lease = pool.take_again(fresh).await.map_err(|source| SendError::Unsent { source })?;
+        }
+    }
+
+    pub(super) async fn tunnel(&self, request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
+        let (parts, body) = request.into_inner().into_parts();
+        let mut head = Head::new(parts, &self.inner.target, &self.inner.host, true).map_err(unsent)?;
+        self.inner.injector.authorize(head.headers_mut());
+        body.begin(&self.inner.budget, head.declares_length());
+        let dialer = &self.inner.dialer;
+        let failure = |what: DialFailure| SendError::Unsent { source: Arc::new(dialer.failure(what)) };
+        let socket = dialer.connect_http1().await.map_err(failure)?;
+        let io = hyper_util::rt::TokioIo::new(Counted::new(socket, Arc::new(Traffic::default())));
+        let (mut sender, connection) =
+            connection::http1_builder().handshake(io).await.map_err(|error| failure(DialFailure::Http(error)))?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%error, "upgraded upstream connection ended");
+            }
+        });
+        let request = head.http1(body.attempt(None));
+        let mut response = sender.send_request(request).await.map_err(lost)?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            prepare::answer(&mut response);
+        }
+        Ok(response)
+    }
+}
+
+/// One attempt on one stream. Dropped in the middle of it, it resets the stream or closes the connection.
+async fn attempt(stream: Stream, head: Head, body: &Outgoing) -> Result<Response<Streaming>, Failed> {
+    match stream {
+        Stream::Http1(exclusive) => attempt_http1(exclusive, head, body).await,
+        Stream::Http2 { unit, mut sender } => {
+            let request = head.http2(body.attempt(Some(Arc::clone(&unit))));
+            match sender.try_send_request(request).await {
+                Ok(response) => Ok(response.map(|body| Streaming::new(body, Hold::Stream(unit)))),
+                Err(error) => Err(judge_http2(error)),
+            }
+        }
+    }
+}
+
+async fn attempt_http1(mut exclusive: Exclusive, head: Head, body: &Outgoing) -> Result<Response<Streaming>, Failed> {
+    let safe = head.method().is_safe();
+    let traffic = Arc::clone(&exclusive.traffic);
+    let before = (traffic.read.load(Ordering::Relaxed), traffic.written.load(Ordering::Relaxed));
+    let request = head.http1(body.attempt(None));
+    exclusive.busy = true;
+    let Some(sender) = exclusive.sender.as_mut() else {
+        return Err(Failed { fate: Fate::Unsent, source: Arc::new(DialFailure::ClosedAtOnce) });
+    };
+    let mut error = match sender.try_send_request(request).await {
+        Ok(response) => return Ok(response.map(|body| Streaming::new(body, Hold::Connection(exclusive)))),
+        Err(error) => error,
+    };
+    let silent = traffic.read.load(Ordering::Relaxed) == before.0;
+    let unwritten = traffic.written.load(Ordering::Relaxed) == before.1;
+    let fate = if error.take_message().is_some() || unwritten {
+        Fate::Unsent
+    } else if exclusive.reused && silent && safe {
+        Fate::Unprocessed { fresh: true }
+    } else {
+        Fate::Lost
+    };
+    Err(Failed { fate, source: Arc::new(error.into_error()) })
+}
+
+/// What an HTTP/2 error proves.
+fn judge_http2(mut error: TrySendError<Request<Outgoing>>) -> Failed {
+    let returned = error.take_message().is_some();
+    let source = error.into_error();
+    let h2 = source.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    let fate = match h2 {
+        _ if returned => Fate::Unsent,
+        // h2 fails a stream with the peer's GOAWAY only if it is above its last stream; those below run on, and fail by I/O if at all
+        Some(h2) if h2.is_go_away() && h2.is_remote() => Fate::Unprocessed { fresh: false },
+        Some(h2) if h2.is_reset() && h2.is_remote() && h2.reason() == Some(h2::Reason::REFUSED_STREAM) => {
+            Fate::Unprocessed { fresh: false }
+        }
+        _ => Fate::Lost,
+    };
+    Failed { fate, source: Arc::new(source) }
+}
+
+fn unsent(source: impl StdError + Send + Sync + 'static) -> SendError {
+    SendError::Unsent { source: Arc::new(source) }
+}
+
+fn lost(source: impl StdError + Send + Sync + 'static) -> SendError {
+    SendError::Lost { source: Arc::new(source) }
+}
+
+/// As Go's client does for unprocessed streams.
+const MAX_REPLAYS: u32 = 6;
+/// Each return retires the connection it came from, so this bounds only a server that closes every one at once.
+const MAX_RETURNS: u32 = 6;

@@ -1,0 +1,162 @@
+//! What a configuration makes of requests: class, connections, key.
+
+use std::hash::RandomState;
+
+use http::{HeaderMap, Uri};
+use tidegate::{
+    api::Group,
+    classify::Classified,
+    config,
+    limit::policy::{BucketPolicy, Lane, Per, Strategy},
+};
+
+fn load(text: &str) -> config::settings::Gate {
+    let loaded = config::load_text("f.toml".to_owned(), text.to_owned(), &[]);
+    let loaded =
+        loaded.unwrap_or_else(|problems| panic!("{}", problems.iter().map(|p| format!("{p}\n")).collect::<String>()));
+    loaded.settings.gates.into_values().next().expect("a gate")
+}
+
+fn kubernetes(more: &str) -> config::settings::Gate {
+    load(&format!("[gates.g]\nupstream = \"in_cluster\"\n{more}"))
+}
+
+fn http(more: &str) -> config::settings::Gate {
+    load(&format!("[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\n{more}"))
+}
+
+fn classify(gate: &config::settings::Gate, line: &str) -> Classified {
+    let (method, target) = line.split_once(' ').expect("method and target");
+    let target: Uri = target.parse().expect(line);
+    gate.rules.classify(&method.parse().expect(line), &target, &HeaderMap::new(), &RandomState::new())
+}
+
+fn class(gate: &config::settings::Gate, line: &str) -> String {
+    gate.policy.classes[usize::from(classify(gate, line).class.0)].name.to_string()
+}
+
+fn rate(bucket: Option<BucketPolicy>) -> Option<(f64, u32, Per)> {
+    bucket.map(|bucket| (bucket.rate, bucket.burst.get(), bucket.per))
+}
+
+const LEASE: &str = "PUT /apis/coordination.k8s.io/v1/namespaces/a/leases/l";
+const OBJECT: &str = "PUT /api/v1/namespaces/a/configmaps/c";
+
+#[test]
+fn user_classes_stand_between_leases_and_the_rest() {
+    let greedy = "[[gates.g.classes]]\nname = \"all\"\nmatch = {}\nlane = \"low\"\n";
+    let gate = kubernetes(greedy);
+    let names: Vec<&str> = gate.policy.classes.iter().map(|class| &*class.name).collect();
+    assert_eq!(names, ["leases", "health", "all", "discovery", "reviews", "events", "default"]);
+    for (line, expected) in [(LEASE, "leases"), ("GET /livez", "health"), ("GET /apis", "all"), (OBJECT, "all")] {
+        assert_eq!(class(&gate, line), expected, "{line}");
+    }
+    assert_eq!(classify(&gate, LEASE).group, Group::Leases);
+}
+
+#[test]
+fn naming_a_builtin_class_changes_its_settings_and_not_its_place() {
+    let gate = kubernetes(
+        "[[gates.g.classes]]\nname = \"leases\"\nlane = \"high\"\n\
+         [[gates.g.classes]]\nname = \"discovery\"\nbucket = { rate = 7 }\n\
+         [[gates.g.classes]]\nname = \"events\"\nmatch = { resources = [\"events\", \"noise\"] }\n",
+    );
+    let named = |name: &str| gate.policy.classes.iter().find(|class| &*class.name == name).unwrap();
+    assert_eq!((class(&gate, LEASE).as_str(), named("leases").lane), ("leases", Lane::High));
+    assert_eq!(classify(&gate, LEASE).group, Group::Short, "no longer exempt");
+    assert_eq!(rate(named("discovery").bucket), Some((7.0, 300, Per::Gate)));
+    assert!(named("discovery").own_bucket_only);
+    assert_eq!(named("events").lane, Lane::Low);
+    assert_eq!(class(&gate, "GET /apis/x.io/v1/noise"), "events");
+}
+
+#[test]
+fn an_ambiguous_path_goes_to_the_lowest_lane_and_there_to_the_smallest_rate() {
+    let path = "GET /livez/../api/v1/secrets";
+    assert_eq!(class(&kubernetes(""), path), "events");
+    let slow = "[[gates.g.classes]]\nname = \"slow\"\nmatch = { paths = [\"/slow\"] }\nlane = \"low\"\nbucket = { rate = 0.5, burst = 1 }\n";
+    assert_eq!(class(&kubernetes(slow), path), "slow");
+    let exempt = "[[gates.g.classes]]\nname = \"free\"\nmatch = {}\nlane = \"exempt\"\n";
+    assert_eq!(class(&kubernetes(exempt), path), "events");
+    assert_eq!(class(&http(""), "GET /a/%2e%2e/b"), "default");
+}
+
+#[test]
+fn classes_charge_those_they_are_within() {
+    let example = config::load_text("e".into(), include_str!("../../config/example.toml").into(), &[]).unwrap();
+    let gate = &example.settings.gates["kubernetes"];
+    let id = |name: &str| gate.policy.classes.iter().position(|class| &*class.name == name).unwrap();
+    let within = gate.policy.classes[id("ec2")].within.unwrap();
+    assert_eq!(usize::from(within.0), id("aws"));
+    assert_eq!(class(gate, "POST /apis/ec2.aws.upbound.io/v1/namespaces/prod-a/instances"), "ec2");
+    assert_eq!(class(gate, "GET /apis/ec2.aws.upbound.io/v1/namespaces/prod-a/instances"), "aws");
+}
+
+#[test]
+fn presets_are_the_table_of_the_design() {
+    let seconds = |base: f64, max: f64| Some((base, max));
+    let backoff = |gate: &config::settings::Gate| match gate.policy.classes.last().unwrap().backoff.strategy {
+        Strategy::Exponential { base, max, .. } => Some((base.as_secs_f64(), max.as_secs_f64())),
+        Strategy::FastSlow { .. } | Strategy::Off => None,
+    };
+    let gate = Per::Gate;
+    for (preset, bucket, retry, delays, slots) in [
+        ("sidecar", Some((50.0, 100, gate)), Some((10.0, 100, gate)), seconds(1.0, 60.0), None),
+        ("client_go", Some((5.0, 10, gate)), None, None, None),
+        ("controller_runtime", Some((20.0, 30, Per::Flow)), Some((10.0, 100, Per::Flow)), seconds(0.005, 1000.0), None),
+        ("crossplane", Some((50.0, 100, gate)), None, seconds(1.0, 60.0), Some((10, Per::Flow))),
+        ("none", None, None, None, None),
+    ] {
+        let gate = kubernetes(&format!("preset = \"{preset}\"\n"));
+        assert_eq!(rate(gate.policy.bucket), bucket, "{preset}");
+        assert_eq!(rate(gate.policy.retry_bucket), retry, "{preset}");
+        assert_eq!(backoff(&gate), delays, "{preset}");
+        assert_eq!(gate.policy.in_flight.map(|slots| (slots.max.get(), slots.per)), slots, "{preset}");
+        let discovery = gate.policy.classes.iter().find(|class| &*class.name == "discovery").unwrap();
+        assert_eq!(discovery.bucket.is_some(), bucket.is_some(), "{preset}: no limits means none");
+        let remembered = classify(&gate, OBJECT).key.known().is_some();
+        assert_eq!(remembered, delays.is_some(), "{preset}");
+    }
+    let crossplane = http("preset = \"crossplane\"\nmax_reconcile_rate = 3\n");
+    assert_eq!(rate(crossplane.policy.bucket), Some((3.0, 30, Per::Gate)));
+    assert_eq!(crossplane.policy.in_flight.map(|slots| slots.max.get()), Some(3));
+    let overridden =
+        kubernetes("preset = \"client_go\"\nbucket = { rate = 6 }\nretry_bucket = { rate = 1, burst = 2 }\n");
+    assert_eq!(rate(overridden.policy.bucket), Some((6.0, 10, Per::Gate)), "one by one");
+    assert_eq!(rate(overridden.policy.retry_bucket), Some((1.0, 2, Per::Gate)));
+}
+
+#[test]
+fn github_meters_what_changes_things() {
+    let gate = http("preset = \"github\"\n");
+    assert_eq!(rate(gate.policy.bucket), Some((1.25, 20, Per::Gate)));
+    assert_eq!(gate.throttling.max_pause.as_secs(), 65 * 60);
+    for (line, expected) in [
+        ("GET /repos/a/b", "default"),
+        ("POST /repos/a/b/issues", "creates"),
+        ("PATCH /repos/a/b/issues/1", "writes"),
+        ("DELETE /repos/a/b", "writes"),
+        ("POST /graphql", "graphql"),
+    ] {
+        assert_eq!(class(&gate, line), expected, "{line}");
+    }
+    let creates = gate.policy.classes.iter().find(|class| &*class.name == "creates").unwrap();
+    assert_eq!(rate(creates.bucket), Some((0.138, 20, Per::Gate)));
+    let writes = &gate.policy.classes[usize::from(creates.within.unwrap().0)];
+    assert_eq!((&*writes.name, rate(writes.bucket)), ("writes", Some((1.0, 1, Per::Gate))));
+}
+
+#[test]
+fn classes_change_only_what_they_say_of_the_backoff() {
+    let gate = kubernetes(
+        "backoff = { max = \"2m\", failures = [\"503\"] }\n[[gates.g.classes]]\nname = \"a\"\nmatch = {}\nbackoff = { base = \"5s\" }\n\
+         [[gates.g.classes]]\nname = \"b\"\nmatch = {}\nbackoff = \"off\"\n",
+    );
+    let backoff = |class: usize| gate.policy.classes[class].backoff;
+    let (a, b) = (backoff(2), backoff(3));
+    assert_eq!(format!("{:?}", a.strategy), "Exponential { base: 5s, max: 120s, jitter: 0.0 }");
+    assert_eq!((a.forget_after.as_secs(), a.hold.as_millis()), (240, 100));
+    assert_eq!(b.strategy, Strategy::Off);
+    assert_eq!(gate.failures[2].statuses, [503]);
+    assert!(!gate.failures[2].transport);
+}

@@ -1,0 +1,110 @@
+//! What the command says about itself, and its exit codes.
+
+use super::cli::{config, end, start, tidegate, with_config};
+
+#[test]
+fn help_fits_a_screen_and_is_no_failure() {
+    for arguments in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["check", "-h"],
+        &["demo", "--help"],
+        &["health", "-h"],
+        &["kubeconfig", "-h"],
+    ] {
+        let ended = end(tidegate(arguments));
+        assert_eq!(ended.code, Some(0), "{arguments:?}");
+        assert!(ended.err.is_empty(), "{}", ended.err);
+        assert!(ended.out.lines().count() <= 24, "{arguments:?} is longer than a screen\n{}", ended.out);
+        assert!(ended.out.contains("Example"), "{arguments:?} shows no example\n{}", ended.out);
+    }
+}
+
+#[test]
+fn the_version_is_the_package_s() {
+    let ended = end(tidegate(["--version"]));
+    assert_eq!((ended.code, ended.out.trim()), (Some(0), concat!("tidegate ", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn wrong_usage_is_64_and_says_what_is_right() {
+    for (arguments, said) in [
+        (&["rum"][..], "run"),
+        (&[], "Usage"),
+        (&["run", "--confg", "x"], "--config"),
+        (&["demo", "--seconds", "soon"], "soon"),
+        (&["demo", "--seconds", "0"], "3..=120"),
+        (&["check", "extra"], "extra"),
+    ] {
+        let ended = end(tidegate(arguments));
+        assert_eq!(ended.code, Some(64), "{arguments:?}\n{}", ended.err);
+        assert!(ended.err.contains(said), "{arguments:?}\n{}", ended.err);
+        assert!(ended.out.is_empty(), "{}", ended.out);
+    }
+}
+
+#[test]
+fn check_prints_what_the_configuration_comes_to_and_takes_it_back() {
+    let (folder, path) = config("[gates.api]\nupstream = \"http://127.0.0.1:9\"\nlisten = \"127.0.0.1:18471\"\n");
+    let ended = end(with_config("check", &path));
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.contains("[gates.api"), "{}", ended.out);
+    let again = folder.path().join("effective.toml");
+    std::fs::write(&again, &ended.out).expect("it can be written");
+    let second = end(with_config("check", &again));
+    assert_eq!((second.code, second.out), (Some(0), ended.out), "{}", second.err);
+}
+
+#[test]
+fn the_config_variable_is_read_where_the_option_is_missing() {
+    let (_folder, path) = config("[gates.from_variable]\nupstream = \"http://127.0.0.1:9\"\n");
+    let mut command = tidegate(["check"]);
+    command.env("TIDEGATE_CONFIG", &path);
+    let ended = end(command);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.contains("from_variable"), "{}", ended.out);
+}
+
+#[test]
+fn the_environment_is_on_top_of_the_file() {
+    let (_folder, path) = config("[gates.api]\nupstream = \"http://127.0.0.1:9\"\nbucket = { rate = 5, burst = 7 }\n");
+    let mut command = with_config("check", &path);
+    command.env("TIDEGATE__GATES__API__BUCKET__RATE", "12.5");
+    let ended = end(command);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.contains("12.5"), "{}", ended.out);
+}
+
+#[test]
+fn health_says_yes_only_to_a_running_gate() {
+    let port = free_port();
+    let text = format!(
+        "[admin]\nlisten = \"127.0.0.1:{port}\"\n[gates.api]\nupstream = \"http://127.0.0.1:9\"\nlisten = \"127.0.0.1:{}\"\n",
+        free_port()
+    );
+    let (_folder, path) = config(&text);
+    let before = end(with_config("health", &path));
+    assert_eq!(before.code, Some(1), "{}", before.err);
+    assert!(before.err.contains(&port.to_string()), "the port is named\n{}", before.err);
+    let mut gate = start(with_config("run", &path));
+    gate.line("ready");
+    let after = end(with_config("health", &path));
+    assert_eq!(after.code, Some(0), "{}", after.err);
+    assert_eq!(gate.terminate(), Some(0));
+}
+
+#[test]
+fn health_without_an_admin_port_says_what_to_set() {
+    let (_folder, path) = config("[admin]\nlisten = \"off\"\n[gates.api]\nupstream = \"http://127.0.0.1:9\"\n");
+    let ended = end(with_config("health", &path));
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("admin.listen"), "{}", ended.err);
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("loopback has ports")
+        .port()
+}

@@ -1,0 +1,592 @@
+//! What the configuration says of bad input: each problem on one line, with its place and what was expected, and all of them at once.
+
+use std::{fs, path::PathBuf};
+
+use tidegate::config::{self, Loaded, Problem, Source, settings::Upstream};
+
+const SMALLEST: &str = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
+
+fn load(text: &str, env: &[(&str, &str)]) -> Result<Loaded, Vec<String>> {
+    let env: Vec<(String, String)> =
+        env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let loaded = config::load_text("f.toml".to_owned(), text.to_owned(), &env);
+    loaded.map_err(|problems| problems.iter().map(Problem::to_string).collect())
+}
+
+/// Exactly these problems, in this order.
+fn expect(text: &str, env: &[(&str, &str)], expected: &[&str]) {
+    let problems = load(text, env).err().unwrap_or_default();
+    assert_eq!(problems, expected, "\n{text}\n{env:?}\n{}\n", problems.join("\n"));
+}
+
+/// The smallest file with `more` in its gate, from line 3 on.
+fn in_gate(more: &str, expected: &[&str]) {
+    expect(&format!("{SMALLEST}{more}"), &[], expected);
+}
+
+#[test]
+fn the_smallest_file_is_complete() {
+    let loaded = load(SMALLEST, &[]).unwrap();
+    let gate = &loaded.settings.gates["kubernetes"];
+    assert_eq!(gate.listen.len(), 1);
+    assert_eq!(gate.policy.bucket.map(|bucket| (bucket.rate, bucket.burst.get())), Some((50.0, 100)));
+    assert!(gate.injects(), "a plain loopback listener before the cluster");
+    assert!(loaded.warnings.is_empty());
+}
+
+#[test]
+fn unknown_keys_are_errors_with_a_suggestion() {
+    in_gate(
+        "bucket.rat = 5\nbucket.burts = 6\nlisten_on = 1\n[logs]\n",
+        &[
+            "f.toml:3:8: gates.kubernetes.bucket.rat: is no key, expected one of rate, burst, per, start, adapt (did you mean \"rate\"?)",
+            "f.toml:4:8: gates.kubernetes.bucket.burts: is no key, expected one of rate, burst, per, start, adapt (did you mean \"burst\"?)",
+            "f.toml:5:1: gates.kubernetes.listen_on: is no key",
+            "f.toml:6:2: logs: is no key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)",
+        ],
+    );
+    in_gate(
+        "[[gates.kubernetes.classes]]\nname = \"a\"\nmatch = { verb = [\"get\"] }\n",
+        &[
+            "f.toml:5:11: gates.kubernetes.classes[0].match.verb: is no key, expected one of verbs, groups, resources, namespaces, names, \
+         subresources, methods, paths, user_agents, headers, query (did you mean \"verbs\"?)",
+        ],
+    );
+}
+
+#[test]
+fn wrong_types_are_named() {
+    in_gate(
+        "bucket = { rate = \"fast\", burst = 2.5 }\nqueue = { max_wait = 8, max_waiting_bytes = 5 }\nlisten = 8001\nshadow = \"no\"\nallowed_hosts = \"a\"",
+        &[
+            "f.toml:3:19: gates.kubernetes.bucket.rate: is \"fast\", expected a number",
+            "f.toml:3:35: gates.kubernetes.bucket.burst: is 2.5, expected a whole number from 0 to 4294967295",
+            "f.toml:4:22: gates.kubernetes.queue.max_wait: is 8, expected a duration with a unit, such as \"500ms\", \"8s\" or \"1m30s\"",
+            "f.toml:4:45: gates.kubernetes.queue.max_waiting_bytes: is 5, expected a size such as \"16MiB\"",
+            "f.toml:5:10: gates.kubernetes.listen: is 8001, expected text in quotes, or a list of such",
+            "f.toml:6:10: gates.kubernetes.shadow: is \"no\", expected true or false",
+            "f.toml:7:17: gates.kubernetes.allowed_hosts: is \"a\", expected a list of texts, which only the file can give",
+        ],
+    );
+    expect(
+        "gates = 5\nadmin = []\n",
+        &[],
+        &["f.toml:1:9: gates: is 5, expected tables by name", "f.toml:2:9: admin: is a list, expected a table"],
+    );
+}
+
+#[test]
+fn buckets_must_make_sense() {
+    for (more, expected) in [
+        ("bucket.burst = 0", "f.toml:3:16: gates.kubernetes.bucket.burst: is 0, expected at least 1"),
+        (
+            "bucket.rate = 0",
+            "f.toml:3:15: gates.kubernetes.bucket.rate: is 0.0, expected calls per second above 0 and at most 1000000000",
+        ),
+        (
+            "bucket.rate = -1",
+            "f.toml:3:15: gates.kubernetes.bucket.rate: is -1.0, expected calls per second above 0 and at most 1000000000",
+        ),
+        (
+            "bucket.rate = nan",
+            "f.toml:3:15: gates.kubernetes.bucket.rate: is NaN, expected calls per second above 0 and at most 1000000000",
+        ),
+        (
+            "bucket.rate = inf",
+            "f.toml:3:15: gates.kubernetes.bucket.rate: is inf, expected calls per second above 0 and at most 1000000000",
+        ),
+        (
+            "bucket = { rate = 1e-9, burst = 100 }",
+            "f.toml:3:19: gates.kubernetes.bucket.rate: is 0.000000001, too slow for a burst of 100: it would take centuries to fill",
+        ),
+        (
+            "preset = \"none\"\nbucket.burst = 5",
+            "f.toml:4:1: gates.kubernetes.bucket.rate: is missing, and the preset gives none: the bucket needs a rate",
+        ),
+        (
+            "preset = \"client_go\"\nretry_bucket.rate = 5",
+            "f.toml:4:1: gates.kubernetes.retry_bucket.burst: is missing, and the preset gives none: the bucket needs a burst",
+        ),
+        ("bucket = \"on\"", "f.toml:3:10: gates.kubernetes.bucket: is \"on\", expected a table, or \"off\""),
+        (
+            "bucket.per = \"flows\"",
+            "f.toml:3:14: gates.kubernetes.bucket.per: is \"flows\", expected \"gate\", \"flow\" or \"credential\" (did you mean \"flow\"?)",
+        ),
+        ("in_flight.max = 0", "f.toml:3:17: gates.kubernetes.in_flight.max: is 0, expected at least 1"),
+        (
+            "in_flight.per = \"gate\"",
+            "f.toml:3:1: gates.kubernetes.in_flight.max: is missing, and the preset gives none: how many calls may be in flight",
+        ),
+    ] {
+        in_gate(more, &[expected]);
+    }
+    in_gate("bucket = \"off\"\nretry_bucket = \"off\"\nin_flight = \"off\"", &[]);
+    in_gate("preset = \"client_go\"\nbucket.rate = 2", &[]);
+}
+
+#[test]
+fn a_backoff_must_make_sense() {
+    for (more, expected) in [
+        ("backoff = { base = \"2m\" }", "f.toml:3:20: gates.kubernetes.backoff.base: max 60s is less than base 120s"),
+        ("backoff.max = \"1ms\"", "f.toml:3:15: gates.kubernetes.backoff.max: max 1ms is less than base 1s"),
+        (
+            "backoff.base = \"0s\"",
+            "f.toml:3:16: gates.kubernetes.backoff.base: is 0, expected a delay; for none: strategy = \"off\"",
+        ),
+        (
+            "backoff.jitter = 1.5",
+            "f.toml:3:18: gates.kubernetes.backoff.jitter: is 1.5, expected a fraction from 0 to 1",
+        ),
+        (
+            "backoff.fast = \"1s\"",
+            "f.toml:3:9: gates.kubernetes.backoff.fast: has no effect: the strategy is \"exponential\"",
+        ),
+        (
+            "backoff.forget_after = \"5s\"",
+            "f.toml:3:24: gates.kubernetes.backoff.forget_after: is 5s, expected at least the longest delay, 60s",
+        ),
+        (
+            "backoff.max_keys = 0",
+            "f.toml:3:20: gates.kubernetes.backoff.max_keys: is 0, expected at least 1; to remember no failures: strategy = \"off\"",
+        ),
+        (
+            "backoff.failures = [\"5xx\", \"transport\"]",
+            "f.toml:3:21: gates.kubernetes.backoff.failures[0]: is \"5xx\", expected a status from \"400\" to \"599\", or \"transport\"",
+        ),
+        (
+            "backoff.failures = [503]",
+            "f.toml:3:21: gates.kubernetes.backoff.failures[0]: is 503, expected text in quotes",
+        ),
+        (
+            "preset = \"none\"\nbackoff.base = \"1s\"",
+            "f.toml:4:9: gates.kubernetes.backoff.base: has no effect: the strategy is \"off\"",
+        ),
+        (
+            "backoff.strategy = \"exponentail\"",
+            "f.toml:3:20: gates.kubernetes.backoff.strategy: is \"exponentail\", expected \"exponential\", \"fast_slow\" or \"off\" (did you mean \"exponential\"?)",
+        ),
+        (
+            "backoff = { strategy = \"fast_slow\", fast = \"5s\", slow = \"1s\", fast_attempts = 1 }",
+            "f.toml:3:57: gates.kubernetes.backoff.slow: slow 1s is less than fast 5s",
+        ),
+        (
+            "backoff = { strategy = \"fast_slow\", fast = \"5s\", slow = \"10s\" }",
+            "f.toml:3:1: gates.kubernetes.backoff.fast_attempts: is missing, and the preset gives none: strategy \"fast_slow\" needs it",
+        ),
+    ] {
+        in_gate(more, &[expected]);
+    }
+}
+
+#[test]
+fn classes_must_fit_together() {
+    let class = |body: &str| format!("[[gates.kubernetes.classes]]\n{body}\n");
+    for (more, expected) in [
+        (
+            class("lane = \"low\"\nmatch = {}"),
+            "f.toml:3:1: gates.kubernetes.classes[0].name: is missing, expected the class's name",
+        ),
+        (
+            class("name = \"a\""),
+            "f.toml:3:1: gates.kubernetes.classes[0].match: is missing: expected what belongs to the class (or another class `within` it)",
+        ),
+        (
+            class("name = \"My-Class\"\nmatch = {}"),
+            "f.toml:4:8: gates.kubernetes.classes[0].name: is \"My-Class\", expected snake_case: lower-case letters, digits and single underscores",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\nwithin = \"defualt\""),
+            "f.toml:6:10: gates.kubernetes.classes[0].within: is \"defualt\", which is no class of this gate (did you mean \"default\"?)",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\nwithin = \"default\""),
+            "f.toml:6:10: gates.kubernetes.classes[0].within: is \"default\", a class without a bucket",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\nlane = \"exempt\"\nbucket = { rate = 1, burst = 1 }"),
+            "f.toml:7:1: gates.kubernetes.classes[0].bucket: has no effect: an exempt class never waits and never spends",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\nown_bucket_only = true"),
+            "f.toml:6:1: gates.kubernetes.classes[0].own_bucket_only: needs a bucket of the class, or nothing limits it; for that: lane = \"exempt\"",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\nbucket = { rate = 1 }"),
+            "f.toml:6:1: gates.kubernetes.classes[0].bucket.burst: is missing, and the preset gives none: the bucket needs a burst",
+        ),
+        (
+            class("name = \"default\"\nmatch = { verbs = [\"get\"] }"),
+            "f.toml:5:1: gates.kubernetes.classes[0].match: has no effect: the class \"default\" takes whatever no other class matches",
+        ),
+        (
+            class("name = \"a\"\nmatch = { verbs = [\"gett\"] }"),
+            "f.toml:5:20: gates.kubernetes.classes[0].match.verbs[0]: is \"gett\", expected \"create\", \"delete\", \"deletecollection\", \"get\", \"list\", \
+             \"patch\", \"proxy\", \"update\" or \"watch\" (did you mean \"get\"?)",
+        ),
+        (
+            class("name = \"a\"\nmatch = { methods = [\"post\"] }"),
+            "f.toml:5:22: gates.kubernetes.classes[0].match.methods[0]: is \"post\", expected a method such as \"POST\"",
+        ),
+        (
+            class("name = \"a\"\nmatch = { resources = [\"pods/status\"] }"),
+            "f.toml:5:24: gates.kubernetes.classes[0].match.resources[0]: is \"pods/status\", expected a resource; its part belongs into subresources",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\nbackoff = { max_keys = 5 }"),
+            "f.toml:6:13: gates.kubernetes.classes[0].backoff.max_keys: is for the whole gate, expected in its own [backoff]",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}") + &class("name = \"a\"\nmatch = {}"),
+            "f.toml:7:8: gates.kubernetes.classes[1].name: is \"a\", which gates.kubernetes.classes[0] has already",
+        ),
+    ] {
+        in_gate(&more, &[expected]);
+    }
+    in_gate(
+        &(class("name = \"a\"\nmatch = {}\nbucket = { rate = 1, burst = 1 }\nwithin = \"b\"")
+            + &class("name = \"b\"\nwithin = \"a\"")),
+        &[
+            "f.toml:7:10: gates.kubernetes.classes[0].within: goes round in a circle: a within b within a",
+            "f.toml:10:10: gates.kubernetes.classes[1].within: goes round in a circle: b within a within b",
+        ],
+    );
+    in_gate(
+        &(class("name = \"leases\"\nlane = \"high\"") + &class("name = \"discovery\"\nbucket = { rate = 100 }")),
+        &[],
+    );
+}
+
+#[test]
+fn listeners_need_ports_of_their_own() {
+    let two = |a: &str, b: &str| {
+        format!(
+            "[gates.a]\nupstream = \"in_cluster\"\nlisten = \"{a}\"\n[gates.b]\nupstream = \"in_cluster\"\nlisten = \"{b}\"\n"
+        )
+    };
+    let taken =
+        ["f.toml:6:10: gates.b.listen: 127.0.0.1:8001 is taken by gates.a.listen already, expected another port"];
+    expect(&two("127.0.0.1:8001", "127.0.0.1:8001"), &[], &taken);
+    expect(&two("0.0.0.0:8001", "127.0.0.1:8001"), &[], &taken);
+    expect(&two("[::]:8001", "127.0.0.1:8001"), &[], &taken);
+    expect(&two("[::1]:8001", "127.0.0.1:8001"), &[], &[]);
+    expect(&two("127.0.0.1:0", "127.0.0.1:0"), &[], &[]);
+    in_gate(
+        "listen = \"127.0.0.1:9464\"",
+        &[
+            "f.toml:3:10: gates.kubernetes.listen: 127.0.0.1:9464 is taken by admin.listen already, expected another port",
+        ],
+    );
+    in_gate(
+        "listen = [\"localhost:1\", \"127.0.0.1\"]",
+        &[
+            "f.toml:3:11: gates.kubernetes.listen[0]: is \"localhost:1\", expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"",
+            "f.toml:3:26: gates.kubernetes.listen[1]: is \"127.0.0.1\", expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"",
+        ],
+    );
+    in_gate("listen = []", &["f.toml:3:10: gates.kubernetes.listen: is an empty list, expected at least one address"]);
+    expect(
+        &format!("admin.listen = \"9464\"\n{SMALLEST}"),
+        &[],
+        &[
+            "f.toml:1:16: admin.listen: is \"9464\", expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\", or \"off\"",
+        ],
+    );
+}
+
+#[test]
+fn upstreams_and_credentials_must_make_sense() {
+    const UPSTREAMS: &str =
+        "\"in_cluster\", \"kubeconfig\", \"kubeconfig:CONTEXT\" or \"http(s)://host[:port][/base]\"";
+    let upstream = |kind: &str, upstream: &str| format!("[gates.g]\nkind = \"{kind}\"\nupstream = \"{upstream}\"\n");
+    expect("[gates.g]\n", &[], &[&format!("f.toml:1:8: gates.g.upstream: is missing, expected {UPSTREAMS}")]);
+    for (kind, url, expected) in [
+        ("kubernetes", "incluster", format!("is \"incluster\", which is no URL with http:// or https://, expected {UPSTREAMS} (did you mean \"in_cluster\"?)")),
+        ("http", "ftp://x", format!("is \"ftp://x\", which is no URL with http:// or https://, expected {UPSTREAMS}")),
+        ("http", "https://", format!("is \"https://\", which is no URL, expected {UPSTREAMS}")),
+        ("http", "https://x/?a=b", format!("is \"https://x/?a=b\", which has a query or fragment, expected {UPSTREAMS}")),
+        ("http", "https://me:secret@x/", format!("has a user or password in it, which belong into [credential], expected {UPSTREAMS}")),
+        ("http", "kubeconfig:a", "is \"kubeconfig:a\", which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\"".to_owned()),
+    ] {
+        expect(&upstream(kind, url), &[], &[&format!("f.toml:3:12: gates.g.upstream: {expected}")]);
+    }
+    let http = upstream("http", "https://x");
+    for (more, expected) in [
+        (
+            "credentials = \"inject\"",
+            "f.toml:4:15: gates.g.credentials: is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]",
+        ),
+        (
+            "credential.file = \"\"",
+            "f.toml:4:19: gates.g.credential.file: is missing, expected the file with the secret",
+        ),
+        (
+            "credential = { file = \"/t\", header = \"a b\" }",
+            "f.toml:4:38: gates.g.credential.header: is \"a b\", expected the name of a header",
+        ),
+        (
+            "credentials = \"pass_through\"\ncredential.file = \"/t\"",
+            "f.toml:5:1: gates.g.credential: has no effect: credentials = \"pass_through\"",
+        ),
+        (
+            "queue.fair_by = \"namespace\"",
+            "f.toml:4:17: gates.g.queue.fair_by: is \"namespace\", which an external API has none of",
+        ),
+        (
+            "host = \"preserv\"",
+            "f.toml:4:8: gates.g.host: is \"preserv\", expected \"rewrite\", \"preserve\" or a host name (did you mean \"preserve\"?)",
+        ),
+        (
+            "upstream_tls.cert = \"/c\"",
+            "f.toml:4:1: gates.g.upstream_tls.key: is missing, expected a PEM file: cert is set",
+        ),
+        (
+            "upstream_tls.server_name = \"a:1\"",
+            "f.toml:4:28: gates.g.upstream_tls.server_name: is \"a:1\", expected a host name",
+        ),
+        ("tls.mode = \"files\"", "f.toml:4:1: gates.g.tls.cert: is missing, expected a PEM file: mode = \"files\""),
+        (
+            "tls.cert = \"/c\"",
+            "f.toml:4:5: gates.g.tls.cert: has no effect: mode = \"self_signed\" makes its own; expected mode = \"files\"",
+        ),
+        (
+            "max_reconcile_rate = 5",
+            "f.toml:4:1: gates.g.max_reconcile_rate: has no effect: it is for preset = \"crossplane\" only",
+        ),
+        (
+            "classes = [{ name = \"a\", match = { groups = [\"x\"] } }]",
+            "f.toml:4:36: gates.g.classes[0].match.groups: matches nothing on a gate of kind \"http\": use paths",
+        ),
+    ] {
+        expect(&format!("{http}{more}"), &[], &[expected]);
+    }
+    let off_loopback =
+        load(&format!("{SMALLEST}listen = \"0.0.0.0:8001\"\ncredentials = \"inject\""), &[]).unwrap_err();
+    assert!(
+        off_loopback[0].starts_with("f.toml:4:15: gates.kubernetes.credentials: is \"inject\" off loopback"),
+        "{off_loopback:?}"
+    );
+    let open = load(&format!("{SMALLEST}listen = \"0.0.0.0:8001\""), &[]).unwrap();
+    assert!(!open.settings.gates["kubernetes"].injects(), "auto never injects off loopback");
+    in_gate(
+        "preset = \"github\"",
+        &["f.toml:3:10: gates.kubernetes.preset: is \"github\", which is for kind = \"http\""],
+    );
+}
+
+#[test]
+fn what_is_not_built_is_said_and_never_ignored() {
+    for (more, at, what) in [
+        (
+            "bucket.adapt = { floor = 5 }",
+            "8: gates.kubernetes.bucket.adapt",
+            "a rate that adapts (anything but \"off\")",
+        ),
+        ("queue.coalesce = true", "7: gates.kubernetes.queue.coalesce", "coalescing"),
+        ("shadow = true", "1: gates.kubernetes.shadow", "shadow mode"),
+        ("one_at_a_time = true", "1: gates.kubernetes.one_at_a_time", "one write per key at a time"),
+        ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
+        ("key = [\"verb\", \"path\"]", "1: gates.kubernetes.key", "a key of one's own (anything but \"auto\")"),
+        ("signals.honour = [\"github\"]", "19: gates.kubernetes.signals.honour[0]", "the signal \"github\""),
+        (
+            "signals.scope = \"gate\"",
+            "9: gates.kubernetes.signals.scope",
+            "a pause of more than the key (anything but \"key\")",
+        ),
+        ("signals.reserve = 0.1", "9: gates.kubernetes.signals.reserve", "a reserve (anything but 0)"),
+        ("listen = \"unix:/run/x.sock\"", "1: gates.kubernetes.listen", "listening on a Unix socket"),
+        ("tls.client_ca = \"/ca\"", "5: gates.kubernetes.tls.client_ca", "asking clients for certificates"),
+    ] {
+        in_gate(more, &[&format!("f.toml:3:{at}: {what} is not built in this version")]);
+    }
+    in_gate(
+        "signals.honour = [\"retry-after\"]",
+        &[
+            "f.toml:3:19: gates.kubernetes.signals.honour[0]: is \"retry-after\", expected \"retry_after\", \"ietf\", \"github\", \"gitlab\", \"azure\", \"aws\", \
+         \"okta\", \"docker\" or \"google\" (did you mean \"retry_after\"?)",
+        ],
+    );
+    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = false\nsignals.honour = []\nkey = \"auto\"", &[]);
+}
+
+#[test]
+fn malformed_toml_has_a_place_too() {
+    for (text, place) in [
+        ("[gates.a\nx = 1\n", "f.toml:1:"),
+        ("[gates.a]\nlisten = \n", "f.toml:2:"),
+        ("[gates.a]\nupstream = \"in_cluster\"\nupstream = \"kubeconfig\"\n", "f.toml:3:1:"),
+        ("[gates.a]\n[gates.a]\n", "f.toml:2:"),
+        ("a = 99999999999999999999\n", "f.toml"),
+    ] {
+        let problems = load(text, &[]).unwrap_err();
+        assert!(problems[0].starts_with(place), "{text}\n{problems:?}");
+        assert!(problems.iter().all(|problem| !problem.contains('\n')), "{problems:?}");
+    }
+    expect(
+        "",
+        &[],
+        &[
+            "f.toml: gates: is missing, expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"",
+        ],
+    );
+    expect(
+        "[gates.Kube]\nupstream = \"in_cluster\"\n",
+        &[],
+        &[
+            "f.toml:1:8: gates.Kube: is no name for a gate, expected snake_case: lower-case letters, digits and single underscores",
+        ],
+    );
+    expect(
+        &format!("log.level = \"inof\"\n{SMALLEST}"),
+        &[],
+        &[
+            "f.toml:1:13: log.level: is \"inof\", expected \"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\", or a filter such as \
+         \"info,tidegate=debug\" (did you mean \"info\"?)",
+        ],
+    );
+}
+
+#[test]
+fn the_environment_wins_and_is_held_to_the_same() {
+    let loaded = load(
+        SMALLEST,
+        &[
+            ("TIDEGATE__GATES__KUBERNETES__BUCKET__RATE", "2.5"),
+            ("TIDEGATE__GATES__KUBERNETES__BUCKET__BURST", "7"),
+            ("TIDEGATE__GATES__KUBERNETES__UPSTREAM_TLS__SERVER_NAME", "123"),
+            ("TIDEGATE__GATES__KUBERNETES__UPSTREAM", "kubeconfig:dev"),
+            ("TIDEGATE__GATES__KUBERNETES__QUEUE__MAX_WAIT", "5s"),
+            ("TIDEGATE__GATES__KUBERNETES__RETRY_BUCKET", "off"),
+            ("TIDEGATE__ADMIN__LISTEN", "off"),
+            ("TIDEGATE_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+        ],
+    );
+    let loaded = loaded.unwrap();
+    let gate = &loaded.settings.gates["kubernetes"];
+    assert_eq!(gate.policy.bucket.map(|bucket| (bucket.rate, bucket.burst.get())), Some((2.5, 7)));
+    assert_eq!(gate.upstream_tls.server_name.as_deref(), Some("123"), "text stays text");
+    assert_eq!(gate.upstream, Upstream::Kubeconfig(Some("dev".to_owned())));
+    assert_eq!(gate.policy.queue.max_wait.as_secs(), 5);
+    assert!(gate.policy.retry_bucket.is_none() && loaded.settings.admin.listen.is_none());
+
+    for (name, value, expected) in [
+        (
+            "GATES__KUBERNETES__BUCKET__BURST",
+            "2.5",
+            "gates.kubernetes.bucket.burst: is 2.5, expected a whole number from 0 to 4294967295",
+        ),
+        (
+            "GATES__KUBERNETES__BUCKET__BURST",
+            "many",
+            "gates.kubernetes.bucket.burst: is \"many\", expected a whole number from 0 to 4294967295",
+        ),
+        (
+            "GATES__KUBERNETES__BUCKET__BURST",
+            "true",
+            "gates.kubernetes.bucket.burst: is true, expected a whole number from 0 to 4294967295",
+        ),
+        (
+            "GATES__KUBERNETES__BUCKET__RATE",
+            "0",
+            "gates.kubernetes.bucket.rate: is 0.0, expected calls per second above 0 and at most 1000000000",
+        ),
+        ("GATES__KUBERNETES__BUCKET__RATE", "", "gates.kubernetes.bucket.rate: is \"\", expected a number"),
+        ("GATES__KUBERNETES__SHADOW", "1", "gates.kubernetes.shadow: is 1, expected true or false"),
+        (
+            "GATES__KUBERNETES__QUEUE__MAX_WAIT",
+            "8",
+            "gates.kubernetes.queue.max_wait: is \"8\", expected a duration with a unit, such as \"500ms\", \"8s\" or \"1m30s\"",
+        ),
+        (
+            "GATES__KUBERNETES__ALLOWED_HOSTS",
+            "a,b",
+            "gates.kubernetes.allowed_hosts: is \"a,b\", expected a list of texts, which only the file can give",
+        ),
+        (
+            "GATES__KUBERNETES__CLASSES__0__NAME",
+            "a",
+            "gates.kubernetes.classes.0.name: cannot be set by a variable: lists are only in the file",
+        ),
+        ("LGO__LEVEL", "debug", "lgo: is no key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)"),
+        ("GATES__KUBERNETES__BUKET__RATE", "5", "gates.kubernetes.buket: is no key (did you mean \"bucket\"?)"),
+        (
+            "GATES__OTHER__KIND",
+            "http",
+            "gates.other.upstream: is missing, expected \"in_cluster\", \"kubeconfig\", \"kubeconfig:CONTEXT\" or \"http(s)://host[:port][/base]\"",
+        ),
+    ] {
+        let name = format!("TIDEGATE__{name}");
+        let problems = load(SMALLEST, &[(&name, value)]).unwrap_err();
+        let first = problems.first().cloned().unwrap_or_default();
+        assert_eq!(first, format!("{name}: {expected}"), "{problems:?}");
+    }
+}
+
+#[test]
+fn without_a_file_there_is_one_gate() {
+    let load = |env: &[(&str, &str)]| {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        config::load(&Source { file: None, env }).unwrap().settings
+    };
+    let upstreams = |env: &[(&str, &str)]| {
+        let gates = load(env).gates;
+        gates.iter().map(|(name, gate)| (name.to_string(), gate.upstream.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(upstreams(&[]), [("kubernetes".to_owned(), Upstream::Kubeconfig(None))]);
+    assert_eq!(upstreams(&[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]), [("kubernetes".to_owned(), Upstream::InCluster)]);
+    assert_eq!(upstreams(&[("TIDEGATE__LOG__LEVEL", "debug")])[0].0, "kubernetes");
+    assert_eq!(upstreams(&[("TIDEGATE__GATES__KUBERNETES__BUCKET__RATE", "5")])[0].1, Upstream::Kubeconfig(None));
+    let url = Upstream::Url("http://127.0.0.1:1".parse().unwrap());
+    assert_eq!(upstreams(&[("TIDEGATE__GATES__G__UPSTREAM", "http://127.0.0.1:1")]), [("g".to_owned(), url)]);
+    assert_eq!(load(&[]).gates["kubernetes"].listen.len(), 1);
+}
+
+#[test]
+fn the_file_is_found_where_it_is_named() {
+    let env = [("TIDEGATE_CONFIG".to_owned(), "/from/env".to_owned())];
+    assert_eq!(config::find(Some("/named".into()), &env), Some(PathBuf::from("/named")));
+    assert_eq!(config::find(None, &env), Some(PathBuf::from("/from/env")));
+    let missing = config::load(&Source { file: Some("/does/not/exist.toml".into()), env: Vec::new() }).unwrap_err();
+    assert!(missing[0].to_string().starts_with("/does/not/exist.toml: cannot be read: "), "{}", missing[0]);
+    let folder = tempfile::tempdir().unwrap();
+    let binary = folder.path().join("binary.toml");
+    fs::write(&binary, b"a = 1\n\xff").unwrap();
+    let problems = config::load(&Source { file: Some(binary), env: Vec::new() }).unwrap_err();
+    assert!(problems[0].to_string().ends_with("is no UTF-8 text in line 2, expected a TOML file"), "{}", problems[0]);
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named_with_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("ca"), "-----BEGIN CERTIFICATE-----\n").unwrap();
+    fs::write(path("empty"), "\n").unwrap();
+    let text = format!(
+        "[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\ncredential.file = \"{}\"\n[gates.g.upstream_tls]\nca = \"{}\"\ncert = \"{}\"\nkey = \"{}\"\n",
+        path("empty"),
+        path("missing"),
+        path("ca"),
+        path("ca"),
+    );
+    let problems: Vec<String> = load(&text, &[]).unwrap().unreadable_files().iter().map(Problem::to_string).collect();
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    let start = |line: &str, key: &str, name: &str| format!("f.toml:{line}: gates.g.{key}: {} ", path(name));
+    assert!(
+        problems[0].starts_with(&start("6:6", "upstream_tls.ca", "missing")) && problems[0].contains("cannot be read"),
+        "{problems:?}"
+    );
+    assert!(problems[1].starts_with(&start("8:7", "upstream_tls.key", "ca")), "{problems:?}");
+    assert!(problems[2].starts_with(&start("4:19", "credential.file", "empty")), "{problems:?}");
+    fs::write(path("missing"), "-----BEGIN CERTIFICATE-----\n").unwrap();
+    assert_eq!(load(&text, &[]).unwrap().unreadable_files().len(), 2, "looked at anew each time");
+}
+
+#[test]
+fn warnings_say_what_works_but_should_be_known() {
+    let loaded = load("[gates.g]\nupstream = \"https://x\"\nupstream_tls.insecure = true\n", &[]).unwrap();
+    assert_eq!(
+        loaded.warnings,
+        [
+            "f.toml:3:14: gates.g.upstream_tls.insecure: the upstream's certificate is not verified: whoever is between sees and changes everything"
+        ]
+    );
+}

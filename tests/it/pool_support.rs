@@ -1,0 +1,353 @@
+//! What the pool's tests stand on: a stand-in for limiter and driver that counts room, and servers over loopback.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    future::Future,
+    net::{Ipv4Addr, SocketAddr},
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tidegate::{
+    api::Group,
+    clock::Clock,
+    credentials::{Injector, Target},
+    limit::{Admitted, Arrival, ClassId, Flow, Limiter, Verdict, policy},
+    moment::Moment,
+    tls::{self, Pem, Roots},
+    upstream::{DialError, Host, Lease, Options, Outgoing, Rooms, SendError, Streaming, Upstream},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Notify, watch},
+    task::JoinSet,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+/// Nothing here is timed; this only keeps a hang from lasting for ever.
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), what).await.expect("it hangs")
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(mut so: impl FnMut() -> bool) {
+    soon(async {
+        while !so() {
+            tokio::time::timeout(Duration::from_millis(2), std::future::pending::<()>()).await.ok();
+        }
+    })
+    .await;
+}
+
+// === the stand-in for limiter and driver ===
+
+/// Counts room as the limiter does.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    groups: Mutex<HashMap<Group, Count>>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Count {
+    room: i64,
+    waiting: usize,
+    failures: usize,
+}
+
+impl Ledger {
+    fn with<R>(&self, group: Group, change: impl FnOnce(&mut Count) -> R) -> R {
+        change(self.groups.lock().expect("not poisoned").entry(group).or_default())
+    }
+
+    pub(crate) fn room(&self, group: Group) -> i64 {
+        self.with(group, |count| count.room)
+    }
+}
+
+impl Rooms for Ledger {
+    fn add_room(&self, group: Group, change: i64) {
+        self.with(group, |count| count.room += change);
+        self.changed.notify_waiters();
+    }
+
+    fn unreachable(&self, group: Group) {
+        self.with(group, |count| count.failures += 1);
+        self.changed.notify_waiters();
+    }
+}
+
+/// A pool with its stand-in.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) upstream: Upstream,
+    pub(crate) ledger: Arc<Ledger>,
+}
+
+impl Caller {
+    pub(crate) fn to(server: &Server) -> Self {
+        Self::with(server, |_| {})
+    }
+
+    pub(crate) fn with(server: &Server, change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = options(server.address, server.ca.as_deref());
+        change(&mut options);
+        Self::start(options)
+    }
+
+    pub(crate) fn start(options: Options) -> Self {
+        let ledger = Arc::new(Ledger::default());
+        let upstream = Upstream::start(options, Clock::start(), Arc::clone(&ledger) as Arc<dyn Rooms>);
+        Self { upstream, ledger }
+    }
+
+    /// A stream, by way of a grant. Tells the pool who waits as the driver does: before anybody acts on a grant.
+    pub(crate) async fn lease(&self, group: Group) -> Result<Lease, Arc<DialError>> {
+        if let Some(error) = self.upstream.down(group) {
+            return Err(error);
+        }
+        let failures = self.ledger.with(group, |count| count.failures);
+        let mut waits = false;
+        loop {
+            let mut changed = pin!(self.ledger.changed.notified());
+            changed.as_mut().enable();
+            let (granted, failed, waiting) = self.ledger.with(group, |count| {
+                let granted = count.room > 0;
+                let failed = !granted && count.failures > failures;
+                count.room -= i64::from(granted);
+                count.waiting = count.waiting + usize::from(!granted && !failed) - usize::from(waits);
+                (granted, failed, count.waiting)
+            });
+            waits = !granted && !failed;
+            self.upstream.want(group, waiting);
+            if granted {
+                if let Some(lease) = self.upstream.checkout(group) {
+                    return Ok(lease);
+                }
+            } else if failed {
+                return Err(self.upstream.down(group).expect("it failed just now"));
+            } else {
+                changed.await;
+            }
+        }
+    }
+
+    pub(crate) async fn send(
+        &self,
+        group: Group,
+        request: Request<Outgoing>,
+    ) -> Result<Response<Streaming>, SendError> {
+        let lease = soon(self.lease(group)).await.expect("the server can be reached");
+        soon(self.upstream.send(lease, admitted(request))).await
+    }
+
+    pub(crate) async fn get(&self, group: Group, path: &str) -> Result<Response<Streaming>, SendError> {
+        self.send(group, get(path)).await
+    }
+}
+
+pub(crate) fn get(path: &str) -> Request<Outgoing> {
+    Request::get(path).body(Outgoing::empty()).expect("valid")
+}
+
+/// A PUT with a declared length, as client-go sends it.
+pub(crate) fn put(path: &str, body: &'static str) -> Request<Outgoing> {
+    let outgoing = Outgoing::new(vec![Bytes::from_static(body.as_bytes())], None, None);
+    Request::put(path).header("content-length", body.len()).body(outgoing).expect("valid")
+}
+
+pub(crate) async fn text(response: Response<Streaming>) -> String {
+    let body = soon(response.into_body().collect()).await.expect("the whole body").to_bytes();
+    String::from_utf8(body.to_vec()).expect("text")
+}
+
+/// A request that a limiter without limits has let through.
+pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
+    let class = policy::ClassPolicy {
+        name: "exempt".into(),
+        lane: policy::Lane::Exempt,
+        bucket: None,
+        within: None,
+        own_bucket_only: false,
+        backoff: policy::Backoff {
+            strategy: policy::Strategy::Off,
+            hold: Duration::ZERO,
+            forget_after: Duration::ZERO,
+        },
+        in_flight: None,
+        meter_long_running: false,
+    };
+    let policy = policy::Policy {
+        bucket: None,
+        retry_bucket: None,
+        queue: policy::QueuePolicy {
+            max_wait: Duration::ZERO,
+            max_waiting: 1,
+            max_waiting_bytes: 1,
+            combine: policy::Combine::Sequential,
+        },
+        in_flight: None,
+        max_keys: 1,
+        one_at_a_time: false,
+        classes: vec![class],
+    };
+    let arrival = Arrival {
+        class: ClassId(0),
+        flow: Flow { id: 0, name: &"test" },
+        key: None,
+        credential: 0,
+        group: Group::Leases,
+        long_running: false,
+        patient: false,
+        timeout: None,
+    };
+    match Limiter::new(policy, 0, Moment::ZERO).arrive(&arrival, Moment::ZERO) {
+        Verdict::Admit(permit) => permit.admit(request).0,
+        other => panic!("not admitted: {other:?}"),
+    }
+}
+
+pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
+    let target = Target {
+        scheme: if ca.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP },
+        authority: address.to_string().parse().expect("an authority"),
+        base_path: String::new(),
+        server_name: None,
+    };
+    Options {
+        target,
+        tls: ca.map(|ca| tls::client(&Roots::Only(Pem::new(ca.into(), "test CA")), None).expect("TLS")),
+        host: Host::Rewrite,
+        injector: Arc::new(Injector::pass_through()),
+        connect_timeout: Duration::from_secs(20),
+        response_timeout: None,
+    }
+}
+
+// === servers ===
+
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
+
+pub(crate) fn answer(body: impl Into<Bytes>) -> Answer {
+    Response::new(http_body_util::Full::new(body.into()).map_err(|never: Infallible| match never {}).boxed_unsync())
+}
+
+/// A server on a loopback port; its tasks end with it.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    /// PEM to trust, where it speaks TLS.
+    pub(crate) ca: Option<String>,
+    /// Connections accepted.
+    pub(crate) connections: Arc<AtomicUsize>,
+    _tasks: JoinSet<()>,
+}
+
+/// One accepted connection, for handlers.
+#[derive(Clone)]
+pub(crate) struct Connection(watch::Sender<bool>);
+
+impl Connection {
+    /// Sends a graceful GOAWAY.
+    pub(crate) fn go_away(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Server {
+    /// Speaks h2 with so many streams a connection.
+    pub(crate) async fn http2<F>(streams: u32, handler: F) -> Self
+    where
+        F: Fn(Request<Incoming>, Connection) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
+    {
+        let handler = Arc::new(handler);
+        Self::tls(move |socket| {
+            let handler = Arc::clone(&handler);
+            async move {
+                let (away, mut told) = watch::channel(false);
+                let service = service_fn(move |request| {
+                    let answer = handler(request, Connection(away.clone()));
+                    async { Ok::<_, Infallible>(answer.await) }
+                });
+                let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                builder.timer(TokioTimer::new()).max_concurrent_streams(streams);
+                let mut serving = pin!(builder.serve_connection(TokioIo::new(socket), service));
+                let told = async move { told.wait_for(|told| *told).await.map(drop) };
+                let finished = tokio::select! {
+                    done = serving.as_mut() => Some(done.is_ok()),
+                    Ok(()) = told => None,
+                };
+                if finished.is_none() {
+                    serving.as_mut().graceful_shutdown();
+                    drop(serving.await);
+                }
+            }
+        })
+        .await
+    }
+
+    /// Offers h2 by TLS and leaves the bytes to `script`.
+    pub(crate) async fn tls<F, S>(script: F) -> Self
+    where
+        F: Fn(TlsStream<TcpStream>) -> S + Send + Sync + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        let listener = tls::self_signed(&[], &[], None).expect("a certificate");
+        let acceptor = TlsAcceptor::from(Arc::clone(&listener.config));
+        let script = Arc::new(script);
+        let mut server = Self::plain(move |socket| {
+            let (acceptor, script) = (acceptor.clone(), Arc::clone(&script));
+            async move {
+                if let Ok(stream) = acceptor.accept(socket).await {
+                    script(stream).await;
+                }
+            }
+        })
+        .await;
+        server.ca = Some(listener.ca);
+        server
+    }
+
+    /// Leaves the bytes to `script`.
+    pub(crate) async fn plain<F, S>(script: F) -> Self
+    where
+        F: Fn(TcpStream) -> S + Send + Sync + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port"), script)
+    }
+
+    pub(crate) fn on<F, S>(listener: TcpListener, script: F) -> Self
+    where
+        F: Fn(TcpStream) -> S + Send + Sync + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        let address = listener.local_addr().expect("bound");
+        let connections = Arc::new(AtomicUsize::new(0));
+        let accepted = Arc::clone(&connections);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut serving = JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                accepted.fetch_add(1, SeqCst);
+                socket.set_nodelay(true).expect("a socket");
+                serving.spawn(script(socket));
+            }
+        });
+        Self { address, ca: None, connections, _tasks: tasks }
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(SeqCst)
+    }
+}

@@ -1,0 +1,177 @@
+//! P6: a caller who leaves while waiting is never sent for, and what it would have spent is there for the next.
+//!
+//! Each test holds the only slot with a call that the upstream does not answer yet, lets a second call wait, kills its client, lets a third
+//! wait, and then frees the slot. The bucket holds two tokens and gains none, so the third call can only pass if the second spent nothing.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use tokio::{io::AsyncWriteExt, net::TcpStream, sync::Semaphore};
+
+use crate::support::{Backend, Proxy, reply, within};
+
+/// A gate with one slot and two tokens, and what lets its upstream answer.
+async fn narrow() -> (Backend, Proxy, Arc<Semaphore>) {
+    let answers = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&answers);
+    let backend = Backend::start(move |_| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.expect("open").forget();
+            reply(200, "ok")
+        }
+    })
+    .await;
+    let proxy = Proxy::before(backend.address).in_flight(1).bucket(0.000_001, 2).start().await;
+    (backend, proxy, answers)
+}
+
+/// Runs the story around `leave`, which sends a call for `/second`, waits until it waits, and leaves.
+async fn story<F: AsyncFnOnce(&Proxy)>(leave: F) {
+    let (backend, proxy, answers) = narrow().await;
+    let proxy = Arc::new(proxy);
+    let holder = spawn_get(&proxy, "/first");
+    within(async {
+        while backend.targets().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    leave(&proxy).await;
+    proxy.reaches("tidegate_hangups_total", &[], 1.0).await;
+    proxy.reaches("tidegate_in_flight", &[], 1.0).await;
+    let last = spawn_get(&proxy, "/third");
+    proxy.reaches("tidegate_in_flight", &[], 2.0).await;
+    answers.add_permits(2);
+    assert_eq!(within(holder).await.expect("no panic"), 200);
+    assert_eq!(within(last).await.expect("no panic"), 200);
+    assert_eq!(backend.targets(), ["/first", "/third"]);
+}
+
+fn spawn_get(proxy: &Arc<Proxy>, target: &'static str) -> tokio::task::JoinHandle<u16> {
+    let proxy = Arc::clone(proxy);
+    tokio::spawn(async move { proxy.get(target).await.0 })
+}
+
+/// Sends bytes and returns when their call waits.
+async fn waiting(proxy: &Proxy, bytes: &[u8]) -> TcpStream {
+    let mut client = proxy.connect().await;
+    client.write_all(bytes).await.expect("writes");
+    proxy.reaches("tidegate_in_flight", &[], 2.0).await;
+    client
+}
+
+#[tokio::test]
+async fn a_get_whose_client_closes_is_never_sent() {
+    story(async |proxy| drop(waiting(proxy, b"GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n").await)).await;
+}
+
+#[tokio::test]
+async fn a_get_whose_client_half_closes_is_never_sent() {
+    story(async |proxy| {
+        let mut client = waiting(proxy, b"GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+        client.shutdown().await.expect("closes");
+        proxy.reaches("tidegate_hangups_total", &[], 1.0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_get_whose_client_resets_is_never_sent() {
+    story(async |proxy| {
+        let client = waiting(proxy, b"GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+        socket2::SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).expect("a socket");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_post_with_a_body_partly_sent_is_never_sent() {
+    for size in [100_usize, 64 << 10, 2 << 20] {
+        story(async |proxy| {
+            let mut bytes = b"POST /second HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n\r\n".to_vec();
+            bytes.resize(bytes.len() + size, b'x');
+            drop(waiting(proxy, &bytes).await);
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_chunked_post_partly_sent_is_never_sent() {
+    story(async |proxy| {
+        let head = b"POST /second HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
+        drop(waiting(proxy, head).await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pipelined_calls_whose_client_closes_are_never_sent() {
+    story(async |proxy| {
+        let one = "GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        drop(waiting(proxy, one.repeat(20).as_bytes()).await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_http2_call_that_is_reset_is_never_sent() {
+    story(async |proxy| {
+        let mut client = proxy.connect_http2().await;
+        let request = Request::get("http://localhost/second").body(Full::<Bytes>::default()).expect("valid");
+        let call = tokio::spawn(async move { client.send_request(request).await });
+        proxy.reaches("tidegate_in_flight", &[], 2.0).await;
+        call.abort();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_http2_connection_that_closes_takes_its_calls_along() {
+    story(async |proxy| {
+        // hyper's client keeps the connection in a task of its own, so what is cut is a cable in between.
+        let (end, mut other) = tokio::io::duplex(1 << 16);
+        let mut stream = proxy.connect().await;
+        let cable = tokio::spawn(async move { tokio::io::copy_bidirectional(&mut other, &mut stream).await });
+        let (end, executor) = (hyper_util::rt::TokioIo::new(end), hyper_util::rt::TokioExecutor::new());
+        let (mut client, connection) = hyper::client::conn::http2::handshake(executor, end).await.expect("speaks h2");
+        tokio::spawn(connection);
+        let request = Request::post("http://localhost/second").body(Full::<Bytes>::from("body")).expect("valid");
+        let call = tokio::spawn(async move { client.send_request(request).await.map(|_| ()) });
+        proxy.reaches("tidegate_in_flight", &[], 2.0).await;
+        cable.abort();
+        within(call).await.expect("no panic").expect_err("the connection is gone");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_sent_while_its_call_waits_arrives_whole() {
+    let (backend, proxy, answers) = narrow().await;
+    let proxy = Arc::new(proxy);
+    let holder = spawn_get(&proxy, "/first");
+    within(async {
+        while backend.targets().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let mut client = proxy.connect_http2().await;
+    let body: Bytes = (0..4_000_000_u32).map(|place| place.to_le_bytes()[0]).collect();
+    let request = Request::put("http://localhost/second").body(Full::new(body.clone())).expect("valid");
+    let call = tokio::spawn(async move {
+        let response = client.send_request(request).await.expect("answered");
+        let timing = response.headers().get("server-timing").cloned();
+        response.into_body().collect().await.expect("whole");
+        timing
+    });
+    proxy.reaches("tidegate_in_flight", &[], 2.0).await;
+    answers.add_permits(2);
+    within(holder).await.expect("no panic");
+    let timing = within(call).await.expect("no panic").expect("it was held");
+    assert!(timing.to_str().expect("text").ends_with(";desc=\"slot\""), "{timing:?}");
+    assert!(backend.seen()[1].body == body, "{} bytes", backend.seen()[1].body.len());
+}

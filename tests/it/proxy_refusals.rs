@@ -1,0 +1,300 @@
+//! What a refused call is told, and what a failing key brings.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Response;
+use tidegate::{classify::Kind, proxy::RetryAfter};
+
+use crate::support::{Backend, Proxy, reply, rules, status, within};
+
+const CREATE: &str = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+
+/// The value of a header of an answer in bytes.
+fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let head = answer.split("\r\n\r\n").next()?;
+    let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}: ")))?;
+    line.split_once(": ").map(|(_, value)| value)
+}
+
+fn body(answer: &str) -> serde_json::Value {
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    serde_json::from_str(body).expect("JSON")
+}
+
+#[tokio::test]
+async fn an_empty_bucket_refuses_with_a_status_and_an_honest_time() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).bucket(0.1, 1).max_wait(Duration::from_millis(100)).start().await;
+    within(async { while proxy.get("/first").await.0 != 200 {} }).await;
+    let (status, answer) = proxy.get("/api/v1/namespaces/n/pods/p").await;
+    assert_eq!(status, 429);
+    assert_eq!(header(&answer, "tidegate-refusal"), Some("bucket"));
+    assert_eq!(header(&answer, "content-type"), Some("application/json"));
+    let seconds: u64 = header(&answer, "retry-after").expect("when").parse().expect("whole seconds");
+    assert!((1..=12).contains(&seconds), "{seconds}");
+    let said = body(&answer);
+    assert_eq!(
+        (&said["kind"], &said["apiVersion"], &said["status"]),
+        (&"Status".into(), &"v1".into(), &"Failure".into())
+    );
+    assert_eq!((&said["reason"], &said["code"]), (&"TooManyRequests".into(), &429.into()));
+    assert_eq!(said["details"]["retryAfterSeconds"], seconds);
+    let message = said["message"].as_str().expect("text");
+    for word in [&*proxy.name, "default", "bucket"] {
+        assert!(message.contains(word), "{word} in {message}");
+    }
+    assert_eq!(proxy.metric("tidegate_refusals_total", &["reason=\"bucket\"", "resource=\"pods\""]), 1.0);
+    assert_eq!(backend.targets(), ["/first"]);
+}
+
+#[tokio::test]
+async fn a_refused_head_has_no_body_but_says_how_long_it_would_be() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).bucket(0.1, 1).max_wait(Duration::from_millis(100)).start().await;
+    within(async { while proxy.get("/first").await.0 != 200 {} }).await;
+    let answer = proxy.exchange("HEAD /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
+    assert_eq!(status(&answer), 429);
+    assert!(answer.ends_with("\r\n\r\n") && header(&answer, "content-length") != Some("0"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_external_api_is_refused_with_a_problem_document() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address)
+        .bucket(0.1, 1)
+        .max_wait(Duration::from_millis(100))
+        .with(|options| options.rules = Arc::new(rules(Kind::Http)))
+        .start()
+        .await;
+    within(async { while proxy.get("/first").await.0 != 200 {} }).await;
+    let (_, answer) = proxy.get("/repos").await;
+    assert_eq!(header(&answer, "content-type"), Some("application/problem+json"));
+    let said = body(&answer);
+    assert_eq!((&said["status"], &said["reason"]), (&429.into(), &"bucket".into()));
+}
+
+#[tokio::test]
+async fn a_failing_key_is_refused_without_retry_after_and_told_why() {
+    let backend = Backend::replying(503).await;
+    let proxy = Proxy::before(backend.address)
+        .policy(|policy| {
+            policy.classes[1].backoff.strategy = tidegate::limit::policy::Strategy::Exponential {
+                base: Duration::from_secs(30),
+                max: Duration::from_secs(60),
+                jitter: 0.0,
+            };
+        })
+        .start()
+        .await;
+    let target = "/apis/apps/v1/namespaces/n/deployments/web";
+    assert_eq!(proxy.get(target).await.0, 503);
+    let (status, answer) = proxy.get(target).await;
+    assert_eq!(status, 429);
+    assert_eq!(header(&answer, "tidegate-refusal"), Some("backoff"));
+    assert_eq!(header(&answer, "retry-after"), None, "the error belongs to the reconcile loop");
+    let message = body(&answer)["message"].as_str().expect("text").to_owned();
+    assert!(message.contains("1 time in a row") && message.contains("status 503"), "{message}");
+    assert_eq!(proxy.metric("tidegate_keys_failing", &[]), 1.0);
+    assert_eq!(proxy.get("/apis/apps/v1/namespaces/n/deployments/other").await.0, 503, "another key");
+    assert_eq!(backend.targets().len(), 2);
+}
+
+#[tokio::test]
+async fn retry_after_is_as_the_setting_says() {
+    for (setting, expected) in [(RetryAfter::Always, true), (RetryAfter::Never, false)] {
+        let backend = Backend::replying(500).await;
+        let proxy = Proxy::before(backend.address).with(|options| options.retry_after = setting).start().await;
+        let answer = within(async {
+            loop {
+                let (status, answer) = proxy.get("/api/v1/nodes/n").await;
+                if status == 429 {
+                    return answer;
+                }
+            }
+        })
+        .await;
+        assert_eq!(header(&answer, "retry-after").is_some(), expected, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn attempts_on_a_failing_key_are_spaced_by_the_backoff_and_one_success_forgets_it() {
+    let backend = Backend::start(|seen| async move {
+        let healed = seen.headers.contains_key("x-healed");
+        if healed { reply(200, "ok") } else { reply(500, "no") }
+    })
+    .await;
+    let proxy = Proxy::before(backend.address).start().await;
+    let try_again = |extra: &'static str| {
+        let proxy = &proxy;
+        async move {
+            let request =
+                format!("GET /api/v1/nodes/n HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{extra}\r\n");
+            status(&proxy.exchange(&request).await)
+        }
+    };
+    within(async {
+        while backend.targets().len() < 4 {
+            try_again("").await;
+        }
+        while try_again("X-Healed: 1\r\n").await != 200 {}
+    })
+    .await;
+    let times: Vec<Duration> = backend.seen().iter().map(|seen| seen.at).collect();
+    for (place, pair) in times.windows(2).enumerate() {
+        // base 200 ms; the upstream sees a call a little after the gate lets it go and the gate the answer a little after that.
+        let least = Duration::from_millis(200 << place);
+        assert!(pair[1] - pair[0] >= least, "attempt {place}: {:?} apart, at least {least:?}", pair[1] - pair[0]);
+    }
+    proxy.reaches("tidegate_keys_failing", &[], 0.0).await;
+    assert_eq!(try_again("X-Healed: 1\r\n").await, 200);
+}
+
+#[tokio::test]
+async fn a_create_is_remembered_by_the_name_in_its_body() {
+    let backend = Backend::start(|seen| async move {
+        let bad = String::from_utf8_lossy(&seen.body).contains("\"bad\"");
+        if bad { reply(500, "no") } else { reply(201, "ok") }
+    })
+    .await;
+    let proxy = Proxy::before(backend.address)
+        .policy(|policy| {
+            policy.classes[1].backoff.strategy = tidegate::limit::policy::Strategy::Exponential {
+                base: Duration::from_secs(60),
+                max: Duration::from_secs(60),
+                jitter: 0.0,
+            };
+        })
+        .start()
+        .await;
+    let create = |name: &str| {
+        let text = format!("{{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{{\"name\":\"{name}\"}}}}");
+        let request = format!("{CREATE}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}", text.len());
+        let proxy = &proxy;
+        async move { status(&proxy.exchange(&request).await) }
+    };
+    assert_eq!(create("bad").await, 500);
+    assert_eq!(create("good").await, 201);
+    assert_eq!(create("bad").await, 429);
+    assert_eq!(create("good").await, 201);
+    assert_eq!(backend.targets().len(), 3);
+}
+
+#[tokio::test]
+async fn a_held_call_says_how_long_and_why_and_others_say_nothing() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).bucket(20.0, 1).start().await;
+    within(async {
+        let (_, first) = proxy.get("/first").await;
+        assert_eq!(header(&first, "server-timing"), None);
+        let (_, second) = proxy.get("/second").await;
+        let timing = header(&second, "server-timing").expect("it was held");
+        assert!(timing.starts_with("tidegate;dur=") && timing.ends_with(";desc=\"bucket\""), "{timing}");
+    })
+    .await;
+    assert_eq!(proxy.metric("tidegate_wait_seconds_count", &["reason=\"bucket\""]), 1.0);
+}
+
+#[tokio::test]
+async fn leases_pass_while_everything_else_waits() {
+    let backend = Backend::replying(200).await;
+    let proxy = Arc::new(Proxy::before(backend.address).bucket(0.000_001, 1).start().await);
+    assert_eq!(proxy.get("/first").await.0, 200);
+    let mut waiting = Vec::new();
+    for place in 0..50 {
+        let proxy = Arc::clone(&proxy);
+        waiting.push(tokio::spawn(async move { proxy.get(&format!("/api/v1/nodes/n{place}")).await }));
+    }
+    proxy.reaches("tidegate_in_flight", &["class=\"default\""], 50.0).await;
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/n/leases/leader";
+    for _ in 0..20 {
+        let (status, answer) = proxy.get(lease).await;
+        assert_eq!(status, 200);
+        assert_eq!(header(&answer, "server-timing"), None);
+    }
+    assert_eq!(backend.targets().len(), 21);
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn bodies_of_waiting_calls_fill_the_room_and_then_are_refused() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address)
+        .bucket(0.000_001, 1)
+        .policy(|policy| policy.queue.max_waiting_bytes = 1000)
+        .start()
+        .await;
+    assert_eq!(proxy.get("/first").await.0, 200);
+    let text = "x".repeat(2000);
+    let request = format!(
+        "PUT /api/v1/nodes/n HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000\r\nConnection: close\r\n\r\n{text}"
+    );
+    let answer = proxy.exchange(&request).await;
+    assert_eq!((status(&answer), header(&answer, "tidegate-refusal")), (429, Some("bytes_full")));
+}
+
+#[tokio::test]
+async fn the_guard_answers_before_anything_is_counted_or_sent() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    for (request, expected) in [
+        ("GET /api HTTP/1.1\r\nHost: evil.test:8001\r\nConnection: close\r\n\r\n", 421),
+        ("GET http://169.254.169.254/latest HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 421),
+        ("GET /api HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\nConnection: close\r\n\r\n", 400),
+        ("GET /api HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+        ("CONNECT a:443 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 405),
+        (
+            "GET /api HTTP/1.1\r\nHost: localhost\r\nConnection: close, Impersonate-User\r\nImpersonate-User: low\r\n\r\n",
+            400,
+        ),
+        (
+            "POST /api HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.test\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+            403,
+        ),
+        ("GET /api HTTP/1.1\r\nHost: localhost\r\nOrigin: http://127.0.0.1:8001\r\nConnection: close\r\n\r\n", 200),
+    ] {
+        let answer = proxy.exchange(request).await;
+        assert_eq!(status(&answer), expected, "{request}\n{answer}");
+    }
+    assert_eq!(backend.targets(), ["/api"]);
+    assert_eq!(proxy.metric("tidegate_guarded_total", &[]), 7.0);
+    assert_eq!(proxy.metric("tidegate_calls_total", &[]), 1.0);
+}
+
+#[tokio::test]
+async fn the_gates_own_call_log_says_what_was_sent_when() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("calls");
+    let log = tidegate::telemetry::CallLog::open(&path, tidegate::clock::Clock::start()).expect("opens");
+    let backend = Backend::start(|_| async {
+        Response::builder().status(200).body(reply(200, "ok").into_body()).expect("valid")
+    })
+    .await;
+    let proxy =
+        Proxy::before(backend.address).bucket(50.0, 2).with(|options| options.call_log = Some(log)).start().await;
+    for _ in 0..6 {
+        assert_eq!(proxy.get("/api/v1/namespaces/n/pods/p?secret=canary").await.0, 200);
+    }
+    let text = within(async {
+        loop {
+            let text = std::fs::read_to_string(&path).expect("readable");
+            if text.lines().count() == 6 {
+                return text;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(!text.contains("canary"), "{text}");
+    let sent: Vec<u64> = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["sent_ns"].as_u64().expect("sent"))
+        .collect();
+    for (first, begin) in sent.iter().enumerate() {
+        for (last, end) in sent.iter().enumerate().skip(first) {
+            // burst + rate * (t + 2 ms)
+            let bound = 2.0 + 50.0 * (Duration::from_nanos(end - begin).as_secs_f64() + 0.002);
+            assert!(f64::from(u32::try_from(last - first + 1).expect("few")) <= bound, "{sent:?}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A gate with TLS: Go clients send credentials and speak HTTP/2 over nothing else.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use tidegate::tls;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::support::{Backend, Proxy, status, within};
+
+/// A gate with a certificate of its own, and a client that trusts it and offers these protocols.
+async fn gate(backend: &Backend) -> (Proxy, impl AsyncFn(&[&str]) -> TlsStream<TcpStream>) {
+    let listener = tls::self_signed(&[], &[[127, 0, 0, 1].into()], None).expect("made");
+    let config = Arc::clone(&listener.config);
+    let proxy =
+        Proxy::before(backend.address).bucket(0.000_001, 3).with(|options| options.tls = Some(config)).start().await;
+    let mut roots = RootCertStore::empty();
+    for ca in CertificateDer::pem_slice_iter(listener.ca.as_bytes()) {
+        roots.add(ca.expect("PEM")).expect("a CA");
+    }
+    let address = proxy.address;
+    let connect = async move |protocols: &[&str]| {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config = versions.expect("TLS").with_root_certificates(roots.clone()).with_no_client_auth();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let stream = TcpStream::connect(address).await.expect("connects");
+        let name = ServerName::try_from("localhost").expect("a name");
+        within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await.expect("trusts")
+    };
+    (proxy, connect)
+}
+
+#[tokio::test]
+async fn alpn_decides_between_http2_and_http1() {
+    let backend = Backend::replying(200).await;
+    let (_proxy, connect) = gate(&backend).await;
+
+    let stream = connect(&["h2", "http/1.1"]).await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (mut client, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("speaks h2");
+    tokio::spawn(connection);
+    let request = Request::get("https://localhost/over/h2").body(Full::<Bytes>::default()).expect("valid");
+    let response = within(client.send_request(request)).await.expect("answered");
+    assert_eq!(within(response.into_body().collect()).await.expect("whole").to_bytes(), "ok");
+
+    for protocols in [&["http/1.1"][..], &[]] {
+        let mut stream = connect(protocols).await;
+        stream
+            .write_all(b"GET /over/h1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .await
+            .expect("writes");
+        let mut answer = Vec::new();
+        // A TLS stream that ends without a goodbye is an error to some; what came before it counts.
+        within(stream.read_to_end(&mut answer)).await.ok();
+        assert_eq!(status(&String::from_utf8_lossy(&answer)), 200);
+    }
+    assert_eq!(backend.targets(), ["/over/h2", "/over/h1", "/over/h1"]);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_call_waits_is_noticed_through_tls() {
+    let backend = Backend::replying(200).await;
+    let (proxy, connect) = gate(&backend).await;
+    for _ in 0..2 {
+        let mut spender = connect(&["http/1.1"]).await;
+        spender.write_all(b"GET /spend HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("writes");
+        let mut answer = Vec::new();
+        within(async {
+            while !answer.ends_with(b"ok") {
+                spender.read_buf(&mut answer).await.expect("reads");
+            }
+        })
+        .await;
+    }
+    let mut first = connect(&["http/1.1"]).await;
+    let request = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    first.write_all(request).await.expect("writes");
+    proxy.reaches("tidegate_calls_total", &[], 3.0).await;
+    let mut second = connect(&["http/1.1"]).await;
+    second.write_all(&request.repeat(3)).await.expect("writes");
+    proxy.reaches("tidegate_in_flight", &[], 1.0).await;
+    drop(second);
+    proxy.reaches("tidegate_hangups_total", &[], 1.0).await;
+    assert_eq!(backend.targets().len(), 3);
+}

@@ -1,0 +1,333 @@
+//! An upstream, a gate and a client in one process, for tests over loopback.
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    num::NonZeroU32,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, uri::Scheme};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tidegate::{
+    api::{Failures, Throttling},
+    classify::{FairBy, Kind, Matching, Rule, Rules, Traits},
+    clock::Clock,
+    credentials::Injector,
+    limit::{
+        ClassId, Policy,
+        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
+    },
+    proxy::{Gate, Listen, Options, RetryAfter},
+    telemetry, upstream,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) type AnyBody = UnsyncBoxBody<Bytes, std::io::Error>;
+type Answering = Pin<Box<dyn Future<Output = Response<AnyBody>> + Send>>;
+
+/// What reached the upstream.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) target: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+    pub(crate) at: Duration,
+}
+
+/// An upstream that speaks HTTP/1.1 and remembers what reached it.
+pub(crate) struct Backend {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Backend {
+    /// Answers every call with `answer`, which is given the call with its body read.
+    pub(crate) async fn start<F, A>(answer: F) -> Self
+    where
+        F: Fn(Seen) -> A + Send + Sync + 'static,
+        A: Future<Output = Response<AnyBody>> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let clock = Clock::start();
+        let answer: Arc<dyn Fn(Seen) -> Answering + Send + Sync> = Arc::new(move |seen| Box::pin(answer(seen)));
+        let kept = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                stream.set_nodelay(true).expect("a socket");
+                let (answer, seen) = (Arc::clone(&answer), Arc::clone(&kept));
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
+                    async move {
+                        let (parts, body) = request.into_parts();
+                        let body = body.collect().await?;
+                        let trailers = body.trailers().cloned();
+                        let call = Seen {
+                            target: parts.uri.to_string(),
+                            headers: parts.headers,
+                            body: body.to_bytes(),
+                            trailers,
+                            at: clock.now().since_start(),
+                        };
+                        seen.lock().expect("no panic").push(call.clone());
+                        Ok::<_, hyper::Error>(answer(call).await)
+                    }
+                });
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        Self { address, seen }
+    }
+
+    /// Answers every call with this status and "ok".
+    pub(crate) async fn replying(status: u16) -> Self {
+        Self::start(move |_| async move { reply(status, "ok") }).await
+    }
+
+    /// The targets that arrived, in order.
+    pub(crate) fn targets(&self) -> Vec<String> {
+        self.seen().into_iter().map(|seen| seen.target).collect()
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().expect("no panic").clone()
+    }
+}
+
+/// An answer with a short body.
+pub(crate) fn reply(status: u16, body: &'static str) -> Response<AnyBody> {
+    let body = Full::from(body).map_err(|never| match never {}).boxed_unsync();
+    Response::builder().status(status).body(body).expect("valid")
+}
+
+/// An upstream that reads one request as bytes and answers with bytes.
+pub(crate) async fn raw_backend(answer: &'static [u8]) -> (SocketAddr, tokio::task::JoinHandle<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let task = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accepts");
+        let mut request = Vec::new();
+        while !is_whole(&request) {
+            assert!(stream.read_buf(&mut request).await.expect("reads") > 0, "{}", String::from_utf8_lossy(&request));
+        }
+        stream.write_all(answer).await.expect("writes");
+        stream.shutdown().await.expect("closes");
+        request
+    });
+    (address, task)
+}
+
+/// Whether bytes hold a whole request: a head, and the body that it announces.
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return false;
+    };
+    if head.contains("transfer-encoding: chunked") {
+        return body.ends_with("\r\n\r\n");
+    }
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    body.len() >= length.map_or(0, |length| length.parse().expect("a number"))
+}
+
+/// A gate in front of an upstream.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    pub(crate) name: Arc<str>,
+    pub(crate) gate: Gate,
+    pub(crate) stop: CancellationToken,
+}
+
+/// A gate to be.
+pub(crate) struct ProxyBuilder {
+    options: Options,
+}
+
+static GATES: AtomicU64 = AtomicU64::new(0);
+
+impl Proxy {
+    /// Nothing is limited, two classes: leases are exempt, the rest is `default`.
+    pub(crate) fn before(upstream: SocketAddr) -> ProxyBuilder {
+        let name: Arc<str> = format!("gate{}", GATES.fetch_add(1, Ordering::Relaxed)).into();
+        ProxyBuilder { options: options(name, upstream) }
+    }
+
+    /// Sends bytes on a connection of its own and returns everything that comes until the gate closes it.
+    pub(crate) async fn exchange(&self, request: &str) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_bytes()).await.expect("writes");
+        let mut answer = Vec::new();
+        within(stream.read_to_end(&mut answer)).await.expect("reads");
+        String::from_utf8(answer).expect("text")
+    }
+
+    /// A GET on a connection of its own: status line and headers, and body.
+    pub(crate) async fn get(&self, target: &str) -> (u16, String) {
+        let answer =
+            self.exchange(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await;
+        (status(&answer), answer)
+    }
+
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.expect("the gate listens")
+    }
+
+    /// An HTTP/2 connection with prior knowledge.
+    pub(crate) async fn connect_http2(&self) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+        let stream = TokioIo::new(self.connect().await);
+        let (send, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.expect("speaks h2");
+        tokio::spawn(connection);
+        send
+    }
+
+    /// The value of a metric of this gate, 0 when it is not there. `labels` must all be in the line.
+    pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let text = telemetry::metrics().render();
+        let gate = format!("gate=\"{}\"", self.name);
+        let line = text.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(&gate));
+        let values = line.filter(|line| labels.iter().all(|label| line.contains(label)));
+        values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// Returns when a metric of this gate has reached a value.
+    pub(crate) async fn reaches(&self, name: &str, labels: &[&str], value: f64) {
+        within(async {
+            while (self.metric(name, labels) - value).abs() > f64::EPSILON {
+                Clock::start().sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+}
+
+impl ProxyBuilder {
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
+    pub(crate) fn policy(self, change: impl FnOnce(&mut Policy)) -> Self {
+        self.with(|options| change(&mut options.policy))
+    }
+
+    /// At most this many calls in flight.
+    pub(crate) fn in_flight(self, max: u32) -> Self {
+        self.policy(|policy| {
+            policy.in_flight = Some(InFlight { max: NonZeroU32::new(max).expect("some"), per: Per::Gate });
+        })
+    }
+
+    /// A manager bucket.
+    pub(crate) fn bucket(self, rate: f64, burst: u32) -> Self {
+        self.policy(|policy| policy.bucket = Some(bucket(rate, burst)))
+    }
+
+    pub(crate) fn max_wait(self, max_wait: Duration) -> Self {
+        self.policy(|policy| policy.queue.max_wait = max_wait)
+    }
+
+    pub(crate) async fn start(self) -> Proxy {
+        let stop = CancellationToken::new();
+        let name = Arc::clone(&self.options.name);
+        let gate = Gate::start(self.options, Clock::start(), stop.clone()).await.expect("starts");
+        Proxy { address: gate.addresses()[0], name, gate, stop }
+    }
+}
+
+pub(crate) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
+    BucketPolicy { rate, burst: NonZeroU32::new(burst).expect("some"), per: Per::Gate, starts_empty: false }
+}
+
+/// The status of an answer in bytes.
+pub(crate) fn status(answer: &str) -> u16 {
+    let status = answer.strip_prefix("HTTP/1.1 ").and_then(|answer| answer.get(..3));
+    status.and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no answer: {answer:?}"))
+}
+
+/// Gives up after long enough for any machine.
+pub(crate) async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
+}
+
+fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
+    let backoff = Backoff {
+        strategy: Strategy::Exponential { base: Duration::from_millis(200), max: Duration::from_secs(60), jitter: 0.0 },
+        hold: Duration::ZERO,
+        forget_after: Duration::from_secs(120),
+    };
+    let class = |name: &str, lane| ClassPolicy {
+        name: name.into(),
+        lane,
+        bucket: None,
+        within: None,
+        own_bucket_only: false,
+        backoff,
+        in_flight: None,
+        meter_long_running: false,
+    };
+    let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true };
+    Options {
+        name,
+        listen: vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))],
+        tls: None,
+        hosts: Vec::new(),
+        rules: Arc::new(rules(Kind::Kubernetes)),
+        policy: Policy {
+            bucket: None,
+            retry_bucket: None,
+            queue: QueuePolicy {
+                max_wait: Duration::from_secs(1_000_000_000), // for ever
+                max_waiting: 10_000,
+                max_waiting_bytes: 16 << 20,
+                combine: Combine::Sequential,
+            },
+            in_flight: None,
+            max_keys: 1000,
+            one_at_a_time: false,
+            classes: vec![class("leases", Lane::Exempt), class("default", Lane::Normal)],
+        },
+        failures: vec![failures.clone(), failures],
+        throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(900) },
+        retry_after: RetryAfter::Auto,
+        upstream: upstream::Options {
+            target: upstream::Target {
+                scheme: Scheme::HTTP,
+                authority: upstream.to_string().parse().expect("an authority"),
+                base_path: String::new(),
+                server_name: None,
+            },
+            tls: None,
+            host: upstream::Host::Rewrite,
+            injector: Arc::new(Injector::pass_through()),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: None,
+        },
+        call_log: None,
+        drain: Duration::from_secs(25),
+    }
+}
+
+/// Leases are exempt, the rest is one class.
+pub(crate) fn rules(kind: Kind) -> Rules {
+    let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
+    let leases = Rule { class: ClassId(0), matching: Matching::Leases };
+    Rules::new(kind, FairBy::Resource, false, vec![traits(true), traits(false)], vec![leases])
+}

@@ -1,0 +1,95 @@
+//! A controller written with kube-rs, the other ecosystem whose clients stand behind the gate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::watcher;
+use kube::{Client, Config, ResourceExt};
+use serde_json::json;
+
+use crate::support::audit::worst_excess;
+use crate::support::control_plane::ControlPlane;
+use crate::support::gate::{Gate, Way};
+use crate::support::{block_on, now, say, turn};
+
+const OBJECTS: usize = 100;
+
+#[test]
+fn a_kube_rs_controller_converges_through_the_gate() {
+    let Some(plane) = ControlPlane::shared("a_kube_rs_controller_converges_through_the_gate") else { return };
+    let _turn = turn::light();
+    plane.namespace("kube-rs");
+    let maps: Vec<_> = (0..OBJECTS)
+        .map(|number| {
+            let metadata = json!({"name": format!("map-{number}"), "namespace": "kube-rs"});
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": "1"}})
+        })
+        .collect();
+    plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": maps}).to_string());
+    let gate = Gate::start(plane, "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 20.0\nburst = 10");
+    let user = plane.master();
+    let took = block_on(async {
+        let maps = maps_of(&Way::Gate(&gate).kubeconfig(&user)).await;
+        let all = maps_of(&plane.kubeconfig(&ControlPlane::harness())).await;
+        let begin = now();
+        tokio::select! {
+            () = run(maps) => panic!("the controller ended"),
+            () = converged(all) => begin.elapsed(),
+            () = deadline(Duration::from_secs(60)) => panic!("not converged within a minute"),
+        }
+    });
+    let metered = plane.audit().of(&user.name).only(|event| event.is_metered());
+    let patches = metered.only(|event| event.verb == "patch" && event.code == 200).len();
+    // Other tests run beside this one: what they do to the API server's punctuality is not the point here.
+    let excess = worst_excess(&metered.arrivals(), 20.0, 10.0, Duration::from_millis(250));
+    say(format_args!(
+        "kube-rs: {patches} patches in {took:.1?}; fullest window {excess:+.1} against the bucket's bound"
+    ));
+    assert_eq!(patches, OBJECTS);
+    assert!(excess <= 0.0, "a window held {excess:.1} calls too many");
+}
+
+async fn maps_of(kubeconfig: &std::path::Path) -> Api<ConfigMap> {
+    let file = Kubeconfig::read_from(kubeconfig).expect("a valid kubeconfig");
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a valid kubeconfig");
+    Api::namespaced(Client::try_from(config).expect("a client"), "kube-rs")
+}
+
+async fn run(maps: Api<ConfigMap>) {
+    let controller = Controller::new(maps.clone(), watcher::Config::default());
+    controller
+        .run(observe, |_, _, _| Action::requeue(Duration::from_secs(1)), Arc::new(maps))
+        .for_each(|_| async {})
+        .await;
+}
+
+async fn observe(map: Arc<ConfigMap>, maps: Arc<Api<ConfigMap>>) -> Result<Action, kube::Error> {
+    let field = |name: &str| map.data.as_ref().and_then(|data| data.get(name)).cloned();
+    if let Some(value) = field("value").filter(|value| field("observed").as_ref() != Some(value)) {
+        let patch = Patch::Merge(json!({"data": {"observed": value}}));
+        maps.patch(&map.name_any(), &PatchParams::default(), &patch).await?;
+    }
+    Ok(Action::await_change())
+}
+
+async fn converged(maps: Api<ConfigMap>) {
+    loop {
+        let list = maps.list(&ListParams::default()).await.expect("the API server answers");
+        let done =
+            list.iter().filter(|map| map.data.as_ref().is_some_and(|data| data.contains_key("observed"))).count();
+        if done == OBJECTS {
+            return;
+        }
+        deadline(Duration::from_millis(100)).await;
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a real control plane runs on real time")]
+async fn deadline(time: Duration) {
+    tokio::time::sleep(time).await;
+}

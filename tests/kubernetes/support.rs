@@ -1,0 +1,75 @@
+//! What the tests stand on: the control plane, the gate in front of it, clients and the audit log.
+
+pub(crate) mod audit;
+pub(crate) mod binaries;
+pub(crate) mod client;
+pub(crate) mod control_plane;
+pub(crate) mod gate;
+pub(crate) mod large;
+pub(crate) mod process;
+pub(crate) mod programs;
+pub(crate) mod relay;
+pub(crate) mod turn;
+pub(crate) mod webhook;
+pub(crate) mod widgets;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// A line of the report. Written past libtest's capture, so that skips and figures show in a passing run.
+pub(crate) fn say(line: impl Display) {
+    let mut out = std::io::stdout().lock();
+    // A closed stdout is no reason to fail a test.
+    drop(writeln!(out, "kubernetes: {line}"));
+}
+
+/// Looks again until `check` gives something; panics with `what` when `within` has passed.
+pub(crate) fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() -> Option<T>) -> T {
+    let start = now();
+    loop {
+        if let Some(found) = check() {
+            return found;
+        }
+        assert!(start.elapsed() < within, "not within {within:?}: {what}");
+        pause(Duration::from_millis(20));
+    }
+}
+
+/// Real time: here it is the API server's clock that counts, and no other can be put in its place.
+#[expect(clippy::disallowed_methods, reason = "a real control plane runs on real time")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Lets real time pass: between two looks, or because a test is about a time.
+#[expect(clippy::disallowed_methods, reason = "a real control plane runs on real time")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Runs the asynchronous part of a test on a runtime of its own.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime can be built")
+        .block_on(work)
+}
+
+/// The value below which the given fraction of the samples lies.
+pub(crate) fn quantile(samples: &[Duration], fraction: f64) -> Duration {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    assert!(!sorted.is_empty(), "a quantile of nothing");
+    let last = sorted.len() - 1;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an index into a few thousand samples"
+    )]
+    let index = (last as f64 * fraction).round() as usize;
+    sorted[index.min(last)]
+}

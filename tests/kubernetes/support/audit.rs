@@ -1,0 +1,148 @@
+//! The API server's audit log: the judge of what reached it, and when.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// One request as the API server saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    /// When it arrived, since the epoch.
+    pub(crate) received: Duration,
+    /// When it was answered (for a watch: begun).
+    pub(crate) answered: Duration,
+    pub(crate) verb: String,
+    pub(crate) uri: String,
+    pub(crate) user: String,
+    pub(crate) code: u64,
+    pub(crate) resource: String,
+    pub(crate) name: String,
+}
+
+impl Event {
+    fn parse(line: &str) -> Option<(String, Self)> {
+        let value: Value = serde_json::from_str(line).ok()?;
+        let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let event = Self {
+            received: instant(&text("/requestReceivedTimestamp"))?,
+            answered: instant(&text("/stageTimestamp"))?,
+            verb: text("/verb"),
+            uri: text("/requestURI"),
+            user: text("/user/username"),
+            code: value.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default(),
+            resource: text("/objectRef/resource"),
+            name: text("/objectRef/name"),
+        };
+        Some((text("/auditID"), event))
+    }
+
+    /// A call that a gate with the default classes meters against the manager bucket.
+    pub(crate) fn is_metered(&self) -> bool {
+        let path = self.uri.split('?').next().unwrap_or_default();
+        let discovery = ["/api", "/apis", "/version"].contains(&path.trim_end_matches('/'))
+            || path.starts_with("/openapi")
+            || (self.verb == "get" && self.resource.is_empty());
+        self.verb != "watch" && self.resource != "leases" && !discovery
+    }
+}
+
+/// Events in order of arrival, each request once.
+#[derive(Clone, Debug)]
+pub(crate) struct Audit(pub(crate) Vec<Event>);
+
+impl Audit {
+    /// Reads the whole file. Of a request with several lines (a watch begins and ends) the first counts.
+    pub(crate) fn read(path: &Path) -> Self {
+        let text = fs::read(path).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let mut seen = HashSet::new();
+        let mut events: Vec<Event> = text
+            .lines()
+            .filter_map(Event::parse)
+            .filter_map(|(id, event)| seen.insert((id, event.received)).then_some(event))
+            .collect();
+        events.sort_by_key(|event| event.received);
+        Self(events)
+    }
+
+    /// Those that the predicate wants.
+    pub(crate) fn only(&self, wanted: impl Fn(&Event) -> bool) -> Self {
+        Self(self.0.iter().filter(|event| wanted(event)).cloned().collect())
+    }
+
+    /// Those of one user.
+    pub(crate) fn of(&self, user: &str) -> Self {
+        self.only(|event| event.user == user)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// When each arrived.
+    pub(crate) fn arrivals(&self) -> Vec<Duration> {
+        self.0.iter().map(|event| event.received).collect()
+    }
+}
+
+/// By how much the fullest window, of any length t, exceeds `burst + rate * (t + slack)`: at most 0 is within.
+///
+/// Arrivals in order. Window from the i-th to the j-th: `j - i + 1 - burst - rate * (a_j - a_i + slack)`; the
+/// best i for a j is the one with the smallest `i - rate * a_i`, so one pass does.
+pub(crate) fn worst_excess(arrivals: &[Duration], rate: f64, burst: f64, slack: Duration) -> f64 {
+    let Some(first) = arrivals.first() else { return -burst };
+    let mut best_start = f64::INFINITY;
+    let mut worst = f64::NEG_INFINITY;
+    let mut index = 0.0;
+    for arrival in arrivals {
+        let at = (*arrival - *first).as_secs_f64();
+        best_start = best_start.min(index - rate * at);
+        let held = index - rate * at - best_start + 1.0;
+        worst = worst.max(held - burst - rate * slack.as_secs_f64());
+        index += 1.0;
+    }
+    worst
+}
+
+/// `2026-01-31T12:34:56.123456Z` as time since the epoch.
+fn instant(text: &str) -> Option<Duration> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.split('-').map(str::parse::<i64>);
+    let (year, month, day) = (date.next()?.ok()?, date.next()?.ok()?, date.next()?.ok()?);
+    let mut time = time.split(':');
+    let (hour, minute) = (time.next()?.parse::<i64>().ok()?, time.next()?.parse::<i64>().ok()?);
+    let second = time.next()?;
+    // Days since the epoch: months counted from March, so that the leap day comes last.
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
+    let whole = u64::try_from(days * 86_400 + hour * 3_600 + minute * 60).ok()?;
+    let (seconds, fraction) = second.split_once('.').unwrap_or((second, "0"));
+    let nanos = format!("{fraction:0<9}").parse::<u32>().ok()?;
+    Some(Duration::new(whole + seconds.parse::<u64>().ok()?, nanos))
+}
+
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_audit_timestamp_is_read_to_the_microsecond() {
+        let read = instant("2024-02-29T23:59:58.123456Z");
+        assert_eq!(read, Some(Duration::from_micros(1_709_251_198_123_456)));
+        assert_eq!(instant("1970-01-01T00:00:00Z"), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn the_fullest_window_is_found() {
+        let at = |millis: &[u64]| millis.iter().map(|m| Duration::from_millis(*m)).collect::<Vec<_>>();
+        // Burst 2 at 10/s: two at once, then one each 100 ms, is exactly the bound.
+        let exact = worst_excess(&at(&[0, 0, 100, 200, 300]), 10.0, 2.0, Duration::ZERO);
+        assert!(exact.abs() < 1e-9, "{exact}");
+        // After a pause of 5 s three together are one too many.
+        let over = worst_excess(&at(&[0, 5_000, 5_000, 5_000]), 10.0, 2.0, Duration::ZERO);
+        assert!((over - 1.0).abs() < 1e-9, "{over}");
+        assert!(worst_excess(&[], 1.0, 2.0, Duration::ZERO) < 0.0);
+    }
+}

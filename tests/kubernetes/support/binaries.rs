@@ -1,0 +1,148 @@
+//! The Go programs, each built at most once per machine and version.
+//!
+//! They live in `${XDG_CACHE_HOME:-~/.cache}/tidegate/kubernetes-HASH/bin`, HASH over go.sum and the linker
+//! flags, so a fresh clone finds what an older one has built. A file lock keeps parallel test processes from
+//! building the same thing; a rename at the end means that a path that exists is a finished program.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::{now, say};
+
+/// The version that the programs call themselves: without it kubectl's skew checks see `v0.0.0-master`.
+const VERSION: &str = "v1.36.3";
+
+/// Where go.mod stands.
+const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes");
+
+/// Our own Go clients, built from `controller/`.
+const CLIENTS: &str = "controller";
+
+/// Name and Go package of what can be built.
+const PACKAGES: [(&str, &str); 5] = [
+    ("etcd", "go.etcd.io/etcd/server/v3"),
+    ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+    (CLIENTS, "./controller"),
+];
+
+/// The programs, all there.
+#[derive(Debug)]
+pub(crate) struct Binaries {
+    bin: PathBuf,
+    clients: PathBuf,
+}
+
+impl Binaries {
+    /// The programs, built on first use; `None`, and the reason said, where there is no Go to build them with.
+    pub(crate) fn or_skip(test: &str) -> Option<&'static Self> {
+        static FOUND: OnceLock<Result<Binaries, String>> = OnceLock::new();
+        match FOUND.get_or_init(Self::find) {
+            Ok(found) => Some(found),
+            Err(why) if std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|v| v == "1") => {
+                panic!("TIDEGATE_REQUIRE_KUBERNETES=1, but there is no control plane: {why}")
+            }
+            Err(why) => {
+                say(format_args!("SKIPPED {test}: {why}"));
+                None
+            }
+        }
+    }
+
+    /// The path of a program.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        if name == CLIENTS { self.clients.clone() } else { self.bin.join(name) }
+    }
+
+    fn find() -> Result<Self, String> {
+        let sums = fs::read(Path::new(MODULE).join("go.sum")).map_err(|e| format!("go.sum: {e}"))?;
+        let mut hash = Fnv::new();
+        hash.add(&sums).add(linker_flags().as_bytes());
+        let root = cache_root()?.join(format!("kubernetes-{:016x}", hash.0));
+        let bin = root.join("bin");
+        fs::create_dir_all(&bin).map_err(|e| format!("{}: {e}", bin.display()))?;
+        let clients = bin.join(format!("{CLIENTS}-{:016x}", own_sources()?));
+        let found = Self { bin, clients };
+        if PACKAGES.iter().all(|(name, _)| found.path(name).exists()) {
+            return Ok(found);
+        }
+        let lock = File::create(root.join("lock")).map_err(|e| format!("lock file: {e}"))?;
+        lock.lock().map_err(|e| format!("lock file: {e}"))?;
+        for (name, package) in PACKAGES {
+            build(package, &found.path(name))?;
+        }
+        Ok(found)
+    }
+}
+
+fn build(package: &str, to: &Path) -> Result<(), String> {
+    if to.exists() {
+        return Ok(());
+    }
+    say(format_args!("building {package}, once for this machine; the whole control plane takes some minutes"));
+    let start = now();
+    let unfinished = to.with_extension("unfinished");
+    let run = Command::new("go")
+        .current_dir(MODULE)
+        .env("CGO_ENABLED", "0")
+        .args(["build", "-p", "2", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", &linker_flags(), "-o"])
+        .arg(&unfinished)
+        .arg(package)
+        .output()
+        .map_err(|e| format!("Go is needed to build {package}, and `go` does not run: {e}"))?;
+    if !run.status.success() {
+        let said = String::from_utf8_lossy(&run.stderr);
+        // Wrong source is our fault; everything else (no network, an old Go) is the machine's.
+        assert!(!package.starts_with('.'), "{package} does not build:\n{said}");
+        return Err(format!("go build {package}: {}", said.lines().last().unwrap_or("no reason given")));
+    }
+    fs::rename(&unfinished, to).map_err(|e| format!("{}: {e}", to.display()))?;
+    say(format_args!("built {package} in {:.0} s", start.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+fn linker_flags() -> String {
+    let mut parts = VERSION.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let set = "-X k8s.io/component-base/version.git";
+    format!("-s -w {set}Version={VERSION} {set}Major={major} {set}Minor={minor}")
+}
+
+fn cache_root() -> Result<PathBuf, String> {
+    let named = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let root = named.or_else(home).ok_or("neither XDG_CACHE_HOME nor HOME says where a cache may be")?;
+    Ok(root.join("tidegate"))
+}
+
+/// The hash of our own Go sources: an edit builds them anew.
+fn own_sources() -> Result<u64, String> {
+    let folder = Path::new(MODULE).join(CLIENTS);
+    let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    let mut hash = Fnv::new();
+    for file in files {
+        hash.add(&fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?);
+    }
+    Ok(hash.0)
+}
+
+/// FNV-1a: stable over compilers, which std's hasher does not promise; a cache name needs no more.
+struct Fnv(u64);
+
+impl Fnv {
+    const fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) -> &mut Self {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self
+    }
+}

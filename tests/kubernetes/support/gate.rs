@@ -1,0 +1,176 @@
+//! The gate under test: the built binary, by its command line and config file only.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use super::control_plane::{ControlPlane, User, write_kubeconfig};
+use super::process::{Process, command, free_port, scratch_dir};
+use super::{say, wait_for};
+
+/// A running gate with a TLS listener that passes credentials through.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    process: Process,
+    port: u16,
+    admin: u16,
+    // Last: the process writes into it.
+    dir: tempfile::TempDir,
+}
+
+impl Gate {
+    /// Starts a gate before the control plane. `settings` is what stands in `[gates.kubernetes]` beyond
+    /// listener, upstream and TLS: first its own keys, then its tables.
+    pub(crate) fn start(plane: &ControlPlane, settings: &str) -> Self {
+        let dir = scratch_dir();
+        let (port, admin) = (free_port(), free_port());
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        fs::create_dir(dir.path().join("out")).expect("the folder is ours");
+        let config = format!(
+            "[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
+             [log]\ncalls = \"{}\"\n\
+             [gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\nupstream = \"{}\"\ncredentials = \"pass_through\"\n{settings}\n\
+             [gates.kubernetes.tls]\nmode = \"self_signed\"\nwrite_to = \"{}\"\n\
+             [gates.kubernetes.upstream_tls]\nca = \"{}\"\n",
+            path("calls.jsonl"),
+            plane.url(),
+            path("out"),
+            plane.ca_file().display(),
+        );
+        let file = dir.path().join("tidegate.toml");
+        fs::write(&file, &config).expect("the folder is ours");
+        let mut run = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        run.arg("run").arg("--config").arg(&file).env_remove("KUBECONFIG");
+        let process = Process::start("tidegate", dir.path(), run);
+        let gate = Self { process, port, admin, dir };
+        wait_for("the gate is ready", Duration::from_secs(20), || {
+            gate.process.must_run();
+            let up = gate.admin_get("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"));
+            (up && gate.ca_file().exists()).then_some(())
+        });
+        gate
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The pod-local CA that the gate has written for its clients.
+    pub(crate) fn ca_file(&self) -> PathBuf {
+        self.dir.path().join("out").join("ca.crt")
+    }
+
+    /// A kubeconfig that leads through the gate.
+    pub(crate) fn kubeconfig(&self, user: &User) -> PathBuf {
+        let path = self.dir.path().join(format!("gate-{}.kubeconfig", user.token));
+        write_kubeconfig(&path, &format!("https://127.0.0.1:{}", self.port), &self.ca_file(), user);
+        path
+    }
+
+    /// The sum of a metric's series whose labels contain all of `labels`, e.g. `reason="bucket"`.
+    pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let answer = self.admin_get("/metrics").expect("the admin listener answers");
+        answer
+            .lines()
+            .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])))
+            .filter(|line| labels.iter().all(|label| line.contains(label)))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
+    }
+
+    /// How many keys are failing now.
+    pub(crate) fn failing_keys(&self) -> f64 {
+        self.metric("tidegate_keys_failing", &[])
+    }
+
+    /// How many calls wait now.
+    pub(crate) fn waiting(&self) -> f64 {
+        self.metric("tidegate_waiting", &[])
+    }
+
+    /// How many calls it has refused.
+    pub(crate) fn refusals(&self) -> f64 {
+        self.metric("tidegate_refusals_total", &[])
+    }
+
+    /// Its call log, where it keeps one.
+    pub(crate) fn call_log(&self) -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(self.dir.path().join("calls.jsonl")).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Resident memory in KiB.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+    }
+
+    /// Asks it to stop, as the kubelet does.
+    pub(crate) fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&self, within: Duration) -> ExitStatus {
+        self.process.wait(within)
+    }
+
+    /// A whole answer of the admin listener, head included.
+    fn admin_get(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.admin)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost:{}\r\nConnection: close\r\n\r\n", self.admin).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            say(format_args!("the gate's last words:\n{}", self.process.log_tail()));
+        }
+    }
+}
+
+/// How a client gets to the API server: straight, or through a gate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way<'a> {
+    Direct(&'a ControlPlane),
+    Gate(&'a Gate),
+}
+
+impl Way<'_> {
+    pub(crate) fn kubeconfig(self, user: &User) -> PathBuf {
+        match self {
+            Self::Direct(plane) => plane.kubeconfig(user),
+            Self::Gate(gate) => gate.kubeconfig(user),
+        }
+    }
+
+    pub(crate) fn port(self) -> u16 {
+        match self {
+            Self::Direct(plane) => plane.port(),
+            Self::Gate(gate) => gate.port(),
+        }
+    }
+
+    pub(crate) fn ca_file(self) -> PathBuf {
+        match self {
+            Self::Direct(plane) => plane.ca_file(),
+            Self::Gate(gate) => gate.ca_file(),
+        }
+    }
+
+    /// Runs a program of `binaries` with its kubeconfig set.
+    pub(crate) fn command(self, program: &Path, user: &User, args: &[&str]) -> Command {
+        let mut run = command(program, args);
+        run.env("KUBECONFIG", self.kubeconfig(user));
+        run
+    }
+}

@@ -1,0 +1,123 @@
+//! A validating admission webhook that makes the real API server answer 500 for chosen objects.
+//!
+//! A denial with code 500 is what kube-apiserver hands to the client as its own 500. Which objects fail is
+//! switched while it runs. It serves every namespace that is labelled `test: NAME` with the name it was given.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base64::Engine as _;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::control_plane::ControlPlane;
+
+/// Names of objects whose writes fail.
+type Failing = Arc<Mutex<HashSet<String>>>;
+
+/// A webhook, registered and serving. Dropping it ends the serving, not the registration.
+#[derive(Debug)]
+pub(crate) struct Webhook {
+    failing: Failing,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Webhook {
+    /// Serves, and registers itself for the status of widgets in the namespace.
+    pub(crate) fn start(plane: &ControlPlane, namespace: &str) -> Self {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate can be made");
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring has TLS 1.2 and 1.3")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .expect("the key fits the certificate");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime can be built");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a loopback port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let failing = Failing::default();
+        runtime.spawn(serve(listener, TlsAcceptor::from(Arc::new(config)), Arc::clone(&failing)));
+        let bundle = base64::engine::general_purpose::STANDARD.encode(made.cert.pem());
+        plane.apply(&registration(namespace, port, &bundle));
+        Self { failing, runtime: Some(runtime) }
+    }
+
+    /// From now on exactly these objects fail.
+    pub(crate) fn fail(&self, names: impl IntoIterator<Item = String>) {
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = names.into_iter().collect();
+    }
+}
+
+impl Drop for Webhook {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn registration(namespace: &str, port: u16, bundle: &str) -> String {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": namespace},
+        "webhooks": [{
+            "name": "fail.tidegate.test",
+            "clientConfig": {"url": format!("https://127.0.0.1:{port}/"), "caBundle": bundle},
+            "namespaceSelector": {"matchLabels": {"test": namespace}},
+            "rules": [{
+                "apiGroups": ["tidegate.test"], "apiVersions": ["v1"], "operations": ["UPDATE"],
+                "resources": ["widgets/status"],
+            }],
+            "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail", "timeoutSeconds": 10,
+        }],
+    })
+    .to_string()
+}
+
+async fn serve(listener: TcpListener, tls: TlsAcceptor, failing: Failing) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (tls, failing) = (tls.clone(), Arc::clone(&failing));
+        tokio::spawn(async move {
+            drop(stream.set_nodelay(true));
+            let Ok(stream) = tls.accept(stream).await else { return };
+            let service = service_fn(move |request| review(request, Arc::clone(&failing)));
+            drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
+        });
+    }
+}
+
+async fn review(request: Request<Incoming>, failing: Failing) -> Result<Response<Full<Bytes>>, Infallible> {
+    let body = match request.into_body().collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(_) => Bytes::new(),
+    };
+    let review: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let name = review.pointer("/request/name").and_then(Value::as_str).unwrap_or_default();
+    let fails = failing.lock().unwrap_or_else(PoisonError::into_inner).contains(name);
+    let mut answer = json!({"uid": review.pointer("/request/uid"), "allowed": !fails});
+    if fails {
+        answer["status"] =
+            json!({"code": 500, "reason": "InternalError", "message": "this one fails by order of the test"});
+    }
+    let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer});
+    let response = Response::builder().header("content-type", "application/json");
+    Ok(response.body(Full::new(Bytes::from(answer.to_string()))).expect("a valid response"))
+}
