@@ -172,6 +172,9 @@ impl Buckets {
         };
         match family {
             Some(mut family) if family.policy.per == policy.per => {
+                if family.policy != policy {
+                    family.start = family.start_after(&policy, now);
+                }
                 family.policy = policy;
                 for id in family.ids() {
                     let takes = self.takes;
@@ -258,6 +261,18 @@ impl Family {
 
     pub(super) fn policy(&self) -> &BucketPolicy {
         &self.policy
+    }
+
+    /// How buckets begin that nobody has asked for before a change of policy: at the level they would have had, in whole tokens.
+    fn start_after(&self, policy: &BucketPolicy, now: Moment) -> Start {
+        let level = Bucket::new(self.policy, self.start).level(now).min(f64::from(policy.burst.get()));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "`as` saturates: below zero is none"
+        )]
+        let tokens = level as u32;
+        Start::Level(tokens, now)
     }
 
     /// Every bucket of it, the shared one first.

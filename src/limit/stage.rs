@@ -5,6 +5,7 @@
 use super::{
     limiter::Limiter,
     needs::BucketId,
+    policy::Lane,
     table::KeyId,
     verdict::Reason,
     waiter::{By, Call, Grant, List, Pass, State, Timer, Waiter, Waiters},
@@ -144,6 +145,11 @@ impl Limiter {
         waiter.sequence = grant.sequence;
         let index = self.waiters.insert(waiter);
         let ticket = self.waiters.ticket(index);
+        if self.class(&call).lane == Lane::Exempt {
+            let grant = self.exempt_grant();
+            self.conclude(index, State::Granted(grant));
+            return ticket;
+        }
         self.start_waiting(index);
         let key = call.key.as_ref().map(KeyId::from);
         let view = call.key.and_then(|key| self.keys().view(&key, now));

@@ -668,3 +668,27 @@ fn a_deadline_while_waiting_names_what_was_waited_for() {
     let refusal = world.refusal(waits).unwrap();
     assert_eq!((refusal.reason, refusal.waited), (Reason::Slot, secs(2)));
 }
+
+#[test]
+fn an_exempt_call_that_comes_back_goes_at_once() {
+    let mut world = World::without_room(open());
+    let mut exempt = open();
+    exempt.classes[0].lane = Lane::Exempt;
+    world.reload(exempt, 0);
+    let call = world.arrive(Caller::new());
+    world.take_back(call, true);
+    assert_eq!(world.left_at(call), Some(world.now));
+    world.wind_down();
+}
+
+#[test]
+fn a_bucket_that_nobody_has_used_keeps_its_level_over_a_reload_too() {
+    let mut world = World::new(metered(1.0, 3));
+    world.reload(metered(1.0, 10), 0);
+    let calls: Vec<_> = (0..10).map(|_| world.arrive(Caller::new())).collect();
+    assert_eq!(
+        calls.iter().filter(|call| world.left_at(**call).is_some()).count(),
+        3,
+        "a larger burst is room, not tokens"
+    );
+}

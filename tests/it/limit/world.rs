@@ -56,13 +56,16 @@ pub(super) struct Record {
     /// When it left, and the order among all leaves.
     pub(super) left: Option<(Moment, usize)>,
     pub(super) waited: Option<(Reason, Duration)>,
+    /// Where its leaving is written down.
+    noted: usize,
 }
 
 /// What happened, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Event {
     Left(usize),
-    Returned(usize),
+    /// It was about to leave, and did not.
+    Stayed,
     Answered(usize, Outcome),
     Reloaded(usize),
 }
@@ -174,7 +177,7 @@ impl World {
             patient: caller.patient,
             timeout: caller.timeout,
         };
-        self.calls.push(Record { caller, arrived: self.now, life: Life::Moving, left: None, waited: None });
+        self.calls.push(Record { caller, arrived: self.now, life: Life::Moving, left: None, waited: None, noted: 0 });
         match self.limiter.arrive(&arrival, self.now) {
             Verdict::Admit(permit) => {
                 // Whatever time brought about in the same operation came before.
@@ -217,7 +220,13 @@ impl World {
     fn leave_now(&mut self, call: usize) {
         self.leaves += 1;
         self.calls[call].left = Some((self.now, self.leaves));
+        self.calls[call].noted = self.events.len();
         self.events.push((self.now, Event::Left(call)));
+    }
+
+    /// Takes note of what the limiter has done when it was driven by hand.
+    pub(super) fn notice(&mut self) {
+        self.drain();
     }
 
     /// Takes note of whose answer has changed.
@@ -226,10 +235,14 @@ impl World {
             let call = *self.tickets.get(&ticket).expect("events are about calls that wait");
             if self.prompt {
                 self.claim(call);
-            } else if matches!(self.calls[call].life, Life::Waiting(_)) {
-                self.leave_now(call);
-                self.calls[call].life = Life::Granted(ticket);
+                continue;
             }
+            if matches!(self.calls[call].life, Life::Granted(_)) {
+                // Its key took it back before it was claimed, and this is its next turn.
+                self.unleave(call);
+            }
+            self.leave_now(call);
+            self.calls[call].life = Life::Granted(ticket);
         }
     }
 
@@ -269,7 +282,7 @@ impl World {
 
     fn unleave(&mut self, call: usize) {
         self.calls[call].left = None;
-        self.events.push((self.now, Event::Returned(call)));
+        self.events[self.calls[call].noted].1 = Event::Stayed;
     }
 
     pub(super) fn hang_up(&mut self, call: usize) {
