@@ -136,7 +136,7 @@ impl Bucket {
         let grown = new_burst.saturating_sub(old_burst) * u128::from(new_period);
         let shrunk = old_burst.saturating_sub(new_burst) * u128::from(new_period);
         let missing = (missing + grown).saturating_sub(shrunk);
-        if missing < u128::from(new_period) {
+        if debt < u128::from(self.period) || missing < u128::from(new_period) {
             self.brimming = number.saturating_add(1);
         }
         self.policy = policy;
@@ -343,6 +343,15 @@ mod tests {
             through += drain(&mut bucket, Moment::ZERO);
         }
         assert_eq!(through, 10);
+    }
+
+    #[test]
+    fn what_the_old_burst_could_not_have_held_is_not_given_back_into_a_larger_one() {
+        let mut bucket = Bucket::new(policy(50.0, 1), Start::Full);
+        assert!(bucket.take(Moment::from_millis(100), 1));
+        bucket.resize(policy(0.3, 2), Moment::from_millis(119), 1);
+        bucket.give_back(1);
+        assert!(bucket.level(Moment::from_millis(119)) < 1.0);
     }
 
     #[test]

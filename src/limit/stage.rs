@@ -5,12 +5,13 @@
 use super::{
     limiter::Limiter,
     needs::BucketId,
+    permit::Ticket,
     policy::Lane,
     table::KeyId,
     verdict::Reason,
     waiter::{By, Call, Grant, List, Pass, State, Timer, Waiter, Waiters},
 };
-use crate::{limit::permit::Ticket, moment::Moment};
+use crate::moment::Moment;
 
 /// The waiting calls of one key.
 #[derive(Debug)]
@@ -96,7 +97,7 @@ impl Limiter {
                     if let Some(waiter) = self.waiters.get_mut(index) {
                         waiter.flow_name = name;
                     }
-                    self.lanes.part(queue, index, &mut self.waiters, &mut self.timers, &mut self.supply);
+                    self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
                 }
                 State::Granted(grant) => {
                     self.undo(index, &grant);

@@ -55,6 +55,10 @@ struct State {
 }
 
 /// What the door says to a call.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart where it is made; a box would be an allocation per call"
+)]
 pub(crate) enum Entry {
     /// It may go.
     Go(HeldPermit),
@@ -65,6 +69,10 @@ pub(crate) enum Entry {
 }
 
 /// How a wait ended.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart where it is made; a box would be an allocation per call"
+)]
 pub(crate) enum Turn {
     /// It is its turn.
     Go(HeldPermit),
