@@ -8,12 +8,33 @@ pub mod keys;
 pub mod limiter;
 pub mod permit;
 pub mod policy;
+pub mod snapshot;
 pub mod verdict;
+
+mod ahead;
+mod backoff;
+mod bucket;
+mod buckets;
+mod door;
+mod drops;
+mod lanes;
+mod needs;
+mod outcome;
+mod queue;
+mod reload;
+mod run;
+mod slots;
+mod stage;
+mod supply;
+mod table;
+mod turns;
+mod waiter;
 
 pub use self::{
     keys::Keys,
     limiter::{Claim, Limiter, Verdict},
     permit::{Admitted, Permit, Receipt, Slot, Ticket},
     policy::Policy,
+    snapshot::Snapshot,
     verdict::{Arrival, ClassId, Flow, KeyState, Reason, Refusal},
 };

@@ -5,10 +5,13 @@
 
 mod admission;
 mod body;
+#[cfg(test)]
+mod conservation;
 mod driver;
 mod failure;
 mod forward;
 mod gate;
+mod gauges;
 mod guard;
 mod listener;
 mod observe;

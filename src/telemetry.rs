@@ -90,6 +90,9 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
+/// How often [`Metrics::upkeep`] is due.
+pub const UPKEEP: std::time::Duration = std::time::Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
     use super::*;

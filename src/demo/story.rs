@@ -109,8 +109,8 @@ impl Played {
             short(run.convergence(0.99, from, to, |it: &Converged| !it.guarded))
         };
         format!(
-            "With the gate never more than {} a second did, {} in all; {} failed. {}, and {} of {} lease renewals were late or failed. \
-             While the webhook was down, 99% of the healthy objects were reconciled within {} of their change (without the gate: {}).",
+            "With the gate never more than {} calls in one second did, {} in all; {} of them failed. {}, and {} of {} lease renewals were \
+             late or failed. While the webhook was down, 99% of the healthy objects were reconciled within {} of their change (without the gate: {}).",
             thousands(peak(seen)),
             thousands(seen.arrived.len()),
             thousands(errors(seen)),

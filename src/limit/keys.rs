@@ -1,42 +1,221 @@
-//! The key table (being built): failing keys only, bounded, readable without the limiter's lock.
+//! What is remembered of failing keys: readable, and settled for healthy keys, without the limiter's lock.
+//!
+//! Only failing keys are here, so that a healthy one costs one look-up and no memory (P4). All changes are made by the limiter's
+//! [`Table`](super::table::Table), under its lock; this half is shared with the request path and the status page.
 
-use super::permit::Receipt;
-use super::verdict::KeyState;
+use std::{
+    fmt,
+    hash::{BuildHasherDefault, Hasher},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use dashmap::DashMap;
+
+use super::{backoff::mix, permit::Receipt, verdict::KeyState};
 use crate::{
-    api::{Answer, Key},
+    api::{Answer, Key, Outcome},
     moment::Moment,
 };
 
 /// What is remembered of failing keys.
+pub struct Keys {
+    /// By object: usually one facet of it fails.
+    objects: DashMap<u64, Facets, Spread>,
+    /// Failing keys by collection.
+    collections: DashMap<u64, u32, Spread>,
+    len: AtomicUsize,
+}
+
+/// One failing key.
 #[derive(Debug)]
-pub struct Keys {}
+pub(super) struct Failing {
+    pub(super) facet: u64,
+    pub(super) collection: u64,
+    pub(super) name: Box<str>,
+    pub(super) state: KeyState,
+    /// It is forgotten then.
+    pub(super) forget_at: Moment,
+    /// Number of the last recorded failure: a call that left before it says nothing new.
+    pub(super) generation: u64,
+    /// Number of the trial that is past the key stage; 0 when none is.
+    pub(super) trial: u64,
+}
+
+/// What the limiter needs to know of a failing key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    pub(super) state: KeyState,
+    pub(super) trial: u64,
+}
+
+/// The failing facets of one object. Nearly always one, so the rest is a vector that does not allocate.
+#[derive(Debug)]
+pub(super) struct Facets {
+    first: Failing,
+    rest: Vec<Failing>,
+}
+
+/// Keys are secret hashes already; mixing only protects against numbers made by hand in tests and simulations.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mixer(u64);
+
+type Spread = BuildHasherDefault<Mixer>;
+
+// === impl Keys ===
 
 impl Keys {
-    /// Whether an outcome changes nothing (the usual case: success of a healthy key), in which case the receipt is settled. No lock of the limiter needed.
+    pub(super) fn new() -> Self {
+        Self { objects: DashMap::default(), collections: DashMap::default(), len: AtomicUsize::new(0) }
+    }
+
+    /// Whether an outcome changes nothing (the usual case: success of a healthy key), in which case the receipt is settled. No lock of
+    /// the limiter needed.
     ///
     /// # Errors
     /// Gives the receipt back when `Limiter::finish` must be called with it.
-    pub fn settle(&self, _receipt: Receipt, _answer: Answer) -> Result<(), Receipt> {
-        todo!()
+    #[expect(clippy::result_large_err, reason = "the receipt is moved, not allocated, on a path that is not an error")]
+    pub fn settle(&self, receipt: Receipt, answer: Answer) -> Result<(), Receipt> {
+        let counts = match answer.outcome {
+            Outcome::Failure | Outcome::Throttled { .. } => true,
+            Outcome::Abandoned | Outcome::Neutral => answer.object_gone && self.holds(receipt.key.as_ref(), true),
+            Outcome::Success => self.holds(receipt.key.as_ref(), answer.object_gone),
+        };
+        if counts || receipt.inner.is_trial() { Err(receipt) } else { Ok(()) }
     }
+
     /// Whether any key of the collection fails, so that names in bodies are worth reading.
     #[must_use]
-    pub fn any_failing_in(&self, _collection: u64) -> bool {
-        todo!()
+    pub fn any_failing_in(&self, collection: u64) -> bool {
+        !self.is_empty() && self.collections.contains_key(&collection)
     }
+
     /// Failing keys.
     #[must_use]
     pub fn len(&self) -> usize {
-        todo!()
+        self.len.load(Relaxed)
     }
+
     /// Whether no key fails.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        todo!()
+        self.len() == 0
     }
-    /// Every failing key by name, for the status page.
+
+    /// Every failing key by name, for the status page. In no order.
     #[must_use]
-    pub fn list(&self, _now: Moment) -> Vec<(String, Key, KeyState)> {
-        todo!()
+    pub fn list(&self, now: Moment) -> Vec<(String, Key, KeyState)> {
+        let mut found = Vec::with_capacity(self.len());
+        for entry in &self.objects {
+            for failing in entry.value().iter().filter(|failing| failing.forget_at > now) {
+                let key = Key { object: *entry.key(), collection: failing.collection, facet: failing.facet };
+                found.push((failing.name.to_string(), key, failing.state));
+            }
+        }
+        found
+    }
+
+    /// What is known of a key, if it fails.
+    pub(super) fn view(&self, key: &Key, now: Moment) -> Option<View> {
+        if self.is_empty() {
+            return None;
+        }
+        let facets = self.objects.get(&key.object)?;
+        let failing = facets.find(key.facet).filter(|failing| failing.forget_at > now)?;
+        Some(View { state: failing.state, trial: failing.trial })
+    }
+
+    /// Changes a failing key in place.
+    pub(super) fn change<T>(&self, object: u64, facet: u64, change: impl FnOnce(&mut Failing) -> T) -> Option<T> {
+        let mut facets = self.objects.get_mut(&object)?;
+        facets.find_mut(facet).map(change)
+    }
+
+    /// Adds a key that is not there yet.
+    pub(super) fn add(&self, object: u64, failing: Failing) {
+        *self.collections.entry(failing.collection).or_insert(0) += 1;
+        self.len.fetch_add(1, Relaxed);
+        match self.objects.entry(object) {
+            dashmap::Entry::Occupied(mut facets) => facets.get_mut().rest.push(failing),
+            dashmap::Entry::Vacant(vacant) => {
+                vacant.insert(Facets { first: failing, rest: Vec::new() });
+            }
+        }
+    }
+
+    /// Removes a key, if it is there.
+    pub(super) fn remove(&self, object: u64, facet: u64) -> Option<Failing> {
+        let removed = match self.objects.entry(object) {
+            dashmap::Entry::Vacant(_) => None,
+            dashmap::Entry::Occupied(mut facets) => {
+                if facets.get().first.facet != facet {
+                    let rest = &mut facets.get_mut().rest;
+                    rest.iter().position(|failing| failing.facet == facet).map(|at| rest.swap_remove(at))
+                } else if let Some(next) = facets.get_mut().rest.pop() {
+                    Some(std::mem::replace(&mut facets.get_mut().first, next))
+                } else {
+                    Some(facets.remove().first)
+                }
+            }
+        }?;
+        self.len.fetch_sub(1, Relaxed);
+        if let dashmap::Entry::Occupied(mut count) = self.collections.entry(removed.collection) {
+            if *count.get() > 1 {
+                *count.get_mut() -= 1;
+            } else {
+                count.remove();
+            }
+        }
+        Some(removed)
+    }
+
+    /// The failing facets of an object.
+    pub(super) fn facets(&self, object: u64) -> Vec<u64> {
+        self.objects.get(&object).map(|facets| facets.iter().map(|failing| failing.facet).collect()).unwrap_or_default()
+    }
+
+    /// Whether a key (or, with `whole`, any key of its object) is here.
+    fn holds(&self, key: Option<&Key>, whole: bool) -> bool {
+        let Some(key) = key.filter(|_| !self.is_empty()) else { return false };
+        self.objects.get(&key.object).is_some_and(|facets| whole || facets.find(key.facet).is_some())
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failing keys", self.len())
+    }
+}
+
+// === impl Facets ===
+
+impl Facets {
+    fn iter(&self) -> impl Iterator<Item = &Failing> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    fn find(&self, facet: u64) -> Option<&Failing> {
+        self.iter().find(|failing| failing.facet == facet)
+    }
+
+    fn find_mut(&mut self, facet: u64) -> Option<&mut Failing> {
+        std::iter::once(&mut self.first).chain(&mut self.rest).find(|failing| failing.facet == facet)
+    }
+}
+
+// === impl Mixer ===
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = mix(self.0 ^ number);
     }
 }

@@ -1,8 +1,13 @@
 //! Proof of admission. Only the limiter makes these, so a call that was not admitted does not compile.
 
-use super::verdict::{ClassId, Reason};
-use crate::api::{Group, Key};
 use std::time::Duration;
+
+use super::{
+    needs::Place,
+    verdict::{ClassId, Reason},
+    waiter::{Call, Grant},
+};
+use crate::api::{Group, Key};
 
 /// A call waiting in the limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,13 +40,20 @@ pub struct Receipt {
 
 /// The core's own part of a receipt.
 #[derive(Debug)]
-pub(super) struct ReceiptState {}
+pub(super) struct ReceiptState {
+    pub(super) call: Call,
+    pub(super) grant: Grant,
+}
 
 /// A place among the calls in flight, given back at the end of the body.
 #[derive(Debug)]
 #[must_use = "a slot is given back with Limiter::release"]
 pub struct Slot {
     pub(super) group: Group,
+    /// Among the gate's slots, among the class's.
+    pub(super) places: [Place; 2],
+    /// The class, by the number that stays the same over a reload.
+    pub(super) serial: u32,
 }
 
 /// A request that was admitted: the upstream takes nothing else.
@@ -51,6 +63,14 @@ pub struct Admitted<T>(T);
 // === impl Permit ===
 
 impl Permit {
+    pub(super) fn new(call: Call, grant: Grant) -> Self {
+        let places = grant.needs.as_ref().map_or([Place::None; 2], |needs| needs.places);
+        let slot = Slot { group: call.group, places, serial: call.serial };
+        let class = ClassId(u16::try_from(call.class).unwrap_or(u16::MAX));
+        let receipt = Receipt { class, key: call.key, waited: grant.waited, inner: ReceiptState { call, grant } };
+        Self { receipt, slot }
+    }
+
     /// Binds the permit to the request it lets through.
     pub fn admit<T>(self, request: T) -> (Admitted<T>, Receipt, Slot) {
         (Admitted(request), self.receipt, self.slot)
@@ -60,6 +80,21 @@ impl Permit {
     #[must_use]
     pub fn class(&self) -> ClassId {
         self.receipt.class
+    }
+
+    /// How long the call waited and, if at all, for what above all.
+    #[must_use]
+    pub fn waited(&self) -> Option<(Reason, Duration)> {
+        self.receipt.waited
+    }
+}
+
+// === impl ReceiptState ===
+
+impl ReceiptState {
+    /// Whether the call is the trial of a failing key.
+    pub(super) fn is_trial(&self) -> bool {
+        self.grant.pass.trial != 0
     }
 }
 

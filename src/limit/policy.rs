@@ -149,3 +149,28 @@ pub enum Combine {
     /// The token is reckoned on arrival and the call leaves at the later of the two, as client-go's `MaxOfRateLimiter`.
     MaxOf,
 }
+
+// === impl Policy ===
+
+impl Policy {
+    /// Whether any bucket or slot that applies to a class is split by credential, so that its queues must be too.
+    pub(super) fn splits_by_credential(&self, class: usize) -> bool {
+        let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
+        let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
+        if bucket(&self.bucket) || bucket(&self.retry_bucket) || slots(&self.in_flight) {
+            return true;
+        }
+        let mut next = self.classes.get(class);
+        if next.is_some_and(|class| slots(&class.in_flight)) {
+            return true;
+        }
+        for _ in 0..self.classes.len() {
+            let Some(class) = next else { return false };
+            if bucket(&class.bucket) {
+                return true;
+            }
+            next = class.within.and_then(|outer| self.classes.get(usize::from(outer.0)));
+        }
+        false
+    }
+}

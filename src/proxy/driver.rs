@@ -141,6 +141,12 @@ impl Driver {
         at(&state.limiter, self.shared.clock.now())
     }
 
+    /// Wakers that are kept.
+    #[cfg(test)]
+    pub(crate) fn remembered(&self) -> usize {
+        self.lock().wakers.len()
+    }
+
     /// Tells the limiter what a call came to; says whether its key began to fail or recovered.
     fn finish(&self, receipt: Receipt, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         let receipt = match key {

@@ -17,6 +17,7 @@ use super::{
     admission::Door,
     driver::Driver,
     forward::Outcomes,
+    gauges,
     guard::request::Hosts,
     listener::{Bound, Reception},
     observe::Observer,
@@ -28,7 +29,7 @@ use crate::{
     classify::Rules,
     clock::Clock,
     limit::{Limiter, Policy},
-    telemetry::{self, CallLog, GateMeters, Sampler, table},
+    telemetry::{self, CallLog, GateMeters, Sampler},
     upstream::{self, Upstream},
 };
 
@@ -72,7 +73,7 @@ pub enum Listen {
 
 /// A gate that could not start.
 #[derive(Debug, thiserror::Error)]
-#[error("gate {gate:?} cannot listen on {listen:?}; is another process there?")]
+#[error("gate {gate:?} cannot listen on {listen}; is another process there?")]
 pub struct GateError {
     gate: Arc<str>,
     listen: Listen,
@@ -90,6 +91,17 @@ pub struct Gate {
     _sampler: Arc<Sampler>,
 }
 
+// === impl Listen ===
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 // === impl Gate ===
 
 impl Gate {
@@ -103,7 +115,7 @@ impl Gate {
         let (name, drain) = (Arc::clone(&options.name), options.drain);
         let (reception, driver) = reception(options, clock);
         let reception = Arc::new(reception);
-        let sampler = sampler(&name, &driver);
+        let sampler = gauges::sampler(&name, &driver);
         telemetry::metrics().sample_by(&sampler);
 
         let tasks = TaskTracker::new();
@@ -114,8 +126,8 @@ impl Gate {
         accepting.close();
         let upstream = reception.parts.door.upstream.clone();
         let over = CancellationToken::new();
+        tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), clock, over.clone()));
         tasks.spawn(driver.tick(over.clone()));
-        tasks.spawn(upkeep(clock, over.clone()));
         tasks.spawn(async move {
             stop.cancelled().await;
             say_goodbye(&reception, drain).await;
@@ -166,7 +178,7 @@ async fn bind(gate: &Arc<str>, listen: &[Listen]) -> Result<Vec<Bound>, GateErro
 }
 
 /// Puts the parts together.
-fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
+pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let name = options.name;
     let hasher = RandomState::new();
     let host: Arc<str> = options.upstream.target.authority.as_str().into();
@@ -222,22 +234,5 @@ async fn say_goodbye(reception: &Reception, drain: Duration) {
     tracing::info!(gate = &*reception.gate, "stopped");
 }
 
-/// The gauges that nobody keeps up to date.
-fn sampler(name: &Arc<str>, driver: &Driver) -> Arc<Sampler> {
-    let (driver, failing) = (driver.clone(), table::KEYS_FAILING.gauge(&[name]));
-    Arc::new(move || failing.set(telemetry::meters::as_f64(driver.keys().len())))
-}
-
-/// Folds the histograms' samples every second.
-async fn upkeep(clock: Clock, over: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = clock.sleep(UPKEEP) => telemetry::metrics().upkeep(),
-            () = over.cancelled() => return,
-        }
-    }
-}
-
 /// For answers that are on their way when the drain is over.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-const UPKEEP: Duration = Duration::from_secs(1);

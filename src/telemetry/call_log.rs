@@ -98,6 +98,12 @@ impl CallLog {
         Ok(Self { lines })
     }
 
+    /// Hands records to a test.
+    #[cfg(test)]
+    pub(crate) fn to(lines: mpsc::Sender<CallRecord>) -> Self {
+        Self { lines }
+    }
+
     /// Writes a record, soon.
     pub fn record(&self, record: CallRecord) {
         if self.lines.try_send(record).is_err() {

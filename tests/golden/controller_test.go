@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/client-go/util/workqueue"
 )
 
@@ -14,26 +15,46 @@ const items = 10_000
 // controller.json: the whole DefaultTypedControllerRateLimiter over 10,000 items, in a bubble.
 func TestController(t *testing.T) {
 	write(t, "controller",
-		// The delay in ns of each item, all failing at one instant.
-		section{"together", together(t)},
+		// The delays of the items, all failing at one instant: runs of [delay in ns of the first, step, count].
+		section{"together", together(t, workqueue.DefaultTypedControllerRateLimiter[int])},
+		// The same where the backoff of all ends at one instant, after a minute, and tokens have been handed out for that long.
+		section{"ending_together", together(t, func() limiter {
+			return workqueue.NewTypedMaxOfRateLimiter(
+				workqueue.NewTypedItemExponentialFailureRateLimiter[int](time.Minute, time.Minute),
+				&workqueue.TypedBucketRateLimiter[int]{Limiter: rate.NewLimiter(rate.Limit(10), 100)},
+			)
+		})},
 		// Items that fail, wait as long as they were told, are tried, and fail or succeed: [us since the row before, item, delay in ns],
 		// delay -1: it succeeded and was forgotten. An item's first row is its first failure.
 		section{"retried", retried(t)},
 	)
 }
 
-func together(t *testing.T) rows {
-	var out rows
+func together(t *testing.T, make func() limiter) rows {
+	var delays []int64
 	synctest.Test(t, func(*testing.T) {
-		limiter := workqueue.DefaultTypedControllerRateLimiter[int]()
-		for first := 0; first < items; first += 100 {
-			var line []int64
-			for item := first; item < first+100; item++ {
-				line = append(line, limiter.When(item).Nanoseconds())
-			}
-			out = append(out, line)
+		limiter := make()
+		for item := range items {
+			delays = append(delays, limiter.When(item).Nanoseconds())
 		}
 	})
+	return runs(delays)
+}
+
+// runs cuts numbers into arithmetic runs.
+func runs(numbers []int64) rows {
+	var out rows
+	for len(numbers) > 0 {
+		step, count := int64(0), 1
+		if len(numbers) > 1 {
+			step = numbers[1] - numbers[0]
+		}
+		for count < len(numbers) && numbers[count]-numbers[count-1] == step {
+			count++
+		}
+		out = append(out, []int64{numbers[0], step, int64(count)})
+		numbers = numbers[count:]
+	}
 	return out
 }
 
@@ -81,7 +102,9 @@ func retried(t *testing.T) rows {
 				delay := limiter.When(next.item)
 				row[2] = delay.Nanoseconds()
 				service := time.Duration(1+dice.below(50_000)) * time.Microsecond
-				heap.Push(&pending, try{next.at + delay + service, next.item})
+				// In whole microseconds, as the rows are; not before it has left.
+				at := (next.at + delay + service).Truncate(time.Microsecond)
+				heap.Push(&pending, try{at, next.item})
 			} else {
 				limiter.Forget(next.item)
 			}

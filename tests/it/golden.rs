@@ -3,7 +3,11 @@
 //! `tests/golden/README.md` says what was run and how; `tests/golden/DIFFERENCES.md` where we differ on purpose, and names the tests here
 //! that hold those differences.
 
+mod backoff;
+mod bucket;
+mod controller;
 mod durations;
+mod gate;
 mod limits;
 mod regenerate;
 mod requestinfo;

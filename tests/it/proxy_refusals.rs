@@ -298,3 +298,19 @@ async fn the_gates_own_call_log_says_what_was_sent_when() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_gate_that_never_holds_still_lets_calls_find_a_connection() {
+    let backend = Backend::replying(200).await;
+    let proxy = Arc::new(Proxy::before(backend.address).max_wait(Duration::ZERO).start().await);
+    assert_eq!(proxy.get("/first").await.0, 200, "the first call waits for the first connection");
+    let together: Vec<_> = (0..20)
+        .map(|place| {
+            let proxy = Arc::clone(&proxy);
+            tokio::spawn(async move { proxy.get(&format!("/{place}")).await.0 })
+        })
+        .collect();
+    for call in together {
+        assert_eq!(within(call).await.expect("no panic"), 200);
+    }
+}

@@ -33,7 +33,7 @@ fn one_object_that_always_fails_backs_off_and_does_not_slow_two_hundred_others()
     let gate = Gate::start(
         plane,
         "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 20.0\nburst = 30\n\
-         [gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"200ms\"\nmax = \"3200ms\"",
+         [gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"200ms\"\nmax = \"3200ms\"\nforget_after = \"1m\"",
     );
     let healthy = widgets::names("healthy", 200);
     let (alone, _, _) = converge(plane, &gate, "control", &healthy);

@@ -45,7 +45,8 @@ fn a_kube_rs_controller_converges_through_the_gate() {
     });
     let metered = plane.audit().of(&user.name).only(|event| event.is_metered());
     let patches = metered.only(|event| event.verb == "patch" && event.code == 200).len();
-    let excess = worst_excess(&metered.arrivals(), 20.0, 10.0, Duration::from_millis(100));
+    // Other tests run beside this one: what they do to the API server's punctuality is not the point here.
+    let excess = worst_excess(&metered.arrivals(), 20.0, 10.0, Duration::from_millis(250));
     say(format_args!(
         "kube-rs: {patches} patches in {took:.1?}; fullest window {excess:+.1} against the bucket's bound"
     ));

@@ -38,7 +38,7 @@ fn a_429_of_priority_and_fairness_pauses_its_key_for_the_time_it_names() {
     one_seat(&plane, &[&sitter, &user]);
     let gate = Gate::start(
         &plane,
-        "preset = \"none\"\n[gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"100ms\"\nmax = \"1s\"",
+        "preset = \"none\"\n[gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"100ms\"\nmax = \"1s\"\nforget_after = \"1m\"",
     );
     let through = block_on(async {
         let way = Way::Direct(&plane);

@@ -14,6 +14,8 @@ use tidegate::{
 #[derive(Deserialize)]
 struct File {
     crossplane: Vec<Derived>,
+    /// Delays of 12 failures, then of one more after Forget, in ns.
+    crossplane_controller: Vec<u64>,
     client_go: Limits,
     controller_bucket: Limits,
 }
@@ -50,6 +52,19 @@ fn crossplanes_limits_follow_from_one_number_as_in_crossplane() {
         assert_eq!(Limits::of(kubernetes.bucket), Some(row.client), "max_reconcile_rate {}", row.max_reconcile_rate);
         assert_eq!(Limits::of(http.bucket), Some(row.global), "max_reconcile_rate {}", row.max_reconcile_rate);
     }
+}
+
+#[test]
+fn crossplanes_objects_wait_as_in_crossplane() {
+    let [first, failures @ .., forgotten] = &super::vectors::<File>("limits").crossplane_controller[..] else {
+        panic!("there are delays")
+    };
+    let strategy = strategy(&gate("kubernetes", "preset = \"crossplane\""));
+    for (before, theirs) in [first].into_iter().chain(failures).enumerate() {
+        let ours = strategy.delay(u32::try_from(before + 1).expect("a few"));
+        assert_eq!(ours, Duration::from_nanos(*theirs), "after {} failures", before + 1);
+    }
+    assert_eq!(forgotten, first, "Forget starts again");
 }
 
 #[test]

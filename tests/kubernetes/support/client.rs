@@ -97,8 +97,15 @@ impl Connection {
         }
         let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).expect("a valid request");
         match &mut self.sender {
-            Sender::Http1(sender) => sender.send_request(request).await,
-            Sender::Http2(sender) => sender.send_request(request).await,
+            // The connection may need a moment after the last body before it takes another request.
+            Sender::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Sender::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
         }
     }
 

@@ -1,0 +1,370 @@
+//! A token bucket: governor's arithmetic over state and time of our own.
+//!
+//! governor alone cannot be asked without being charged, cannot give back and starts full again after a change of rate. So its one number
+//! (the "theoretical arrival time", TAT: when the bucket would be full again) lives here, where it can be read, moved back and carried
+//! over. Promises P1 and P11: a token is spent once, a refund is never worth more than what it cost, a new rate keeps the level.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use governor::{
+    Quota, RateLimiter,
+    clock::Clock,
+    middleware::NoOpMiddleware,
+    nanos::Nanos,
+    state::{NotKeyed, StateStore},
+};
+
+use super::policy::BucketPolicy;
+use crate::moment::Moment;
+
+/// How a bucket begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// With its whole burst.
+    Full,
+    /// As if it had held this many tokens at that moment.
+    Level(u32, Moment),
+}
+
+/// Tokens at a rate, with a burst.
+pub(super) struct Bucket {
+    policy: BucketPolicy,
+    /// Nanoseconds per token.
+    period: u64,
+    tat: Tat,
+    dial: Dial,
+    governor: RateLimiter<NotKeyed, Tat, Dial, NoOpMiddleware<Nanos>>,
+    /// The last take that found the bucket within one token of full. What was taken before it would have flowed over by now, so giving
+    /// it back then would make calls out of nothing.
+    brimming: u64,
+}
+
+/// The one number that governor keeps: when the bucket would be full, in nanoseconds.
+#[derive(Clone, Debug)]
+struct Tat(Arc<AtomicU64>);
+
+/// The time at which governor judges: set before every question.
+#[derive(Clone, Debug, Default)]
+struct Dial(Arc<AtomicU64>);
+
+// === impl Bucket ===
+
+impl Bucket {
+    /// A bucket that begins as `start` says.
+    pub(super) fn new(policy: BucketPolicy, start: Start) -> Self {
+        let period = period(&policy);
+        let (tat, dial) = (Tat(Arc::new(AtomicU64::new(FULL))), Dial::default());
+        let governor = governor(&policy, period, &tat, &dial);
+        let bucket = Self { policy, period, tat, dial, governor, brimming: 0 };
+        if let Start::Level(tokens, at) = start {
+            let missing = u64::from(policy.burst.get().saturating_sub(tokens));
+            bucket.tat.set(clamp(at).saturating_add(missing.saturating_mul(period)));
+        }
+        bucket
+    }
+
+    /// When a token is there; `now` when one is there already. Changes nothing.
+    pub(super) fn ready_at(&self, now: Moment) -> Moment {
+        now.max(Moment::from_nanos(self.tat.get().saturating_sub(self.tolerance())))
+    }
+
+    /// When a token is there at the earliest once `calls` others have had theirs. Changes nothing.
+    pub(super) fn ready_after(&self, calls: usize, now: Moment) -> Moment {
+        let taken = (calls as u64).saturating_mul(self.period);
+        let full_again = self.tat.get().max(clamp(now)).saturating_add(taken);
+        now.max(Moment::from_nanos(full_again.saturating_sub(self.tolerance())))
+    }
+
+    /// Takes the token that is there at `at`; `number` counts takes upwards. Says whether there was one.
+    pub(super) fn take(&mut self, at: Moment, number: u64) -> bool {
+        let at = clamp(at);
+        let brimming = self.tat.get().saturating_sub(at) < self.period;
+        self.dial.0.store(at, Relaxed);
+        let taken = self.governor.check().is_ok();
+        if taken && brimming {
+            self.brimming = number;
+        }
+        taken
+    }
+
+    /// Takes the next token even if it is only there later, and says when (client-go's `Reserve`).
+    pub(super) fn reserve(&mut self, now: Moment, number: u64) -> Moment {
+        let (at, ready) = (clamp(now), self.ready_at(now));
+        if self.tat.get().saturating_sub(at) < self.period {
+            self.brimming = number;
+        }
+        self.tat.set(self.tat.get().max(at).saturating_add(self.period).min(HORIZON));
+        ready
+    }
+
+    /// Gives back the token of take `number`, unless it would have flowed over since.
+    pub(super) fn give_back(&mut self, number: u64) {
+        if number >= self.brimming {
+            self.tat.set(self.tat.get().saturating_sub(self.period));
+        }
+    }
+
+    /// How many tokens there are; below zero when some are reserved.
+    pub(super) fn level(&self, now: Moment) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "a level is for display and for counting whole tokens")]
+        let missing = self.tat.get().saturating_sub(clamp(now)) as f64 / self.period as f64;
+        f64::from(self.policy.burst.get()) - missing
+    }
+
+    /// Whether dropping it loses nothing: a new one would be the same.
+    pub(super) fn is_full(&self, now: Moment) -> bool {
+        self.tat.get() <= clamp(now)
+    }
+
+    /// A new rate and burst at the same level (at most the new burst). `number` is that of the last take.
+    pub(super) fn resize(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
+        if policy == self.policy {
+            return;
+        }
+        let (now, new_period) = (u128::from(clamp(now)), period(&policy));
+        let debt = u128::from(self.tat.get()).saturating_sub(now);
+        // In new nanoseconds: what was missing to the old burst, and what the burst has grown by or shrunk.
+        let missing = (debt * u128::from(new_period)).div_ceil(u128::from(self.period.max(1)));
+        let (old_burst, new_burst) = (u128::from(self.policy.burst.get()), u128::from(policy.burst.get()));
+        let grown = new_burst.saturating_sub(old_burst) * u128::from(new_period);
+        let shrunk = old_burst.saturating_sub(new_burst) * u128::from(new_period);
+        let missing = (missing + grown).saturating_sub(shrunk);
+        if debt < u128::from(self.period) || missing < u128::from(new_period) {
+            self.brimming = number.saturating_add(1);
+        }
+        self.policy = policy;
+        self.period = new_period;
+        self.governor = governor(&policy, new_period, &self.tat, &self.dial);
+        self.tat.set(u64::try_from(now + missing).unwrap_or(HORIZON));
+    }
+
+    /// How long after its last token an empty bucket is full but for one: governor's tau.
+    fn tolerance(&self) -> u64 {
+        self.period.saturating_mul(u64::from(self.policy.burst.get() - 1))
+    }
+}
+
+impl fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}/s burst {}, full at {:?}",
+            self.policy.rate,
+            self.policy.burst,
+            Moment::from_nanos(self.tat.get())
+        )
+    }
+}
+
+// === impl Tat ===
+
+impl Tat {
+    fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    fn set(&self, nanos: u64) {
+        self.0.store(nanos.min(HORIZON), Relaxed);
+    }
+}
+
+impl StateStore for Tat {
+    type Key = NotKeyed;
+
+    fn measure_and_replace<T, F, E>(&self, _key: &NotKeyed, decide: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        // Only the limiter's owner gets here, with the limiter borrowed: nobody else can have changed it in between.
+        let (answer, tat) = decide(Some(self.get().into()))?;
+        self.set(tat.as_u64());
+        Ok(answer)
+    }
+}
+
+// === impl Dial ===
+
+impl Clock for Dial {
+    type Instant = Nanos;
+
+    fn now(&self) -> Nanos {
+        self.0.load(Relaxed).into()
+    }
+}
+
+/// Full since always.
+const FULL: u64 = 0;
+
+/// 73 years: sums of two such times still fit, and nothing that waits longer can be told from "never".
+const HORIZON: u64 = 1 << 61;
+
+/// A moment that arithmetic can be done with.
+fn clamp(at: Moment) -> u64 {
+    at.as_nanos().min(HORIZON)
+}
+
+/// Nanoseconds per token, rounded up so that the rate is never exceeded, and so that a whole burst stays inside the horizon.
+fn period(policy: &BucketPolicy) -> u64 {
+    let longest = HORIZON / u64::from(policy.burst.get());
+    let nanos = (1e9 / policy.rate).ceil();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "`as` saturates, which is what is wanted"
+    )]
+    let nanos = nanos as u64;
+    nanos.clamp(1, longest)
+}
+
+fn governor(
+    policy: &BucketPolicy,
+    period: u64,
+    tat: &Tat,
+    dial: &Dial,
+) -> RateLimiter<NotKeyed, Tat, Dial, NoOpMiddleware<Nanos>> {
+    // governor counts from the clock's reading at this moment; ours counts from the start of the process.
+    dial.0.store(0, Relaxed);
+    let quota = Quota::with_period(Duration::from_nanos(period)).expect("a period is at least 1 ns");
+    RateLimiter::new(quota.allow_burst(policy.burst), tat.clone(), dial.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::policy::Per;
+    use std::num::NonZeroU32;
+
+    fn policy(rate: f64, burst: u32) -> BucketPolicy {
+        BucketPolicy { rate, burst: NonZeroU32::new(burst).unwrap(), per: Per::Gate, starts_empty: false }
+    }
+
+    fn drain(bucket: &mut Bucket, at: Moment) -> u32 {
+        let mut taken = 0;
+        while bucket.ready_at(at) <= at && bucket.take(at, 1) {
+            taken += 1;
+        }
+        taken
+    }
+
+    #[test]
+    fn a_burst_goes_at_once_and_the_next_after_exactly_one_period() {
+        let mut bucket = Bucket::new(policy(10.0, 100), Start::Full);
+        let now = Moment::from_millis(5_000);
+        assert_eq!(drain(&mut bucket, now), 100);
+        assert_eq!(bucket.ready_at(now), now + Duration::from_millis(100));
+        assert_eq!(bucket.ready_at(now), now + Duration::from_millis(100), "asking changes nothing");
+        assert!(!bucket.take(now + Duration::from_nanos(99_999_999), 2));
+        assert!(bucket.take(now + Duration::from_millis(100), 3));
+        let later = now + Duration::from_secs(3600);
+        assert_eq!(drain(&mut bucket, later), 100, "an hour of rest is one burst");
+    }
+
+    #[test]
+    fn fractional_rates_have_their_own_period() {
+        for (rate, nanos) in
+            [(0.5, 2_000_000_000), (12.5, 80_000_000), (0.1, 10_000_000_000), (1e-4, 10_000_000_000_000)]
+        {
+            assert_eq!(period(&policy(rate, 1)), nanos, "{rate}/s");
+        }
+    }
+
+    #[test]
+    fn rates_beyond_reason_neither_panic_nor_overflow() {
+        for rate in [1e-300, f64::MIN_POSITIVE, 1e9, 1e300, f64::INFINITY, f64::NAN] {
+            for burst in [1, u32::MAX] {
+                let mut bucket = Bucket::new(policy(rate, burst), Start::Full);
+                for now in [Moment::ZERO, Moment::MAX] {
+                    bucket.take(now, 1);
+                    bucket.reserve(now, 2);
+                    bucket.give_back(1);
+                    bucket.resize(policy(1.0, 7), now, 2);
+                    let _ = (bucket.level(now), bucket.ready_after(usize::MAX, now));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_given_back_is_there_at_once() {
+        let mut bucket = Bucket::new(policy(1.0, 2), Start::Full);
+        assert!(bucket.take(Moment::ZERO, 1) && bucket.take(Moment::ZERO, 2) && !bucket.take(Moment::ZERO, 3));
+        bucket.give_back(2);
+        assert!(bucket.take(Moment::ZERO, 4));
+    }
+
+    #[test]
+    fn a_token_that_would_have_flowed_over_is_not_given_back() {
+        let mut bucket = Bucket::new(policy(1.0, 1), Start::Full);
+        assert!(bucket.take(Moment::ZERO, 1));
+        assert!(bucket.take(Moment::from_millis(1000), 2), "full again, so the first token's absence no longer shows");
+        bucket.give_back(1);
+        assert!(!bucket.take(Moment::from_millis(1500), 3), "two calls in half a second would break 1/s burst 1");
+    }
+
+    #[test]
+    fn a_new_rate_keeps_the_level() {
+        let now = Moment::from_millis(250);
+        let used = |seventy: u32| {
+            let mut bucket = Bucket::new(policy(10.0, 100), Start::Full);
+            for _ in 0..seventy {
+                assert!(bucket.take(Moment::ZERO, 1));
+            }
+            bucket
+        };
+        let mut bucket = used(69);
+        assert!((bucket.level(now) - 33.5).abs() < 1e-9);
+        bucket.resize(policy(50.0, 40), now, 1);
+        assert!((bucket.level(now) - 33.5).abs() < 1e-6);
+        assert_eq!(drain(&mut bucket, now), 33);
+        assert_eq!(bucket.ready_at(now), now + Duration::from_millis(10));
+
+        let mut bucket = used(69);
+        bucket.resize(policy(2.0, 10), now, 1);
+        assert_eq!(drain(&mut bucket, now), 10, "at most the new burst");
+
+        let mut bucket = used(69);
+        bucket.resize(policy(10.0, 1000), now, 1);
+        assert_eq!(drain(&mut bucket, now), 33, "a larger burst is room, not tokens");
+    }
+
+    #[test]
+    fn five_reloads_at_one_instant_let_one_burst_through() {
+        let mut bucket = Bucket::new(policy(10.0, 10), Start::Full);
+        let mut through = 0;
+        for n in 0..5 {
+            bucket.resize(policy(10.0 + f64::from(n), 10), Moment::ZERO, 1);
+            through += drain(&mut bucket, Moment::ZERO);
+        }
+        assert_eq!(through, 10);
+    }
+
+    #[test]
+    fn what_the_old_burst_could_not_have_held_is_not_given_back_into_a_larger_one() {
+        let mut bucket = Bucket::new(policy(50.0, 1), Start::Full);
+        assert!(bucket.take(Moment::from_millis(100), 1));
+        bucket.resize(policy(0.3, 2), Moment::from_millis(119), 1);
+        bucket.give_back(1);
+        assert!(bucket.level(Moment::from_millis(119)) < 1.0);
+    }
+
+    #[test]
+    fn an_empty_start_fills_from_its_beginning() {
+        let mut bucket = Bucket::new(policy(1.0, 5), Start::Level(0, Moment::from_millis(1000)));
+        assert_eq!(bucket.ready_at(Moment::from_millis(1000)), Moment::from_millis(2000));
+        assert_eq!(drain(&mut bucket, Moment::from_millis(4000)), 3);
+    }
+
+    #[test]
+    fn reservations_queue_up_as_client_go_does() {
+        let mut bucket = Bucket::new(policy(10.0, 2), Start::Full);
+        let delays: Vec<_> = (0..5).map(|n| bucket.reserve(Moment::ZERO, n).since_start().as_millis()).collect();
+        assert_eq!(delays, [0, 0, 100, 200, 300]);
+    }
+}

@@ -1,0 +1,262 @@
+//! The door: a call arrives and goes, waits or is refused at once.
+//!
+//! Exempt first; then its key, which holds no place in a queue and no token; then its queue. Nobody is let in who is certain to wait in
+//! vain (P8), and nobody past those who wait already (P5).
+
+use super::{
+    limiter::{Limiter, Verdict},
+    needs::{BucketId, Needs},
+    permit::Permit,
+    policy::{ClassPolicy, Combine, Lane, Strategy},
+    queue::QueueId,
+    supply::Asker,
+    table::KeyId,
+    verdict::{Arrival, KeyState, Reason, Refusal},
+    waiter::{Call, Grant, Pass, Waiter},
+};
+use crate::moment::Moment;
+
+/// What the key stage says of a call at the door.
+enum AtKey {
+    /// Its key does not fail, or it is the trial.
+    On(Way),
+    /// Its key holds it; `pay` is the retry bucket from which it has a token coming.
+    Hold {
+        pay: Option<BucketId>,
+        reason: Reason,
+    },
+    Refuse(Refusal),
+}
+
+/// How a call comes to its queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    /// The state of its failing key, of which it is the trial.
+    retry: Option<KeyState>,
+    /// The retry bucket whose token it takes beforehand (`max_of`).
+    pay: Option<BucketId>,
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    /// A call is at the door.
+    pub fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
+        let now = self.catch_up(now);
+        let call = self.read(arrival, now);
+        if self.class(&call).lane == Lane::Exempt {
+            return Verdict::Admit(Permit::new(call, self.exempt_grant()));
+        }
+        match self.at_key(&call, now) {
+            AtKey::On(way) => self.at_queue(call, arrival, way, now),
+            AtKey::Hold { pay, reason } => self.hold_at_door(call, arrival, pay, reason, now),
+            AtKey::Refuse(refusal) => Verdict::Refuse(refusal),
+        }
+    }
+
+    /// What an exempt call leaves with: nothing.
+    pub(super) fn exempt_grant(&self) -> Grant {
+        let left = self.table.failures();
+        Grant { needs: None, number: 0, left, pass: Pass::default(), sequence: 0, waited: None }
+    }
+
+    pub(super) fn class(&self, call: &Call) -> &ClassPolicy {
+        &self.policy.classes[call.class]
+    }
+
+    pub(super) fn asker(call: &Call, retry: bool) -> Asker {
+        let Call { class, flow, credential, group, long_running, .. } = *call;
+        Asker { class, flow, credential, group, long_running, retry }
+    }
+
+    /// When the wait of a call ends in any case.
+    pub(super) fn ends(&self, call: &Call) -> Moment {
+        let longest = self.policy.queue.max_wait;
+        call.arrived + call.half_deadline.map_or(longest, |half| half.min(longest))
+    }
+
+    /// Its queue, and what it needs there.
+    pub(super) fn queue_of(&mut self, call: &Call, retry: bool, now: Moment) -> (QueueId, Needs) {
+        let asker = Self::asker(call, retry);
+        let id = QueueId::new(&asker, self.policy.splits_by_credential(call.class));
+        (id, self.supply.needs(&self.policy, &asker, now))
+    }
+
+    /// The refusal of a call that is certain to wait in vain.
+    pub(super) fn in_vain(
+        &self,
+        call: &Call,
+        id: &QueueId,
+        needs: &Needs,
+        hold_ends: Moment,
+        now: Moment,
+    ) -> Option<Refusal> {
+        if call.patient {
+            return None;
+        }
+        let certain = self.lanes.certain(id, needs, &self.supply, now);
+        let ends = self.ends(call);
+        let refuse = |reason, retry_at| Some(Refusal { reason, retry_at, waited: now - call.arrived, key: None });
+        match certain.retry_at {
+            Some(at) if at > hold_ends.min(ends) => refuse(Reason::RetryBucket, at),
+            _ if certain.at <= ends => None,
+            // It could have waited that long, had its client not been in a hurry.
+            _ if certain.at <= call.arrived + self.policy.queue.max_wait => refuse(Reason::Deadline, certain.at),
+            _ => refuse(certain.reason, certain.at),
+        }
+    }
+
+    /// The refusal when too many wait already.
+    pub(super) fn full(&mut self, now: Moment) -> Option<Refusal> {
+        if self.waiting < self.policy.queue.max_waiting {
+            return None;
+        }
+        let retry_at = self.drops.drop_one(now);
+        Some(Refusal { reason: Reason::QueueFull, retry_at, waited: std::time::Duration::ZERO, key: None })
+    }
+
+    /// Reads an arrival. A class that does not exist is the default class.
+    fn read(&self, arrival: &Arrival<'_>, now: Moment) -> Call {
+        let class = usize::from(arrival.class.0);
+        let class = if class < self.policy.classes.len() { class } else { self.default_class() };
+        let policy = &self.policy.classes[class];
+        let forgetful = policy.lane == Lane::Exempt || policy.backoff.strategy == Strategy::Off;
+        Call {
+            class,
+            serial: self.serials[class],
+            flow: arrival.flow.id,
+            credential: arrival.credential,
+            key: arrival.key.filter(|_| !forgetful),
+            group: arrival.group,
+            long_running: arrival.long_running,
+            patient: arrival.patient,
+            arrived: now,
+            half_deadline: arrival.timeout.map(|timeout| timeout / 2),
+        }
+    }
+
+    fn at_key(&mut self, call: &Call, now: Moment) -> AtKey {
+        let Some(key) = &call.key else { return AtKey::On(Way::default()) };
+        let Some(view) = self.keys().view(key, now) else { return AtKey::On(Way::default()) };
+        let (backoff, ends) = (self.class(call).backoff, self.ends(call));
+        let hold_ends = (now + backoff.hold).min(ends);
+        let pay = self.reckons_on_arrival(call).then(|| Self::asker(call, true));
+        let pay = pay.and_then(|asker| self.supply.retry_bucket(&asker, now));
+        let token_at = pay.map_or(now, |bucket| self.supply.buckets.ready_at(bucket, now));
+        let (earliest, reason) = match view.state.ready_at.max(now) {
+            ready_at if token_at > ready_at => (token_at, Reason::RetryBucket),
+            ready_at => (ready_at, Reason::Backoff),
+        };
+        let refuse = |reason, retry_at| {
+            AtKey::Refuse(Refusal { reason, retry_at, waited: std::time::Duration::ZERO, key: Some(view.state) })
+        };
+        let held_before = self.lines.get(&KeyId::from(key)).is_some_and(|line| line.holds_anyone());
+        if view.trial == 0 && !held_before && earliest <= now {
+            return AtKey::On(Way { retry: Some(view.state), pay });
+        }
+        if earliest > hold_ends && !call.patient {
+            let hurried = earliest <= now + backoff.hold && earliest <= now + self.policy.queue.max_wait;
+            return refuse(if hurried { Reason::Deadline } else { reason }, earliest);
+        }
+        if hold_ends <= now {
+            let after_failure = now + backoff.delay_of(key, view.state.failures.saturating_add(1));
+            return refuse(Reason::Trial, after_failure.max(earliest));
+        }
+        let reason = if view.trial != 0 || held_before { Reason::Trial } else { reason };
+        AtKey::Hold { pay, reason }
+    }
+
+    /// Whether a retry token is reckoned when the call arrives, and not taken when it leaves.
+    fn reckons_on_arrival(&self, call: &Call) -> bool {
+        let metered = !call.long_running || self.class(call).meter_long_running;
+        metered && self.policy.queue.combine == Combine::MaxOf
+    }
+
+    fn hold_at_door(
+        &mut self,
+        call: Call,
+        arrival: &Arrival<'_>,
+        pay: Option<BucketId>,
+        reason: Reason,
+        now: Moment,
+    ) -> Verdict {
+        if let Some(refusal) = self.full(now) {
+            return Verdict::Refuse(refusal);
+        }
+        let (ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
+        let pass = Pass { trial: 0, paid: self.pay(pay, now) };
+        let mut waiter = Waiter::new(call, pass, ends, hold_ends);
+        waiter.held_for = Some(reason);
+        waiter.flow_name = Some(arrival.flow.name.to_string().into());
+        let index = self.waiters.insert(waiter);
+        let ticket = self.waiters.ticket(index);
+        self.start_waiting(index);
+        self.hold(index, false);
+        self.run(now);
+        Verdict::Wait(ticket)
+    }
+
+    fn at_queue(&mut self, call: Call, arrival: &Arrival<'_>, way: Way, now: Moment) -> Verdict {
+        let (id, needs) = self.queue_of(&call, way.retry.is_some(), now);
+        let alone = self.lanes.waiting() == 0 || self.lanes.find(&id).is_none();
+        let blocked = self.supply.blocked(&needs, call.class, now);
+        let block = match blocked {
+            None if alone => return Verdict::Admit(self.admit(call, needs, way, now)),
+            block => block.map_or(Reason::Bucket, |block| block.reason),
+        };
+        let (mut ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
+        let refusal = self.in_vain(&call, &id, &needs, hold_ends, now).or_else(|| self.full(now));
+        if let Some(refusal) = refusal {
+            let key = way.retry.filter(|_| refusal.reason.concerns_key());
+            return Verdict::Refuse(Refusal { key, ..refusal });
+        }
+        if ends <= now && self.supply.blocked_but_for_room(&needs, call.class, now).is_none() {
+            // A connection being made is no limit: a gate that never holds would never make one, or refuse whoever comes first.
+            ends = now + call.half_deadline.map_or(CONNECTING, |half| half.min(CONNECTING));
+        }
+        if ends <= now {
+            let retry_at = blocked.map(|block| block.until).filter(|until| *until < Moment::MAX).unwrap_or(now);
+            return Verdict::Refuse(Refusal { reason: block, retry_at, waited: std::time::Duration::ZERO, key: None });
+        }
+        let name = || Some(arrival.flow.name.to_string().into());
+        let queue = self.lanes.open(id, &needs, name, &mut self.supply);
+        if alone {
+            self.lanes.note_stopped(queue, now, block);
+        }
+        let pass = self.begin_pass(&call, way, now);
+        let index = self.waiters.insert(Waiter::new(call, pass, ends, hold_ends));
+        self.start_waiting(index);
+        self.stand_in(queue, index, false, now);
+        Verdict::Wait(self.waiters.ticket(index))
+    }
+
+    /// Lets a call go that need not wait: all that waits is stopped by something that does not stop this one.
+    fn admit(&mut self, call: Call, needs: Needs, way: Way, now: Moment) -> Permit {
+        let pass = self.begin_pass(&call, way, now);
+        self.sequence += 1;
+        let number = self.supply.take(&needs, call.class, now);
+        if let Some(charge) = needs.charges.retry().copied() {
+            self.refuse_overdue(charge.bucket, now);
+        }
+        let left = self.table.failures();
+        let grant = Grant { needs: Some(needs), number, left, pass, sequence: self.sequence, waited: None };
+        // Overdue retries that were refused have let their keys' next calls go.
+        self.run_if_stirred(now);
+        Permit::new(call, grant)
+    }
+
+    fn begin_pass(&mut self, call: &Call, way: Way, now: Moment) -> Pass {
+        let key = call.key.as_ref().filter(|_| way.retry.is_some());
+        let trial = key.map_or(0, |key| self.table.begin_trial(KeyId::from(key)));
+        Pass { trial, paid: self.pay(way.pay, now) }
+    }
+
+    fn pay(&mut self, bucket: Option<BucketId>, now: Moment) -> Option<(BucketId, u64, Moment)> {
+        let bucket = bucket?;
+        let (at, number) = self.supply.buckets.reserve(bucket, now);
+        Some((bucket, number, at))
+    }
+}
+
+/// Where calls are never held: as long as a connection may take. A failed one ends the wait before.
+const CONNECTING: std::time::Duration = std::time::Duration::from_secs(10);

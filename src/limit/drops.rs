@@ -1,0 +1,101 @@
+//! When to come back after "too many wait already": a time that grows while calls are being turned away.
+//!
+//! There is no queue place to reckon from, so this is kube-apiserver's dropped-request tracker (SEMANTICS.md 6.4): 1 to 32 s.
+
+use std::{collections::VecDeque, time::Duration};
+
+use crate::moment::Moment;
+
+/// Counts what was turned away, second by second.
+#[derive(Debug)]
+pub(super) struct Drops {
+    retry_after: u64,
+    doubled_at: u64,
+    second: u64,
+    dropped: u64,
+    /// Earlier seconds with what was dropped in them, oldest first; none older than the longest answer.
+    history: VecDeque<(u64, u64)>,
+}
+
+// === impl Drops ===
+
+impl Drops {
+    pub(super) fn new() -> Self {
+        Self { retry_after: 1, doubled_at: 0, second: 0, dropped: 0, history: VecDeque::new() }
+    }
+
+    /// One more was turned away at `now`; says when it may come back.
+    pub(super) fn drop_one(&mut self, now: Moment) -> Moment {
+        let second = now.since_start().as_secs();
+        if second > self.second {
+            self.history.push_back((self.second, self.dropped));
+            while self.history.front().is_some_and(|(at, _)| second - at > LONGEST) {
+                self.history.pop_front();
+            }
+            (self.second, self.dropped) = (second, 0);
+            self.adjust();
+        }
+        self.dropped = self.dropped.saturating_add(1);
+        now + Duration::from_secs(self.retry_after)
+    }
+
+    /// On the first drop of a new second: twice as long while many are dropped, a second less when hardly any are.
+    fn adjust(&mut self) {
+        let window = self.history.iter().filter(|(at, _)| self.second - at <= self.retry_after);
+        let dropped = window.fold(0_u64, |sum, (_, n)| sum.saturating_add(*n));
+        if self.second.saturating_sub(self.doubled_at) < self.retry_after {
+            return;
+        }
+        if dropped >= 3 * self.retry_after {
+            self.retry_after = (2 * self.retry_after).min(LONGEST);
+            self.doubled_at = self.second;
+        } else if dropped < self.retry_after && self.retry_after > 1 {
+            self.retry_after -= 1;
+        }
+    }
+}
+
+/// Seconds.
+const LONGEST: u64 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_to_come_back_follows_kube_apiservers_tracker() {
+        // TestDroppedRequestsTracker: second, drops in it, seconds to wait afterwards.
+        let vector = [
+            (0, 5, 1),
+            (1, 11, 2),
+            (2, 1, 2),
+            (3, 11, 4),
+            (4, 1, 4),
+            (7, 1, 8),
+            (11, 1, 8),
+            (15, 1, 7),
+            (17, 1, 6),
+            (21, 14, 5),
+            (22, 1, 10),
+        ];
+        let mut drops = Drops::new();
+        for (second, count, expected) in vector {
+            let now = Moment::from_millis(second * 1000);
+            for _ in 0..count {
+                assert_eq!(drops.drop_one(now) - now, Duration::from_secs(expected), "at second {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_answer_is_32_seconds() {
+        let mut drops = Drops::new();
+        for second in 0..1000 {
+            let now = Moment::from_millis(second * 1000);
+            for _ in 0..200 {
+                assert!(drops.drop_one(now) - now <= Duration::from_secs(32));
+            }
+        }
+        assert!(drops.history.len() <= 33);
+    }
+}

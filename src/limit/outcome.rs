@@ -1,0 +1,65 @@
+//! What the outcome of a call does to its key, and to those who wait for it.
+
+use super::{
+    limiter::Limiter,
+    permit::Receipt,
+    policy::{Lane, Strategy},
+    table::{Failure, KeyId, Recorded},
+};
+use crate::{
+    api::{Answer, Key, Outcome},
+    moment::Moment,
+};
+
+// === impl Limiter ===
+
+impl Limiter {
+    /// The outcome of a call. `key` replaces the receipt's (a name that was only known from the body); `name` is called when it starts
+    /// to fail.
+    pub fn finish(
+        &mut self,
+        receipt: Receipt,
+        answer: Answer,
+        key: Option<Key>,
+        name: &dyn Fn() -> String,
+        now: Moment,
+    ) {
+        let now = self.catch_up(now);
+        let Receipt { key: known, inner, .. } = receipt;
+        let tried = inner.call.key.as_ref().map(KeyId::from);
+        // The token that was reckoned on arrival is spent: only the trial ends.
+        let trial = super::waiter::Pass { trial: inner.grant.pass.trial, paid: None };
+        if let Some(key) = key.or(known) {
+            self.learn(key, inner.call.serial, inner.grant.left, answer, name, now);
+        }
+        self.end_pass(tried, trial);
+        self.run(now);
+    }
+
+    fn learn(&mut self, key: Key, serial: u32, left: u64, answer: Answer, name: &dyn Fn() -> String, now: Moment) {
+        if answer.object_gone {
+            self.table.forget_object(key.object, &mut self.stirred);
+            return;
+        }
+        let id = KeyId::from(&key);
+        let after = match answer.outcome {
+            Outcome::Abandoned | Outcome::Neutral => return,
+            Outcome::Success => {
+                self.table.forget(id);
+                self.stirred.push(id);
+                return;
+            }
+            Outcome::Failure => None,
+            Outcome::Throttled { after } => Some(after),
+        };
+        let class = &self.policy.classes[self.class_of(serial)];
+        if class.lane == Lane::Exempt || class.backoff.strategy == Strategy::Off {
+            return;
+        }
+        let failure = Failure { key, backoff: &class.backoff, after, status: answer.status, left };
+        if self.table.record(&failure, name, now, &mut self.stirred) == Recorded::Changed {
+            self.recall(id, now);
+            self.stirred.push(id);
+        }
+    }
+}

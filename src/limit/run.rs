@@ -1,0 +1,249 @@
+//! The turn loop: what time has brought about, whose turn it is, whose wait is over.
+
+use std::time::Duration;
+
+use super::{
+    limiter::Limiter,
+    needs::BucketId,
+    verdict::{KeyState, Reason, Refusal},
+    waiter::{Grant, State, Timer, Waiter},
+};
+use crate::moment::Moment;
+
+// === impl Limiter ===
+
+impl Limiter {
+    /// Lets happen what time alone has brought about. Gives the time to go on with: it never goes back.
+    pub(super) fn catch_up(&mut self, now: Moment) -> Moment {
+        self.now = self.now.max(now);
+        let now = self.now;
+        if !self.keys().is_empty() {
+            self.table.expire(now, &mut self.stirred);
+        }
+        if self.lanes.waiting() == 0 && self.timers.is_empty() && self.stirred.is_empty() {
+            self.settled = now;
+        } else {
+            self.run(now);
+        }
+        now
+    }
+
+    /// Lets go everyone who can go and ends every wait that is over, until nothing more can happen at this moment.
+    pub(super) fn run(&mut self, now: Moment) {
+        loop {
+            while let Some(bundle) = self.freed.pop() {
+                self.lanes.unpark(bundle);
+            }
+            if let Some(key) = self.stirred.pop() {
+                self.settle_line(key, now);
+            } else if let Some(queue) = self.lanes.next(&self.supply, now) {
+                self.grant_head(queue, now);
+            } else if let Some(timer) = self.timers.pop(now) {
+                self.fire(timer, now);
+            } else {
+                break;
+            }
+        }
+        self.settled = now;
+    }
+
+    pub(super) fn run_if_stirred(&mut self, now: Moment) {
+        if !self.stirred.is_empty() || !self.freed.is_empty() {
+            self.run(now);
+        }
+    }
+
+    /// A call begins to wait.
+    pub(super) fn start_waiting(&mut self, index: u32) {
+        self.waiting += 1;
+        if let Some(waiter) = self.waiters.get(index) {
+            self.waiting_bytes = self.waiting_bytes.saturating_add(waiter.bytes);
+        }
+    }
+
+    /// A call waits no longer, one way or the other.
+    pub(super) fn stop_waiting(&mut self, index: u32) {
+        self.waiting = self.waiting.saturating_sub(1);
+        if let Some(waiter) = self.waiters.get_mut(index) {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(waiter.bytes);
+            self.timers.cancel(std::mem::replace(&mut waiter.timer, Moment::MAX), Timer::Waiter(index));
+        }
+    }
+
+    /// Puts a waiter in a queue.
+    pub(super) fn stand_in(&mut self, queue: u32, index: u32, returns: bool, now: Moment) {
+        if !returns {
+            self.sequence += 1;
+        }
+        let sequence = self.sequence;
+        let Some(waiter) = self.waiters.get_mut(index) else { return };
+        waiter.entered = now;
+        if !returns {
+            waiter.sequence = sequence;
+        }
+        let key = waiter.key();
+        self.lanes.join(queue, index, returns, &mut self.waiters);
+        if let Some(key) = key {
+            self.lines.entry(key).or_default().pass(&mut self.waiters, index);
+        }
+        self.set_timer(index);
+    }
+
+    /// Sets the timer of a waiter to when its wait, of whatever it waits for now, is over.
+    pub(super) fn set_timer(&mut self, index: u32) {
+        let Some(waiter) = self.waiters.get_mut(index) else { return };
+        let for_key = match waiter.state {
+            State::Held => true,
+            State::Queued(queue) => {
+                self.lanes.bundle_of(queue).is_some_and(|bundle| bundle.needs.charges.retry().is_some())
+            }
+            State::Granted(_) | State::Refused(_) | State::Unconnected => return,
+        };
+        let at = if for_key { waiter.ends.min(waiter.hold_ends) } else { waiter.ends };
+        let before = std::mem::replace(&mut waiter.timer, at);
+        self.timers.cancel(before, Timer::Waiter(index));
+        self.timers.set(at, Timer::Waiter(index));
+    }
+
+    /// A waiter's wait has ended one way or the other: its verdict is there to be claimed.
+    pub(super) fn conclude(&mut self, index: u32, state: State) {
+        if let Some(waiter) = self.waiters.get_mut(index) {
+            waiter.state = state;
+            self.events.push_back(self.waiters.ticket(index));
+        }
+    }
+
+    /// Ends a wait with a refusal.
+    pub(super) fn refuse(&mut self, index: u32, reason: Reason, retry_at: Moment, key: Option<KeyState>, now: Moment) {
+        let Some(waited) = self.waiters.get(index).map(|waiter| now - waiter.call.arrived) else { return };
+        self.withdraw(index, now);
+        self.conclude(index, State::Refused(Refusal { reason, retry_at: retry_at.max(now), waited, key }));
+    }
+
+    /// Refuses the retries whose `hold` is over, now that their retry bucket may have no token left.
+    pub(super) fn refuse_overdue(&mut self, bucket: BucketId, now: Moment) {
+        let ready_at = self.supply.buckets.ready_at(bucket, now);
+        if self.overdue.is_empty() || ready_at <= now {
+            return;
+        }
+        for ticket in std::mem::take(&mut self.overdue) {
+            let queue = match self.waiters.find(ticket).map(|waiter| &waiter.state) {
+                Some(State::Queued(queue)) => *queue,
+                _ => continue,
+            };
+            let needs = self.lanes.bundle_of(queue).map(|bundle| &bundle.needs.charges);
+            if needs.is_some_and(|charges| charges.contains(bucket)) {
+                let key = self.key_state(ticket.index, now);
+                self.refuse(ticket.index, Reason::RetryBucket, ready_at, key, now);
+            } else {
+                self.overdue.push(ticket);
+            }
+        }
+    }
+
+    pub(super) fn key_state(&self, index: u32, now: Moment) -> Option<KeyState> {
+        let key = self.waiters.get(index)?.call.key?;
+        self.keys().view(&key, now).map(|view| view.state)
+    }
+
+    /// The head of a queue leaves, with all it needs.
+    fn grant_head(&mut self, queue: u32, now: Moment) {
+        let Some(index) = self.lanes.queue(queue).and_then(|queue| queue.list.first) else { return };
+        let Some((needs, class)) = self.lanes.bundle_of(queue).map(|bundle| (bundle.needs.clone(), bundle.class))
+        else {
+            return;
+        };
+        let Some(entered) = self.waiters.get(index).map(|waiter| waiter.entered) else { return };
+        // Judged when it could have left had nobody been late: not before the tokens, nor it, nor whatever else held it were there. But
+        // no more than so late, or a driver that slept through a minute would let a minute's calls out at once (P1).
+        let could_leave = self.supply.tokens_since(&needs).max(self.settled).max(entered);
+        let at = could_leave.min(now).max(now.back(LATENESS));
+        let number = self.supply.take(&needs, class, at);
+        let stopped = self.lanes.stopped(queue);
+        self.lanes.had_turn(queue);
+        self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
+        self.stop_waiting(index);
+        let left = self.table.failures();
+        let retry_bucket = needs.charges.retry().map(|charge| charge.bucket);
+        if let Some(waiter) = self.waiters.get_mut(index) {
+            let (pass, sequence) = (std::mem::take(&mut waiter.pass), waiter.sequence);
+            let waited = waiter.waited(stopped, now);
+            let grant = Grant { needs: Some(needs), number, left, pass, sequence, waited };
+            self.conclude(index, State::Granted(grant));
+        }
+        if let Some(bucket) = retry_bucket {
+            self.refuse_overdue(bucket, now);
+        }
+    }
+
+    fn fire(&mut self, timer: Timer, now: Moment) {
+        match timer {
+            Timer::Key(key) => {
+                if let Some(line) = self.lines.get_mut(&key) {
+                    line.timer = Moment::MAX;
+                    self.stirred.push(key);
+                }
+            }
+            Timer::Waiter(index) => self.wait_is_over(index, now),
+        }
+    }
+
+    fn wait_is_over(&mut self, index: u32, now: Moment) {
+        let Some(waiter) = self.waiters.get_mut(index) else { return };
+        waiter.timer = Moment::MAX;
+        match waiter.state {
+            State::Held => self.hold_is_over(index, now),
+            State::Queued(queue) => self.queueing_is_over(queue, index, now),
+            State::Granted(_) | State::Refused(_) | State::Unconnected => {}
+        }
+    }
+
+    fn queueing_is_over(&mut self, queue: u32, index: u32, now: Moment) {
+        let Some((needs, class)) = self.lanes.bundle_of(queue).map(|bundle| (bundle.needs.clone(), bundle.class))
+        else {
+            return;
+        };
+        let Some(waiter) = self.waiters.get_mut(index) else { return };
+        if let Some(bucket) = needs.charges.retry().map(|charge| charge.bucket).filter(|_| waiter.hold_ends <= now) {
+            waiter.hold_ends = Moment::MAX;
+            let ready_at = self.supply.buckets.ready_at(bucket, now);
+            if ready_at > now {
+                let key = self.key_state(index, now);
+                return self.refuse(index, Reason::RetryBucket, ready_at, key, now);
+            }
+            if waiter.ends > now {
+                self.note_overdue(index);
+                return self.set_timer(index);
+            }
+        }
+        let block = self.supply.blocked(&needs, class, now);
+        let reason = block.map_or_else(|| self.lanes.stopped(queue), |block| block.reason);
+        let id = self.lanes.queue(queue).map(|queue| queue.id);
+        // What coming back then means: the end of the queue.
+        let retry_at = id.map_or(now, |id| self.lanes.certain(&id, &needs, &self.supply, now).at);
+        let key = self.key_state(index, now).filter(|_| reason.concerns_key());
+        self.refuse(index, reason, retry_at, key, now);
+    }
+
+    fn note_overdue(&mut self, index: u32) {
+        if self.overdue.len() > 2 * self.waiters.len() + 16 {
+            let waiters = &self.waiters;
+            self.overdue.retain(|ticket| waiters.find(*ticket).is_some_and(Waiter::is_waiting));
+        }
+        self.overdue.push(self.waiters.ticket(index));
+    }
+}
+
+// === impl Waiter ===
+
+impl Waiter {
+    /// How long it has waited and for what above all, now that it leaves.
+    fn waited(&self, stopped: Reason, now: Moment) -> Option<(Reason, Duration)> {
+        let (total, queued) = (now - self.call.arrived, now - self.entered);
+        let reason = self.held_for.filter(|_| queued < total - queued).unwrap_or(stopped);
+        (!total.is_zero()).then_some((reason, total))
+    }
+}
+
+/// How much of the driver's lateness is made up for: P1 gives the reason and the measurements.
+const LATENESS: Duration = Duration::from_millis(2);

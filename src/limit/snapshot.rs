@@ -1,0 +1,150 @@
+//! What the status page shows of a limiter: numbers and names, taken at one moment, without side effects.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{buckets::Owner, limiter::Limiter, policy::Lane, verdict::ClassId};
+use crate::{api::Group, moment::Moment};
+
+/// A limiter at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// Calls that wait, in queues or for their keys.
+    pub waiting: usize,
+    /// Bytes of their bodies.
+    pub waiting_bytes: usize,
+    /// Keys that fail.
+    pub failing_keys: usize,
+    /// Of these, those whose trial is queued or upstream.
+    pub trials: usize,
+    /// The gate's buckets: one, or the first few of many.
+    pub buckets: Vec<BucketView>,
+    /// The retry buckets.
+    pub retry_buckets: Vec<BucketView>,
+    /// The gate's slots.
+    pub slots: SlotView,
+    /// Room on connections, by group; below zero when more streams are open than there should be.
+    pub rooms: [(Group, i64); 3],
+    /// The classes, by [`ClassId`].
+    pub classes: Vec<ClassView>,
+    /// Queues in which somebody waits, longest first; not more than a hundred.
+    pub queues: Vec<QueueView>,
+}
+
+/// A class at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClassView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its rank.
+    pub lane: Lane,
+    /// Its buckets: one, or the first few of many.
+    pub buckets: Vec<BucketView>,
+    /// Its slots.
+    pub slots: SlotView,
+    /// Calls in its queues.
+    pub waiting: usize,
+}
+
+/// A bucket at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BucketView {
+    /// Tokens per second.
+    pub rate: f64,
+    /// Tokens at most.
+    pub burst: u32,
+    /// Tokens now; below zero when some are reserved.
+    pub level: f64,
+}
+
+/// Slots at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotView {
+    /// Calls in flight that hold one.
+    pub used: u32,
+    /// At most so many, per gate, flow or credential; `None` for no limit.
+    pub max: Option<u32>,
+}
+
+/// A queue at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueView {
+    /// Its class.
+    pub class: ClassId,
+    /// Its flow's readable name; empty when it was not known.
+    pub flow: String,
+    /// Whether it is the queue of retries.
+    pub retry: bool,
+    /// Calls in it.
+    pub waiting: usize,
+    /// How long its first call has waited.
+    pub oldest: Duration,
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    /// What the status page shows. No side effects.
+    #[must_use]
+    pub fn snapshot(&self, now: Moment) -> Snapshot {
+        let now = self.now.max(now);
+        let room = |group| (group, self.supply.room(group));
+        let class = |(index, policy): (usize, &super::policy::ClassPolicy)| ClassView {
+            name: Arc::clone(&policy.name),
+            lane: policy.lane,
+            buckets: self.bucket_views(Owner::Class(index), now),
+            slots: slot_view(&self.supply.class_slots[index]),
+            waiting: self.lanes.classes[index].waiting,
+        };
+        Snapshot {
+            waiting: self.waiting,
+            waiting_bytes: self.waiting_bytes,
+            failing_keys: self.keys().len(),
+            trials: self.table.trials_out(),
+            buckets: self.bucket_views(Owner::Gate, now),
+            retry_buckets: self.bucket_views(Owner::Retries, now),
+            slots: slot_view(&self.supply.gate_slots),
+            rooms: [room(Group::Leases), room(Group::Short), room(Group::LongRunning)],
+            classes: self.policy.classes.iter().enumerate().map(class).collect(),
+            queues: self.queue_views(now),
+        }
+    }
+
+    fn bucket_views(&self, owner: Owner, now: Moment) -> Vec<BucketView> {
+        let Some(family) = self.supply.buckets.family(owner) else { return Vec::new() };
+        let (rate, burst) = (family.policy().rate, family.policy().burst.get());
+        let ids = family.ids();
+        let views = ids.iter().take(SHOWN).filter_map(|id| self.supply.buckets.get(*id));
+        let mut views: Vec<_> = views.map(|bucket| BucketView { rate, burst, level: bucket.level(now) }).collect();
+        if views.is_empty() {
+            // Not asked for yet, so as it starts.
+            let level = if family.policy().starts_empty { 0.0 } else { f64::from(burst) };
+            views.push(BucketView { rate, burst, level });
+        }
+        views
+    }
+
+    fn queue_views(&self, now: Moment) -> Vec<QueueView> {
+        let mut queues: Vec<_> = self.lanes.queues.iter().map(|(_, queue)| queue).collect();
+        queues.sort_unstable_by_key(|queue| std::cmp::Reverse(queue.len));
+        queues.truncate(SHOWN);
+        let view = |queue: &super::queue::Queue| QueueView {
+            class: ClassId(u16::try_from(queue.id.class).unwrap_or(u16::MAX)),
+            flow: queue.name.as_deref().unwrap_or_default().to_owned(),
+            retry: queue.id.mode.retry,
+            waiting: queue.len,
+            oldest: queue
+                .list
+                .first
+                .and_then(|first| self.waiters.get(first))
+                .map_or(Duration::ZERO, |w| now - w.call.arrived),
+        };
+        queues.into_iter().map(view).collect()
+    }
+}
+
+fn slot_view(slots: &super::slots::Slots) -> SlotView {
+    SlotView { used: slots.used(), max: slots.limit().map(|limit| limit.max.get()) }
+}
+
+/// A page is for reading.
+const SHOWN: usize = 100;

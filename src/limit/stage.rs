@@ -1,0 +1,246 @@
+//! The key stage: calls of a failing key wait for its backoff and for each other here, in line, with no place in a queue.
+//!
+//! One trial at a time is past this stage (P3). When a failure is recorded, whatever of the key had passed and not left comes back (P2).
+
+use super::{
+    limiter::Limiter,
+    needs::BucketId,
+    permit::Ticket,
+    policy::Lane,
+    table::KeyId,
+    verdict::Reason,
+    waiter::{By, Call, Grant, List, Pass, State, Timer, Waiter, Waiters},
+};
+use crate::moment::Moment;
+
+/// The waiting calls of one key.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Held by the key, in order.
+    held: List,
+    /// Past the key: in a queue, or granted and not claimed.
+    passed: List,
+    /// Its entry among the timers; `Moment::MAX` for none.
+    pub(super) timer: Moment,
+}
+
+/// In which list of its line a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InLine {
+    Held,
+    Passed,
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    /// Puts a call in line before its key: at the end, or before all others.
+    pub(super) fn hold(&mut self, index: u32, first: bool) {
+        let Some(waiter) = self.waiters.get_mut(index) else { return };
+        waiter.state = State::Held;
+        let Some(key) = waiter.key() else { return };
+        self.lines.entry(key).or_default().hold(&mut self.waiters, index, first);
+        self.set_timer(index);
+        self.stirred.push(key);
+    }
+
+    /// Looks at the line of a key: lets go whom nothing holds any more, refuses who waits in vain.
+    pub(super) fn settle_line(&mut self, key: KeyId, now: Moment) {
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        let timer = std::mem::replace(&mut line.timer, Moment::MAX);
+        let held = line.held;
+        self.timers.cancel(timer, Timer::Key(key));
+        let Some(first) = held.first else { return };
+        let whole = self.waiters.get(first).and_then(|waiter| waiter.call.key);
+        let Some(view) = whole.and_then(|key| self.keys().view(&key, now)) else {
+            // Not failing (any more): all go, in order.
+            for index in held.collect(&self.waiters, By::Key) {
+                self.enter(index, false, now);
+            }
+            return;
+        };
+        if view.state.ready_at > now {
+            for index in held.collect(&self.waiters, By::Key) {
+                self.refuse_if_in_vain(index, view.state.ready_at, now);
+            }
+        }
+        if view.trial != 0 {
+            return;
+        }
+        let Some(first) = self.lines.get(&key).and_then(|line| line.held.first) else { return };
+        let token_at = self.waiters.get(first).and_then(|waiter| waiter.pass.paid).map_or(now, |(_, _, at)| at);
+        let at = view.state.ready_at.max(token_at);
+        if at <= now {
+            self.enter(first, true, now);
+            // Should it have been refused, the next is looked at.
+            if self.lines.get(&key).is_some_and(Line::holds_anyone) {
+                self.stirred.push(key);
+            }
+        } else if let Some(line) = self.lines.get_mut(&key) {
+            line.timer = at;
+            self.timers.set(at, Timer::Key(key));
+        }
+    }
+
+    /// Takes back whatever of a key has passed and not left: its place in line is before those who came later.
+    pub(super) fn recall(&mut self, key: KeyId, now: Moment) {
+        let Some(passed) = self.lines.get(&key).map(|line| line.passed.collect(&self.waiters, By::Key)) else { return };
+        for index in passed.into_iter().rev() {
+            let Some(waiter) = self.waiters.get_mut(index) else { continue };
+            let hold = self.policy.classes[waiter.call.class].backoff.hold;
+            waiter.hold_ends = now + hold;
+            waiter.held_for = Some(Reason::Backoff);
+            let mut pass = std::mem::take(&mut waiter.pass);
+            match std::mem::replace(&mut waiter.state, State::Held) {
+                State::Queued(queue) => {
+                    let name = self.lanes.queue(queue).and_then(|queue| queue.name.clone());
+                    if let Some(waiter) = self.waiters.get_mut(index) {
+                        waiter.flow_name = name;
+                    }
+                    self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
+                }
+                State::Granted(grant) => {
+                    self.undo(index, &grant);
+                    pass = grant.pass;
+                    self.start_waiting(index);
+                }
+                State::Held | State::Refused(_) | State::Unconnected => {}
+            }
+            self.end_pass(Some(key), pass);
+            if let Some(line) = self.lines.get_mut(&key) {
+                line.remove(&mut self.waiters, index);
+            }
+            self.hold(index, true);
+        }
+    }
+
+    /// A call that its key lets go enters its queue, as the trial or as one of a healthy key; unless it would wait in vain.
+    pub(super) fn enter(&mut self, index: u32, retry: bool, now: Moment) {
+        let Some(waiter) = self.waiters.get(index) else { return };
+        let (call, hold_ends, patient) = (waiter.call, waiter.hold_ends, waiter.call.patient);
+        let (id, needs) = self.queue_of(&call, retry, now);
+        if !patient && let Some(refusal) = self.in_vain(&call, &id, &needs, hold_ends, now) {
+            let key = self.key_state(index, now).filter(|_| refusal.reason.concerns_key());
+            return self.refuse(index, refusal.reason, refusal.retry_at, key, now);
+        }
+        let Some(key) = call.key.as_ref().map(KeyId::from) else { return };
+        self.leave_line(key, index);
+        let trial = if retry { self.table.begin_trial(key) } else { 0 };
+        let Some(waiter) = self.waiters.get_mut(index) else { return };
+        waiter.pass.trial = trial;
+        let unneeded = if retry { None } else { waiter.pass.paid.take() };
+        let name = waiter.flow_name.take();
+        self.end_pass(None, Pass { trial: 0, paid: unneeded });
+        let queue = self.lanes.open(id, &needs, || name, &mut self.supply);
+        let block = self.supply.blocked(&needs, call.class, now);
+        if let Some(block) = block {
+            self.lanes.note_stopped(queue, now, block.reason);
+        }
+        self.stand_in(queue, index, false, now);
+    }
+
+    /// A granted call comes back unsent. Its tokens and slot have gone back already.
+    pub(super) fn come_back(&mut self, call: Call, grant: &Grant, now: Moment) -> Ticket {
+        let (ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
+        let mut waiter = Waiter::new(call, grant.pass, ends, hold_ends);
+        waiter.sequence = grant.sequence;
+        let index = self.waiters.insert(waiter);
+        let ticket = self.waiters.ticket(index);
+        if self.class(&call).lane == Lane::Exempt {
+            let grant = self.exempt_grant();
+            self.conclude(index, State::Granted(grant));
+            return ticket;
+        }
+        self.start_waiting(index);
+        let key = call.key.as_ref().map(KeyId::from);
+        let view = call.key.and_then(|key| self.keys().view(&key, now));
+        let is_trial = key.is_some_and(|key| self.table.is_trial(key, grant.pass.trial));
+        if view.is_some_and(|view| !is_trial || view.state.ready_at > now) {
+            self.end_pass(key, grant.pass);
+            if let Some(waiter) = self.waiters.get_mut(index) {
+                waiter.pass = Pass::default();
+                waiter.held_for = Some(Reason::Backoff);
+            }
+            self.hold(index, true);
+            return ticket;
+        }
+        let (id, needs) = self.queue_of(&call, is_trial, now);
+        let queue = self.lanes.open(id, &needs, || None, &mut self.supply);
+        self.lanes.note_stopped(queue, now, Reason::Slot);
+        self.stand_in(queue, index, true, now);
+        ticket
+    }
+
+    /// The time that a key may hold a call is over.
+    pub(super) fn hold_is_over(&mut self, index: u32, now: Moment) {
+        let Some(waiter) = self.waiters.get(index) else { return };
+        let (call, paid) = (waiter.call, waiter.pass.paid);
+        let Some((key, view)) = call.key.and_then(|key| Some((key, self.keys().view(&key, now)?))) else {
+            self.stirred.extend(call.key.as_ref().map(KeyId::from));
+            return;
+        };
+        let token_at = paid.map_or(now, |(_, _, at): (BucketId, u64, Moment)| at);
+        let earliest = view.state.ready_at.max(token_at);
+        let is_first = self.lines.get(&KeyId::from(&key)).is_some_and(|line| line.held.first == Some(index));
+        let (reason, retry_at) = if view.trial != 0 || !is_first {
+            let failures = view.state.failures.saturating_add(1);
+            (Reason::Trial, (now + self.class(&call).backoff.delay_of(&key, failures)).max(earliest))
+        } else if token_at > view.state.ready_at {
+            (Reason::RetryBucket, token_at)
+        } else {
+            (Reason::Backoff, earliest)
+        };
+        self.refuse(index, reason, retry_at, Some(view.state), now);
+    }
+
+    /// Refuses a held call that its key will not let go in time.
+    fn refuse_if_in_vain(&mut self, index: u32, ready_at: Moment, now: Moment) {
+        let in_vain = |waiter: &Waiter| !waiter.call.patient && ready_at > waiter.hold_ends.min(waiter.ends);
+        if self.waiters.get(index).is_some_and(in_vain) {
+            let key = self.key_state(index, now);
+            self.refuse(index, Reason::Backoff, ready_at, key, now);
+        }
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    pub(super) fn holds_anyone(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.passed.is_empty()
+    }
+
+    fn hold(&mut self, waiters: &mut Waiters, index: u32, first: bool) {
+        let next = self.held.first.filter(|_| first);
+        self.held.insert_before(waiters, By::Key, index, next);
+        if let Some(waiter) = waiters.get_mut(index) {
+            waiter.in_line = Some(InLine::Held);
+        }
+    }
+
+    pub(super) fn pass(&mut self, waiters: &mut Waiters, index: u32) {
+        self.passed.push_back(waiters, By::Key, index);
+        if let Some(waiter) = waiters.get_mut(index) {
+            waiter.in_line = Some(InLine::Passed);
+        }
+    }
+
+    /// Nothing happens when the call stands in no line.
+    pub(super) fn remove(&mut self, waiters: &mut Waiters, index: u32) {
+        match waiters.get_mut(index).and_then(|waiter| waiter.in_line.take()) {
+            Some(InLine::Held) => self.held.remove(waiters, By::Key, index),
+            Some(InLine::Passed) => self.passed.remove(waiters, By::Key, index),
+            None => {}
+        }
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { held: List::default(), passed: List::default(), timer: Moment::MAX }
+    }
+}

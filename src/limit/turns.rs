@@ -1,0 +1,98 @@
+//! How many turns round robin must give before a place in one of many queues comes up.
+//!
+//! A call with `p` ahead of it in its own queue waits until each of the other queues has had `min(length, p)` turns. Summing that over
+//! 10,000 queues at every arrival would cost what the queues save, so lengths are kept as "how many queues are at least k long", whose
+//! prefix sums a Fenwick tree gives in O(log n).
+
+/// Queue lengths, for prefix sums.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// How many queues hold at least `k + 1` calls.
+    at_least: Vec<u32>,
+    /// The Fenwick tree over them; its length is a power of two.
+    tree: Vec<u64>,
+}
+
+// === impl Turns ===
+
+impl Turns {
+    /// A queue has become `length` long (by one).
+    pub(super) fn grew_to(&mut self, length: usize) {
+        let Some(k) = length.checked_sub(1) else { return };
+        if k >= self.at_least.len() {
+            self.widen(k);
+        }
+        self.at_least[k] = self.at_least[k].saturating_add(1);
+        self.add(k, true);
+    }
+
+    /// A queue that was `length` long has lost one.
+    pub(super) fn shrank_from(&mut self, length: usize) {
+        let Some(k) = length.checked_sub(1) else { return };
+        if k >= self.at_least.len() || self.at_least[k] == 0 {
+            debug_assert!(false, "no queue was {length} long");
+            return;
+        }
+        self.at_least[k] -= 1;
+        self.add(k, false);
+    }
+
+    /// The sum over all queues of `min(length, places)`.
+    pub(super) fn within(&self, places: usize) -> usize {
+        let mut k = places.min(self.tree.len());
+        let mut sum = 0_u64;
+        while k > 0 {
+            sum += self.tree[k - 1];
+            k &= k - 1;
+        }
+        usize::try_from(sum).unwrap_or(usize::MAX)
+    }
+
+    fn add(&mut self, k: usize, more: bool) {
+        let mut k = k + 1;
+        while k <= self.tree.len() {
+            let sum = &mut self.tree[k - 1];
+            *sum = if more { *sum + 1 } else { sum.saturating_sub(1) };
+            k += k & k.wrapping_neg();
+        }
+    }
+
+    fn widen(&mut self, k: usize) {
+        let width = (k + 1).next_power_of_two();
+        self.at_least.resize(width, 0);
+        self.tree = self.at_least.iter().map(|&n| u64::from(n)).collect();
+        for k in 1..=width {
+            let up = k + (k & k.wrapping_neg());
+            if up <= width {
+                self.tree[up - 1] += self.tree[k - 1];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_the_sum_over_queues() {
+        let mut turns = Turns::default();
+        let mut lengths = vec![0_usize; 7];
+        let mut state = 1_u64;
+        for _ in 0..5000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let queue = (state >> 33) as usize % lengths.len();
+            if state >> 63 == 0 || lengths[queue] == 0 {
+                lengths[queue] += 1;
+                turns.grew_to(lengths[queue]);
+            } else {
+                turns.shrank_from(lengths[queue]);
+                lengths[queue] -= 1;
+            }
+            for places in [0, 1, 2, 5, 100, 1000] {
+                let expected: usize = lengths.iter().map(|length| places.min(*length)).sum();
+                assert_eq!(turns.within(places), expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Calls that wait: one record each, found by ticket, linked into the queue and the key's line they stand in.
+//!
+//! The lists are intrusive, so that anyone can leave from the middle in O(1) with 100,000 waiting.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use slab::Slab;
+
+use super::{
+    needs::{BucketId, Needs},
+    permit::Ticket,
+    stage::InLine,
+    table::KeyId,
+    verdict::{Reason, Refusal},
+};
+use crate::{
+    api::{Group, Key},
+    moment::Moment,
+};
+
+/// What the limiter keeps of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// Its class by its place in the policy, and by the number that stays the same over a reload.
+    pub(super) class: usize,
+    pub(super) serial: u32,
+    pub(super) flow: u64,
+    pub(super) credential: u64,
+    pub(super) key: Option<Key>,
+    pub(super) group: Group,
+    pub(super) long_running: bool,
+    pub(super) patient: bool,
+    pub(super) arrived: Moment,
+    /// Half of the client's own deadline: the gate does not use up more of it.
+    pub(super) half_deadline: Option<Duration>,
+}
+
+/// What a call has been given to leave with.
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    /// `None` for exempt calls, which take nothing.
+    pub(super) needs: Option<Needs>,
+    /// The number of the take.
+    pub(super) number: u64,
+    /// How many failures were known when it left.
+    pub(super) left: u64,
+    pub(super) pass: Pass,
+    /// Its place in the order of its queue, should it come back.
+    pub(super) sequence: u64,
+    pub(super) waited: Option<(Reason, Duration)>,
+}
+
+/// What a call of a failing key got at the key stage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pass {
+    /// The number of its trial; 0 for calls of healthy keys.
+    pub(super) trial: u64,
+    /// A retry token reckoned on arrival (`max_of`): the bucket, the take's number, and when it is there.
+    pub(super) paid: Option<(BucketId, u64, Moment)>,
+}
+
+/// Where a waiting call is.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Its turn has come; not yet claimed.
+    Granted(Grant),
+    /// Its key holds it.
+    Held,
+    /// In a queue, by number.
+    Queued(u32),
+    /// Its wait is over; not yet claimed.
+    Refused(Refusal),
+    /// No connection could be had; not yet claimed.
+    Unconnected,
+}
+
+/// A waiting call.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) generation: u32,
+    pub(super) call: Call,
+    pub(super) state: State,
+    pub(super) pass: Pass,
+    /// Order of entering a queue.
+    pub(super) sequence: u64,
+    /// When it entered its queue.
+    pub(super) entered: Moment,
+    /// When its wait ends in any case.
+    pub(super) ends: Moment,
+    /// When its wait for its key ends.
+    pub(super) hold_ends: Moment,
+    /// Its entry among the timers; `Moment::MAX` for none.
+    pub(super) timer: Moment,
+    /// What its key held it for.
+    pub(super) held_for: Option<Reason>,
+    /// Bytes of its body held.
+    pub(super) bytes: usize,
+    /// Its flow's readable name, while no queue knows it.
+    pub(super) flow_name: Option<Box<str>>,
+    /// In which list of its key's line it stands.
+    pub(super) in_line: Option<InLine>,
+    links: [Links; 2],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Links {
+    before: Option<u32>,
+    after: Option<u32>,
+}
+
+/// Which list: that of the queue, or that of the key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum By {
+    Queue,
+    Key,
+}
+
+/// The ends of a list through the waiters.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct List {
+    pub(super) first: Option<u32>,
+    last: Option<u32>,
+}
+
+/// Every waiting call.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    slab: Slab<Waiter>,
+    generation: u32,
+}
+
+/// What happens at a moment of its own. In the order in which things of one moment happen: whom its key lets go, goes before anyone
+/// is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// A key's backoff is over and somebody waits for that.
+    Key(KeyId),
+    /// A wait ends.
+    Waiter(u32),
+}
+
+/// Everything that happens at a moment of its own, in order.
+#[derive(Debug, Default)]
+pub(super) struct Timers(BTreeSet<(Moment, Timer)>);
+
+// === impl Waiter ===
+
+impl Waiter {
+    pub(super) fn new(call: Call, pass: Pass, ends: Moment, hold_ends: Moment) -> Self {
+        Self {
+            generation: 0,
+            state: State::Held,
+            pass,
+            sequence: 0,
+            entered: call.arrived,
+            ends,
+            hold_ends,
+            timer: Moment::MAX,
+            held_for: None,
+            bytes: 0,
+            flow_name: None,
+            in_line: None,
+            links: [Links::default(); 2],
+            call,
+        }
+    }
+
+    pub(super) fn key(&self) -> Option<KeyId> {
+        self.call.key.as_ref().map(KeyId::from)
+    }
+
+    /// Whether it still waits for its turn.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Held | State::Queued(_))
+    }
+
+    fn links(&mut self, by: By) -> &mut Links {
+        &mut self.links[by as usize]
+    }
+}
+
+// === impl Waiters ===
+
+impl Waiters {
+    pub(super) fn insert(&mut self, mut waiter: Waiter) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        waiter.generation = self.generation;
+        u32::try_from(self.slab.insert(waiter)).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn remove(&mut self, index: u32) -> Option<Waiter> {
+        self.slab.try_remove(index as usize)
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&Waiter> {
+        self.slab.get(index as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Waiter> {
+        self.slab.get_mut(index as usize)
+    }
+
+    pub(super) fn ticket(&self, index: u32) -> Ticket {
+        Ticket { index, generation: self.get(index).map_or(0, |waiter| waiter.generation) }
+    }
+
+    /// The waiter of a ticket, unless it is gone.
+    pub(super) fn find(&self, ticket: Ticket) -> Option<&Waiter> {
+        self.get(ticket.index).filter(|waiter| waiter.generation == ticket.generation)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Waiter)> {
+        self.slab.iter().filter_map(|(index, waiter)| Some((u32::try_from(index).ok()?, waiter)))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slab.len()
+    }
+}
+
+// === impl List ===
+
+impl List {
+    pub(super) fn push_back(&mut self, waiters: &mut Waiters, by: By, index: u32) {
+        let before = self.last.replace(index);
+        if let Some(waiter) = waiters.get_mut(index) {
+            *waiter.links(by) = Links { before, after: None };
+        }
+        match before.and_then(|before| waiters.get_mut(before)) {
+            Some(before) => before.links(by).after = Some(index),
+            None => self.first = Some(index),
+        }
+    }
+
+    /// Puts `index` before `next`, or last.
+    pub(super) fn insert_before(&mut self, waiters: &mut Waiters, by: By, index: u32, next: Option<u32>) {
+        let Some(next) = next else { return self.push_back(waiters, by, index) };
+        let Some(waiter) = waiters.get_mut(next) else { return };
+        let before = waiter.links(by).before.replace(index);
+        if let Some(waiter) = waiters.get_mut(index) {
+            *waiter.links(by) = Links { before, after: Some(next) };
+        }
+        match before.and_then(|before| waiters.get_mut(before)) {
+            Some(before) => before.links(by).after = Some(index),
+            None => self.first = Some(index),
+        }
+    }
+
+    pub(super) fn remove(&mut self, waiters: &mut Waiters, by: By, index: u32) {
+        let Some(waiter) = waiters.get_mut(index) else { return };
+        let Links { before, after } = std::mem::take(waiter.links(by));
+        match before.and_then(|before| waiters.get_mut(before)) {
+            Some(before) => before.links(by).after = after,
+            None => self.first = after,
+        }
+        match after.and_then(|after| waiters.get_mut(after)) {
+            Some(after) => after.links(by).before = before,
+            None => self.last = before,
+        }
+    }
+
+    /// Everyone in it, in order.
+    pub(super) fn collect(&self, waiters: &Waiters, by: By) -> Vec<u32> {
+        let mut all = Vec::new();
+        let mut next = self.first;
+        while let Some(index) = next {
+            all.push(index);
+            next = waiters.get(index).and_then(|waiter| waiter.links[by as usize].after);
+        }
+        all
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(super) fn after(waiters: &Waiters, by: By, index: u32) -> Option<u32> {
+        waiters.get(index).and_then(|waiter| waiter.links[by as usize].after)
+    }
+}
+
+// === impl Timers ===
+
+impl Timers {
+    pub(super) fn set(&mut self, at: Moment, timer: Timer) {
+        if at < Moment::MAX {
+            self.0.insert((at, timer));
+        }
+    }
+
+    pub(super) fn cancel(&mut self, at: Moment, timer: Timer) {
+        if at < Moment::MAX {
+            self.0.remove(&(at, timer));
+        }
+    }
+
+    pub(super) fn first(&self) -> Option<Moment> {
+        self.0.first().map(|(at, _)| *at)
+    }
+
+    /// Takes the next one that is due.
+    pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
+        let due = *self.0.first().filter(|(at, _)| *at <= now)?;
+        self.0.remove(&due);
+        Some(due.1)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,66 @@
+//! What nobody counts as it happens: gauges set from the limiter just before they are read, and the one line when waiting begins or ends.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::driver::Driver;
+use crate::{
+    clock::Clock,
+    limit::snapshot::BucketView,
+    telemetry::{self, Sampler, meters::as_f64, table},
+};
+
+/// Sets a gate's gauges.
+pub(super) fn sampler(gate: &Arc<str>, driver: &Driver) -> Arc<Sampler> {
+    let (driver, gate) = (driver.clone(), Arc::clone(gate));
+    let failing = table::KEYS_FAILING.gauge(&[&gate]);
+    let (waiting, bytes) = (table::WAITING.gauge(&[&gate]), table::WAITING_BYTES.gauge(&[&gate]));
+    let slots = table::SLOTS.gauge(&[&gate]);
+    Arc::new(move || {
+        let now = driver.look(|limiter, now| limiter.snapshot(now));
+        failing.set(as_f64(now.failing_keys));
+        waiting.set(as_f64(now.waiting));
+        bytes.set(as_f64(now.waiting_bytes));
+        slots.set(f64::from(now.slots.used));
+        show(&gate, "gate", &now.buckets);
+        show(&gate, "retry", &now.retry_buckets);
+        for class in now.classes {
+            show(&gate, &format!("class {}", class.name), &class.buckets);
+        }
+    })
+}
+
+/// The level of a bucket; of one that is split, that of the part with least.
+fn show(gate: &str, bucket: &str, views: &[BucketView]) {
+    let Some(least) = views.iter().min_by(|one, other| one.level.total_cmp(&other.level)) else {
+        return; // there is no such limit
+    };
+    table::BUCKET_TOKENS.gauge(&[gate, bucket]).set(least.level);
+    table::BUCKET_RATE.gauge(&[gate, bucket]).set(least.rate);
+}
+
+/// Every second: folds the histograms' samples, and says when calls have begun to wait for good, and when that is over.
+pub(super) async fn upkeep(gate: Arc<str>, driver: Driver, clock: Clock, over: CancellationToken) {
+    let (mut saturated, mut seconds) = (false, 0);
+    loop {
+        tokio::select! {
+            () = clock.sleep(telemetry::UPKEEP) => telemetry::metrics().upkeep(),
+            () = over.cancelled() => return,
+        }
+        let waiting = driver.look(|limiter, _| limiter.waiting());
+        seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
+        if seconds < STEADY {
+            continue;
+        }
+        (saturated, seconds) = (!saturated, 0);
+        if saturated {
+            tracing::info!(gate = &*gate, waiting, "calls have to wait");
+        } else {
+            tracing::info!(gate = &*gate, "calls need not wait any more");
+        }
+    }
+}
+
+/// Seconds in a row before a change is one: a burst that waits for a moment is what the gate is for.
+const STEADY: u32 = 3;

@@ -1,0 +1,149 @@
+//! A limiter in virtual time, driven as the proxy drives it: never late, with room on every connection.
+
+use std::{collections::HashMap, num::NonZeroU32, time::Duration};
+
+use tidegate::{
+    api::{Answer, Group, Key, Outcome},
+    limit::{
+        Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Refusal, Ticket, Verdict,
+        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, Lane, Per, QueuePolicy, Strategy},
+        verdict::KeyState,
+    },
+    moment::Moment,
+};
+
+/// Longer than anything here lasts; two of them still fit into a [`Moment`].
+pub(super) const AGES: Duration = Duration::from_nanos(1 << 62);
+
+/// x/time/rate reckons in floating point and truncates: it may be one off.
+pub(super) const NANO: Duration = Duration::from_nanos(1);
+
+/// Calls by number through one limiter.
+pub(super) struct Gate {
+    limiter: Limiter,
+    waiting: HashMap<Ticket, usize>,
+    /// When each call left, in the order in which they left.
+    pub(super) left: Vec<(usize, Moment)>,
+    /// What is owed an outcome.
+    out: HashMap<usize, Receipt>,
+}
+
+/// One class, nothing limited, and nothing given up.
+pub(super) fn policy() -> Policy {
+    Policy {
+        bucket: None,
+        retry_bucket: None,
+        queue: QueuePolicy {
+            max_wait: AGES,
+            max_waiting: 1_000_000,
+            max_waiting_bytes: 0,
+            combine: Combine::Sequential,
+        },
+        in_flight: None,
+        max_keys: 1_000_000,
+        one_at_a_time: false,
+        classes: vec![ClassPolicy {
+            name: "default".into(),
+            lane: Lane::Normal,
+            bucket: None,
+            within: None,
+            own_bucket_only: false,
+            backoff: Backoff { strategy: Strategy::Off, hold: Duration::ZERO, forget_after: AGES },
+            in_flight: None,
+            meter_long_running: false,
+        }],
+    }
+}
+
+pub(super) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
+    BucketPolicy { rate, burst: NonZeroU32::new(burst).expect("a burst"), per: Per::Gate, starts_empty: false }
+}
+
+pub(super) fn key(item: usize) -> Key {
+    Key { object: item as u64 + 1, collection: 0, facet: 0 }
+}
+
+impl Gate {
+    pub(super) fn new(policy: Policy) -> Self {
+        let mut limiter = Limiter::new(policy, 1, Moment::ZERO);
+        limiter.add_room(Group::Short, 1 << 40, Moment::ZERO);
+        Self { limiter, waiting: HashMap::new(), left: Vec::new(), out: HashMap::new() }
+    }
+
+    /// Call `call` comes at `now`; what is due before that has happened.
+    pub(super) fn arrive(&mut self, call: usize, key: Option<Key>, now: Moment) -> Result<(), Refusal> {
+        self.run_until(now);
+        let arrival = Arrival {
+            class: ClassId(0),
+            flow: Flow { id: 0, name: &"flow" },
+            key,
+            credential: 0,
+            group: Group::Short,
+            long_running: false,
+            patient: false,
+            timeout: None,
+        };
+        match self.limiter.arrive(&arrival, now) {
+            Verdict::Admit(permit) => self.leave(call, permit, now),
+            Verdict::Wait(ticket) => {
+                self.waiting.insert(ticket, call);
+            }
+            Verdict::Refuse(refusal) => return Err(refusal),
+        }
+        self.drain(now);
+        Ok(())
+    }
+
+    /// The outcome of call `call`, which has left.
+    pub(super) fn finish(&mut self, call: usize, outcome: Outcome, now: Moment) {
+        self.run_until(now);
+        let receipt = self.out.remove(&call).unwrap_or_else(|| panic!("call {call} has not left at {now:?}"));
+        let answer = Answer { outcome, status: Some(503), object_gone: false };
+        self.limiter.finish(receipt, answer, None, &|| call.to_string(), now);
+        self.drain(now);
+    }
+
+    /// Everything that is due until then, at its own time.
+    pub(super) fn run_until(&mut self, now: Moment) {
+        while let Some(due) = self.limiter.next_wakeup().filter(|due| *due <= now) {
+            self.limiter.advance(due);
+            self.drain(due);
+        }
+    }
+
+    /// Until nobody waits any more.
+    pub(super) fn run_out(&mut self) {
+        while !self.waiting.is_empty() {
+            let due = self.limiter.next_wakeup().expect("somebody waits");
+            self.run_until(due);
+        }
+    }
+
+    /// What is remembered of a key.
+    pub(super) fn state(&self, of: Key, now: Moment) -> Option<KeyState> {
+        self.limiter.keys().list(now).into_iter().find(|(_, key, _)| *key == of).map(|(.., state)| state)
+    }
+
+    fn drain(&mut self, now: Moment) {
+        while let Some(ticket) = self.limiter.next_event() {
+            match self.limiter.claim(ticket, now) {
+                Claim::Permit(permit) => {
+                    let call = self.waiting.remove(&ticket).expect("it waits");
+                    self.leave(call, permit, now);
+                }
+                Claim::Waiting => {}
+                other => panic!("call {:?} gave up at {now:?}: {other:?}", self.waiting.get(&ticket)),
+            }
+        }
+    }
+
+    fn leave(&mut self, call: usize, permit: Permit, now: Moment) {
+        let ((), receipt, slot) = {
+            let (request, receipt, slot) = permit.admit(());
+            (request.into_inner(), receipt, slot)
+        };
+        self.limiter.release(slot, now);
+        self.out.insert(call, receipt);
+        self.left.push((call, now));
+    }
+}

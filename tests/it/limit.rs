@@ -1,0 +1,8 @@
+//! The limiter's promises, in virtual time: random lives of a gate, judged from the list of what happened.
+
+mod judge;
+mod lives;
+mod model;
+mod promises;
+mod scenarios;
+mod world;

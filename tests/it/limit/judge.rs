@@ -1,0 +1,211 @@
+//! Judges of a life: they look at the list of what happened, and count in the plainest way there is.
+
+use std::collections::HashMap;
+
+use tidegate::{
+    api::Outcome,
+    limit::{
+        ClassId, Policy,
+        policy::{Backoff, BucketPolicy, Lane, Per, Strategy},
+    },
+    moment::Moment,
+};
+
+use super::world::{Caller, Event, World};
+
+/// Whose bucket is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meter {
+    Gate,
+    /// By its name, which stays the same over a reload.
+    Class(&'static str),
+}
+
+/// P1: counts tokens. A bucket holds `burst`, gains `rate` per second, and loses one for each call that left; it is never below zero (or
+/// what `lateness` seconds bring). Over a reload it keeps its level, capped by the new burst; a new one starts with one token.
+pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], lateness: f64) {
+    let mut levels: HashMap<u64, (f64, Moment)> = HashMap::new();
+    let mut number = 0;
+    // What a bucket has that nobody has used yet.
+    let mut fresh = policy_of(meter, &policies[0]).map_or((0.0, Moment::ZERO), |bucket| (start(&bucket), Moment::ZERO));
+    for (at, event) in &world.events {
+        match event {
+            Event::Reloaded(next) => {
+                let (before, after) = (policy_of(meter, &policies[number]), policy_of(meter, &policies[*next]));
+                match (before, after) {
+                    (before, after) if before == after => {}
+                    (Some(before), Some(after)) if before.per == after.per => {
+                        let keep =
+                            |(level, last)| (refill(level, &before, last, *at).min(f64::from(after.burst.get())), *at);
+                        levels.values_mut().for_each(|level| *level = keep(*level));
+                        fresh = keep(fresh);
+                    }
+                    (_, after) => {
+                        levels.clear();
+                        fresh = (after.map_or(0.0, |bucket| start(&bucket).min(1.0)), *at);
+                    }
+                }
+                number = *next;
+            }
+            Event::Left(call) => {
+                let (caller, policy) = (world.calls[*call].caller, &policies[number]);
+                let Some(bucket) = policy_of(meter, policy).filter(|_| is_metered(meter, &caller, policy, policies))
+                else {
+                    continue;
+                };
+                let who = match bucket.per {
+                    Per::Gate => 0,
+                    Per::Flow => caller.flow,
+                    Per::Credential => caller.credential,
+                };
+                let (level, last) = levels.entry(who).or_insert(fresh);
+                *level = refill(*level, &bucket, *last, *at) - 1.0;
+                *last = *at;
+                let least = -bucket.rate * lateness - 1e-6;
+                assert!(*level >= least, "{meter:?} at {at:?}: {} tokens short, call {call}", -*level);
+            }
+            Event::Stayed | Event::Answered(..) => {}
+        }
+    }
+}
+
+fn start(bucket: &BucketPolicy) -> f64 {
+    if bucket.starts_empty { 0.0 } else { f64::from(bucket.burst.get()) }
+}
+
+fn refill(level: f64, bucket: &BucketPolicy, from: Moment, to: Moment) -> f64 {
+    (level + bucket.rate * (to - from).as_secs_f64()).min(f64::from(bucket.burst.get()))
+}
+
+fn policy_of(meter: Meter, policy: &Policy) -> Option<BucketPolicy> {
+    match meter {
+        Meter::Gate => policy.bucket,
+        Meter::Class(name) => policy.classes.iter().find(|class| &*class.name == name)?.bucket,
+    }
+}
+
+/// Whether a call is charged to the bucket that is judged. Callers name classes by their place in the first policy.
+fn is_metered(meter: Meter, caller: &Caller, policy: &Policy, policies: &[Policy]) -> bool {
+    let name = &policies[0].classes[usize::from(caller.class)].name;
+    let Some(class) = policy.classes.iter().find(|class| class.name == *name) else { return false };
+    if class.lane == Lane::Exempt || caller.long_running && !class.meter_long_running {
+        return false;
+    }
+    match meter {
+        Meter::Gate => !class.own_bucket_only,
+        Meter::Class(name) => {
+            let mut charged = Some(class);
+            while let Some(class) = charged {
+                if &*class.name == name {
+                    return true;
+                }
+                charged = class.within.map(|ClassId(outer)| &policy.classes[usize::from(outer)]);
+            }
+            false
+        }
+    }
+}
+
+/// What a judge remembers of a key.
+#[derive(Debug, Default)]
+struct Remembered {
+    failures: u32,
+    ready_at: Moment,
+    forget_at: Moment,
+    /// The event of the last recorded failure.
+    failed: usize,
+    trial: Option<usize>,
+}
+
+/// P2, P3 and P4: no call of a failing key leaves early, none beside a trial, failures of one time count once, a success forgets. At the
+/// end the table must hold exactly the failing keys. For policies where all classes but the exempt have the same backoff.
+pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) {
+    let mut keys: HashMap<u64, Remembered> = HashMap::new();
+    let mut left = HashMap::new();
+    for (number, (at, event)) in world.events.iter().enumerate() {
+        match event {
+            Event::Left(call) => {
+                left.insert(*call, number);
+                let caller = &world.calls[*call].caller;
+                let Some(key) = caller.key.filter(|_| caller.class != exempt) else { continue };
+                let Some(known) = keys.get_mut(&key).filter(|known| known.forget_at > *at) else { continue };
+                assert!(*at >= known.ready_at, "call {call} of key {key} left at {at:?}, before {:?}", known.ready_at);
+                assert!(known.trial.is_none(), "call {call} of key {key} left beside the trial {:?}", known.trial);
+                known.trial = Some(*call);
+            }
+            Event::Answered(call, outcome) => {
+                let caller = &world.calls[*call].caller;
+                let Some(key) = caller.key.filter(|_| caller.class != exempt) else { continue };
+                answered(&mut keys, key, *call, left[call], number, *outcome, *at, backoff);
+            }
+            Event::Stayed | Event::Reloaded(_) => {}
+        }
+    }
+    let mut expected: Vec<_> = keys
+        .iter()
+        .filter(|(_, known)| known.forget_at > world.now)
+        .map(|(key, known)| (*key, known.failures, known.ready_at))
+        .collect();
+    expected.sort_unstable();
+    let listed = world.limiter.keys().list(world.now);
+    let mut found: Vec<_> = listed.iter().map(|(_, key, state)| (key.object, state.failures, state.ready_at)).collect();
+    found.sort_unstable();
+    assert_eq!(found, expected, "failing keys at {:?}", world.now);
+}
+
+#[expect(clippy::too_many_arguments, reason = "a step of the loop above, for its length")]
+fn answered(
+    keys: &mut HashMap<u64, Remembered>,
+    key: u64,
+    call: usize,
+    left: usize,
+    number: usize,
+    outcome: Outcome,
+    at: Moment,
+    backoff: &Backoff,
+) {
+    if keys.get(&key).is_some_and(|known| known.forget_at <= at) {
+        keys.remove(&key);
+    }
+    if let Some(known) = keys.get_mut(&key).filter(|known| known.trial == Some(call)) {
+        known.trial = None;
+    }
+    let after = match outcome {
+        Outcome::Abandoned | Outcome::Neutral => return,
+        Outcome::Success => {
+            keys.remove(&key);
+            return;
+        }
+        Outcome::Failure => Moment::ZERO,
+        Outcome::Throttled { after } => at + after,
+    };
+    let known = keys.entry(key).or_default();
+    if known.failures > 0 && left < known.failed {
+        known.ready_at = known.ready_at.max(after);
+        known.forget_at = known.forget_at.max(known.ready_at);
+        return;
+    }
+    known.failures += 1;
+    known.failed = number;
+    let Strategy::Exponential { base, max, .. } = backoff.strategy else {
+        unreachable!("judged with a doubling backoff")
+    };
+    let delay = base.saturating_mul(2_u32.saturating_pow(known.failures - 1)).min(max);
+    known.ready_at = known.ready_at.max(at + delay).max(after);
+    known.forget_at = (at + backoff.forget_after).max(known.ready_at);
+}
+
+/// P5: within a flow of a class, calls that need the same leave in the order in which they came. For calls without keys.
+pub(super) fn order_holds(world: &World) {
+    let mut last: HashMap<(u16, u64, u64, bool), (usize, usize)> = HashMap::new();
+    let mut left: Vec<_> =
+        world.calls.iter().enumerate().filter_map(|(call, record)| Some((record.left?.1, call))).collect();
+    left.sort_unstable();
+    for (turn, call) in left {
+        let caller = &world.calls[call].caller;
+        let queue = (caller.class, caller.flow, caller.credential, caller.long_running);
+        if let Some((before, _)) = last.insert(queue, (call, turn)) {
+            assert!(before < call, "call {call} left after call {before} of the same queue");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Random lives of a gate: policies, and what callers, upstream and driver do, step by step.
+
+use std::{fmt, ops::Range, time::Duration};
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use tidegate::{
+    api::{Group, Outcome},
+    limit::{
+        ClassId, Policy,
+        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy as Delays},
+    },
+};
+
+use super::world::{Caller, Life, World, bucket, class, ms, open, secs, slots};
+
+/// One thing that happens, some time after the one before. Calls are named by a number that is taken modulo how many there are.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Arrive(Caller),
+    HangUp(usize),
+    Claim(usize),
+    Answer(usize, Outcome),
+    End(usize),
+    Requeue(usize),
+    Retract(usize),
+    Room(i64),
+    FailGroup,
+    Reload(usize),
+}
+
+/// A life: what happens, and how late the driver is each time.
+#[derive(Clone)]
+pub(super) struct Story {
+    pub(super) steps: Vec<(Duration, Op)>,
+    pub(super) lateness: Vec<Duration>,
+    pub(super) prompt: bool,
+}
+
+/// A policy that prints on a few lines.
+#[derive(Clone)]
+pub(super) struct Limits(pub(super) Policy);
+
+/// Which kinds of things may happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cast {
+    pub(super) classes: u16,
+    pub(super) flows: u64,
+    pub(super) keys: u64,
+    pub(super) credentials: u64,
+    pub(super) watches: bool,
+    /// Weights of: hang-ups, answers and ends, take-backs, room changes and failed dials, reloads.
+    pub(super) weights: [u32; 5],
+    pub(super) timeouts: bool,
+    pub(super) late: bool,
+    pub(super) prompt: bool,
+}
+
+impl fmt::Debug for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Policy { bucket, retry_bucket, queue, in_flight, max_keys, classes, .. } = &self.0;
+        writeln!(f, "bucket {bucket:?}\n  retries {retry_bucket:?}\n  {queue:?} {in_flight:?} {max_keys} keys")?;
+        classes.iter().try_for_each(|class| writeln!(f, "  {class:?}"))
+    }
+}
+
+impl fmt::Debug for Story {
+    /// One line a step: a life that fails is read, not scrolled through.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let patience = if self.prompt { "at once" } else { "when told" };
+        writeln!(f, "claims {patience}, lateness {:?}", self.lateness)?;
+        let mut now = Duration::ZERO;
+        for (gap, op) in &self.steps {
+            now += *gap;
+            writeln!(f, "  {now:?}: {op:?}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Cast {
+    pub(super) const ALL: Self = Self {
+        classes: 5,
+        flows: 3,
+        keys: 6,
+        credentials: 2,
+        watches: true,
+        weights: [2, 8, 1, 1, 1],
+        timeouts: true,
+        late: true,
+        prompt: false,
+    };
+}
+
+/// Policies of every shape: five classes, of which the last is exempt.
+pub(super) fn policies() -> impl Strategy<Value = Limits> {
+    let buckets = || prop_oneof![1 => Just(None), 4 => buckets().prop_map(Some)];
+    let gate = (buckets(), buckets(), proptest::option::of(in_flight(1..6)), 1_usize..8);
+    let waiting = (select(vec![0, 50, 400, 3000, 60_000]), select(vec![2, 10, 1000]), any::<bool>());
+    let classes =
+        (vec((buckets(), proptest::option::of(in_flight(1..4)), any::<bool>(), any::<bool>()), 4), 0_u16..3, holds());
+    (gate, waiting, classes).prop_map(|((gate, retries, in_flight, max_keys), waiting, (classes, within, hold))| {
+        let mut policy = Policy { bucket: gate, retry_bucket: retries, max_keys, ..open() };
+        policy.in_flight = in_flight;
+        (policy.queue.max_wait, policy.queue.max_waiting) = (ms(waiting.0), waiting.1);
+        policy.queue.combine = if waiting.2 { Combine::MaxOf } else { Combine::Sequential };
+        let lanes = [("default", Lane::Normal), ("beside", Lane::Normal), ("high", Lane::High), ("low", Lane::Low)];
+        let all = lanes.iter().zip(classes).enumerate().map(|(n, ((name, lane), (bucket, slot, own, metered)))| {
+            let backoff = Backoff { hold, ..class(name).backoff };
+            let outer = (n == 3).then_some(ClassId(within));
+            let (own_bucket_only, in_flight) = (own && bucket.is_some(), slot);
+            ClassPolicy {
+                lane: *lane,
+                bucket,
+                within: outer,
+                own_bucket_only,
+                in_flight,
+                meter_long_running: metered,
+                backoff,
+                ..class(name)
+            }
+        });
+        policy.classes = all.collect();
+        policy.classes.push(ClassPolicy { lane: Lane::Exempt, ..class("exempt") });
+        Limits(policy)
+    })
+}
+
+fn buckets() -> impl Strategy<Value = BucketPolicy> {
+    let per = prop_oneof![6 => Just(Per::Gate), 1 => Just(Per::Flow), 1 => Just(Per::Credential)];
+    (select(vec![0.3, 1.0, 7.0, 50.0, 1234.5]), 1_u32..6, per, prop::bool::weighted(0.1))
+        .prop_map(|(rate, burst, per, starts_empty)| BucketPolicy { per, starts_empty, ..bucket(rate, burst) })
+}
+
+fn in_flight(max: Range<u32>) -> impl Strategy<Value = InFlight> {
+    let per = prop_oneof![6 => Just(Per::Gate), 1 => Just(Per::Flow), 1 => Just(Per::Credential)];
+    (max, per).prop_map(|(max, per)| InFlight { per, ..slots(max) })
+}
+
+fn holds() -> impl Strategy<Value = Duration> {
+    select(vec![0, 20, 100, 2500]).prop_map(ms)
+}
+
+/// A policy with nothing but a backoff that is quick enough to be lived through.
+pub(super) fn backing_off(base: Duration, max: Duration, hold: Duration) -> Policy {
+    let mut policy = open();
+    policy.classes[0].backoff =
+        Backoff { strategy: Delays::Exponential { base, max, jitter: 0.0 }, hold, forget_after: secs(120) };
+    policy
+}
+
+/// What happens in a life of at most `length` steps.
+pub(super) fn stories(cast: Cast, length: Range<usize>) -> impl Strategy<Value = Story> {
+    let [hang_ups, answers, take_backs, rooms, reloads] = cast.weights;
+    let call = || any::<prop::sample::Index>().prop_map(|index| index.index(1 << 20));
+    let op = prop_oneof![
+        12 => callers(cast).prop_map(Op::Arrive),
+        hang_ups => call().prop_map(Op::HangUp),
+        4 => call().prop_map(Op::Claim),
+        answers => (call(), outcomes()).prop_map(|(call, outcome)| Op::Answer(call, outcome)),
+        answers => call().prop_map(Op::End),
+        take_backs => call().prop_map(Op::Requeue),
+        take_backs => call().prop_map(Op::Retract),
+        rooms => (-4_i64..5).prop_map(Op::Room),
+        rooms => Just(Op::FailGroup),
+        reloads => (0_usize..8).prop_map(Op::Reload),
+    ];
+    // Many things at one moment, some a little apart, a few after a long rest.
+    let gap = prop_oneof![
+        4 => Just(Duration::ZERO),
+        4 => (0_u64..2_000).prop_map(Duration::from_micros),
+        3 => (0_u64..500).prop_map(ms),
+        1 => (0_u64..5_000).prop_map(ms),
+    ];
+    let late = if cast.late { 20_000_u64 } else { 1 };
+    let lateness = vec((0..late).prop_map(Duration::from_micros), 1..20);
+    let prompt = if cast.prompt { Just(true).boxed() } else { any::<bool>().boxed() };
+    (vec((gap, op), length), lateness, prompt).prop_map(|(steps, lateness, prompt)| Story { steps, lateness, prompt })
+}
+
+fn callers(cast: Cast) -> impl Strategy<Value = Caller> {
+    let key = proptest::option::weighted(0.7, 0..cast.keys.max(1)).prop_map(move |key| key.filter(|_| cast.keys > 0));
+    let long = prop::bool::weighted(if cast.watches { 0.15 } else { 0.0 });
+    let patient = prop::bool::weighted(if cast.watches { 0.1 } else { 0.0 });
+    let timeout = proptest::option::weighted(0.2, (0_u64..4_000).prop_map(ms))
+        .prop_map(move |timeout| timeout.filter(|_| cast.timeouts));
+    let who = (0..cast.classes, 0..cast.flows, 0..cast.credentials);
+    (who, key, long, patient, timeout).prop_map(|((class, flow, credential), key, long_running, patient, timeout)| {
+        let group = if long_running { Group::LongRunning } else { Group::Short };
+        Caller { class, flow, key, credential, group, long_running, patient, timeout }
+    })
+}
+
+fn outcomes() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        6 => Just(Outcome::Failure),
+        4 => Just(Outcome::Success),
+        1 => Just(Outcome::Neutral),
+        1 => Just(Outcome::Abandoned),
+        1 => (0_u64..5_000).prop_map(|after| Outcome::Throttled { after: ms(after) }),
+    ]
+}
+
+/// Lives a life. `policies` are what `Reload` reloads; `look` is called after every step.
+pub(super) fn live(world: &mut World, story: &Story, policies: &[Policy], mut look: impl FnMut(&World)) {
+    let mut turn = 0_usize;
+    let mut late = || {
+        turn += 1;
+        story.lateness[turn % story.lateness.len()]
+    };
+    world.prompt = story.prompt;
+    for (gap, op) in &story.steps {
+        world.pass_to(world.now + *gap, &mut late);
+        let calls = world.calls.len();
+        let pick = |n: &usize| (calls > 0).then(|| calls - 1 - n % calls.min(12));
+        match op {
+            Op::Arrive(caller) => _ = world.arrive(*caller),
+            Op::HangUp(n) => pick(n).into_iter().for_each(|call| world.hang_up(call)),
+            Op::Claim(n) => pick(n).into_iter().for_each(|call| world.claim(call)),
+            Op::Answer(n, outcome) => pick(n).into_iter().for_each(|call| world.answer(call, *outcome)),
+            Op::End(n) => pick(n).into_iter().for_each(|call| world.end(call)),
+            Op::Requeue(n) => pick(n).into_iter().for_each(|call| world.take_back(call, true)),
+            Op::Retract(n) => pick(n).into_iter().for_each(|call| world.take_back(call, false)),
+            Op::Room(change) => world.room(Group::Short, *change),
+            Op::FailGroup => world.fail_group(Group::Short),
+            Op::Reload(n) if !policies.is_empty() => {
+                let number = n % policies.len();
+                world.reload(policies[number].clone(), number);
+            }
+            Op::Reload(_) => {}
+        }
+        look(world);
+    }
+    // Now it shows who was granted and who was refused.
+    world.prompt = true;
+    (0..world.calls.len())
+        .filter(|call| matches!(world.calls[*call].life, Life::Granted(_)))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .for_each(|call| world.claim(call));
+}

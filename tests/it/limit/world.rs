@@ -1,0 +1,460 @@
+//! A gate in virtual time: callers, a driver that may be late, and a record of everything that happened.
+
+use std::{
+    collections::HashMap,
+    fmt::{self, Display},
+    num::NonZeroU32,
+    time::Duration,
+};
+
+use tidegate::{
+    api::{Answer, Group, Key, Outcome},
+    limit::{
+        Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Reason, Receipt, Refusal, Slot, Ticket, Verdict,
+        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
+    },
+    moment::Moment,
+};
+
+/// What a caller brings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Caller {
+    pub(super) class: u16,
+    pub(super) flow: u64,
+    pub(super) key: Option<u64>,
+    pub(super) credential: u64,
+    pub(super) group: Group,
+    pub(super) long_running: bool,
+    pub(super) patient: bool,
+    pub(super) timeout: Option<Duration>,
+}
+
+/// Where a call is.
+#[derive(Debug)]
+pub(super) enum Life {
+    Waiting(Ticket),
+    /// Granted, and its caller takes its time.
+    Granted(Ticket),
+    /// Claimed; no byte has left.
+    Admitted(Permit),
+    /// Sent: an outcome and a slot are owed.
+    Out(Option<Receipt>, Option<Slot>),
+    Refused(Refusal),
+    Unconnected,
+    HungUp,
+    Retracted,
+    /// Between two of the above.
+    Moving,
+}
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) caller: Caller,
+    pub(super) arrived: Moment,
+    pub(super) life: Life,
+    /// When it left, and the order among all leaves.
+    pub(super) left: Option<(Moment, usize)>,
+    pub(super) waited: Option<(Reason, Duration)>,
+    /// Where its leaving is written down.
+    noted: usize,
+}
+
+/// What happened, in order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Event {
+    Left(usize),
+    /// It was about to leave, and did not.
+    Stayed,
+    Answered(usize, Outcome),
+    Reloaded(usize),
+}
+
+/// A gate in virtual time.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) limiter: Limiter,
+    pub(super) now: Moment,
+    pub(super) calls: Vec<Record>,
+    pub(super) events: Vec<(Moment, Event)>,
+    tickets: HashMap<Ticket, usize>,
+    /// Callers claim at once; otherwise they must be told to.
+    pub(super) prompt: bool,
+    leaves: usize,
+}
+
+struct Name(u64);
+
+impl Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "flow {}", self.0)
+    }
+}
+
+// === impl Caller ===
+
+impl Caller {
+    pub(super) fn new() -> Self {
+        Self {
+            class: 0,
+            flow: 0,
+            key: None,
+            credential: 0,
+            group: Group::Short,
+            long_running: false,
+            patient: false,
+            timeout: None,
+        }
+    }
+
+    pub(super) fn of_class(self, class: u16) -> Self {
+        Self { class, ..self }
+    }
+
+    pub(super) fn of_flow(self, flow: u64) -> Self {
+        Self { flow, ..self }
+    }
+
+    pub(super) fn of_key(self, key: u64) -> Self {
+        Self { key: Some(key), ..self }
+    }
+}
+
+// === impl World ===
+
+impl World {
+    /// With plenty of room on every connection.
+    pub(super) fn new(policy: Policy) -> Self {
+        let mut world = Self::without_room(policy);
+        for group in [Group::Leases, Group::Short, Group::LongRunning] {
+            world.limiter.add_room(group, 1 << 40, Moment::ZERO);
+        }
+        world
+    }
+
+    pub(super) fn without_room(policy: Policy) -> Self {
+        Self {
+            limiter: Limiter::new(policy, 1, Moment::ZERO),
+            now: Moment::ZERO,
+            calls: Vec::new(),
+            events: Vec::new(),
+            tickets: HashMap::new(),
+            prompt: true,
+            leaves: 0,
+        }
+    }
+
+    /// Time goes on to `to`; the driver wakes whenever the limiter asks for it, each time `late()` too late.
+    pub(super) fn pass_to(&mut self, to: Moment, late: &mut dyn FnMut() -> Duration) {
+        while let Some(wakeup) = self.limiter.next_wakeup() {
+            let at = wakeup.max(self.now) + late();
+            if at > to {
+                break;
+            }
+            self.now = at;
+            self.limiter.advance(at);
+            let again = self.limiter.next_wakeup();
+            assert!(again.is_none_or(|again| again > at), "after advance({at:?}) it asks for {again:?}");
+            self.drain();
+        }
+        self.now = self.now.max(to);
+    }
+
+    pub(super) fn pass(&mut self, by: Duration) {
+        self.pass_to(self.now + by, &mut || Duration::ZERO);
+    }
+
+    pub(super) fn arrive(&mut self, caller: Caller) -> usize {
+        let call = self.calls.len();
+        let name = Name(caller.flow);
+        let arrival = Arrival {
+            class: ClassId(caller.class),
+            flow: Flow { id: caller.flow, name: &name },
+            key: caller.key.map(|object| Key { object, collection: object / 10, facet: 0 }),
+            credential: caller.credential,
+            group: caller.group,
+            long_running: caller.long_running,
+            patient: caller.patient,
+            timeout: caller.timeout,
+        };
+        self.calls.push(Record { caller, arrived: self.now, life: Life::Moving, left: None, waited: None, noted: 0 });
+        match self.limiter.arrive(&arrival, self.now) {
+            Verdict::Admit(permit) => {
+                // Whatever time brought about in the same operation came before.
+                self.drain();
+                self.go(call, permit, true);
+            }
+            Verdict::Wait(ticket) => {
+                self.tickets.insert(ticket, call);
+                self.calls[call].life = Life::Waiting(ticket);
+                self.drain();
+            }
+            Verdict::Refuse(refusal) => {
+                self.calls[call].life = Life::Refused(refusal);
+                self.drain();
+            }
+        }
+        call
+    }
+
+    fn go(&mut self, call: usize, permit: Permit, leaves_now: bool) {
+        if leaves_now {
+            self.leave_now(call);
+        }
+        self.calls[call].waited = permit.waited();
+        self.calls[call].life = Life::Admitted(permit);
+    }
+
+    /// The request goes out.
+    fn send(&mut self, call: usize) {
+        match std::mem::replace(&mut self.calls[call].life, Life::Moving) {
+            Life::Admitted(permit) => {
+                let (admitted, receipt, slot) = permit.admit(());
+                let () = admitted.into_inner();
+                self.calls[call].life = Life::Out(Some(receipt), Some(slot));
+            }
+            other => self.calls[call].life = other,
+        }
+    }
+
+    fn leave_now(&mut self, call: usize) {
+        self.leaves += 1;
+        self.calls[call].left = Some((self.now, self.leaves));
+        self.calls[call].noted = self.events.len();
+        self.events.push((self.now, Event::Left(call)));
+    }
+
+    /// Takes note of what the limiter has done when it was driven by hand.
+    pub(super) fn notice(&mut self) {
+        self.drain();
+    }
+
+    /// Takes note of whose answer has changed.
+    fn drain(&mut self) {
+        while let Some(ticket) = self.limiter.next_event() {
+            let call = *self.tickets.get(&ticket).expect("events are about calls that wait");
+            if self.prompt {
+                self.claim(call);
+                continue;
+            }
+            if matches!(self.calls[call].life, Life::Granted(_)) {
+                // Its key took it back before it was claimed, and this is its next turn.
+                self.unleave(call);
+            }
+            self.leave_now(call);
+            self.calls[call].life = Life::Granted(ticket);
+        }
+    }
+
+    /// The caller of a call looks whether it may go.
+    pub(super) fn claim(&mut self, call: usize) {
+        let (ticket, noted) = match self.calls[call].life {
+            Life::Waiting(ticket) => (ticket, false),
+            Life::Granted(ticket) => (ticket, true),
+            _ => return,
+        };
+        match self.limiter.claim(ticket, self.now) {
+            Claim::Permit(permit) => self.go(call, permit, !noted),
+            Claim::Waiting => {
+                if noted {
+                    // It was taken back before its caller came for it.
+                    self.unleave(call);
+                    self.calls[call].life = Life::Waiting(ticket);
+                }
+                return;
+            }
+            Claim::Refused(refusal) => {
+                if noted {
+                    self.unleave(call);
+                }
+                self.calls[call].life = Life::Refused(refusal);
+            }
+            Claim::Unconnected => {
+                if noted {
+                    self.unleave(call);
+                }
+                self.calls[call].life = Life::Unconnected;
+            }
+        }
+        self.tickets.remove(&ticket);
+        self.drain();
+    }
+
+    fn unleave(&mut self, call: usize) {
+        self.calls[call].left = None;
+        self.events[self.calls[call].noted].1 = Event::Stayed;
+    }
+
+    pub(super) fn hang_up(&mut self, call: usize) {
+        let (Life::Waiting(ticket) | Life::Granted(ticket)) = self.calls[call].life else { return };
+        if self.calls[call].left.is_some() {
+            self.unleave(call);
+        }
+        self.calls[call].life = Life::HungUp;
+        self.limiter.leave(ticket, self.now);
+        self.limiter.leave(ticket, self.now);
+        self.tickets.remove(&ticket);
+        self.drain();
+    }
+
+    /// The response head is there.
+    pub(super) fn answer(&mut self, call: usize, outcome: Outcome) {
+        self.answer_with(call, Answer { outcome, status: Some(500), object_gone: false });
+    }
+
+    pub(super) fn answer_with(&mut self, call: usize, answer: Answer) {
+        self.send(call);
+        let Life::Out(receipt, _) = &mut self.calls[call].life else { return };
+        let Some(receipt) = receipt.take() else { return };
+        self.events.push((self.now, Event::Answered(call, answer.outcome)));
+        if let Err(receipt) = self.limiter.keys().settle(receipt, answer) {
+            self.limiter.finish(receipt, answer, None, &|| format!("call {call}"), self.now);
+        }
+        self.drain();
+    }
+
+    /// The end of the body: the slot and the connection's stream are free.
+    pub(super) fn end(&mut self, call: usize) {
+        let group = self.calls[call].caller.group;
+        self.send(call);
+        let Life::Out(_, slot) = &mut self.calls[call].life else { return };
+        let Some(slot) = slot.take() else { return };
+        self.limiter.release(slot, self.now);
+        self.drain();
+        self.room(group, 1);
+    }
+
+    pub(super) fn room(&mut self, group: Group, change: i64) {
+        self.limiter.add_room(group, change, self.now);
+        self.drain();
+    }
+
+    /// The call is not sent after all; with `requeue` it waits again.
+    pub(super) fn take_back(&mut self, call: usize, requeue: bool) {
+        let permit = match std::mem::replace(&mut self.calls[call].life, Life::Moving) {
+            Life::Admitted(permit) => permit,
+            other => return self.calls[call].life = other,
+        };
+        self.unleave(call);
+        if requeue {
+            let ticket = self.limiter.requeue(permit, self.now);
+            self.tickets.insert(ticket, call);
+            self.calls[call].life = Life::Waiting(ticket);
+        } else {
+            self.limiter.retract(permit, self.now);
+            self.calls[call].life = Life::Retracted;
+        }
+        self.drain();
+    }
+
+    pub(super) fn fail_group(&mut self, group: Group) {
+        self.limiter.fail_group(group, self.now);
+        self.drain();
+    }
+
+    pub(super) fn reload(&mut self, policy: Policy, number: usize) {
+        // What time has brought about belongs to the old limits.
+        self.limiter.advance(self.now);
+        self.drain();
+        self.events.push((self.now, Event::Reloaded(number)));
+        self.limiter.reconfigure(policy, self.now);
+        self.drain();
+    }
+
+    pub(super) fn refusal(&self, call: usize) -> Option<Refusal> {
+        match &self.calls[call].life {
+            Life::Refused(refusal) => Some(*refusal),
+            _ => None,
+        }
+    }
+
+    pub(super) fn left_at(&self, call: usize) -> Option<Moment> {
+        self.calls[call].left.map(|(at, _)| at)
+    }
+
+    pub(super) fn is_waiting(&self, call: usize) -> bool {
+        matches!(self.calls[call].life, Life::Waiting(_))
+    }
+
+    /// Everything comes to its end; then nothing may be left in the limiter (conservation).
+    pub(super) fn wind_down(&mut self) {
+        self.prompt = true;
+        for call in 0..self.calls.len() {
+            self.claim(call);
+            self.hang_up(call);
+        }
+        for call in 0..self.calls.len() {
+            self.answer(call, Outcome::Success);
+            self.end(call);
+        }
+        let snapshot = self.limiter.snapshot(self.now);
+        assert_eq!((snapshot.waiting, snapshot.waiting_bytes), (0, 0), "somebody still waits");
+        assert_eq!(snapshot.slots.used, 0, "a slot is still held");
+        assert!(snapshot.classes.iter().all(|class| class.slots.used == 0 && class.waiting == 0), "{snapshot:?}");
+        assert!(snapshot.queues.is_empty(), "{:?}", snapshot.queues);
+        assert!(self.limiter.next_event().is_none());
+        assert_eq!(snapshot.trials, 0, "a trial is still out");
+        assert!(self.limiter.is_at_rest(), "{:?}", self.limiter);
+        for record in &self.calls {
+            assert!(
+                !matches!(record.life, Life::Waiting(_) | Life::Granted(_) | Life::Moving),
+                "no verdict: {record:?}"
+            );
+        }
+    }
+}
+
+pub(super) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(super) fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+pub(super) fn at(millis: u64) -> Moment {
+    Moment::from_millis(millis)
+}
+
+pub(super) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
+    BucketPolicy { rate, burst: NonZeroU32::new(burst).expect("above zero"), per: Per::Gate, starts_empty: false }
+}
+
+pub(super) fn slots(max: u32) -> InFlight {
+    InFlight { max: NonZeroU32::new(max).expect("above zero"), per: Per::Gate }
+}
+
+pub(super) fn class(name: &str) -> ClassPolicy {
+    ClassPolicy {
+        name: name.into(),
+        lane: Lane::Normal,
+        bucket: None,
+        within: None,
+        own_bucket_only: false,
+        backoff: Backoff {
+            strategy: Strategy::Exponential { base: secs(1), max: secs(60), jitter: 0.0 },
+            hold: ms(100),
+            forget_after: secs(120),
+        },
+        in_flight: None,
+        meter_long_running: false,
+    }
+}
+
+/// No limits but those of the waiting room: an hour, ten thousand calls.
+pub(super) fn open() -> Policy {
+    Policy {
+        bucket: None,
+        retry_bucket: None,
+        queue: QueuePolicy {
+            max_wait: secs(3600),
+            max_waiting: 10_000,
+            max_waiting_bytes: 1 << 24,
+            combine: Combine::Sequential,
+        },
+        in_flight: None,
+        max_keys: 1000,
+        one_at_a_time: false,
+        classes: vec![class("default")],
+    }
+}
