@@ -204,11 +204,15 @@ impl Limiter {
             None if alone => return Verdict::Admit(self.admit(call, needs, way, now)),
             block => block.map_or(Reason::Bucket, |block| block.reason),
         };
-        let (ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
+        let (mut ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
         let refusal = self.in_vain(&call, &id, &needs, hold_ends, now).or_else(|| self.full(now));
         if let Some(refusal) = refusal {
             let key = way.retry.filter(|_| refusal.reason.concerns_key());
             return Verdict::Refuse(Refusal { key, ..refusal });
+        }
+        if ends <= now && self.supply.blocked_but_for_room(&needs, call.class, now).is_none() {
+            // A connection being made is no limit: a gate that never holds would never make one, or refuse whoever comes first.
+            ends = now + call.half_deadline.map_or(CONNECTING, |half| half.min(CONNECTING));
         }
         if ends <= now {
             let retry_at = blocked.map(|block| block.until).filter(|until| *until < Moment::MAX).unwrap_or(now);
@@ -253,3 +257,6 @@ impl Limiter {
         Some((bucket, number, at))
     }
 }
+
+/// Where calls are never held: as long as a connection may take. A failed one ends the wait before.
+const CONNECTING: std::time::Duration = std::time::Duration::from_secs(10);

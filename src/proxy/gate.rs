@@ -29,7 +29,7 @@ use crate::{
     classify::Rules,
     clock::Clock,
     limit::{Limiter, Policy},
-    telemetry::{self, CallLog, GateMeters, Sampler},
+    telemetry::{self, CallLog, GateMeters, Sampler, UpstreamMeters},
     upstream::{self, Upstream},
 };
 
@@ -73,7 +73,7 @@ pub enum Listen {
 
 /// A gate that could not start.
 #[derive(Debug, thiserror::Error)]
-#[error("gate {gate:?} cannot listen on {listen:?}; is another process there?")]
+#[error("gate {gate:?} cannot listen on {listen}; is another process there?")]
 pub struct GateError {
     gate: Arc<str>,
     listen: Listen,
@@ -91,6 +91,17 @@ pub struct Gate {
     _sampler: Arc<Sampler>,
 }
 
+// === impl Listen ===
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 // === impl Gate ===
 
 impl Gate {
@@ -104,7 +115,7 @@ impl Gate {
         let (name, drain) = (Arc::clone(&options.name), options.drain);
         let (reception, driver) = reception(options, clock);
         let reception = Arc::new(reception);
-        let sampler = gauges::sampler(&name, &driver);
+        let sampler = gauges::sampler(&name, &driver, &reception.parts.door.upstream);
         telemetry::metrics().sample_by(&sampler);
 
         let tasks = TaskTracker::new();
@@ -180,6 +191,7 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let responder = Responder::new(Arc::clone(&name), options.rules.kind(), options.retry_after, clock);
     let driver = Driver::new(Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now()), clock);
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
+    upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
     let outcomes = Outcomes { failures: options.failures, throttling: options.throttling };
     let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes };
