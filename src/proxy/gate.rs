@@ -29,7 +29,7 @@ use crate::{
     classify::Rules,
     clock::Clock,
     limit::{Limiter, Policy},
-    telemetry::{self, CallLog, GateMeters, Sampler},
+    telemetry::{self, CallLog, GateMeters, Sampler, UpstreamMeters},
     upstream::{self, Upstream},
 };
 
@@ -115,7 +115,7 @@ impl Gate {
         let (name, drain) = (Arc::clone(&options.name), options.drain);
         let (reception, driver) = reception(options, clock);
         let reception = Arc::new(reception);
-        let sampler = gauges::sampler(&name, &driver);
+        let sampler = gauges::sampler(&name, &driver, &reception.parts.door.upstream);
         telemetry::metrics().sample_by(&sampler);
 
         let tasks = TaskTracker::new();
@@ -191,6 +191,7 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let responder = Responder::new(Arc::clone(&name), options.rules.kind(), options.retry_after, clock);
     let driver = Driver::new(Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now()), clock);
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
+    upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
     let outcomes = Outcomes { failures: options.failures, throttling: options.throttling };
     let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    cli::{config, end, start, tidegate, with_config},
+    cli::{config, end, start, with_config},
     cli_input::get,
     cli_usage::free_port,
 };
@@ -141,15 +141,23 @@ fn a_kubeconfig_that_cannot_work_says_what_to_set() {
 fn a_tls_gate_writes_what_its_kubeconfig_needs() {
     let folder = tempfile::tempdir().expect("a folder");
     let (shared, path) = (folder.path().join("shared"), folder.path().join("tidegate.toml"));
+    let kubeconfig = folder.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, KUBECONFIG).expect("it can be written");
     let text = format!(
         "{}[gates.kubernetes.tls]\nmode = \"self_signed\"\nwrite_to = {:?}\n",
-        plain(free_port(), ""),
+        plain(free_port(), "").replace("\"http://127.0.0.1:9\"", "\"kubeconfig\""),
         shared.display().to_string()
     );
     std::fs::write(&path, text).expect("it can be written");
-    let mut gate = start(with_config("run", &path));
+    let command = |what| {
+        let mut command = with_config(what, &path);
+        command.env("KUBECONFIG", &kubeconfig);
+        command
+    };
+    let mut gate = start(command("run"));
     gate.line("ready");
-    let printed = end(tidegate(["kubeconfig".as_ref(), "--config".as_ref(), path.as_os_str()]));
+    let printed = end(command("kubeconfig"));
+    assert!(printed.out.contains("tokenFile"), "the token is passed through\n{}", printed.out);
     assert_eq!(printed.code, Some(0), "{}", printed.err);
     let written = std::fs::read_to_string(shared.join("kubeconfig")).expect("the gate wrote it");
     assert_eq!(printed.out, written, "both say the same");
