@@ -29,7 +29,7 @@ use crate::{
     classify::Rules,
     clock::Clock,
     limit::{Limiter, Policy},
-    telemetry::{self, CallLog, GateMeters, Sampler},
+    telemetry::{self, CallLog, GateMeters, Sampler, meters::UpstreamMeters},
     upstream::{self, Upstream},
 };
 
@@ -191,6 +191,7 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let responder = Responder::new(Arc::clone(&name), options.rules.kind(), options.retry_after, clock);
     let driver = Driver::new(Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now()), clock);
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
+    upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
     let outcomes = Outcomes { failures: options.failures, throttling: options.throttling };
     let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes };

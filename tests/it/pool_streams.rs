@@ -195,6 +195,25 @@ async fn a_connection_that_goes_away_takes_no_more_calls_and_its_watches_run_on(
 }
 
 #[tokio::test]
+async fn long_heads_pass_both_ways() {
+    let server = Server::http2(100, |request, _| {
+        async move {
+            let mut answer = answer("ok");
+            answer.headers_mut().insert("x-long", request.headers()["x-long"].clone());
+            answer
+        }
+        .boxed()
+    })
+    .await;
+    let caller = Caller::to(&server);
+    let mut request = get("/");
+    request.headers_mut().insert("x-long", "x".repeat(500 << 10).parse().expect("a value"));
+    let response = caller.send(Group::Short, request).await.expect("an answer");
+    assert_eq!(response.headers()["x-long"].len(), 500 << 10);
+    assert_eq!(text(response).await, "ok");
+}
+
+#[tokio::test]
 async fn a_call_given_up_resets_its_stream() {
     let living = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&living);
