@@ -109,8 +109,11 @@ async fn run<Handle>(
             let now = herd.now(&api, scene, at);
             table.show(&now).map_err(DemoError::Show)?;
         }
-        clock.sleep_until(at + SAMPLE).await;
+        let due = at + SAMPLE;
+        clock.sleep_until(due).await;
         at = clock.now();
+        let mut seen = api.record.open();
+        seen.stalled = seen.stalled.max(at - due);
     }
     let now = herd.now(&api, scene, at);
     table.end(&now).map_err(DemoError::Show)?;

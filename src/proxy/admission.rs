@@ -12,9 +12,10 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use http::{Response, request::Parts};
+use http::{Response, Version, header, request::Parts};
 use hyper::body::Incoming;
 use tower::{Layer, Service};
 
@@ -101,7 +102,20 @@ impl Door {
             }
             Err(failure) => {
                 account.could_not(&failure, &call);
+                self.drain(&parts, intake).await;
                 Err(Box::new(Failed { failure, account, verb: call.call.verb(), method: parts.method }))
+            }
+        }
+    }
+
+    /// Reads on what an HTTP/1 client is sending, though nobody wants it: closed with bytes unread, TCP resets, and the answer would be lost
+    /// on the way. A client that asked whether to send is not told to.
+    async fn drain(&self, parts: &Parts, intake: Intake) {
+        if parts.version < Version::HTTP_2 && !parts.headers.contains_key(header::EXPECT) {
+            let clock = self.driver.clock();
+            tokio::select! {
+                () = intake.discard() => {}
+                () = clock.sleep(DRAIN) => {}
             }
         }
     }
@@ -194,3 +208,6 @@ impl Door {
         .await
     }
 }
+
+/// What is on its way from the same pod is here long before; a client that sends slowly may lose its answer.
+const DRAIN: Duration = Duration::from_millis(500);

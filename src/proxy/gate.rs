@@ -29,7 +29,7 @@ use crate::{
     classify::Rules,
     clock::Clock,
     limit::{Limiter, Policy},
-    telemetry::{self, CallLog, GateMeters, Sampler, meters::UpstreamMeters},
+    telemetry::{self, CallLog, GateMeters, Sampler, UpstreamMeters},
     upstream::{self, Upstream},
 };
 
@@ -115,7 +115,7 @@ impl Gate {
         let (name, drain) = (Arc::clone(&options.name), options.drain);
         let (reception, driver) = reception(options, clock);
         let reception = Arc::new(reception);
-        let sampler = gauges::sampler(&name, &driver);
+        let sampler = gauges::sampler(&name, &driver, &reception.parts.door.upstream);
         telemetry::metrics().sample_by(&sampler);
 
         let tasks = TaskTracker::new();

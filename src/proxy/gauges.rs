@@ -6,14 +6,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::driver::Driver;
 use crate::{
+    api::Group,
     clock::Clock,
     limit::snapshot::BucketView,
-    telemetry::{self, Sampler, meters::as_f64, table},
+    telemetry::{self, Sampler, UpstreamMeters, meters::as_f64, table},
+    upstream::Upstream,
 };
 
 /// Sets a gate's gauges.
-pub(super) fn sampler(gate: &Arc<str>, driver: &Driver) -> Arc<Sampler> {
-    let (driver, gate) = (driver.clone(), Arc::clone(gate));
+pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> Arc<Sampler> {
+    let (driver, upstream, gate) = (driver.clone(), upstream.clone(), Arc::clone(gate));
+    let pool = UpstreamMeters::new(Arc::clone(&gate));
     let failing = table::KEYS_FAILING.gauge(&[&gate]);
     let (waiting, bytes) = (table::WAITING.gauge(&[&gate]), table::WAITING_BYTES.gauge(&[&gate]));
     let slots = table::SLOTS.gauge(&[&gate]);
@@ -27,6 +30,11 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver) -> Arc<Sampler> {
         show(&gate, "retry", &now.retry_buckets);
         for class in now.classes {
             show(&gate, &format!("class {}", class.name), &class.buckets);
+        }
+        for group in [Group::Leases, Group::Short, Group::LongRunning] {
+            let occupancy = upstream.occupancy(group);
+            pool.connections(group, occupancy.connections);
+            pool.streams(group, occupancy.used);
         }
     })
 }

@@ -146,3 +146,28 @@ async fn when_the_drain_is_over_calls_finish_and_idle_clients_are_sent_away() {
     assert_eq!(within(busy).await.expect("no panic"), 200);
     within(proxy.gate.finished()).await;
 }
+
+#[tokio::test]
+async fn the_metrics_tell_what_happened() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).bucket(50.0, 5).start().await;
+    for target in ["/api/v1/nodes/a", "/api/v1/nodes/b", "/apis/coordination.k8s.io/v1/namespaces/n/leases/l"] {
+        assert_eq!(proxy.get(target).await.0, 200);
+    }
+    let count = |name, labels: &[&str]| proxy.metric(name, labels);
+    assert_eq!(
+        count("tidegate_calls_total", &["class=\"default\"", "lane=\"normal\"", "verb=\"get\"", "code=\"2xx\""]),
+        2.0
+    );
+    assert_eq!(count("tidegate_calls_total", &["class=\"leases\"", "lane=\"exempt\""]), 1.0);
+    assert_eq!(count("tidegate_upstream_seconds_count", &["class=\"default\""]), 2.0);
+    assert_eq!(count("tidegate_bucket_rate", &["bucket=\"gate\""]), 50.0);
+    assert_eq!(count("tidegate_upstream_connections", &["group=\"short\""]), 1.0);
+    assert_eq!(count("tidegate_waiting", &[]), 0.0);
+    assert_eq!(count("tidegate_slots_in_use", &[]), 0.0);
+    proxy.reaches("tidegate_in_flight", &[], 0.0).await;
+    proxy.reaches("tidegate_client_connections", &[], 0.0).await;
+    let unreachable = Proxy::before(nobody().await).start().await;
+    assert_eq!(unreachable.get("/x").await.0, 502);
+    assert!(unreachable.metric("tidegate_upstream_dial_failures_total", &["group=\"short\""]) >= 1.0);
+}

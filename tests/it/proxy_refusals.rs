@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::Response;
 use tidegate::{classify::Kind, proxy::RetryAfter};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{Backend, Proxy, reply, rules, status, within};
 
@@ -313,4 +314,31 @@ async fn a_gate_that_never_holds_still_lets_calls_find_a_connection() {
     for call in together {
         assert_eq!(within(call).await.expect("no panic"), 200);
     }
+}
+
+#[tokio::test]
+async fn a_refused_call_reads_its_body_so_that_the_answer_is_not_lost_to_a_reset() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).bucket(0.1, 1).max_wait(Duration::from_millis(1)).start().await;
+    within(async { while proxy.get("/first").await.0 != 200 {} }).await;
+    let mut client = proxy.connect().await;
+    for size in [1_000, 100_000, 2_000_000] {
+        let head = format!("PUT /api/v1/nodes/n HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n");
+        client.write_all(head.as_bytes()).await.expect("writes");
+        client.write_all(&vec![b'x'; size]).await.expect("the gate reads on");
+        let mut answer = Vec::new();
+        within(async {
+            while !answer.ends_with(b"}") {
+                assert!(client.read_buf(&mut answer).await.expect("no reset") > 0, "closed before the answer");
+            }
+        })
+        .await;
+        assert_eq!(status(&String::from_utf8_lossy(&answer)), 429, "{size}");
+    }
+    let expecting =
+        "PUT /api/v1/nodes/n HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n";
+    client.write_all(expecting.as_bytes()).await.expect("writes");
+    let mut answer = Vec::new();
+    within(client.read_to_end(&mut answer)).await.expect("no reset");
+    assert!(answer.starts_with(b"HTTP/1.1 429 "), "no 100 Continue: {}", String::from_utf8_lossy(&answer));
 }

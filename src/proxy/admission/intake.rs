@@ -1,6 +1,7 @@
 //! A request body, read as far as its call's wait makes sense.
 
 use std::{
+    future::poll_fn,
     mem,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -73,6 +74,18 @@ impl Intake {
         };
         self.done = self.body.is_end_stream();
         Poll::Ready(Ok(bytes))
+    }
+
+    /// Reads the rest, as far as one would be kept, and keeps nothing.
+    pub(super) async fn discard(mut self) {
+        self.read.clear();
+        while !self.done && self.len < ENOUGH {
+            let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await else {
+                return;
+            };
+            self.len += frame.data_ref().map_or(0, Bytes::len);
+            self.done = self.body.is_end_stream();
+        }
     }
 
     /// What is sent: what was read, then the rest as it comes.

@@ -69,6 +69,11 @@ fn who(per: Per, caller: &Caller) -> u64 {
 
 impl Tokens {
     fn new(policy: &BucketPolicy) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "`as` saturates, which is what is wanted"
+        )]
         let period = (1e9 / policy.rate).ceil() as u128;
         let most = period * u128::from(policy.burst.get());
         Self { period, most, held: if policy.starts_empty { 0 } else { most }, seen: Moment::ZERO }
