@@ -33,13 +33,13 @@ use self::{
     client::Client,
     controller::Controller,
     random::Random,
-    scene::{CHANGES_PER_SECOND, KINDS, Kind, OBJECTS},
+    scene::{CHANGES_PER_SECOND, KINDS, Kind, OBJECTS, RENEW_EVERY},
     server::Api,
     table::Now,
 };
 pub use self::{
     record::{Arrived, Backlog, Converged, Renewal, Seen, What},
-    scene::{BURST, RATE, Scene},
+    scene::{BURST, RATE, RETRY_RATE, Scene},
     story::Played,
     table::Table,
 };
@@ -109,8 +109,11 @@ async fn run<Handle>(
             let now = herd.now(&api, scene, at);
             table.show(&now).map_err(DemoError::Show)?;
         }
-        clock.sleep_until(at + SAMPLE).await;
+        let due = at + SAMPLE;
+        clock.sleep_until(due).await;
         at = clock.now();
+        let mut seen = api.record.open();
+        seen.stalled = seen.stalled.max(at - due);
     }
     let now = herd.now(&api, scene, at);
     table.end(&now).map_err(DemoError::Show)?;
@@ -147,10 +150,12 @@ impl Herd {
     fn start(server: SocketAddr, api: &Arc<Api>, clock: Clock, tasks: &mut JoinSet<()>) -> Self {
         let unanswered = Arc::new(AtomicUsize::new(0));
         let mut controllers = Vec::new();
+        let mut offset = Duration::ZERO;
         for (kind, Kind { resource, .. }) in KINDS.iter().enumerate() {
             let agent = format!("{resource}-controller").into();
             let client = Client { server, agent, clock, unanswered: Arc::clone(&unanswered) };
-            tasks.spawn(lease::keep(client.clone(), Arc::clone(api)));
+            tasks.spawn(lease::keep(client.clone(), Arc::clone(api), offset));
+            offset += RENEW_EVERY / 4;
             controllers.push(Controller::start(kind, client, tasks));
         }
         Self { controllers, unanswered }

@@ -64,9 +64,10 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 async fn gate(api: SocketAddr) -> Result<(SocketAddr, DropGuard), GateError> {
     let text = format!(
         "[admin]\nlisten = \"off\"\n\n[shutdown]\ndrain = \"1s\"\n\n[gates.demo]\nlisten = \"127.0.0.1:0\"\n\
-         upstream = \"http://{api}\"\nbucket = {{ rate = {}, burst = {} }}\n",
-        demo::RATE,
-        demo::BURST
+         upstream = \"http://{api}\"\nbucket = {{ rate = {rate}, burst = {burst} }}\nretry_bucket = {{ rate = {retries}, burst = {burst} }}\n",
+        rate = demo::RATE,
+        burst = demo::BURST,
+        retries = demo::RETRY_RATE,
     );
     let clock = Clock::start();
     let loaded = config::load_text("demo".to_owned(), text, &[]).map_err(|problems| joined(&problems))?;

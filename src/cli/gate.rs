@@ -49,13 +49,7 @@ pub(super) fn prepare_gate(
     let injector = injector(&gate, &resolved, injects, clock)?;
     let tls = resolved.tls(injects).map_err(|error| Trouble::wrong("upstream_tls", error))?;
     let notes = notes(&gate, injects);
-    let folder = listener.as_ref().zip(gate.tls.as_ref().and_then(|tls| tls.write_to.clone()));
-    let folder = folder.map(|(listener, path)| Folder {
-        path,
-        ca: listener.ca.clone(),
-        token: resolved.credential.as_ref().filter(|_| !injects).map(|credential| credential.secret.clone()),
-        namespace: resolved.namespace.clone(),
-    });
+    let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects));
     let options = proxy::Options {
         name: gate.name,
         listen: gate.listen.into_iter().map(listen).collect(),
@@ -86,6 +80,18 @@ pub(super) fn prepare_gate(
         drain,
     };
     Ok(PreparedGate { options, credentials: if injects { "inject" } else { "pass_through" }, notes, folder })
+}
+
+/// What the controller is given to reach a TLS gate, if there is a folder for it.
+fn folder(gate: &Gate, listener: &tls::Listener, resolved: &Resolved, injects: bool) -> Option<Folder> {
+    let path = gate.tls.as_ref()?.write_to.clone()?;
+    let passed = resolved.credential.as_ref().filter(|_| !injects);
+    Some(Folder {
+        path,
+        ca: listener.ca.clone(),
+        token: passed.map(|credential| credential.secret.clone()),
+        namespace: resolved.namespace.clone(),
+    })
 }
 
 /// Where calls go.

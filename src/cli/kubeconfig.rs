@@ -85,8 +85,17 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
         ),
     };
     let ca = fs::read_to_string(&path).with_context(|| format!("cannot read {}, {what}", path.display()))?;
-    let is_in_cluster = gate.upstream == Upstream::InCluster && !gate.injects();
-    let user = if is_in_cluster { User::TokenFile(Path::new(POD_TOKEN)) } else { User::Nobody };
+    // The gate puts a copy of the token beside the CA where there is one to pass through.
+    let copied = path.with_file_name("token");
+    let user = if gate.injects() {
+        User::Nobody
+    } else if tls.write_to.is_some() && copied.exists() {
+        User::TokenFile(&copied)
+    } else if gate.upstream == Upstream::InCluster {
+        User::TokenFile(Path::new(POD_TOKEN))
+    } else {
+        User::Nobody
+    };
     Ok(folder::kubeconfig(&format!("https://{address}"), Some(&ca), None, user))
 }
 

@@ -1,6 +1,6 @@
 //! Leader election as client-go does it: the lease is renewed every two seconds, with a timeout of five.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -16,11 +16,13 @@ use super::{
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/demo/leases";
 
 /// Keeps one controller's lease for as long as the run lasts, and notes how that went.
-pub(super) async fn keep(client: Client, api: Arc<Api>) {
+pub(super) async fn keep(client: Client, api: Arc<Api>, offset: Duration) {
     let clock = client.clock;
     let name = client.agent.to_string();
     let mut session = Session::new(client.clone());
     let mut lease = Value::Null;
+    // Controllers do not start at the same instant.
+    clock.sleep(offset).await;
     loop {
         let at = clock.now();
         let renewed = tokio::select! {

@@ -69,6 +69,8 @@ pub struct Seen {
     pub renewals: Vec<Renewal>,
     /// Ten times a second.
     pub backlog: Vec<Backlog>,
+    /// How late the run's own clock ticked at most: a machine that was busy with other things.
+    pub stalled: Duration,
 }
 
 /// The record of a run under way.

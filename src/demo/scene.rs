@@ -41,6 +41,9 @@ pub(super) const CAPACITY: u32 = 800;
 /// The gate's rate in the demo: below what the API can serve, well above what the herd needs.
 pub const RATE: u32 = 650;
 
+/// The rate of the gate's retry bucket in the demo: what failing objects may take of it.
+pub const RETRY_RATE: u32 = 150;
+
 /// The gate's burst in the demo.
 pub const BURST: u32 = 50;
 

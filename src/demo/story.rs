@@ -26,6 +26,9 @@ pub struct Played {
 /// Points of each line in the picture.
 const POINTS: u32 = 50;
 
+/// A stall of this length shows in the table's times.
+const STALLED: Duration = Duration::from_millis(250);
+
 // === impl Played ===
 
 impl Played {
@@ -51,7 +54,7 @@ impl Played {
         Chart {
             title: "Calls per second that reached the API".to_owned(),
             note: format!(
-                "counted by the API itself; {} controllers, {} objects, the same changes in both runs",
+                "counted by the API itself; {} controllers, {} objects, the same sequence of changes in both runs",
                 KINDS.len(),
                 thousands(OBJECTS * KINDS.len())
             ),
@@ -85,7 +88,15 @@ impl Played {
     /// What was seen, in sentences.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
-        vec![self.without_the_gate(), self.with_the_gate()]
+        let mut sentences = vec![self.without_the_gate(), self.with_the_gate()];
+        let stalled = self.without.stalled.max(self.with.stalled);
+        if stalled > STALLED {
+            sentences.push(format!(
+                "This machine was busy with other things: the demo stood still for up to {}, so its times say less than usual.",
+                short(Some(stalled))
+            ));
+        }
+        sentences
     }
 
     fn without_the_gate(&self) -> String {
@@ -109,8 +120,8 @@ impl Played {
             short(run.convergence(0.99, from, to, |it: &Converged| !it.guarded))
         };
         format!(
-            "With the gate never more than {} a second did, {} in all; {} failed. {}, and {} of {} lease renewals were late or failed. \
-             While the webhook was down, 99% of the healthy objects were reconciled within {} of their change (without the gate: {}).",
+            "With the gate never more than {} calls in one second did, {} in all; {} of them failed. {}, and {} of {} lease renewals were \
+             late or failed. While the webhook was down, 99% of the healthy objects were reconciled within {} of their change (without the gate: {}).",
             thousands(peak(seen)),
             thousands(seen.arrived.len()),
             thousands(errors(seen)),

@@ -135,7 +135,7 @@ impl Table {
     }
 }
 
-/// The columns of [`line`].
+/// The columns of a line.
 const HEADER: &str = "   time  calls/s  errors/s  waiting  backing off  overdue      p50      p99  leases late";
 
 fn line(now: &Now) -> String {

@@ -52,7 +52,7 @@ impl Lanes {
         certain
     }
 
-    /// When somebody may be able to leave if nothing else happens (timers aside).
+    /// When somebody may be able to leave if nothing else happens.
     pub(super) fn next_wakeup(&self, supply: &Supply, now: Moment) -> Option<Moment> {
         let doors = self
             .active
@@ -63,7 +63,8 @@ impl Lanes {
             let bundle = self.bundles.get(door.ready.first()?.1 as usize)?;
             supply.blocked(&bundle.needs, *class, now).map_or(Some(now), |block| Some(block.until))
         };
-        doors.filter_map(until).filter(|until| *until < Moment::MAX).min()
+        let parked = self.parked.first().map(|(until, _)| *until);
+        doors.filter_map(until).filter(|until| *until < Moment::MAX).chain(parked).min()
     }
 
     /// Calls of a group that would go if there were room.

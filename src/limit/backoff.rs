@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::policy::Strategy;
+use super::policy::{Backoff, Strategy};
+use crate::api::Key;
 
 /// A small seeded generator (splitmix64): jitter needs no more, and the same seed replays the same run.
 #[derive(Clone, Debug)]
@@ -37,6 +38,15 @@ impl Strategy {
             }
             Self::Off | Self::Exponential { .. } | Self::FastSlow { .. } => delay,
         }
+    }
+}
+
+// === impl Backoff ===
+
+impl Backoff {
+    /// The delay after a key's `failures`-th failure, without jitter, and no longer than its kind of key may wait.
+    pub(super) fn delay_of(&self, key: &Key, failures: u32) -> Duration {
+        self.strategy.delay(failures).min(key.longest_delay())
     }
 }
 

@@ -159,7 +159,7 @@ impl Limiter {
             return refuse(if hurried { Reason::Deadline } else { reason }, earliest);
         }
         if hold_ends <= now {
-            let after_failure = now + backoff.strategy.delay(view.state.failures.saturating_add(1));
+            let after_failure = now + backoff.delay_of(key, view.state.failures.saturating_add(1));
             return refuse(Reason::Trial, after_failure.max(earliest));
         }
         let reason = if view.trial != 0 || held_before { Reason::Trial } else { reason };

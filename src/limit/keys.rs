@@ -1,7 +1,7 @@
 //! What is remembered of failing keys: readable, and settled for healthy keys, without the limiter's lock.
 //!
 //! Only failing keys are here, so that a healthy one costs one look-up and no memory (P4). All changes are made by the limiter's
-//! [`Table`](super::table::Table), under its lock; this half is shared with the request path and the status page.
+//! `table::Table`, under its lock; this half is shared with the request path and the status page.
 
 use std::{
     fmt,

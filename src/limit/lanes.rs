@@ -14,7 +14,7 @@ use super::{
     queue::{Bundle, Mode, Queue, QueueId},
     supply::Supply,
     verdict::Reason,
-    waiter::{By, List, State, Timer, Timers, Waiters},
+    waiter::{By, List, State, Waiters},
 };
 use crate::moment::Moment;
 
@@ -32,6 +32,8 @@ pub(super) struct Lanes {
     plain: HashMap<(usize, Mode), u32>,
     pub(super) queues: Slab<Queue>,
     by_id: HashMap<QueueId, u32>,
+    /// Bundles set aside until their own bucket has a token, by when that is.
+    pub(super) parked: BTreeSet<(Moment, u32)>,
     /// Turns given so far.
     pub(super) clock: u64,
     waiting: usize,
@@ -77,6 +79,7 @@ impl Lanes {
             plain: HashMap::new(),
             queues: Slab::new(),
             by_id: HashMap::new(),
+            parked: BTreeSet::new(),
             clock: 0,
             waiting: 0,
         }
@@ -85,6 +88,12 @@ impl Lanes {
     /// Calls in queues.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Whether no queue is left, and nothing that belongs to one.
+    pub(super) fn is_empty(&self) -> bool {
+        let bundles = self.bundles.iter().all(|(_, bundle)| bundle.queues.is_empty() && !bundle.needs.have_own());
+        bundles && self.queues.is_empty() && self.by_id.is_empty() && self.parked.is_empty()
     }
 
     pub(super) fn find(&self, id: &QueueId) -> Option<u32> {
@@ -143,14 +152,7 @@ impl Lanes {
     }
 
     /// Takes a waiter out of its queue. A queue that is empty is gone.
-    pub(super) fn part(
-        &mut self,
-        queue: u32,
-        index: u32,
-        waiters: &mut Waiters,
-        timers: &mut Timers,
-        supply: &mut Supply,
-    ) {
+    pub(super) fn part(&mut self, queue: u32, index: u32, waiters: &mut Waiters, supply: &mut Supply) {
         let Some(found) = self.queues.get_mut(queue as usize) else { return };
         found.list.remove(waiters, By::Queue, index);
         let (len, stamp, bundle) = (found.len, found.stamp, found.bundle);
@@ -160,19 +162,23 @@ impl Lanes {
             self.relist(bundle, |bundle| _ = bundle.queues.remove(&(stamp, queue)));
             let id = self.queues.remove(queue as usize).id;
             self.by_id.remove(&id);
-            self.close_bundle(bundle, timers, supply);
+            self.close_bundle(bundle, supply);
         }
     }
 
     /// The queue whose head may leave now, by all rules of order. Bundles that are stopped by something of their own are set aside.
-    pub(super) fn next(&mut self, supply: &Supply, timers: &mut Timers, now: Moment) -> Option<u32> {
+    pub(super) fn next(&mut self, supply: &Supply, now: Moment) -> Option<u32> {
         if self.waiting == 0 {
             return None;
+        }
+        // All of them before anyone's turn: who of them is first is not a matter of whose token came first.
+        while let Some(&(_, bundle)) = self.parked.first().filter(|(until, _)| *until <= now) {
+            self.unpark(bundle);
         }
         let mut order = [0, 1, 2];
         // A lower lane that has been passed often enough comes first; the longest passed before the other.
         order.sort_by_key(|lane| std::cmp::Reverse(if self.passed[*lane] >= PASSED { self.passed[*lane] } else { 0 }));
-        order.into_iter().find_map(|lane| self.candidate(lane, supply, timers, now)).map(|turn| turn.queue)
+        order.into_iter().find_map(|lane| self.candidate(lane, supply, now)).map(|turn| turn.queue)
     }
 
     /// Notes that a queue has its turn: it, its class and its lane are now last among their like. Call before its head parts.
@@ -195,9 +201,9 @@ impl Lanes {
     }
 
     /// A bundle's own bucket or slots may have become free: it is looked at again.
-    pub(super) fn unpark(&mut self, bundle: u32, timers: &mut Timers) {
+    pub(super) fn unpark(&mut self, bundle: u32) {
         if let Some(until) = self.bundles.get(bundle as usize).and_then(|bundle| bundle.parked) {
-            timers.cancel(until, Timer::Bundle(bundle));
+            self.parked.remove(&(until, bundle));
             self.relist(bundle, |bundle| bundle.parked = None);
         }
     }
@@ -225,7 +231,7 @@ impl Lanes {
     }
 
     /// The next turn of a lane, if anyone in it may leave.
-    fn candidate(&mut self, lane: usize, supply: &Supply, timers: &mut Timers, now: Moment) -> Option<Turn> {
+    fn candidate(&mut self, lane: usize, supply: &Supply, now: Moment) -> Option<Turn> {
         let mut best: Option<(u64, Turn)> = None;
         for &class in &self.active[lane] {
             let turns = &mut self.classes[class];
@@ -235,7 +241,7 @@ impl Lanes {
             let mut first: Option<(u64, u32)> = None;
             for door in &mut turns.doors {
                 let limit = first.map_or(u64::MAX, |(stamp, _)| stamp);
-                if let Some(found) = door.first(limit, class, &mut self.bundles, supply, timers, now) {
+                if let Some(found) = door.first(limit, class, &mut self.bundles, supply, &mut self.parked, now) {
                     first = Some(found);
                 }
             }
@@ -303,14 +309,14 @@ impl Lanes {
     }
 
     /// Drops a bundle without queues. The ones that need nothing of their own are few, and kept.
-    fn close_bundle(&mut self, bundle: u32, timers: &mut Timers, supply: &mut Supply) {
+    fn close_bundle(&mut self, bundle: u32, supply: &mut Supply) {
         let Some(found) = self.bundles.get(bundle as usize) else { return };
         if !found.queues.is_empty() || !found.needs.have_own() {
             return;
         }
         let found = self.bundles.remove(bundle as usize);
         if let Some(until) = found.parked {
-            timers.cancel(until, Timer::Bundle(bundle));
+            self.parked.remove(&(until, bundle));
         }
         supply.remove_user(&found.needs, found.class, bundle);
         self.by_needs.remove(&(found.class, found.mode, found.needs));
@@ -335,7 +341,7 @@ impl Door {
         class: usize,
         bundles: &mut Slab<Bundle>,
         supply: &Supply,
-        timers: &mut Timers,
+        parked: &mut BTreeSet<(Moment, u32)>,
         now: Moment,
     ) -> Option<(u64, u32)> {
         loop {
@@ -350,7 +356,9 @@ impl Door {
             }
             bundle.stopped = (now, block.reason);
             bundle.parked = Some(block.until);
-            timers.set(block.until, Timer::Bundle(index));
+            if block.until < Moment::MAX {
+                parked.insert((block.until, index));
+            }
             self.ready.remove(&(stamp, index));
         }
     }

@@ -18,7 +18,7 @@ use super::{
     supply::Supply,
     table::{KeyId, Table},
     verdict::{Reason, Refusal},
-    waiter::{State, Timers, Waiter, Waiters},
+    waiter::{Grant, Pass, State, Timer, Timers, Waiter, Waiters},
 };
 use crate::{api::Group, moment::Moment};
 
@@ -123,6 +123,13 @@ impl Limiter {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Whether nobody waits, nothing is in flight and no trial is out: nothing is owed to anyone.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        let nobody = self.waiters.len() == 0 && self.lines.is_empty() && self.timers.is_empty() && self.waiting == 0;
+        nobody && self.lanes.is_empty() && self.supply.gate_slots.used() == 0 && self.table.trials_out() == 0
     }
 
     /// Lets go whoever's turn has come and ends whoever's wait is over. Spurious calls do nothing.
@@ -277,7 +284,7 @@ impl Limiter {
         match std::mem::replace(&mut waiter.state, State::Unconnected) {
             State::Held => self.stop_waiting(index),
             State::Queued(queue) => {
-                self.lanes.part(queue, index, &mut self.waiters, &mut self.timers, &mut self.supply);
+                self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
                 self.stop_waiting(index);
             }
             State::Granted(grant) => {
@@ -293,7 +300,7 @@ impl Limiter {
     }
 
     /// Gives back what a granted call took that was not sent.
-    pub(super) fn undo(&mut self, index: u32, grant: &super::waiter::Grant) {
+    pub(super) fn undo(&mut self, index: u32, grant: &Grant) {
         let Some(needs) = &grant.needs else { return };
         let class = self.waiters.get(index).map(|waiter| waiter.call.class);
         self.supply.add_room(needs.group, 1);
@@ -302,7 +309,7 @@ impl Limiter {
     }
 
     /// What a call got at the key stage goes back: the trial, and a retry token reckoned on arrival.
-    pub(super) fn end_pass(&mut self, key: Option<KeyId>, pass: super::waiter::Pass) {
+    pub(super) fn end_pass(&mut self, key: Option<KeyId>, pass: Pass) {
         if let Some((bucket, number, _)) = pass.paid {
             self.supply.buckets.give_back(bucket, number, &mut self.freed);
         }
@@ -335,7 +342,7 @@ impl Limiter {
         line.remove(&mut self.waiters, index);
         if line.is_empty() {
             let timer = line.timer;
-            self.timers.cancel(timer, super::waiter::Timer::Key(key));
+            self.timers.cancel(timer, Timer::Key(key));
             self.lines.remove(&key);
         }
     }

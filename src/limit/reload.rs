@@ -13,7 +13,7 @@ use super::{
     queue::QueueId,
     supply::Supply,
     table::KeyId,
-    waiter::{Pass, State, Timer},
+    waiter::{Pass, State},
 };
 use crate::moment::Moment;
 
@@ -57,11 +57,6 @@ impl Limiter {
     fn rebuild_queues(&mut self, origins: &[Option<usize>]) {
         let now = self.now;
         let old = std::mem::replace(&mut self.lanes, Lanes::new(&self.policy));
-        for bundle in old.bundles.iter() {
-            if let (Ok(index), Some(until)) = (u32::try_from(bundle.0), bundle.1.parked) {
-                self.timers.cancel(until, Timer::Bundle(index));
-            }
-        }
         self.freed.clear();
         self.lanes.inherit(&old, origins);
         let mut queued = Vec::new();

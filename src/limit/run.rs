@@ -32,11 +32,11 @@ impl Limiter {
     pub(super) fn run(&mut self, now: Moment) {
         loop {
             while let Some(bundle) = self.freed.pop() {
-                self.lanes.unpark(bundle, &mut self.timers);
+                self.lanes.unpark(bundle);
             }
             if let Some(key) = self.stirred.pop() {
                 self.settle_line(key, now);
-            } else if let Some(queue) = self.lanes.next(&self.supply, &mut self.timers, now) {
+            } else if let Some(queue) = self.lanes.next(&self.supply, now) {
                 self.grant_head(queue, now);
             } else if let Some(timer) = self.timers.pop(now) {
                 self.fire(timer, now);
@@ -161,7 +161,7 @@ impl Limiter {
         let number = self.supply.take(&needs, class, at);
         let stopped = self.lanes.stopped(queue);
         self.lanes.had_turn(queue);
-        self.lanes.part(queue, index, &mut self.waiters, &mut self.timers, &mut self.supply);
+        self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
         self.stop_waiting(index);
         let left = self.table.failures();
         let retry_bucket = needs.charges.retry().map(|charge| charge.bucket);
@@ -178,7 +178,6 @@ impl Limiter {
 
     fn fire(&mut self, timer: Timer, now: Moment) {
         match timer {
-            Timer::Bundle(bundle) => self.lanes.unpark(bundle, &mut self.timers),
             Timer::Key(key) => {
                 if let Some(line) = self.lines.get_mut(&key) {
                     line.timer = Moment::MAX;

@@ -14,6 +14,8 @@ pub struct Snapshot {
     pub waiting_bytes: usize,
     /// Keys that fail.
     pub failing_keys: usize,
+    /// Of these, those whose trial is queued or upstream.
+    pub trials: usize,
     /// The gate's buckets: one, or the first few of many.
     pub buckets: Vec<BucketView>,
     /// The retry buckets.
@@ -97,6 +99,7 @@ impl Limiter {
             waiting: self.waiting,
             waiting_bytes: self.waiting_bytes,
             failing_keys: self.keys().len(),
+            trials: self.table.trials_out(),
             buckets: self.bucket_views(Owner::Gate, now),
             retry_buckets: self.bucket_views(Owner::Retries, now),
             slots: slot_view(&self.supply.gate_slots),

@@ -5,12 +5,13 @@
 use super::{
     limiter::Limiter,
     needs::BucketId,
+    permit::Ticket,
     policy::Lane,
     table::KeyId,
     verdict::Reason,
     waiter::{By, Call, Grant, List, Pass, State, Timer, Waiter, Waiters},
 };
-use crate::{limit::permit::Ticket, moment::Moment};
+use crate::moment::Moment;
 
 /// The waiting calls of one key.
 #[derive(Debug)]
@@ -96,7 +97,7 @@ impl Limiter {
                     if let Some(waiter) = self.waiters.get_mut(index) {
                         waiter.flow_name = name;
                     }
-                    self.lanes.part(queue, index, &mut self.waiters, &mut self.timers, &mut self.supply);
+                    self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
                 }
                 State::Granted(grant) => {
                     self.undo(index, &grant);
@@ -174,18 +175,16 @@ impl Limiter {
     pub(super) fn hold_is_over(&mut self, index: u32, now: Moment) {
         let Some(waiter) = self.waiters.get(index) else { return };
         let (call, paid) = (waiter.call, waiter.pass.paid);
-        let Some(view) = call.key.and_then(|key| self.keys().view(&key, now)) else {
+        let Some((key, view)) = call.key.and_then(|key| Some((key, self.keys().view(&key, now)?))) else {
             self.stirred.extend(call.key.as_ref().map(KeyId::from));
             return;
         };
         let token_at = paid.map_or(now, |(_, _, at): (BucketId, u64, Moment)| at);
         let earliest = view.state.ready_at.max(token_at);
-        let is_first = call
-            .key
-            .is_some_and(|key| self.lines.get(&KeyId::from(&key)).is_some_and(|line| line.held.first == Some(index)));
+        let is_first = self.lines.get(&KeyId::from(&key)).is_some_and(|line| line.held.first == Some(index));
         let (reason, retry_at) = if view.trial != 0 || !is_first {
             let failures = view.state.failures.saturating_add(1);
-            (Reason::Trial, (now + self.class(&call).backoff.strategy.delay(failures)).max(earliest))
+            (Reason::Trial, (now + self.class(&call).backoff.delay_of(&key, failures)).max(earliest))
         } else if token_at > view.state.ready_at {
             (Reason::RetryBucket, token_at)
         } else {

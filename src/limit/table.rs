@@ -31,6 +31,8 @@ pub(super) struct Table {
     failures: u64,
     /// Trials begun so far.
     trials: u64,
+    /// Trials that are out.
+    out: usize,
     dice: Dice,
 }
 
@@ -74,6 +76,7 @@ impl Table {
             max_keys: max_keys.max(1),
             failures: 0,
             trials: 0,
+            out: 0,
             dice: Dice::new(seed),
         }
     }
@@ -87,23 +90,30 @@ impl Table {
         self.failures
     }
 
+    /// Keys whose trial is out.
+    pub(super) fn trials_out(&self) -> usize {
+        self.out
+    }
+
     /// Marks a key's trial as out; 0 when the key does not fail.
     pub(super) fn begin_trial(&mut self, key: KeyId) -> u64 {
         let trial = self.trials + 1;
-        if self.keys.change(key.object, key.facet, |failing| failing.trial = trial).is_none() {
-            return 0;
-        }
+        let before = self.keys.change(key.object, key.facet, |failing| std::mem::replace(&mut failing.trial, trial));
+        let Some(before) = before else { return 0 };
+        debug_assert_eq!(before, 0, "one trial at a time");
+        self.out += usize::from(before == 0);
         self.trials = trial;
         trial
     }
 
     /// Frees a key's trial. Nothing happens when it is not that one (the key was forgotten meanwhile).
     pub(super) fn end_trial(&mut self, key: KeyId, trial: u64) {
-        self.keys.change(key.object, key.facet, |failing| {
-            if failing.trial == trial {
-                failing.trial = 0;
-            }
+        let ended = self.keys.change(key.object, key.facet, |failing| {
+            let ended = failing.trial == trial;
+            failing.trial = if ended { 0 } else { failing.trial };
+            ended
         });
+        self.out -= usize::from(ended == Some(true) && self.out > 0);
     }
 
     /// Whether this trial is still the key's.
@@ -136,7 +146,8 @@ impl Table {
         self.failures += 1;
         let known = known.filter(|(_, _, forget_at)| *forget_at > now).map(|(state, _, _)| state);
         let failures = known.map_or(0, |known| known.failures).saturating_add(1);
-        let delay = failure.backoff.strategy.rolled_delay(failures, &mut self.dice);
+        let rolled = failure.backoff.strategy.rolled_delay(failures, &mut self.dice);
+        let delay = rolled.min(failure.key.longest_delay());
         let earliest = known.map_or(Moment::ZERO, |known| known.ready_at);
         let ready_at = (now + delay).max(after).max(earliest);
         let state = KeyState { failures, last_status: failure.status, last_failure: now, ready_at };
@@ -153,6 +164,7 @@ impl Table {
         if let Some(failing) = self.keys.remove(key.object, key.facet) {
             self.by_ready.remove(&(failing.state.ready_at, key));
             self.by_forget.remove(&(failing.forget_at, key));
+            self.out -= usize::from(failing.trial != 0 && self.out > 0);
         }
     }
 

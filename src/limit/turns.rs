@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn turns_are_the_sum_over_queues() {
         let mut turns = Turns::default();
-        let mut lengths = vec![0_usize; 7];
+        let mut lengths = [0_usize; 7];
         let mut state = 1_u64;
         for _ in 0..5000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -129,11 +129,10 @@ pub(super) struct Waiters {
     generation: u32,
 }
 
-/// What happens at a moment of its own. In the order in which things of one moment happen: who can go, goes before anyone is refused.
+/// What happens at a moment of its own. In the order in which things of one moment happen: whom its key lets go, goes before anyone
+/// is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A bundle of queues has its own bucket's token.
-    Bundle(u32),
     /// A key's backoff is over and somebody waits for that.
     Key(KeyId),
     /// A wait ends.

@@ -24,7 +24,7 @@ pin_project! {
         /// The gate's own answer.
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's.
-        Upstream { #[pin] body: Streaming, held: Held },
+        Upstream { #[pin] body: Streaming, held: Held, ends_quietly: bool },
     }
 }
 
@@ -38,8 +38,10 @@ impl Body {
         Self::Own { body: Full::new(text.into()) }
     }
 
-    pub(crate) fn upstream(body: Streaming, slot: HeldSlot) -> Self {
-        Self::Upstream { body, held: (Some(slot), None) }
+    /// The upstream's body. One that `ends_quietly` when the upstream is lost is a watch: each of its events is framed, so that half an
+    /// event still shows, and client-go resumes after an end where a reset stream would have it list everything again.
+    pub(crate) fn upstream(body: Streaming, slot: HeldSlot, ends_quietly: bool) -> Self {
+        Self::Upstream { body, held: (Some(slot), None), ends_quietly }
     }
 
     /// Has the call count as in flight until this body has ended.
@@ -57,12 +59,15 @@ impl HttpBody for Body {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamingError>>> {
         match self.project() {
             BodyProjected::Own { body } => body.poll_frame(cx).map_err(|never| match never {}),
-            BodyProjected::Upstream { body, held } => {
+            BodyProjected::Upstream { body, held, ends_quietly } => {
                 let polled = body.poll_frame(cx);
                 if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
                     *held = (None, None); // hyper may keep an ended body until the connection's next request
                 }
-                polled
+                match polled {
+                    Poll::Ready(Some(Err(_))) if *ends_quietly => Poll::Ready(None),
+                    polled => polled,
+                }
             }
         }
     }

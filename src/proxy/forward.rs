@@ -15,7 +15,7 @@ use super::{
     observe::Account,
 };
 use crate::{
-    api::{Answer, Failures, Key, Outcome, Throttling, outcome},
+    api::{Answer, Failures, Key, Outcome, Throttling, Verb, outcome},
     classify::Classified,
     limit::{Admitted, ClassId},
     moment::Moment,
@@ -93,7 +93,8 @@ impl Departure {
             Ok(response) => {
                 account.answered(sent.door.driver.clock().now());
                 sent.answered(response.status(), response.headers());
-                return Ok((response.map(|body: Streaming| Body::upstream(body, slot)), account));
+                let watch = verb == Verb::Watch && response.status() == StatusCode::OK;
+                return Ok((response.map(|body: Streaming| Body::upstream(body, slot, watch)), account));
             }
             Err(error) => sent.failed(&error, &account),
         };

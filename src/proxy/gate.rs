@@ -73,7 +73,7 @@ pub enum Listen {
 
 /// A gate that could not start.
 #[derive(Debug, thiserror::Error)]
-#[error("gate {gate:?} cannot listen on {listen:?}; is another process there?")]
+#[error("gate {gate:?} cannot listen on {listen}; is another process there?")]
 pub struct GateError {
     gate: Arc<str>,
     listen: Listen,
@@ -89,6 +89,17 @@ pub struct Gate {
     tasks: TaskTracker,
     /// Keeps the gauges' sampler alive.
     _sampler: Arc<Sampler>,
+}
+
+// === impl Listen ===
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 // === impl Gate ===

@@ -7,6 +7,7 @@ mod state;
 
 use std::{
     hash::{BuildHasher, RandomState},
+    pin::pin,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
@@ -74,7 +75,7 @@ impl Pool {
 
     /// The first stream to come: a free one, one of our own dial, or one of anybody else's.
     pub(super) async fn take_exempt(self: &Arc<Self>) -> Result<Lease, Arc<DialError>> {
-        let (waiter, mut coming) = oneshot::channel();
+        let (waiter, coming) = oneshot::channel();
         let (open, dialling) = self.with(|state, after| {
             let open = state.open(self, false, after);
             if open.is_none() {
@@ -86,17 +87,23 @@ impl Pool {
         if let Some(lease) = open {
             return Ok(lease);
         }
+        let mut coming = pin!(async {
+            match coming.await {
+                Ok(lease) => lease,
+                Err(_gone) => std::future::pending().await, // our own dial decides then
+            }
+        });
         if dialling {
             // a dial that began earlier is likely to be done earlier; one that hangs must not hold us up
             tokio::select! {
                 biased;
-                Ok(lease) = &mut coming => return Ok(lease),
+                lease = &mut coming => return Ok(lease),
                 () = self.clock.sleep(HEAD_START) => {}
             }
         }
         tokio::select! {
             biased;
-            Ok(lease) = &mut coming => Ok(lease),
+            lease = &mut coming => Ok(lease),
             own = self.dial_for_itself() => own,
         }
     }
@@ -311,4 +318,4 @@ const MAX_IDLE: Duration = Duration::from_secs(75);
 /// Then names are resolved anew and load spreads over servers that have come since.
 const MAX_AGE: Duration = Duration::from_secs(600);
 /// What an exempt call grants a dial that began before its own.
-const HEAD_START: Duration = Duration::from_millis(100);
+const HEAD_START: Duration = Duration::from_millis(250);

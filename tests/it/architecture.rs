@@ -139,8 +139,7 @@ fn sources() -> Vec<(PathBuf, String, String)> {
 fn crate_paths(text: &str) -> BTreeSet<String> {
     let code = code(text);
     let mut found = BTreeSet::new();
-    for (at, _) in code.match_indices("crate::") {
-        let rest = &code[at + "crate::".len()..];
+    for rest in code.split("crate::").skip(1) {
         match rest.strip_prefix('{') {
             Some(group) => found.extend(group_heads(group)),
             None => found.extend(rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned)),
@@ -169,11 +168,11 @@ fn group_heads(group: &str) -> Vec<String> {
 /// Whether the code of a text names a library's path.
 fn names(text: &str, library: &str) -> bool {
     let code = code(text);
-    code.match_indices(library).any(|(at, _)| {
-        let before = code[..at].chars().next_back().unwrap_or(' ');
-        let after = &code[at + library.len()..];
-        let starts = !before.is_alphanumeric() && before != '_' && before != ':';
-        starts && after.starts_with("::") && !code[..at].ends_with("crate::")
+    let path = format!("{library}::");
+    // A segment of a longer path (`crate::config::`, `my_config::`) is not the library.
+    code.match_indices(&path).any(|(at, _)| {
+        let before = code.get(..at).and_then(|before| before.chars().next_back());
+        !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':')
     })
 }
 

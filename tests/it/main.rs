@@ -4,6 +4,7 @@ mod architecture;
 mod classify;
 mod cli;
 mod cli_input;
+mod cli_run;
 mod cli_usage;
 mod config;
 mod credentials;

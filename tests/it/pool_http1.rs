@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tidegate::{
     api::Group,
-    upstream::{Outgoing, SendError},
+    upstream::{Occupancy, Outgoing, SendError},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -326,8 +326,8 @@ async fn the_kind_of_framing_stays_the_clients() {
     assert_eq!(asked, expected);
 }
 
-/// A front that hands requests on as the proxy will: what the client sends is the body.
-async fn front(caller: Caller) -> (SocketAddr, JoinSet<()>) {
+/// A front that hands requests on as the proxy does: what the client sends is the body.
+pub(crate) async fn front(caller: Caller) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let mut tasks = JoinSet::new();
@@ -375,6 +375,76 @@ async fn what_the_client_sends_arrives_as_it_was_sent() {
         }
         assert_eq!(got, sent);
     }
+}
+
+#[tokio::test]
+async fn an_answer_to_an_unfinished_body_comes_back() {
+    let server = Server::plain(|mut socket| async move {
+        let mut head = Vec::new();
+        while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+            socket.read_buf(&mut head).await.expect("a head");
+        }
+        reply(&mut socket, "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 4\r\n\r\nlong").await;
+        // reads no more, as a server that has had enough; it closes when the client has
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let caller = Caller::to(&server);
+    let body = Outgoing::new(vec![Bytes::from(vec![0_u8; 1 << 20]); 16], None, None);
+    let request = Request::put("/").header("content-length", 16 << 20).body(body).expect("valid");
+    let response = caller.send(Group::Short, request).await.expect("an answer");
+    assert_eq!(response.status(), 413);
+    assert_eq!(text(response).await, "long");
+}
+
+#[tokio::test]
+async fn what_is_kept_of_a_body_is_its_beginning() {
+    let (server, _) = recording().await;
+    let caller = Caller::to(&server);
+    for (size, whole) in [(10_usize, true), (64 << 10, true), ((64 << 10) + 1, false)] {
+        let body = Outgoing::new(vec![Bytes::from(vec![b'x'; size])], None, None);
+        let kept = body.kept();
+        let request = Request::put("/").header("content-length", size).body(body).expect("valid");
+        assert_eq!(text(caller.send(Group::Short, request).await.expect("an answer")).await, "ok");
+        let bytes: usize = kept.bytes().iter().map(Bytes::len).sum();
+        assert_eq!((bytes, kept.is_whole()), (size.min(64 << 10), whole));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_off_is_told_from_an_upstream_that_does() {
+    let server = Server::plain(|mut socket| async move {
+        request(&mut socket).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let caller = Caller::to(&server);
+    let outcome: Arc<Mutex<Option<SendError>>> = Arc::default();
+    let (told, sender) = (Arc::clone(&outcome), caller.clone());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let _front = JoinSet::from_iter([async move {
+        let (socket, _) = listener.accept().await.expect("a client");
+        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+            let (told, caller) = (Arc::clone(&told), sender.clone());
+            async move {
+                let request = request.map(|body| Outgoing::new(vec![], Some(body), None));
+                // as it is when the call outlives its client for a moment
+                let call = tokio::spawn(async move { caller.send(Group::Short, request).await.map(drop) });
+                *told.lock().expect("not poisoned") = call.await.expect("no panic").err();
+                Ok::<_, Infallible>(http::Response::new(String::new()))
+            }
+        });
+        drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service).await);
+    }]);
+    let mut client = TcpStream::connect(address).await.expect("the front listens");
+    client.write_all(b"PUT / HTTP/1.1\r\nHost: gate\r\nContent-Length: 10\r\n\r\nhalf").await.expect("the front reads");
+    until(|| caller.upstream.occupancy(Group::Short).used == 1).await;
+    client.shutdown().await.expect("open");
+    until(|| outcome.lock().expect("not poisoned").is_some()).await;
+    let error = outcome.lock().expect("not poisoned").take().expect("an error");
+    assert!(matches!(error, SendError::Client { .. }), "{error:?}");
+    until(|| caller.upstream.occupancy(Group::Short) == Occupancy::default()).await;
 }
 
 #[tokio::test]

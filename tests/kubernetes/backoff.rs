@@ -33,7 +33,7 @@ fn one_object_that_always_fails_backs_off_and_does_not_slow_two_hundred_others()
     let gate = Gate::start(
         plane,
         "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 20.0\nburst = 30\n\
-         [gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"200ms\"\nmax = \"3200ms\"",
+         [gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"200ms\"\nmax = \"3200ms\"\nforget_after = \"1m\"",
     );
     let healthy = widgets::names("healthy", 200);
     let (alone, _, _) = converge(plane, &gate, "control", &healthy);
@@ -108,10 +108,12 @@ fn a_thousand_objects_failing_together_do_not_pin_the_worker() {
     let webhook = Webhook::start(plane, "thousand");
     let broken = widgets::names("broken", 1_000);
     webhook.fail(broken.iter().cloned());
+    // With ten retry tokens a second and the default hold of 100 ms every retry of a single worker would be held until its
+    // token comes, one after the other, and the worker with it.
     let gate = Gate::start(
         plane,
         "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 1000.0\nburst = 1000\n\
-         [gates.kubernetes.retry_bucket]\nrate = 10.0\nburst = 10\n[gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"1s\"\nmax = \"60s\"",
+         [gates.kubernetes.retry_bucket]\nrate = 10.0\nburst = 10\n[gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"1s\"\nmax = \"60s\"\nhold = \"0s\"",
     );
     let healthy = widgets::names("healthy", 40);
     let user = plane.master();

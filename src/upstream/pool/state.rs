@@ -97,22 +97,25 @@ impl State {
 
     /// Gives free streams to those who wait for one here.
     pub(super) fn serve(&mut self, pool: &Arc<Pool>, after: &mut After) {
-        while self.books.free() > 0 {
-            if let Some(waiter) = self.exempt.pop_front() {
-                if !waiter.is_closed()
-                    && let Some(lease) = self.open(pool, false, after)
-                {
-                    after.leases.extend(waiter.send(lease).err());
-                }
-            } else if let Some(waiter) = self.replays.pop_front() {
-                if !waiter.is_closed()
-                    && let Some(lease) = self.open(pool, false, after)
-                {
-                    after.leases.extend(waiter.send(Ok(lease)).err().and_then(Result::ok));
-                }
-            } else {
+        loop {
+            while self.exempt.front().is_some_and(oneshot::Sender::is_closed) {
+                self.exempt.pop_front();
+            }
+            while self.replays.front().is_some_and(oneshot::Sender::is_closed) {
+                self.replays.pop_front();
+            }
+            if (self.exempt.is_empty() && self.replays.is_empty()) || self.books.free() == 0 {
                 return;
             }
+            let Some(lease) = self.open(pool, false, after) else { return };
+            let unsent = match (self.exempt.pop_front(), &mut self.replays) {
+                (Some(waiter), _) => waiter.send(lease).err(),
+                (None, replays) => match replays.pop_front() {
+                    Some(waiter) => waiter.send(Ok(lease)).err().and_then(Result::ok),
+                    None => Some(lease),
+                },
+            };
+            after.leases.extend(unsent);
         }
     }
 

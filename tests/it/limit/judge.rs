@@ -1,6 +1,6 @@
 //! Judges of a life: they look at the list of what happened, and count in the plainest way there is.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use tidegate::{
     api::Outcome,
@@ -190,7 +190,9 @@ fn answered(
     let Strategy::Exponential { base, max, .. } = backoff.strategy else {
         unreachable!("judged with a doubling backoff")
     };
-    let delay = base.saturating_mul(2_u32.saturating_pow(known.failures - 1)).min(max);
+    // Key 0 is a collection's own: informers back off by themselves.
+    let longest = if key == 0 { Duration::from_secs(5) } else { Duration::MAX };
+    let delay = base.saturating_mul(2_u32.saturating_pow(known.failures - 1)).min(max).min(longest);
     known.ready_at = known.ready_at.max(at + delay).max(after);
     known.forget_at = (at + backoff.forget_after).max(known.ready_at);
 }

@@ -7,7 +7,7 @@ use tidegate::{
     api::{Group, Outcome},
     limit::{
         ClassId, Policy,
-        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, Lane, Per, Strategy as Delays},
+        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy as Delays},
     },
 };
 
@@ -94,20 +94,20 @@ impl Cast {
 /// Policies of every shape: five classes, of which the last is exempt.
 pub(super) fn policies() -> impl Strategy<Value = Limits> {
     let buckets = || prop_oneof![1 => Just(None), 4 => buckets().prop_map(Some)];
-    let gate = (buckets(), buckets(), proptest::option::of(1_u32..6), 1_usize..8);
+    let gate = (buckets(), buckets(), proptest::option::of(in_flight(1..6)), 1_usize..8);
     let waiting = (select(vec![0, 50, 400, 3000, 60_000]), select(vec![2, 10, 1000]), any::<bool>());
     let classes =
-        (vec((buckets(), proptest::option::of(1_u32..4), any::<bool>(), any::<bool>()), 4), 0_u16..3, holds());
+        (vec((buckets(), proptest::option::of(in_flight(1..4)), any::<bool>(), any::<bool>()), 4), 0_u16..3, holds());
     (gate, waiting, classes).prop_map(|((gate, retries, in_flight, max_keys), waiting, (classes, within, hold))| {
         let mut policy = Policy { bucket: gate, retry_bucket: retries, max_keys, ..open() };
-        policy.in_flight = in_flight.map(slots);
+        policy.in_flight = in_flight;
         (policy.queue.max_wait, policy.queue.max_waiting) = (ms(waiting.0), waiting.1);
         policy.queue.combine = if waiting.2 { Combine::MaxOf } else { Combine::Sequential };
         let lanes = [("default", Lane::Normal), ("beside", Lane::Normal), ("high", Lane::High), ("low", Lane::Low)];
         let all = lanes.iter().zip(classes).enumerate().map(|(n, ((name, lane), (bucket, slot, own, metered)))| {
             let backoff = Backoff { hold, ..class(name).backoff };
             let outer = (n == 3).then_some(ClassId(within));
-            let (own_bucket_only, in_flight) = (own && bucket.is_some(), slot.map(slots));
+            let (own_bucket_only, in_flight) = (own && bucket.is_some(), slot);
             ClassPolicy {
                 lane: *lane,
                 bucket,
@@ -129,6 +129,11 @@ fn buckets() -> impl Strategy<Value = BucketPolicy> {
     let per = prop_oneof![6 => Just(Per::Gate), 1 => Just(Per::Flow), 1 => Just(Per::Credential)];
     (select(vec![0.3, 1.0, 7.0, 50.0, 1234.5]), 1_u32..6, per, prop::bool::weighted(0.1))
         .prop_map(|(rate, burst, per, starts_empty)| BucketPolicy { per, starts_empty, ..bucket(rate, burst) })
+}
+
+fn in_flight(max: Range<u32>) -> impl Strategy<Value = InFlight> {
+    let per = prop_oneof![6 => Just(Per::Gate), 1 => Just(Per::Flow), 1 => Just(Per::Credential)];
+    (max, per).prop_map(|(max, per)| InFlight { per, ..slots(max) })
 }
 
 fn holds() -> impl Strategy<Value = Duration> {

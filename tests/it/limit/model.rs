@@ -9,7 +9,7 @@ use tidegate::{
     api::Group,
     limit::{
         ClassId, Policy,
-        policy::{BucketPolicy, ClassPolicy, Lane, Per, QueuePolicy},
+        policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, QueuePolicy},
     },
     moment::Moment,
 };
@@ -34,17 +34,19 @@ struct Waiting {
     caller: Caller,
 }
 
-/// A queue's identity: class, flow, and whether it is of long-running calls.
-type Queue = (u16, u64, bool);
+/// A queue's identity: class, flow, whether it is of long-running calls, and the credential where anything is split by it.
+type Queue = (u16, u64, bool, u64);
 
 #[derive(Debug)]
 struct Model {
     policy: Policy,
     /// The gate's, then the classes'.
-    buckets: Vec<Option<Tokens>>,
+    buckets: Vec<Option<BucketPolicy>>,
+    /// By bucket and flow or credential; made when first asked for, full.
+    tokens: HashMap<(usize, u64), Tokens>,
     rooms: HashMap<bool, i64>,
-    gate_slots: u32,
-    class_slots: Vec<u32>,
+    /// Calls in flight that hold a slot.
+    flying: Vec<Caller>,
     waiting: Vec<Waiting>,
     /// Turns: of queues, of classes, and how often a lane was passed.
     queue_turns: HashMap<Queue, u64>,
@@ -55,10 +57,23 @@ struct Model {
     left: Vec<(usize, Moment)>,
 }
 
+fn who(per: Per, caller: &Caller) -> u64 {
+    match per {
+        Per::Gate => 0,
+        Per::Flow => caller.flow,
+        Per::Credential => caller.credential,
+    }
+}
+
 // === impl Tokens ===
 
 impl Tokens {
     fn new(policy: &BucketPolicy) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "`as` saturates, which is what is wanted"
+        )]
         let period = (1e9 / policy.rate).ceil() as u128;
         let most = period * u128::from(policy.burst.get());
         Self { period, most, held: if policy.starts_empty { 0 } else { most }, seen: Moment::ZERO }
@@ -83,14 +98,13 @@ impl Tokens {
 
 impl Model {
     fn new(policy: &Policy) -> Self {
-        let tokens = |bucket: &Option<BucketPolicy>| bucket.as_ref().map(Tokens::new);
-        let mut buckets = vec![tokens(&policy.bucket)];
-        buckets.extend(policy.classes.iter().map(|class| tokens(&class.bucket)));
+        let mut buckets = vec![policy.bucket];
+        buckets.extend(policy.classes.iter().map(|class| class.bucket));
         Self {
             buckets,
+            tokens: HashMap::new(),
             rooms: HashMap::from([(false, 1 << 40), (true, 1 << 40)]),
-            gate_slots: 0,
-            class_slots: vec![0; policy.classes.len()],
+            flying: Vec::new(),
             waiting: Vec::new(),
             queue_turns: HashMap::new(),
             class_turns: vec![0; policy.classes.len()],
@@ -133,32 +147,53 @@ impl Model {
         charged
     }
 
-    fn can_leave(&self, caller: &Caller) -> bool {
-        let class = self.class(caller);
-        let slots = caller.long_running
-            || class.in_flight.is_none_or(|slots| self.class_slots[usize::from(caller.class)] < slots.max.get())
-                && self.policy.in_flight.is_none_or(|slots| self.gate_slots < slots.max.get());
-        let tokens = |bucket: &usize| {
-            self.buckets[*bucket].as_ref().is_none_or(|tokens| tokens.next_token(self.now) <= self.now)
+    fn tokens(&self, bucket: usize, caller: &Caller) -> (usize, u64) {
+        (bucket, who(self.buckets[bucket].expect("it is charged").per, caller))
+    }
+
+    fn has_slot(&self, caller: &Caller) -> bool {
+        let free = |limit: Option<InFlight>, same_class: bool| {
+            limit.is_none_or(|limit| {
+                let like = |other: &&Caller| {
+                    who(limit.per, other) == who(limit.per, caller) && (!same_class || other.class == caller.class)
+                };
+                self.flying.iter().filter(like).count() < limit.max.get() as usize
+            })
         };
-        slots && self.rooms[&caller.long_running] > 0 && self.charged(caller).iter().all(tokens)
+        caller.long_running || free(self.policy.in_flight, false) && free(self.class(caller).in_flight, true)
+    }
+
+    fn can_leave(&self, caller: &Caller) -> bool {
+        let token = |bucket: &usize| {
+            self.tokens.get(&self.tokens(*bucket, caller)).is_none_or(|tokens| tokens.next_token(self.now) <= self.now)
+        };
+        self.has_slot(caller) && self.rooms[&caller.long_running] > 0 && self.charged(caller).iter().all(token)
     }
 
     fn leave(&mut self, call: usize, caller: &Caller) {
         let now = self.now;
         for bucket in self.charged(caller) {
-            self.buckets[bucket].iter_mut().for_each(|tokens| tokens.take(now));
+            let tokens = self.tokens(bucket, caller);
+            self.tokens.get_mut(&tokens).expect("made on arrival").take(now);
         }
         *self.rooms.get_mut(&caller.long_running).expect("both are there") -= 1;
         if !caller.long_running {
-            self.gate_slots += 1;
-            self.class_slots[usize::from(caller.class)] += 1;
+            self.flying.push(*caller);
         }
         self.left.push((call, now));
     }
 
-    fn queue(caller: &Caller) -> Queue {
-        (caller.class, caller.flow, caller.long_running)
+    fn queue(&self, caller: &Caller) -> Queue {
+        let slots = |slots: Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
+        let bucket = |bucket: Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
+        let mut split = bucket(self.policy.bucket) || bucket(self.policy.retry_bucket) || slots(self.policy.in_flight);
+        split |= slots(self.class(caller).in_flight);
+        let mut next = Some(ClassId(caller.class));
+        while let Some(ClassId(class)) = next {
+            split |= bucket(self.policy.classes[usize::from(class)].bucket);
+            next = self.policy.classes[usize::from(class)].within;
+        }
+        (caller.class, caller.flow, caller.long_running, if split { caller.credential } else { 0 })
     }
 
     fn arrive(&mut self, call: usize, caller: Caller) {
@@ -166,8 +201,12 @@ impl Model {
             self.left.push((call, self.now));
             return;
         }
-        let queue = Self::queue(&caller);
-        let joins = self.waiting.iter().any(|other| Self::queue(&other.caller) == queue);
+        for bucket in self.charged(&caller) {
+            let policy = self.buckets[bucket].expect("it is charged");
+            self.tokens.entry(self.tokens(bucket, &caller)).or_insert_with(|| Tokens::new(&policy));
+        }
+        let queue = self.queue(&caller);
+        let joins = self.waiting.iter().any(|other| self.queue(&other.caller) == queue);
         if !joins && self.can_leave(&caller) {
             return self.leave(call, &caller);
         }
@@ -182,14 +221,14 @@ impl Model {
     fn settle(&mut self) {
         loop {
             let heads = self.waiting.iter().enumerate().filter(|(at, waiting)| {
-                let queue = Self::queue(&waiting.caller);
-                !self.waiting[..*at].iter().any(|other| Self::queue(&other.caller) == queue)
+                let queue = self.queue(&waiting.caller);
+                !self.waiting[..*at].iter().any(|other| self.queue(&other.caller) == queue)
             });
             let able = heads.filter(|(_, waiting)| self.can_leave(&waiting.caller));
             let next = able.min_by_key(|(_, waiting)| {
                 let (class, lane) = (waiting.caller.class, self.lane(waiting.caller.class));
                 let overdue = if self.passed[lane] >= 9 { self.passed[lane] } else { 0 };
-                let queue = self.queue_turns[&Self::queue(&waiting.caller)];
+                let queue = self.queue_turns[&self.queue(&waiting.caller)];
                 (std::cmp::Reverse(overdue), lane, self.class_turns[usize::from(class)], class, queue)
             });
             let Some((at, _)) = next else { return };
@@ -202,7 +241,8 @@ impl Model {
             }
             let Waiting { call, caller } = self.waiting.remove(at);
             self.turns += 1;
-            self.queue_turns.insert(Self::queue(&caller), self.turns);
+            let queue = self.queue(&caller);
+            self.queue_turns.insert(queue, self.turns);
             self.class_turns[usize::from(caller.class)] = self.turns;
             self.leave(call, &caller);
         }
@@ -211,13 +251,7 @@ impl Model {
     fn pass_to(&mut self, to: Moment) {
         loop {
             self.settle();
-            let next = self
-                .buckets
-                .iter()
-                .flatten()
-                .map(|tokens| tokens.next_token(self.now))
-                .filter(|at| *at > self.now)
-                .min();
+            let next = self.tokens.values().map(|tokens| tokens.next_token(self.now)).filter(|at| *at > self.now).min();
             match next.filter(|next| *next <= to) {
                 Some(next) => self.now = next,
                 None => break,
@@ -229,8 +263,8 @@ impl Model {
 
     fn end(&mut self, caller: &Caller) {
         if self.class(caller).lane != Lane::Exempt && !caller.long_running {
-            self.gate_slots -= 1;
-            self.class_slots[usize::from(caller.class)] -= 1;
+            let at = self.flying.iter().position(|other| other == caller).expect("it flies");
+            self.flying.remove(at);
         }
         self.settle();
         *self.rooms.get_mut(&caller.long_running).expect("both are there") += 1;
@@ -239,19 +273,18 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 250, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(super::promises::config(250))]
 
     #[test]
     fn who_leaves_when_is_what_a_slow_and_obvious_limiter_says(
         limits in lives::policies(),
         story in stories(
-            Cast { keys: 0, credentials: 1, timeouts: false, late: false, prompt: true, weights: [2, 8, 0, 1, 0], ..Cast::ALL },
+            Cast { keys: 0, timeouts: false, late: false, prompt: true, weights: [2, 8, 0, 1, 0], ..Cast::ALL },
             1..120,
         ),
     ) {
         let mut policy = limits.0;
         policy.queue = QueuePolicy { max_wait: secs(100_000), ..open().queue };
-        policy.bucket.iter_mut().chain(policy.classes.iter_mut().filter_map(|class| class.bucket.as_mut())).for_each(|bucket| bucket.per = Per::Gate);
         let (mut world, mut model) = (World::new(policy.clone()), Model::new(&policy));
         let mut ended = Vec::new();
         for (gap, op) in &story.steps {

@@ -22,7 +22,7 @@ fn unwrap(limits: &[Limits]) -> Vec<Policy> {
 }
 
 /// As many lives as a test of a second or two has time for.
-fn config(cases: u32) -> ProptestConfig {
+pub(super) fn config(cases: u32) -> ProptestConfig {
     let chosen = ProptestConfig::default();
     // `PROPTEST_CASES=10000 cargo test` for the long run.
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { chosen.cases } else { cases };

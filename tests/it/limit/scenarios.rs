@@ -13,6 +13,9 @@ use tidegate::{
 
 use super::world::{Caller, Life, World, at, bucket, class, ms, open, secs, slots};
 
+/// The one key of `World` whose object is its own collection.
+const COLLECTION: u64 = 0;
+
 fn metered(rate: f64, burst: u32) -> Policy {
     Policy { bucket: Some(bucket(rate, burst)), ..open() }
 }
@@ -231,6 +234,21 @@ fn a_key_waits_twice_as_long_after_each_failure_and_a_success_forgets_it() {
     assert!(world.limiter.keys().is_empty());
     let call = world.arrive(Caller::new().of_key(1));
     assert_eq!(world.left_at(call), Some(world.now));
+}
+
+#[test]
+fn a_collection_read_backs_off_five_seconds_at_most() {
+    let mut world = World::new(open());
+    let mut delays = Vec::new();
+    for _ in 0..6 {
+        let call = world.arrive(Caller::new().of_key(COLLECTION));
+        world.answer(call, Outcome::Failure);
+        let refused = world.arrive(Caller::new().of_key(COLLECTION));
+        let refusal = world.refusal(refused).expect("a second is more than hold");
+        delays.push((refusal.retry_at - world.now).as_secs());
+        world.pass_to(refusal.retry_at, &mut || Duration::ZERO);
+    }
+    assert_eq!(delays, [1, 2, 4, 5, 5, 5], "informers back off by themselves");
 }
 
 #[test]

@@ -393,6 +393,8 @@ impl World {
         assert!(snapshot.classes.iter().all(|class| class.slots.used == 0 && class.waiting == 0), "{snapshot:?}");
         assert!(snapshot.queues.is_empty(), "{:?}", snapshot.queues);
         assert!(self.limiter.next_event().is_none());
+        assert_eq!(snapshot.trials, 0, "a trial is still out");
+        assert!(self.limiter.is_at_rest(), "{:?}", self.limiter);
         for record in &self.calls {
             assert!(
                 !matches!(record.life, Life::Waiting(_) | Life::Granted(_) | Life::Moving),

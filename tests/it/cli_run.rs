@@ -1,0 +1,165 @@
+//! What `run` says when it starts and how it ends, and the kubeconfig that points at it.
+
+use std::path::Path;
+
+use super::{
+    cli::{config, end, start, with_config},
+    cli_input::get,
+    cli_usage::free_port,
+};
+
+fn plain(port: u16, more: &str) -> String {
+    format!(
+        "[admin]\nlisten = \"off\"\n{more}[gates.kubernetes]\nupstream = \"http://127.0.0.1:9\"\nlisten = \"127.0.0.1:{port}\"\n"
+    )
+}
+
+#[test]
+fn a_plain_gate_says_once_what_becomes_of_credentials() {
+    let (_folder, path) = config(&plain(free_port(), ""));
+    let mut gate = start(with_config("run", &path));
+    gate.line("ready");
+    let said = gate.end();
+    let about: Vec<_> = said.iter().filter(|line| line.contains("Go clients")).collect();
+    assert_eq!(about.len(), 1, "{said:#?}");
+    assert!(about[0].contains("gates.kubernetes.credentials"), "what to do: {}", about[0]);
+    let open = said.iter().find(|line| line.contains("gate open")).expect("it says that it is open");
+    assert!(open.contains("pass_through") && open.contains("http://127.0.0.1:9"), "{open}");
+}
+
+#[test]
+fn a_kubeconfig_s_identity_is_injected_on_loopback_and_said_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, KUBECONFIG).expect("it can be written");
+    let path = folder.path().join("tidegate.toml");
+    let text = format!(
+        "[admin]\nlisten = \"off\"\n[gates.k]\nupstream = \"kubeconfig\"\nlisten = \"127.0.0.1:{}\"\n",
+        free_port()
+    );
+    std::fs::write(&path, text).expect("it can be written");
+    let mut command = with_config("run", &path);
+    command.env("KUBECONFIG", &kubeconfig);
+    let mut gate = start(command);
+    gate.line("ready");
+    let said = gate.end().join("\n");
+    assert!(said.contains("credentials=\"inject\""), "{said}");
+    assert!(
+        said.contains("\\\"auto\\\" became \\\"inject\\\"") || said.contains("\"auto\" became \"inject\""),
+        "{said}"
+    );
+    assert!(!said.contains("hunter2"), "no secret in the log\n{said}");
+}
+
+const KUBECONFIG: &str = "\
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{ name: c, context: { cluster: c, user: u } }]
+clusters: [{ name: c, cluster: { server: 'http://127.0.0.1:9' } }]
+users: [{ name: u, user: { token: hunter2 } }]
+";
+
+#[test]
+fn a_config_for_a_pod_can_be_checked_outside_of_it() {
+    let (_folder, path) = config("[gates.kubernetes]\nupstream = \"in_cluster\"\n");
+    let environment = |what| {
+        let mut command = with_config(what, &path);
+        command.env_remove("KUBERNETES_SERVICE_HOST");
+        end(command)
+    };
+    let check = environment("check");
+    assert_eq!(check.code, Some(0), "{}", check.err);
+    assert!(check.err.contains("warning") && check.err.contains("KUBERNETES_SERVICE_HOST"), "{}", check.err);
+    let run = environment("run");
+    assert_eq!(run.code, Some(1), "{}", run.err);
+    assert!(run.err.contains("KUBERNETES_SERVICE_HOST"), "{}", run.err);
+}
+
+#[test]
+fn an_upstream_name_that_nobody_knows_is_said_at_the_start() {
+    let (_folder, path) =
+        config("[admin]\nlisten = \"off\"\n[gates.api]\nkind = \"http\"\nupstream = \"http://api.invalid:1\"\n");
+    let ended = end(with_config("run", &path));
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("api.invalid"), "{}", ended.err);
+}
+
+#[test]
+fn calls_are_logged_where_the_configuration_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (calls, port) = (folder.path().join("calls.jsonl"), free_port());
+    let path = folder.path().join("tidegate.toml");
+    let log = format!("[log]\ncalls = {:?}\n", calls.display().to_string());
+    std::fs::write(&path, plain(port, &log)).expect("it can be written");
+    let mut gate = start(with_config("run", &path));
+    gate.line("ready");
+    get(port, "/api/v1/namespaces/default/pods/web");
+    assert_eq!(gate.terminate(), Some(0));
+    let lines = std::fs::read_to_string(&calls).expect("it is there");
+    assert!(lines.contains("\"pods\""), "{lines}");
+}
+
+#[test]
+fn a_kubeconfig_points_at_a_plain_gate() {
+    let (folder, path) = config(&plain(18473, ""));
+    let printed = end(with_config("kubeconfig", &path));
+    assert_eq!(printed.code, Some(0), "{}", printed.err);
+    assert!(printed.out.contains("server: \"http://127.0.0.1:18473\""), "{}", printed.out);
+    let file = folder.path().join("gate.yaml");
+    let mut command = with_config("kubeconfig", &path);
+    command.arg("--output").arg(&file);
+    let written = end(command);
+    assert_eq!((written.code, written.out.as_str()), (Some(0), ""), "{}", written.err);
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), printed.out);
+}
+
+#[test]
+fn a_kubeconfig_that_cannot_work_says_what_to_set() {
+    let tls = |write_to: &str| {
+        config(&format!(
+            "[gates.kubernetes]\nupstream = \"http://127.0.0.1:9\"\n[gates.kubernetes.tls]\nwrite_to = {write_to:?}\n"
+        ))
+    };
+    let refused = |path: &Path, more: &[&str]| {
+        let mut command = with_config("kubeconfig", path);
+        command.args(more);
+        let ended = end(command);
+        assert_eq!(ended.code, Some(1), "{}", ended.out);
+        ended.err
+    };
+    let (_folder, path) = tls("");
+    assert!(refused(&path, &[]).contains("gates.kubernetes.tls.write_to"));
+    let (_folder, path) = tls("/nowhere/tidegate");
+    assert!(refused(&path, &[]).contains("/nowhere/tidegate/ca.crt"));
+    assert!(refused(&path, &["--gate", "kubernetse"]).contains("there is: kubernetes"));
+    let (_folder, path) = config("[gates.github]\nkind = \"http\"\nupstream = \"http://127.0.0.1:9\"\n");
+    assert!(refused(&path, &[]).contains("github"));
+}
+
+#[test]
+fn a_tls_gate_writes_what_its_kubeconfig_needs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (shared, path) = (folder.path().join("shared"), folder.path().join("tidegate.toml"));
+    let kubeconfig = folder.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, KUBECONFIG).expect("it can be written");
+    let text = format!(
+        "{}[gates.kubernetes.tls]\nmode = \"self_signed\"\nwrite_to = {:?}\n",
+        plain(free_port(), "").replace("\"http://127.0.0.1:9\"", "\"kubeconfig\""),
+        shared.display().to_string()
+    );
+    std::fs::write(&path, text).expect("it can be written");
+    let command = |what| {
+        let mut command = with_config(what, &path);
+        command.env("KUBECONFIG", &kubeconfig);
+        command
+    };
+    let mut gate = start(command("run"));
+    gate.line("ready");
+    let printed = end(command("kubeconfig"));
+    assert!(printed.out.contains("tokenFile"), "the token is passed through\n{}", printed.out);
+    assert_eq!(printed.code, Some(0), "{}", printed.err);
+    let written = std::fs::read_to_string(shared.join("kubeconfig")).expect("the gate wrote it");
+    assert_eq!(printed.out, written, "both say the same");
+    assert_eq!(gate.terminate(), Some(0));
+}
