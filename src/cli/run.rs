@@ -89,7 +89,7 @@ fn call_log(path: &Path, clock: Clock) -> anyhow::Result<CallLog> {
 async fn start(prepared: PreparedGate, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
     let PreparedGate { options, credentials, notes, folder } = prepared;
     let (name, target) = (Arc::clone(&options.name), options.upstream.target.clone());
-    known(&name, &target).await?;
+    tokio::spawn(look_up(Arc::clone(&name), target.clone()));
     let gate = Gate::start(options, clock, stop.clone()).await?;
     if let Some(folder) = folder {
         folder::keep(folder, gate.addresses(), clock, stop)?;
@@ -103,17 +103,19 @@ async fn start(prepared: PreparedGate, clock: Clock, stop: CancellationToken) ->
     Ok(gate)
 }
 
-/// Whether the upstream's name can be looked up. That it does not answer is no reason not to start: it may come back; a name that nobody
-/// knows is a typing error.
-async fn known(gate: &str, target: &Target) -> anyhow::Result<()> {
+/// Says so when the upstream's name cannot be looked up: a typing error shows at the start. It ends nothing, and nobody waits for it: a name
+/// server that is down when the pod starts comes back, and every dial looks the name up anew.
+async fn look_up(gate: Arc<str>, target: Target) {
     let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
     let port = target.authority.port_u16().unwrap_or(443);
-    let found = tokio::net::lookup_host((host, port)).await;
-    found.map(drop).with_context(|| {
-        format!(
-            "gate {gate}: the upstream's name {host:?} cannot be looked up; is it spelled right, and is there DNS here?"
-        )
-    })
+    if let Err(error) = tokio::net::lookup_host((host, port)).await {
+        tracing::warn!(
+            gate = &*gate,
+            host,
+            %error,
+            "the upstream's name cannot be looked up; is it spelled right, and is there DNS here?"
+        );
+    }
 }
 
 /// What ends the process.

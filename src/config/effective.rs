@@ -99,7 +99,7 @@ fn limits(out: &mut Out, gate: &Gate, extras: &Extras, section: &impl Fn(&str) -
     out.table(&section("queue"));
     out.duration("max_wait", gate.policy.queue.max_wait);
     out.line("max_waiting", gate.policy.queue.max_waiting);
-    out.text("max_waiting_bytes", &format!("{}B", gate.policy.queue.max_waiting_bytes));
+    out.text("max_waiting_bytes", &size(gate.policy.queue.max_waiting_bytes));
     out.word("fair_by", gate.rules.fair_by());
     out.word("combine", gate.policy.queue.combine);
     out.line("coalesce", false);
@@ -293,4 +293,11 @@ impl Out {
     fn push(&mut self, text: std::fmt::Arguments<'_>) {
         let _infallible = self.0.write_fmt(text);
     }
+}
+
+/// A size in the largest unit that says it exactly.
+fn size(bytes: usize) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let exact = units.iter().find(|(bits, _)| bytes != 0 && bytes.trailing_zeros() >= *bits);
+    exact.map_or_else(|| format!("{bytes}B"), |(bits, unit)| format!("{}{unit}", bytes >> bits))
 }
