@@ -117,7 +117,8 @@ impl Limiter {
     pub(super) fn refuse(&mut self, index: u32, reason: Reason, retry_at: Moment, key: Option<KeyState>, now: Moment) {
         let Some(waited) = self.waiters.get(index).map(|waiter| now - waiter.call.arrived) else { return };
         self.withdraw(index, now);
-        self.conclude(index, State::Refused(Refusal { reason, retry_at: retry_at.max(now), waited, key }));
+        let refusal = Refusal { reason, retry_at: retry_at.max(now), waited, key };
+        self.conclude(index, State::Refused(Box::new(refusal)));
     }
 
     /// Refuses the retries whose `hold` is over, now that their retry bucket may have no token left.

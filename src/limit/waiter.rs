@@ -69,7 +69,7 @@ pub(super) enum State {
     /// In a queue, by number.
     Queued(u32),
     /// Its wait is over; not yet claimed.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// No connection could be had; not yet claimed.
     Unconnected,
 }
@@ -129,9 +129,8 @@ pub(super) struct Waiters {
     generation: u32,
 }
 
-/// What happens at a moment of its own. In the order in which things of one moment happen: whom its key lets go, goes before anyone
-/// is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What happens at a moment of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// A key's backoff is over and somebody waits for that.
     Key(KeyId),
@@ -141,7 +140,10 @@ pub(super) enum Timer {
 
 /// Everything that happens at a moment of its own, in order.
 #[derive(Debug, Default)]
-pub(super) struct Timers(BTreeSet<(Moment, Timer)>);
+pub(super) struct Timers {
+    keys: BTreeSet<(Moment, KeyId)>,
+    waiters: BTreeSet<(Moment, u32)>,
+}
 
 // === impl Waiter ===
 
@@ -283,30 +285,39 @@ impl List {
 
 impl Timers {
     pub(super) fn set(&mut self, at: Moment, timer: Timer) {
-        if at < Moment::MAX {
-            self.0.insert((at, timer));
+        if at == Moment::MAX {
+            return;
+        }
+        match timer {
+            Timer::Key(key) => _ = self.keys.insert((at, key)),
+            Timer::Waiter(index) => _ = self.waiters.insert((at, index)),
         }
     }
 
     pub(super) fn cancel(&mut self, at: Moment, timer: Timer) {
-        if at < Moment::MAX {
-            self.0.remove(&(at, timer));
+        match timer {
+            Timer::Key(key) => _ = self.keys.remove(&(at, key)),
+            Timer::Waiter(index) => _ = self.waiters.remove(&(at, index)),
         }
     }
 
     pub(super) fn first(&self) -> Option<Moment> {
-        self.0.first().map(|(at, _)| *at)
+        let key = self.keys.first().map(|(at, _)| *at);
+        let waiter = self.waiters.first().map(|(at, _)| *at);
+        key.into_iter().chain(waiter).min()
     }
 
-    /// Takes the next one that is due.
+    /// Takes the next one that is due. Of one moment, whom its key lets go goes before anyone is refused.
     pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
-        let due = *self.0.first().filter(|(at, _)| *at <= now)?;
-        self.0.remove(&due);
-        Some(due.1)
+        let first = self.first().filter(|first| *first <= now)?;
+        if self.keys.first().is_some_and(|(at, _)| *at == first) {
+            return self.keys.pop_first().map(|(_, key)| Timer::Key(key));
+        }
+        self.waiters.pop_first().map(|(_, index)| Timer::Waiter(index))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.keys.is_empty() && self.waiters.is_empty()
     }
 }
 
@@ -317,6 +328,6 @@ mod tests {
     #[test]
     fn a_waiter_takes_less_than_half_a_kibibyte() {
         // Timers, queues and lines take some 200 bytes more.
-        assert!(size_of::<Waiter>() <= 304, "{} bytes", size_of::<Waiter>());
+        assert!(size_of::<Waiter>() <= 248, "{} bytes", size_of::<Waiter>());
     }
 }
