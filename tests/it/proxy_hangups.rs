@@ -204,17 +204,20 @@ async fn silent() -> (std::net::SocketAddr, tokio::sync::mpsc::UnboundedReceiver
 async fn a_client_that_leaves_a_silent_watch_ends_it_upstream() {
     let (address, mut gone) = silent().await;
     let proxy = Proxy::before(address).start().await;
-    let mut client = proxy.connect().await;
-    client.write_all(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("writes");
-    let mut head = Vec::new();
-    within(async {
-        while !head.ends_with(b"\r\n\r\n") {
-            assert!(client.read_buf(&mut head).await.expect("reads") > 0);
-        }
-    })
-    .await;
-    drop(client);
-    within(gone.recv()).await.expect("told");
+    for pipelined in [1, 5] {
+        let mut client = proxy.connect().await;
+        let request = "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(pipelined);
+        client.write_all(request.as_bytes()).await.expect("writes");
+        let mut head = Vec::new();
+        within(async {
+            while !head.ends_with(b"\r\n\r\n") {
+                assert!(client.read_buf(&mut head).await.expect("reads") > 0);
+            }
+        })
+        .await;
+        drop(client);
+        within(gone.recv()).await.expect("told");
+    }
 
     let mut client = proxy.connect_http2().await;
     let request = Request::get("http://localhost/api/v1/pods?watch=1").body(Full::<Bytes>::default()).expect("valid");
