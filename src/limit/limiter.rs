@@ -167,7 +167,7 @@ impl Limiter {
         }
         let Some(waiter) = self.waiters.remove(ticket.index) else { return Claim::Unconnected };
         match waiter.state {
-            State::Granted(grant) => Claim::Permit(Permit::new(waiter.call, grant)),
+            State::Granted(grant) => Claim::Permit(Permit::new(waiter.call, *grant)),
             State::Refused(refusal) => Claim::Refused(refusal),
             State::Held | State::Queued(_) | State::Unconnected => Claim::Unconnected,
         }

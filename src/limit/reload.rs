@@ -112,7 +112,7 @@ impl Limiter {
                 grant.waited = waiter.held_for.map(|reason| (reason, now - waiter.call.arrived));
                 waiter.call.key = None;
             }
-            self.conclude(index, State::Granted(grant));
+            self.conclude(index, State::Granted(Box::new(grant)));
         }
     }
 }

@@ -169,7 +169,7 @@ impl Limiter {
             let (pass, sequence) = (std::mem::take(&mut waiter.pass), waiter.sequence);
             let waited = waiter.waited(stopped, now);
             let grant = Grant { needs: Some(needs), number, left, pass, sequence, waited };
-            self.conclude(index, State::Granted(grant));
+            self.conclude(index, State::Granted(Box::new(grant)));
         }
         if let Some(bucket) = retry_bucket {
             self.refuse_overdue(bucket, now);

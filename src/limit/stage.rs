@@ -148,17 +148,22 @@ impl Limiter {
         let ticket = self.waiters.ticket(index);
         if self.class(&call).lane == Lane::Exempt {
             let grant = self.exempt_grant();
-            self.conclude(index, State::Granted(grant));
+            self.conclude(index, State::Granted(Box::new(grant)));
             return ticket;
         }
         self.start_waiting(index);
         let key = call.key.as_ref().map(KeyId::from);
         let view = call.key.and_then(|key| self.keys().view(&key, now));
         let is_trial = key.is_some_and(|key| self.table.is_trial(key, grant.pass.trial));
-        if view.is_some_and(|view| !is_trial || view.state.ready_at > now) {
+        let held = view.is_some_and(|view| !is_trial || view.state.ready_at > now);
+        if held || !is_trial {
             self.end_pass(key, grant.pass);
             if let Some(waiter) = self.waiters.get_mut(index) {
                 waiter.pass = Pass::default();
+            }
+        }
+        if held {
+            if let Some(waiter) = self.waiters.get_mut(index) {
                 waiter.held_for = Some(Reason::Backoff);
             }
             self.hold(index, true);

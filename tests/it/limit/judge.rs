@@ -53,11 +53,7 @@ pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], laten
                 else {
                     continue;
                 };
-                let who = match bucket.per {
-                    Per::Gate => 0,
-                    Per::Flow => caller.flow,
-                    Per::Credential => caller.credential,
-                };
+                let who = who(bucket.per, &caller);
                 let (level, last) = levels.entry(who).or_insert(fresh);
                 *level = refill(*level, &bucket, *last, *at) - 1.0;
                 *last = *at;
@@ -66,6 +62,14 @@ pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], laten
             }
             Event::Stayed | Event::Answered(..) => {}
         }
+    }
+}
+
+fn who(per: Per, caller: &Caller) -> u64 {
+    match per {
+        Per::Gate => 0,
+        Per::Flow => caller.flow,
+        Per::Credential => caller.credential,
     }
 }
 
@@ -118,8 +122,10 @@ struct Remembered {
 }
 
 /// P2, P3 and P4: no call of a failing key leaves early, none beside a trial, failures of one time count once, a success forgets. At the
-/// end the table must hold exactly the failing keys. For policies where all classes but the exempt have the same backoff.
-pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) {
+/// end the table must hold exactly the failing keys. For policies where all classes but the exempt have the same backoff. Gives the
+/// trials, and when each left.
+pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) -> Vec<(usize, Moment)> {
+    let mut trials = Vec::new();
     let mut keys: HashMap<u64, Remembered> = HashMap::new();
     let mut left = HashMap::new();
     for (number, (at, event)) in world.events.iter().enumerate() {
@@ -132,6 +138,7 @@ pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) {
                 assert!(*at >= known.ready_at, "call {call} of key {key} left at {at:?}, before {:?}", known.ready_at);
                 assert!(known.trial.is_none(), "call {call} of key {key} left beside the trial {:?}", known.trial);
                 known.trial = Some(*call);
+                trials.push((*call, *at));
             }
             Event::Answered(call, outcome) => {
                 let caller = &world.calls[*call].caller;
@@ -151,6 +158,23 @@ pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) {
     let mut found: Vec<_> = listed.iter().map(|(_, key, state)| (key.object, state.failures, state.ready_at)).collect();
     found.sort_unstable();
     assert_eq!(found, expected, "failing keys at {:?}", world.now);
+    trials
+}
+
+/// P1 for the retry bucket: the same count, of trials.
+pub(super) fn retries_hold(world: &World, trials: &[(usize, Moment)], policy: &Policy, lateness: f64) {
+    let Some(bucket) = policy.retry_bucket else { return };
+    let mut levels: HashMap<u64, (f64, Moment)> = HashMap::new();
+    for (call, at) in trials {
+        let caller = world.calls[*call].caller;
+        if caller.long_running && !policy.classes[usize::from(caller.class)].meter_long_running {
+            continue;
+        }
+        let (level, last) = levels.entry(who(bucket.per, &caller)).or_insert((start(&bucket), Moment::ZERO));
+        *level = refill(*level, &bucket, *last, *at) - 1.0;
+        *last = *at;
+        assert!(*level >= -bucket.rate * lateness - 1e-6, "at {at:?}: {} retry tokens short, call {call}", -*level);
+    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "a step of the loop above, for its length")]

@@ -4,7 +4,10 @@ use std::{collections::HashSet, time::Duration};
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use tidegate::{
-    limit::{Policy, policy::QueuePolicy},
+    limit::{
+        Policy,
+        policy::{Combine, QueuePolicy},
+    },
     moment::Moment,
 };
 
@@ -74,9 +77,12 @@ proptest! {
         let mut backoff = lives::backing_off(ms(times.0), ms(times.1), hold).classes[0].backoff;
         backoff.forget_after = ms(times.2);
         policy.classes.iter_mut().for_each(|class| class.backoff = backoff);
-        let mut world = World::new(policy);
+        let mut world = World::new(policy.clone());
         live(&mut world, &story, &[], |_| ());
-        judge::keys_hold(&world, &backoff, 4);
+        let trials = judge::keys_hold(&world, &backoff, 4);
+        if policy.queue.combine == Combine::Sequential {
+            judge::retries_hold(&world, &trials, &policy, 0.002);
+        }
         world.wind_down();
     }
 
@@ -177,32 +183,55 @@ proptest! {
         prop_assert!(left >= refusal.retry_at, "told {:?}, could have gone at {left:?}", refusal.retry_at);
     }
 
-    /// Complete where all need the same: whoever is let in can make it, but for one turn of each other flow.
+    /// Complete where all need the same and nobody cuts in: whoever is let in goes in time, and nobody waits in vain.
     #[test]
-    fn p8_whoever_is_let_in_can_make_it(
+    fn p8_whoever_is_let_in_goes_in_time(
         rate in select(vec![0.5, 3.0, 40.0]),
         burst in 1_u32..4,
         max_wait in 1_u64..20_000,
-        arrivals in vec((0_u64..3, 0_u64..400), 1..120),
+        arrivals in vec((0_u64..400, proptest::option::weighted(0.3, 1_u64..20_000)), 1..120),
     ) {
         let policy = Policy { bucket: Some(bucket(rate, burst)), ..open() };
         let queue = QueuePolicy { max_wait: ms(max_wait), ..policy.queue };
         let mut world = World::new(Policy { queue, ..policy });
-        for (flow, gap) in arrivals {
+        for (gap, timeout) in arrivals {
             world.pass(ms(gap));
-            world.arrive(Caller::new().of_flow(flow));
+            world.arrive(Caller { timeout: timeout.map(ms), ..Caller::new() });
         }
         world.pass(secs(100));
-        let slack = Duration::from_secs_f64(2.0 / rate);
         for call in &world.calls {
-            let Life::Refused(refusal) = call.life else { continue };
-            // Refused later, not at the door: only for the turns that flows which came later had before it.
-            prop_assert!(refusal.waited.is_zero() || refusal.waited == ms(max_wait));
-            if !refusal.waited.is_zero() {
-                let newcomers = world.calls.iter().filter(|other| other.arrived >= call.arrived && other.caller.flow != call.caller.flow);
-                prop_assert!(newcomers.count() > 0 || refusal.waited + slack > ms(max_wait), "{call:?}");
+            let limit = call.caller.timeout.map_or(ms(max_wait), |timeout| (timeout / 2).min(ms(max_wait)));
+            match &call.life {
+                Life::Refused(refusal) => {
+                    prop_assert!(refusal.waited.is_zero(), "{call:?} waited in vain");
+                    prop_assert!(refusal.retry_at > call.arrived + limit, "{call:?} could have made it");
+                }
+                _ => prop_assert!(call.left.is_some_and(|(left, _)| left <= call.arrived + limit), "{call:?}"),
             }
         }
+    }
+
+    /// Whatever it waits for, nobody waits longer than its limit (but for the driver's lateness).
+    #[test]
+    fn p8_nobody_waits_past_its_limit(
+        limits in lives::policies(),
+        story in stories(Cast { weights: [2, 8, 0, 1, 0], prompt: true, ..Cast::ALL }, 1..150),
+    ) {
+        let policy = limits.0;
+        let mut world = World::new(policy.clone());
+        live(&mut world, &story, &[], |_| ());
+        let late = story.lateness.iter().max().copied().unwrap_or_default();
+        world.pass(policy.queue.max_wait + secs(1));
+        for call in &world.calls {
+            let limit = call.caller.timeout.map_or(policy.queue.max_wait, |timeout| (timeout / 2).min(policy.queue.max_wait));
+            let waited = match &call.life {
+                Life::Refused(refusal) => refusal.waited,
+                _ => call.left.map_or(Duration::ZERO, |(left, _)| left - call.arrived),
+            };
+            prop_assert!(waited <= limit + late, "{call:?} of {limit:?}");
+            prop_assert!(!matches!(call.life, Life::Waiting(_)), "{call:?} of {limit:?}");
+        }
+        world.wind_down();
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl World {
     /// Time goes on to `to`; the driver wakes whenever the limiter asks for it, each time `late()` too late.
     pub(super) fn pass_to(&mut self, to: Moment, late: &mut dyn FnMut() -> Duration) {
         while let Some(wakeup) = self.limiter.next_wakeup() {
-            let at = wakeup.max(self.now) + late();
+            let at = (wakeup + late()).max(self.now);
             if at > to {
                 break;
             }
