@@ -39,7 +39,7 @@ use crate::{
 /// More tokens than any story spends, and none gained: what is missing in the end was spent.
 const TOKENS: u32 = 1000;
 
-fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
+fn policy(seed: u64) -> Policy {
     let bucket = |rate, burst| {
         Some(BucketPolicy { rate, burst: NonZeroU32::new(burst).expect("some"), per: Per::Gate, starts_empty: false })
     };
@@ -58,6 +58,23 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         in_flight: None,
         meter_long_running: false,
     };
+    Policy {
+        bucket: bucket(1e-6, TOKENS),
+        retry_bucket: bucket(20.0, 3),
+        queue: QueuePolicy {
+            max_wait: Duration::from_secs(8),
+            max_waiting: 12,
+            max_waiting_bytes: 20_000,
+            combine: if seed.is_multiple_of(2) { Combine::Sequential } else { Combine::MaxOf },
+        },
+        in_flight: Some(InFlight { max: NonZeroU32::new(3).expect("some"), per: Per::Gate }),
+        max_keys: 4,
+        one_at_a_time: seed.is_multiple_of(3),
+        classes: vec![class("leases", Lane::Exempt, None), class("default", Lane::Normal, bucket(5.0, 4))],
+    }
+}
+
+fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
     let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
     let rule = Rule { class: ClassId(0), matching: Matching::Leases };
     let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true };
@@ -73,20 +90,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
             vec![traits(true), traits(false)],
             vec![rule],
         )),
-        policy: Policy {
-            bucket: bucket(1e-6, TOKENS),
-            retry_bucket: bucket(20.0, 3),
-            queue: QueuePolicy {
-                max_wait: Duration::from_secs(8),
-                max_waiting: 12,
-                max_waiting_bytes: 20_000,
-                combine: if seed.is_multiple_of(2) { Combine::Sequential } else { Combine::MaxOf },
-            },
-            in_flight: Some(InFlight { max: NonZeroU32::new(3).expect("some"), per: Per::Gate }),
-            max_keys: 4,
-            one_at_a_time: seed.is_multiple_of(3),
-            classes: vec![class("leases", Lane::Exempt, None), class("default", Lane::Normal, bucket(5.0, 4))],
-        },
+        policy: policy(seed),
         failures: vec![failures.clone(), failures],
         throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(60) },
         retry_after: RetryAfter::Auto,
