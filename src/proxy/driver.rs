@@ -332,3 +332,6 @@ impl Rooms for PoolSide {
         self.operate(|limiter, now| limiter.fail_group(group, now));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,3 +66,26 @@ impl ResponseForPanic for Broken {
         self.0.broken()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+    use crate::{classify::Kind, clock::Clock, proxy::RetryAfter};
+
+    #[tokio::test]
+    async fn a_fault_is_one_500_that_says_whose_it_is() {
+        let responder = Responder::new("kubernetes".into(), Kind::Kubernetes, RetryAfter::Auto, Clock::start());
+        let faulty = tower::service_fn(async |_: Request<()>| -> Result<Response<Body>, Infallible> {
+            panic!("a secret of the process")
+        });
+        let mut stack =
+            ServiceBuilder::new().layer(CatchPanicLayer::custom(Broken(Arc::new(responder)))).service(faulty);
+        let response: Response<Sent> = stack.call(Request::new(())).await.expect("never fails");
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = http_body_util::BodyExt::collect(response.into_body()).await.expect("whole").to_bytes();
+        let text = String::from_utf8_lossy(&body);
+        assert!(text.contains("a fault of the gate") && !text.contains("secret"), "{text}");
+    }
+}

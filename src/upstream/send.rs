@@ -9,7 +9,10 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use http::{Request, Response, StatusCode};
+use http::{
+    Request, Response, StatusCode,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
 use hyper::{body::Incoming, client::conn::TrySendError};
 
 use super::{
@@ -112,6 +115,28 @@ impl Upstream {
     }
 }
 
+/// An HTTP/1.1 answer that must not be handed on.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("the upstream answered with both Content-Length and Transfer-Encoding: its end cannot be told")]
+    TwoLengths,
+    #[error("the upstream switched protocols though nobody had asked it to")]
+    Unasked,
+}
+
+impl Broken {
+    fn in_answer<B>(response: &Response<B>) -> Option<Self> {
+        let headers = response.headers();
+        if headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH) {
+            Some(Self::TwoLengths)
+        } else if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            Some(Self::Unasked)
+        } else {
+            None
+        }
+    }
+}
+
 /// One attempt on one stream. Dropped in the middle of it, it resets the stream or closes the connection.
 async fn attempt(stream: Stream, head: Head, body: &Outgoing) -> Result<Response<Streaming>, Failed> {
     match stream {
@@ -136,7 +161,12 @@ async fn attempt_http1(mut exclusive: Exclusive, head: Head, body: &Outgoing) ->
         return Err(Failed { fate: Fate::Unsent, source: Arc::new(DialFailure::ClosedAtOnce) });
     };
     let mut error = match sender.try_send_request(request).await {
-        Ok(response) => return Ok(response.map(|body| Streaming::new(body, Hold::Connection(exclusive)))),
+        Ok(response) => {
+            return match Broken::in_answer(&response) {
+                Some(broken) => Err(Failed { fate: Fate::Lost, source: Arc::new(broken) }), // and its connection is closed
+                None => Ok(response.map(|body| Streaming::new(body, Hold::Connection(exclusive)))),
+            };
+        }
         Err(error) => error,
     };
     let silent = traffic.read.load(Ordering::Relaxed) == before.0;

@@ -223,6 +223,57 @@ async fn a_response_cut_short_is_an_error() {
 }
 
 #[tokio::test]
+async fn an_answer_that_could_be_read_two_ways_is_not_handed_on() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok!",
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nok",
+    ] {
+        let server = replying(answer, false).await;
+        let caller = Caller::to(&server);
+        let lost = caller.get(Group::Short, "/").await.expect_err(answer);
+        assert!(matches!(lost, SendError::Lost { .. }), "{lost:?}");
+        until(|| caller.upstream.occupancy(Group::Short) == Occupancy::default()).await;
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_nobody_asked_for_are_nobodys_answer() {
+    let answers = Arc::new(AtomicUsize::new(0));
+    let server = Server::plain(move |mut socket| {
+        let nth = answers.fetch_add(1, SeqCst);
+        async move {
+            while request(&mut socket).await.is_some() {
+                let stray = if nth == 0 { "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray" } else { "" };
+                reply(&mut socket, &format!("{OK}{stray}")).await;
+            }
+        }
+    })
+    .await;
+    let caller = Caller::to(&server);
+    for _ in 0..3 {
+        assert_eq!(text(caller.get(Group::Short, "/").await.expect("an answer")).await, "ok");
+        until(|| caller.upstream.occupancy(Group::Short).used == 0).await;
+    }
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn idle_connections_go_before_the_server_closes_them() {
+    let server = replying(OK, false).await;
+    let caller = Caller::to(&server);
+    assert_eq!(text(caller.get(Group::Short, "/").await.expect("an answer")).await, "ok");
+    until(|| caller.upstream.occupancy(Group::Short).free == 1).await;
+    tokio::time::pause();
+    for _ in 0..16 {
+        tokio::time::advance(Duration::from_secs(5)).await;
+    }
+    tokio::time::resume();
+    until(|| caller.upstream.occupancy(Group::Short) == Occupancy::default()).await;
+    assert_eq!(caller.ledger.room(Group::Short), 0);
+}
+
+#[tokio::test]
 async fn a_call_given_up_closes_its_connection() {
     let (closed, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (count, asked) = (Arc::clone(&closed), Arc::clone(&seen));

@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -195,6 +196,61 @@ async fn a_connection_that_goes_away_takes_no_more_calls_and_its_watches_run_on(
 }
 
 #[tokio::test]
+async fn long_heads_pass_both_ways() {
+    let server = Server::http2(100, |request, _| {
+        async move {
+            let mut answer = answer("ok");
+            answer.headers_mut().insert("x-long", request.headers()["x-long"].clone());
+            answer
+        }
+        .boxed()
+    })
+    .await;
+    let caller = Caller::to(&server);
+    let mut request = get("/");
+    request.headers_mut().insert("x-long", "x".repeat(500 << 10).parse().expect("a value"));
+    let response = caller.send(Group::Short, request).await.expect("an answer");
+    assert_eq!(response.headers()["x-long"].len(), 500 << 10);
+    assert_eq!(text(response).await, "ok");
+}
+
+#[tokio::test]
+async fn an_old_connection_gets_a_successor_and_its_watches_run_on() {
+    let events = Arc::new(Notify::new());
+    let go = Arc::clone(&events);
+    let server = Server::http2(100, move |request, _| {
+        let go = Arc::clone(&go);
+        async move {
+            if request.uri().path() != "/watch" {
+                return answer("ok");
+            }
+            let late = stream::once(async move {
+                go.notified().await;
+                Ok::<_, io::Error>(Frame::data(Bytes::from_static(b"late event")))
+            });
+            Response::new(BodyExt::boxed_unsync(StreamBody::new(late)))
+        }
+        .boxed()
+    })
+    .await;
+    let caller = Caller::to(&server);
+    let open = caller.get(Group::LongRunning, "/watch").await.expect("a watch");
+    let used = || caller.upstream.occupancy(Group::LongRunning).used;
+    assert_eq!(used(), 1);
+    // more than twelve minutes pass; pings are answered in real moments, so some are left between the steps
+    for _ in 0..160 {
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        tokio::time::resume();
+        assert_eq!(text(caller.get(Group::LongRunning, "/").await.expect("an answer")).await, "ok");
+        tokio::time::timeout(Duration::from_millis(2), std::future::pending::<()>()).await.ok();
+    }
+    until(|| server.connections() >= 2 && used() == 0).await;
+    events.notify_one();
+    assert_eq!(text(open).await, "late event");
+}
+
+#[tokio::test]
 async fn a_call_given_up_resets_its_stream() {
     let living = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&living);
@@ -272,7 +328,7 @@ async fn room_is_conserved(seed: u64) {
             let Ok(lease) = lease else { return };
             let call = caller.upstream.send(lease, admitted(get(path)));
             if path == "/silent" {
-                tokio::time::timeout(std::time::Duration::from_millis(how), call).await.ok();
+                tokio::time::timeout(Duration::from_millis(how), call).await.ok();
             } else if let Ok(response) = call.await {
                 let mut body = response.into_body();
                 while how < 3 && body.frame().await.is_some_and(|frame| frame.is_ok()) {}

@@ -280,7 +280,7 @@ impl Server {
                     async { Ok::<_, Infallible>(answer.await) }
                 });
                 let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                builder.timer(TokioTimer::new()).max_concurrent_streams(streams);
+                builder.timer(TokioTimer::new()).max_concurrent_streams(streams).max_header_list_size(1 << 20);
                 let mut serving = pin!(builder.serve_connection(TokioIo::new(socket), service));
                 let told = async move { told.wait_for(|told| *told).await.map(drop) };
                 let finished = tokio::select! {

@@ -8,7 +8,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
-use tokio::{io::AsyncWriteExt, net::TcpStream, sync::Semaphore};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+};
 
 use crate::support::{Backend, Proxy, reply, within};
 
@@ -174,4 +178,88 @@ async fn a_body_sent_while_its_call_waits_arrives_whole() {
     let timing = within(call).await.expect("no panic").expect("it was held");
     assert!(timing.to_str().expect("text").ends_with(";desc=\"slot\""), "{timing:?}");
     assert!(backend.seen()[1].body == body, "{} bytes", backend.seen()[1].body.len());
+}
+
+/// Answers with a head and then nothing, and says when its client is gone.
+async fn silent() -> (std::net::SocketAddr, tokio::sync::mpsc::UnboundedReceiver<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let (gone, told) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let gone = gone.clone();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {}
+                stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await.ok();
+                stream.read_to_end(&mut head).await.ok();
+                gone.send(()).ok();
+            });
+        }
+    });
+    (address, told)
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_silent_watch_ends_it_upstream() {
+    let (address, mut gone) = silent().await;
+    let proxy = Proxy::before(address).start().await;
+    for pipelined in [1, 5] {
+        let mut client = proxy.connect().await;
+        let request = "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(pipelined);
+        client.write_all(request.as_bytes()).await.expect("writes");
+        let mut head = Vec::new();
+        within(async {
+            while !head.ends_with(b"\r\n\r\n") {
+                assert!(client.read_buf(&mut head).await.expect("reads") > 0);
+            }
+        })
+        .await;
+        drop(client);
+        within(gone.recv()).await.expect("told");
+    }
+
+    let mut client = proxy.connect_http2().await;
+    let request = Request::get("http://localhost/api/v1/pods?watch=1").body(Full::<Bytes>::default()).expect("valid");
+    let response = within(client.send_request(request)).await.expect("a head");
+    drop(response);
+    within(gone.recv()).await.expect("told");
+    proxy.reaches("tidegate_in_flight", &[], 0.0).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_the_head_ends_its_call_upstream() {
+    let (address, mut gone) = raw_silent().await;
+    let proxy = Proxy::before(address).start().await;
+    for request in [
+        "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(3),
+        "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(),
+    ] {
+        let mut client = proxy.connect().await;
+        client.write_all(request.as_bytes()).await.expect("writes");
+        within(gone.recv()).await.expect("it arrived");
+        drop(client);
+        within(gone.recv()).await.expect("it is gone");
+    }
+    assert_eq!(proxy.metric("tidegate_keys_failing", &[]), 0.0, "less than a second upstream means nothing");
+}
+
+/// Never answers; says when a request has come and when its connection is gone.
+async fn raw_silent() -> (std::net::SocketAddr, tokio::sync::mpsc::UnboundedReceiver<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let (news, told) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let news = news.clone();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {}
+                news.send(()).ok();
+                stream.read_to_end(&mut head).await.ok();
+                news.send(()).ok();
+            });
+        }
+    });
+    (address, told)
 }

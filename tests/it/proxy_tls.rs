@@ -96,3 +96,21 @@ async fn a_client_that_leaves_while_its_call_waits_is_noticed_through_tls() {
     proxy.reaches("tidegate_hangups_total", &[], 1.0).await;
     assert_eq!(backend.targets().len(), 3);
 }
+
+#[tokio::test]
+async fn a_gate_listens_on_a_unix_socket_and_clears_away_what_an_earlier_one_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("gate.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
+    let backend = Backend::replying(200).await;
+    let listen = tidegate::proxy::Listen::Unix(path.clone());
+    let proxy = Proxy::before(backend.address).with(|options| options.listen.push(listen)).start().await;
+    let mut stream = tokio::net::UnixStream::connect(&path).await.expect("listens");
+    stream.write_all(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.expect("writes");
+    let mut answer = Vec::new();
+    within(stream.read_to_end(&mut answer)).await.expect("reads");
+    assert_eq!(status(&String::from_utf8_lossy(&answer)), 200);
+    proxy.stop.cancel();
+    within(proxy.gate.finished()).await;
+    assert!(!path.exists(), "the gate takes its socket along");
+}

@@ -1,10 +1,11 @@
 //! Backoff by key, with failures that come from the real API server.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use http::Method;
 
-use crate::support::audit::Event;
+use crate::support::audit::{Event, worst_excess};
 use crate::support::client::{Connection, Protocol};
 use crate::support::control_plane::{ControlPlane, User};
 use crate::support::gate::{Gate, Way};
@@ -135,8 +136,18 @@ fn a_thousand_objects_failing_together_do_not_pin_the_worker() {
         gate.refusals()
     ));
     assert!(median < Duration::from_millis(50), "a refused retry takes {median:?}: it was held, not refused");
-    let retries = plane.audit().of(&user.name).only(|event| event.name.starts_with("broken") && event.verb == "update");
-    assert!(retries.0.iter().all(|event| event.code == 500));
+    let excess = worst_excess(&retries(plane, &user), 10.0, 10.0, Duration::from_millis(100));
+    say(format_args!("backoff: fullest window of retries {excess:+.1} against the retry bucket's bound"));
+    assert!(excess <= 0.0, "a window held {excess:.1} retries too many");
+}
+
+/// When each attempt on a failing object but its first arrived.
+fn retries(plane: &ControlPlane, user: &User) -> Vec<Duration> {
+    let mut tried = HashSet::new();
+    let attempts =
+        plane.audit().of(&user.name).only(|event| event.name.starts_with("broken") && event.verb == "update");
+    assert!(attempts.0.iter().all(|event| event.code == 500));
+    attempts.0.into_iter().filter(|event| !tried.insert(event.name.clone())).map(|event| event.received).collect()
 }
 
 /// Edits all of them, five times, and gives how long each write took its worker.

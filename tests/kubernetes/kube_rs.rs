@@ -45,13 +45,13 @@ fn a_kube_rs_controller_converges_through_the_gate() {
     });
     let metered = plane.audit().of(&user.name).only(|event| event.is_metered());
     let patches = metered.only(|event| event.verb == "patch" && event.code == 200).len();
-    // Other tests run beside this one: what they do to the API server's punctuality is not the point here.
-    let excess = worst_excess(&metered.arrivals(), 20.0, 10.0, Duration::from_millis(250));
+    // Other tests run beside this one, so it is not the API server's punctuality that is judged here.
+    let excess = worst_excess(&gate.metered_departures(), 20.0, 10.0, Duration::from_millis(2));
     say(format_args!(
-        "kube-rs: {patches} patches in {took:.1?}; fullest window {excess:+.1} against the bucket's bound"
+        "kube-rs: {patches} patches in {took:.1?}; fullest window {excess:+.2} against the bucket's bound"
     ));
     assert_eq!(patches, OBJECTS);
-    assert!(excess <= 0.0, "a window held {excess:.1} calls too many");
+    assert!(excess <= 1e-6, "a window held {excess:.1} calls too many");
 }
 
 async fn maps_of(kubeconfig: &std::path::Path) -> Api<ConfigMap> {

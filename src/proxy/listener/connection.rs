@@ -4,11 +4,13 @@ use std::{
     convert::Infallible,
     net::IpAddr,
     pin::{Pin, pin},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -17,6 +19,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower::Service;
+use tower_http::BoxError;
 
 use super::Reception;
 use crate::proxy::{
@@ -45,11 +48,20 @@ pin_project! {
     }
 }
 
+pin_project! {
+    /// A response body, for as long as its client is there: a silent watch has nothing to write that would find out.
+    struct BodyWhileThere {
+        #[pin]
+        body: Sent,
+        line: Option<Line>,
+    }
+}
+
 impl<S> hyper::service::Service<Request<Incoming>> for Calls<S>
 where
     S: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
 {
-    type Response = Response<Sent>;
+    type Response = Response<BodyWhileThere>;
     type Error = Gone;
     type Future = WhileThere<S::Future>;
 
@@ -58,11 +70,11 @@ where
     }
 }
 
-impl<F, T> Future for WhileThere<F>
+impl<F> Future for WhileThere<F>
 where
-    F: Future<Output = Result<T, Infallible>>,
+    F: Future<Output = Result<Response<Sent>, Infallible>>,
 {
-    type Output = Result<T, Gone>;
+    type Output = Result<Response<BodyWhileThere>, Gone>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -70,7 +82,32 @@ where
         if this.line.as_ref().is_some_and(|line| line.poll_gone(cx).is_ready()) {
             return Poll::Ready(Err(Gone));
         }
-        this.call.poll(cx).map(|Ok(answer)| Ok(answer))
+        let Ok(response) = ready!(this.call.poll(cx));
+        let line = this.line.take();
+        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, line })))
+    }
+}
+
+impl Body for BodyWhileThere {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.project();
+        match this.body.poll_frame(cx) {
+            Poll::Pending if this.line.as_ref().is_some_and(|line| line.poll_gone(cx).is_ready()) => {
+                Poll::Ready(Some(Err(Gone.into())))
+            }
+            polled => polled,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

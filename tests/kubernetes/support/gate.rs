@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::control_plane::{ControlPlane, User, write_kubeconfig};
 use super::process::{Process, command, free_port, scratch_dir};
 use super::{say, wait_for};
@@ -96,10 +98,17 @@ impl Gate {
         self.metric("tidegate_refusals_total", &[])
     }
 
-    /// Its call log, where it keeps one.
-    pub(crate) fn call_log(&self) -> Vec<serde_json::Value> {
-        let text = fs::read_to_string(self.dir.path().join("calls.jsonl")).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    /// When each call of the default class left, by the gate's own clock: what its call log says of P1.
+    pub(crate) fn metered_departures(&self) -> Vec<Duration> {
+        let log = fs::read_to_string(self.dir.path().join("calls.jsonl")).unwrap_or_default();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let is = |line: &Value, field: &str, text: &str| line.get(field).and_then(Value::as_str) == Some(text);
+        let mut left: Vec<Duration> = lines
+            .filter(|line| is(line, "class", "default") && !is(line, "verb", "watch"))
+            .filter_map(|line| line.get("sent_ns")?.as_u64().map(Duration::from_nanos))
+            .collect();
+        left.sort_unstable();
+        left
     }
 
     /// Resident memory in KiB.

@@ -1,0 +1,236 @@
+//! The driver's hand-over: nobody who may go sleeps on, whoever leaves, whatever the pool does, on however many threads.
+
+use std::{
+    future::poll_fn,
+    num::NonZeroU32,
+    sync::atomic::{AtomicI64, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::limit::{
+    ClassId, Flow, Policy,
+    policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
+};
+
+fn policy(in_flight: u32, bucket: Option<(f64, u32)>) -> Policy {
+    let some = |number| NonZeroU32::new(number).expect("some");
+    let bucket =
+        bucket.map(|(rate, burst)| BucketPolicy { rate, burst: some(burst), per: Per::Gate, starts_empty: false });
+    let class = ClassPolicy {
+        name: "default".into(),
+        lane: Lane::Normal,
+        bucket: None,
+        within: None,
+        own_bucket_only: false,
+        backoff: Backoff { strategy: Strategy::Off, hold: Duration::ZERO, forget_after: Duration::from_secs(1) },
+        in_flight: None,
+        meter_long_running: false,
+    };
+    Policy {
+        bucket,
+        retry_bucket: None,
+        queue: QueuePolicy {
+            max_wait: Duration::from_secs(3600),
+            max_waiting: 100_000,
+            max_waiting_bytes: 1 << 20,
+            combine: Combine::Sequential,
+        },
+        in_flight: Some(InFlight { max: some(in_flight), per: Per::Gate }),
+        max_keys: 10,
+        one_at_a_time: false,
+        classes: vec![class],
+    }
+}
+
+fn driver(policy: Policy) -> Driver {
+    let clock = Clock::start();
+    Driver::new(Limiter::new(policy, 1, clock.now()), clock)
+}
+
+fn arrive(driver: &Driver, flow: u64) -> Entry {
+    driver.arrive(&Arrival {
+        class: ClassId(0),
+        flow: Flow { id: flow, name: &flow },
+        key: None,
+        credential: 0,
+        group: Group::Short,
+        long_running: false,
+        patient: false,
+        timeout: None,
+    })
+}
+
+async fn turn(mut place: Place) -> Turn {
+    poll_fn(|cx| place.poll_turn(cx)).await
+}
+
+fn waits(entry: Entry) -> Place {
+    match entry {
+        Entry::Wait(place) => place,
+        Entry::Go(_) => panic!("it went"),
+        Entry::Refused(refusal) => panic!("{refusal:?}"),
+    }
+}
+
+fn goes(turn: Turn) -> HeldPermit {
+    match turn {
+        Turn::Go(permit) => permit,
+        Turn::Refused(refusal) => panic!("{refusal:?}"),
+        Turn::Unconnected => panic!("unconnected"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ticker_wakes_a_waiter_when_its_token_is_there_and_not_before() {
+    let driver = driver(policy(100, Some((2.0, 1))));
+    driver.rooms().add_room(Group::Short, 100);
+    let stop = CancellationToken::new();
+    tokio::spawn(driver.clone().tick(stop.clone()));
+    let Entry::Go(first) = arrive(&driver, 1) else { panic!("the bucket is full") };
+    let began = driver.clock().now();
+    let sent = first.admit(());
+    let second = goes(turn(waits(arrive(&driver, 1))).await);
+    let waited = second.claimed() - began;
+    assert!((Duration::from_millis(498)..Duration::from_millis(502)).contains(&waited), "{waited:?}");
+    drop((sent, second));
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_dropped_gives_its_token_back_and_the_next_goes() {
+    let driver = driver(policy(100, Some((0.000_001, 1))));
+    driver.rooms().add_room(Group::Short, 1);
+    let Entry::Go(first) = arrive(&driver, 1) else { panic!("the bucket is full") };
+    let level = |driver: &Driver| driver.look(|limiter, now| limiter.snapshot(now).buckets[0].level);
+    assert!(level(&driver) < 0.5);
+    drop(first);
+    assert!(level(&driver) > 0.5);
+    assert!(matches!(arrive(&driver, 1), Entry::Go(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_an_unreachable_group_is_told_at_once() {
+    let driver = driver(policy(100, None));
+    let waiting = tokio::spawn(turn(waits(arrive(&driver, 1))));
+    tokio::task::yield_now().await;
+    driver.rooms().unreachable(Group::Short);
+    assert!(matches!(waiting.await.expect("no panic"), Turn::Unconnected));
+    assert_eq!(driver.remembered(), 0);
+}
+
+/// A pool that opens at most so many streams, some of which die with the call they carried.
+struct Pool {
+    wanted: mpsc::UnboundedSender<usize>,
+}
+
+impl Wants for Pool {
+    fn want(&self, group: Group, calls: usize) {
+        assert_eq!(group, Group::Short);
+        self.wanted.send(calls).ok();
+    }
+}
+
+const STREAMS: i64 = 3;
+
+/// Opens a stream whenever one is wanted and there may be one more; as a level, until nobody wants any.
+async fn open_streams(driver: Driver, open: Arc<AtomicI64>, mut wanted: mpsc::UnboundedReceiver<usize>) {
+    let rooms = driver.rooms();
+    let mut level = 0;
+    loop {
+        tokio::select! {
+            biased;
+            news = wanted.recv() => match news {
+                Some(calls) => level = calls,
+                None => return,
+            },
+            () = tokio::task::yield_now(), if level > 0 => {
+                if open.fetch_add(1, Ordering::SeqCst) < STREAMS {
+                    rooms.add_room(Group::Short, 1);
+                } else {
+                    open.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+}
+
+/// One call: waits, sometimes leaves or is not sent, else goes and gives back what it had. Says whether it was sent.
+async fn call(driver: Driver, open: Arc<AtomicI64>, dice: u64) -> bool {
+    let place = match arrive(&driver, dice % 5) {
+        Entry::Go(permit) => return send(&driver, permit, &open, dice).await,
+        Entry::Wait(place) => place,
+        Entry::Refused(refusal) => panic!("{refusal:?}"),
+    };
+    if dice.is_multiple_of(7) {
+        let mut place = place;
+        for _ in 0..dice % 3 {
+            // It has been asked for and may have been granted when it leaves.
+            let polled = poll_fn(|cx| Poll::Ready(place.poll_turn(cx))).await;
+            if let Poll::Ready(turn) = polled {
+                return send(&driver, goes(turn), &open, dice).await;
+            }
+            tokio::task::yield_now().await;
+        }
+        return false;
+    }
+    let permit = goes(turn(place).await);
+    send(&driver, permit, &open, dice).await
+}
+
+async fn send(driver: &Driver, permit: HeldPermit, open: &AtomicI64, dice: u64) -> bool {
+    if dice.is_multiple_of(11) {
+        drop(permit);
+        return false;
+    }
+    let permit = if dice.is_multiple_of(13) {
+        // Its stream died between the grant and now, and with it the room that the grant took.
+        open.fetch_sub(1, Ordering::SeqCst);
+        goes(turn(permit.requeue()).await)
+    } else {
+        permit
+    };
+    let (_, owed, slot) = permit.admit(());
+    tokio::task::yield_now().await;
+    owed.settle(
+        Answer { outcome: crate::api::Outcome::Success, status: Some(200), object_gone: false },
+        None,
+        &String::new,
+    );
+    drop(slot);
+    if dice.is_multiple_of(3) {
+        open.fetch_sub(1, Ordering::SeqCst);
+    } else {
+        driver.rooms().add_room(Group::Short, 1);
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_many_threads_everyone_gets_a_turn_and_nobody_keeps_anything() {
+    for round in 0..20 {
+        let driver = driver(policy(2, None));
+        let (wanted, news) = mpsc::unbounded_channel();
+        driver.connect(Arc::new(Pool { wanted }));
+        let open = Arc::new(AtomicI64::new(0));
+        let pool = tokio::spawn(open_streams(driver.clone(), Arc::clone(&open), news));
+        let dice = AtomicU64::new(round * 1_000);
+        let calls: Vec<_> = (0..300)
+            .map(|_| tokio::spawn(call(driver.clone(), Arc::clone(&open), dice.fetch_add(1, Ordering::Relaxed) + 1)))
+            .collect();
+        let mut sent = 0;
+        for call in calls {
+            let done = tokio::time::timeout(Duration::from_secs(30), call).await;
+            sent +=
+                usize::from(done.unwrap_or_else(|_| panic!("round {round}: somebody sleeps on")).expect("no panic"));
+        }
+        assert!(sent > 200, "round {round}: {sent}");
+        let rest = driver.look(|limiter, now| limiter.snapshot(now));
+        assert_eq!((rest.waiting, rest.slots.used), (0, 0), "round {round}");
+        assert_eq!(driver.remembered(), 0, "round {round}");
+        assert_eq!(rest.rooms[1].1, open.load(Ordering::SeqCst), "round {round}: room is what is open and free");
+        pool.abort();
+    }
+}
