@@ -111,15 +111,26 @@ impl Lanes {
             let any = self.others(&self.classes[class], class, needs, &|_| true);
             turns = turns.saturating_add(any.metered.min(own));
         }
-        // Higher lanes go first but for every tenth turn; eight of nine is sound whatever lower lanes take in between.
+        // Higher lanes go first but for every tenth turn, and of the nine in between a lower lane may have one. Calls of lower lanes that
+        // need something else than this one have their turns when they like, and those too count as passing it.
+        let lower = self.active[lane + 1..].iter().flatten();
+        let slips: usize = lower.map(|class| self.slips(&self.classes[*class], *class, needs)).sum();
         let mut higher = Others::default();
         for class in self.active[..lane].iter().flatten() {
             let others = self.others(&self.classes[*class], *class, needs, &metered);
             higher = Others { all: higher.all + others.all, metered: higher.metered + others.metered };
         }
         let passed = self.passed[lane] as usize;
-        let turns = turns.saturating_add(1).saturating_mul(PASSED as usize - 1).saturating_sub(passed);
+        let turns = turns.saturating_add(1).saturating_mul(PASSED as usize - 1).saturating_sub(passed + slips);
         counted.saturating_add(higher.in_turns(turns))
+    }
+
+    /// Calls of a class that may go while one with these needs may not.
+    fn slips(&self, turns: &ClassTurns, class: usize, needs: &Needs) -> usize {
+        let goes_later = |other: &Needs| other.group == needs.group && needs.charges.are_among(&other.charges);
+        let plain = turns.doors.iter().filter_map(|door| self.plain_bundle(class, door.mode));
+        let later: usize = plain.filter(|bundle| goes_later(&bundle.needs)).map(|bundle| bundle.waiting).sum();
+        turns.waiting.saturating_sub(later)
     }
 
     /// Those of a class who go whenever a call with these needs could.

@@ -161,6 +161,7 @@ proptest! {
     fn p8_a_refusal_at_the_door_is_right(
         limits in lives::policies(),
         story in stories(Cast { keys: 0, timeouts: false, late: false, prompt: true, weights: [2, 8, 0, 0, 0], ..Cast::ALL }, 1..80),
+        crowds in vec((0_u16..4, 0_u64..3, 1_usize..30), 0..5),
         probe in (0_u16..4, 0_u64..4, 0_u64..2, 1_u64..2_000),
     ) {
         let mut policy = limits.0;
@@ -170,12 +171,19 @@ proptest! {
         let (class, flow, credential, timeout) = probe;
         let hurried = Caller { flow, credential, timeout: Some(ms(timeout)), ..Caller::new().of_class(class) };
         let patient = Caller { patient: true, timeout: None, ..hurried };
+        let crowd = |world: &mut World| {
+            for (class, flow, size) in &crowds {
+                (0..*size).for_each(|_| _ = world.arrive(Caller::new().of_class(*class).of_flow(*flow)));
+            }
+        };
         let mut world = World::new(policy.clone());
         live(&mut world, &story, &[], |_| ());
+        crowd(&mut world);
         let call = world.arrive(hurried);
         let Some(refusal) = world.refusal(call) else { return Ok(()) };
         let mut other = World::new(policy);
         live(&mut other, &story, &[], |_| ());
+        crowd(&mut other);
         let call = other.arrive(patient);
         prop_assert!(refusal.retry_at > other.now + ms(timeout) / 2);
         other.pass(secs(36_000));
