@@ -59,13 +59,9 @@ impl Upstream {
         let (mut lease, mut replays, mut refusals, mut returns) = (lease, 0, 0, 0);
         loop {
             let failed = match attempt(lease.stream, head.clone(), &body).await {
-                Ok(mut response) => {
+                Ok(response) => {
                     body.settle();
-                    prepare::answer(&mut response);
-                    if response.status() == StatusCode::UNAUTHORIZED {
-                        self.inner.injector.upstream_said_unauthorized();
-                    }
-                    return Ok(response);
+                    return Ok(self.answered(response));
                 }
                 Err(failed) => failed,
             };
@@ -96,6 +92,15 @@ impl Upstream {
             }
             lease = pool.take_again(fresh).await.map_err(|source| SendError::Unsent { source })?;
         }
+    }
+
+    /// The response as the client is to see it.
+    fn answered(&self, mut response: Response<Streaming>) -> Response<Streaming> {
+        prepare::answer(&mut response);
+        if response.status() == StatusCode::UNAUTHORIZED {
+            self.inner.injector.upstream_said_unauthorized();
+        }
+        response
     }
 
     pub(super) async fn tunnel(&self, request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
