@@ -48,11 +48,11 @@ pub(super) struct View {
     pub(super) trial: u64,
 }
 
-/// The failing facets of one object. Nearly always one, so the rest is a vector that does not allocate.
+/// The failing facets of one object: nearly always one, which needs no allocation of its own.
 #[derive(Debug)]
-pub(super) struct Facets {
-    first: Failing,
-    rest: Vec<Failing>,
+pub(super) enum Facets {
+    One(Failing),
+    Many(Vec<Failing>),
 }
 
 /// Keys are secret hashes already; mixing only protects against numbers made by hand in tests and simulations.
@@ -135,9 +135,9 @@ impl Keys {
         *self.collections.entry(failing.collection).or_insert(0) += 1;
         self.len.fetch_add(1, Relaxed);
         match self.objects.entry(object) {
-            dashmap::Entry::Occupied(mut facets) => facets.get_mut().rest.push(failing),
+            dashmap::Entry::Occupied(mut facets) => facets.get_mut().push(failing),
             dashmap::Entry::Vacant(vacant) => {
-                vacant.insert(Facets { first: failing, rest: Vec::new() });
+                vacant.insert(Facets::One(failing));
             }
         }
     }
@@ -146,16 +146,18 @@ impl Keys {
     pub(super) fn remove(&self, object: u64, facet: u64) -> Option<Failing> {
         let removed = match self.objects.entry(object) {
             dashmap::Entry::Vacant(_) => None,
-            dashmap::Entry::Occupied(mut facets) => {
-                if facets.get().first.facet != facet {
-                    let rest = &mut facets.get_mut().rest;
-                    rest.iter().position(|failing| failing.facet == facet).map(|at| rest.swap_remove(at))
-                } else if let Some(next) = facets.get_mut().rest.pop() {
-                    Some(std::mem::replace(&mut facets.get_mut().first, next))
-                } else {
-                    Some(facets.remove().first)
+            dashmap::Entry::Occupied(mut facets) => match facets.get_mut() {
+                Facets::One(only) if only.facet != facet => None,
+                Facets::One(_) => facets.remove().into_iter().next(),
+                Facets::Many(many) => {
+                    let at = many.iter().position(|failing| failing.facet == facet)?;
+                    let removed = many.swap_remove(at);
+                    if many.is_empty() {
+                        facets.remove();
+                    }
+                    Some(removed)
                 }
-            }
+            },
         }?;
         self.len.fetch_sub(1, Relaxed);
         if let dashmap::Entry::Occupied(mut count) = self.collections.entry(removed.collection) {
@@ -190,7 +192,11 @@ impl fmt::Debug for Keys {
 
 impl Facets {
     fn iter(&self) -> impl Iterator<Item = &Failing> {
-        std::iter::once(&self.first).chain(&self.rest)
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::Many(many) => many.as_slice(),
+        }
+        .iter()
     }
 
     fn find(&self, facet: u64) -> Option<&Failing> {
@@ -198,7 +204,28 @@ impl Facets {
     }
 
     fn find_mut(&mut self, facet: u64) -> Option<&mut Failing> {
-        std::iter::once(&mut self.first).chain(&mut self.rest).find(|failing| failing.facet == facet)
+        let all = match self {
+            Self::One(only) => std::slice::from_mut(only),
+            Self::Many(many) => many.as_mut_slice(),
+        };
+        all.iter_mut().find(|failing| failing.facet == facet)
+    }
+
+    fn push(&mut self, failing: Failing) {
+        let mut all = match std::mem::replace(self, Self::Many(Vec::new())) {
+            Self::One(only) => vec![only],
+            Self::Many(many) => many,
+        };
+        all.push(failing);
+        *self = Self::Many(all);
+    }
+
+    fn into_iter(self) -> impl Iterator<Item = Failing> {
+        let (one, many) = match self {
+            Self::One(only) => (Some(only), Vec::new()),
+            Self::Many(many) => (None, many),
+        };
+        one.into_iter().chain(many)
     }
 }
 

@@ -38,8 +38,9 @@ impl Body {
         Self::Own { body: Full::new(text.into()) }
     }
 
-    /// The upstream's body. One that `ends_quietly` when the upstream is lost is a watch: each of its events is framed, so that half an
-    /// event still shows, and client-go resumes after an end where a reset stream would have it list everything again.
+    /// The upstream's body. One that `ends_quietly` when the upstream is lost is a watch over HTTP/2: client-go takes a reset stream for a
+    /// failed watch and lists everything again, where it resumes after an end, as it does when a direct connection is lost. Each event is
+    /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which client-go takes for an end.
     pub(crate) fn upstream(body: Streaming, slot: HeldSlot, ends_quietly: bool) -> Self {
         Self::Upstream { body, held: (Some(slot), None), ends_quietly }
     }

@@ -5,7 +5,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request::Parts};
 
 use super::{
     admission::{Door, body_key},
@@ -40,6 +40,8 @@ pub(crate) struct Departure {
     slot: HeldSlot,
     account: Account,
     method: Method,
+    /// A watch over HTTP/2: what it ends in when the upstream is lost is told apart in [`Body::upstream`].
+    ends_quietly: bool,
 }
 
 /// A call that was sent and is owed an outcome. Dropped: the caller left.
@@ -78,23 +80,24 @@ impl Departure {
     ) -> Self {
         let at = permit.claimed();
         let method = parts.method.clone();
+        let ends_quietly = call.call.verb() == Verb::Watch && parts.version == Version::HTTP_2;
         let kept = call.key.needs_body().then(|| body.kept());
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
         let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at };
-        Self { lease, request, sent, slot, account, method }
+        Self { lease, request, sent, slot, account, method, ends_quietly }
     }
 
     async fn send(self) -> Result<(Response<Body>, Account), Box<Failed>> {
-        let Self { lease, request, sent, slot, mut account, method } = self;
+        let Self { lease, request, sent, slot, mut account, method, ends_quietly } = self;
         let verb = sent.call.call.verb();
         let result = sent.door.upstream.send(lease, request).await;
         let failure = match result {
             Ok(response) => {
                 account.answered(sent.door.driver.clock().now());
                 sent.answered(response.status(), response.headers());
-                let watch = verb == Verb::Watch && response.status() == StatusCode::OK;
-                return Ok((response.map(|body: Streaming| Body::upstream(body, slot, watch)), account));
+                let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
+                return Ok((response.map(|body: Streaming| Body::upstream(body, slot, ends_quietly)), account));
             }
             Err(error) => sent.failed(&error, &account),
         };

@@ -34,6 +34,8 @@ enum Fate {
     Unsent,
     /// It left, and the upstream says (or it follows) that nobody looked at it. `fresh`: only a new connection is worth another try.
     Unprocessed { fresh: bool },
+    /// The upstream refused the stream, most likely because it has too much to do.
+    Refused,
     /// Nobody knows.
     Lost,
 }
@@ -55,16 +57,12 @@ impl Upstream {
         self.inner.injector.authorize(head.headers_mut());
         body.begin(&self.inner.budget, head.declares_length());
         let pool = Arc::clone(&lease.pool);
-        let (mut lease, mut replays, mut returns) = (lease, 0, 0);
+        let (mut lease, mut replays, mut refusals, mut returns) = (lease, 0, 0, 0);
         loop {
             let failed = match attempt(lease.stream, head.clone(), &body).await {
-                Ok(mut response) => {
+                Ok(response) => {
                     body.settle();
-                    prepare::answer(&mut response);
-                    if response.status() == StatusCode::UNAUTHORIZED {
-                        self.inner.injector.upstream_said_unauthorized();
-                    }
-                    return Ok(response);
+                    return Ok(self.answered(response));
                 }
                 Err(failed) => failed,
             };
@@ -80,8 +78,14 @@ impl Upstream {
                     replays += 1;
                     fresh
                 }
+                Fate::Refused if refusals < MAX_REFUSALS && body.can_replay() => {
+                    refusals += 1;
+                    false
+                }
                 Fate::Unsent => return Err(SendError::Unsent { source: failed.source }),
-                Fate::Unprocessed { .. } | Fate::Lost => return Err(SendError::Lost { source: failed.source }),
+                Fate::Unprocessed { .. } | Fate::Refused | Fate::Lost => {
+                    return Err(SendError::Lost { source: failed.source });
+                }
             };
             tracing::debug!(fate = ?failed.fate, error = %failed.source, "not processed upstream: sending it again");
             if let Some(meters) = self.inner.meters.get() {
@@ -89,6 +93,15 @@ impl Upstream {
             }
             lease = pool.take_again(fresh).await.map_err(|source| SendError::Unsent { source })?;
         }
+    }
+
+    /// The response as the client is to see it.
+    fn answered(&self, mut response: Response<Streaming>) -> Response<Streaming> {
+        prepare::answer(&mut response);
+        if response.status() == StatusCode::UNAUTHORIZED {
+            self.inner.injector.upstream_said_unauthorized();
+        }
+        response
     }
 
     pub(super) async fn tunnel(&self, request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
@@ -192,9 +205,7 @@ fn judge_http2(mut error: TrySendError<Request<Outgoing>>, repeatable: bool) -> 
         _ if returned => Fate::Unsent,
         // h2 fails a stream with the peer's GOAWAY only if it is above its last stream; those below run on, and fail by I/O if at all
         Some(h2) if h2.is_go_away() && h2.is_remote() => Fate::Unprocessed { fresh: false },
-        Some(h2) if h2.is_reset() && h2.is_remote() && h2.reason() == Some(h2::Reason::REFUSED_STREAM) => {
-            Fate::Unprocessed { fresh: false }
-        }
+        Some(h2) if h2.is_reset() && h2.is_remote() && h2.reason() == Some(h2::Reason::REFUSED_STREAM) => Fate::Refused,
         // hyper drops a request whose stream was still waiting to be opened when a GOAWAY came, and does not give it back
         None if source.is_user() && repeatable => Fate::Unprocessed { fresh: false },
         _ => Fate::Lost,
@@ -210,7 +221,9 @@ fn lost(source: impl StdError + Send + Sync + 'static) -> SendError {
     SendError::Lost { source: Arc::new(source) }
 }
 
-/// As Go's client does for unprocessed streams.
+/// Trying on would add to what the upstream has too much of.
+const MAX_REFUSALS: u32 = 2;
+/// As Go's client does: with a server that says GOAWAY on every fiftieth response to 200 calls at once, two would not be enough.
 const MAX_REPLAYS: u32 = 6;
 /// Each return retires the connection it came from, so this bounds only a server that closes every one at once.
 const MAX_RETURNS: u32 = 6;

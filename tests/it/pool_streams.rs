@@ -488,11 +488,14 @@ async fn a_stream_that_may_have_been_processed_is_lost_and_not_repeated() {
 
 #[tokio::test]
 async fn replays_are_bounded() {
-    let server = mischievous(usize::MAX, |_| vec![go_away(0)]).await;
-    let caller = Caller::to(&server);
-    let lost = caller.get(Group::Short, "/").await.expect_err("no answer");
-    assert!(matches!(lost, SendError::Lost { .. }), "{lost:?}");
-    assert!(server.connections() < 12, "{} connections", server.connections());
+    let refuse: fn(u32) -> Vec<Framed> = |stream| vec![(3, stream, 7_u32.to_be_bytes().to_vec())];
+    for (mischief, most) in [((|_| vec![go_away(0)]) as fn(u32) -> Vec<Framed>, 7), (refuse, 3)] {
+        let server = mischievous(usize::MAX, mischief).await;
+        let caller = Caller::to(&server);
+        let lost = caller.get(Group::Short, "/").await.expect_err("no answer");
+        assert!(matches!(lost, SendError::Lost { .. } | SendError::Unsent { .. }), "{lost:?}");
+        assert!(server.connections() <= most, "{} connections", server.connections());
+    }
 }
 
 #[tokio::test]

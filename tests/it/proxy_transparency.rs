@@ -163,6 +163,23 @@ async fn a_response_that_breaks_off_is_not_ended_cleanly() {
     assert!(error.to_string().contains("stream") || error.to_string().contains("body"), "{error}");
 }
 
+/// client-go resumes a watch that ended, and lists everything again after a reset stream; a cut HTTP/1.1 connection it takes for an end.
+#[tokio::test]
+async fn a_watch_that_breaks_off_is_cut_over_http1_and_ended_over_http2() {
+    let broken: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n";
+    let (upstream, _request) = raw_backend(broken).await;
+    let proxy = Proxy::before(upstream).start().await;
+    let (_, answer) = proxy.get("/api/v1/pods?watch=1").await;
+    assert!(answer.contains("half") && !answer.ends_with("0\r\n\r\n"), "{answer}");
+
+    let (upstream, _request) = raw_backend(broken).await;
+    let proxy = Proxy::before(upstream).start().await;
+    let mut client = proxy.connect_http2().await;
+    let request = Request::get("http://localhost/api/v1/pods?watch=1").body(Full::default()).expect("valid");
+    let response = within(client.send_request(request)).await.expect("a head");
+    assert_eq!(within(response.into_body().collect()).await.expect("ended").to_bytes(), "half");
+}
+
 #[tokio::test]
 async fn http2_with_prior_knowledge_reaches_the_same_upstream() {
     let backend = Backend::replying(200).await;
