@@ -65,6 +65,8 @@ struct Shared {
 struct State {
     /// The newest attempt.
     attempt: u32,
+    /// That attempt has been asked for a frame.
+    asked: bool,
     /// What has been read, from the start, while `whole`.
     kept: Vec<Bytes>,
     kept_bytes: usize,
@@ -96,6 +98,7 @@ impl Outgoing {
     pub fn new(read: Vec<Bytes>, rest: Option<Incoming>, trailers: Option<HeaderMap>) -> Self {
         let state = State {
             attempt: 0,
+            asked: false,
             kept_bytes: read.iter().map(Bytes::len).sum(),
             kept: read,
             whole: true,
@@ -135,6 +138,7 @@ impl Outgoing {
     pub(super) fn attempt(&self, unit: Option<Arc<StreamUnit>>) -> Self {
         let attempt = self.state().map_or(0, |mut state| {
             state.attempt += 1;
+            state.asked = false;
             state.attempt
         });
         Self { shared: self.shared.clone(), attempt, at: 0, ended: false, _unit: unit }
@@ -143,6 +147,11 @@ impl Outgoing {
     /// Whether everything that was read so far could be sent again.
     pub(super) fn can_replay(&self) -> bool {
         self.state().is_none_or(|state| state.whole && state.broken.is_none())
+    }
+
+    /// Whether there is a body, and the newest attempt was never asked for any of it: then it cannot be whole upstream.
+    pub(super) fn is_unasked(&self) -> bool {
+        self.state().is_some_and(|state| !state.asked)
     }
 
     /// How the client's own body broke off, if it did.
@@ -172,6 +181,7 @@ impl Body for Outgoing {
         if state.attempt != this.attempt {
             return Poll::Ready(Some(Err(OutgoingError::Superseded)));
         }
+        state.asked = true;
         if let Some(chunk) = state.kept.get(this.at) {
             this.at += 1;
             return Poll::Ready(Some(Ok(Frame::data(chunk.clone()))));

@@ -1,8 +1,9 @@
 //! Sending a request, and sending it again where the upstream provably has not processed it.
 //!
-//! What proves it: hyper gives the request back (it never left), a GOAWAY whose last stream is below ours, `RST_STREAM(REFUSED_STREAM)`, or
-//! an HTTP/1.1 connection that had been idle and closed without a byte of an answer, if no byte of the request was written or the method is
-//! safe. (Not for PUT and DELETE: the server may have acted on them.) Everything else that is lost is lost.
+//! What proves it: hyper gives the request back (it never left), a GOAWAY whose last stream is below ours, `RST_STREAM(REFUSED_STREAM)`,
+//! a stream that hyper gave up while it waited to be opened, if the body was not begun or the method is safe, or an HTTP/1.1 connection
+//! that had been idle and closed without a byte of an answer, if no byte of the request was written or the method is safe. (Not for PUT and
+//! DELETE: the server may have acted on them.) Everything else that is lost is lost.
 
 use std::{
     error::Error as StdError,
@@ -155,10 +156,11 @@ async fn attempt(stream: Stream, head: Head, body: &Outgoing) -> Result<Response
     match stream {
         Stream::Http1(exclusive) => attempt_http1(exclusive, head, body).await,
         Stream::Http2 { unit, mut sender } => {
+            let safe = head.method().is_safe();
             let request = head.http2(body.attempt(Some(Arc::clone(&unit))));
             match sender.try_send_request(request).await {
                 Ok(response) => Ok(response.map(|body| Streaming::new(body, Hold::Stream(unit)))),
-                Err(error) => Err(judge_http2(error)),
+                Err(error) => Err(judge_http2(error, safe || body.is_unasked())),
             }
         }
     }
@@ -194,8 +196,8 @@ async fn attempt_http1(mut exclusive: Exclusive, head: Head, body: &Outgoing) ->
     Err(Failed { fate, source: Arc::new(error.into_error()) })
 }
 
-/// What an HTTP/2 error proves.
-fn judge_http2(mut error: TrySendError<Request<Outgoing>>) -> Failed {
+/// What an HTTP/2 error proves. `repeatable`: to send the request again is safe even if its head did arrive.
+fn judge_http2(mut error: TrySendError<Request<Outgoing>>, repeatable: bool) -> Failed {
     let returned = error.take_message().is_some();
     let source = error.into_error();
     let h2 = source.source().and_then(|source| source.downcast_ref::<h2::Error>());
@@ -204,6 +206,8 @@ fn judge_http2(mut error: TrySendError<Request<Outgoing>>) -> Failed {
         // h2 fails a stream with the peer's GOAWAY only if it is above its last stream; those below run on, and fail by I/O if at all
         Some(h2) if h2.is_go_away() && h2.is_remote() => Fate::Unprocessed { fresh: false },
         Some(h2) if h2.is_reset() && h2.is_remote() && h2.reason() == Some(h2::Reason::REFUSED_STREAM) => Fate::Refused,
+        // hyper drops a request whose stream was still waiting to be opened when a GOAWAY came, and does not give it back
+        None if source.is_user() && repeatable => Fate::Unprocessed { fresh: false },
         _ => Fate::Lost,
     };
     Failed { fate, source: Arc::new(source) }

@@ -13,6 +13,9 @@ use super::control_plane::{ControlPlane, User, write_kubeconfig};
 use super::process::{Process, command, free_port, scratch_dir};
 use super::{say, wait_for};
 
+/// Of what is only told when debugging, why a call got no answer: a test that fails over it wants to know.
+const LOG: &str = "info,tidegate::proxy::forward=debug";
+
 /// A running gate with a TLS listener that passes credentials through.
 #[derive(Debug)]
 pub(crate) struct Gate {
@@ -33,7 +36,7 @@ impl Gate {
         fs::create_dir(dir.path().join("out")).expect("the folder is ours");
         let config = format!(
             "[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
-             [log]\ncalls = \"{}\"\n\
+             [log]\nlevel = \"{LOG}\"\ncalls = \"{}\"\n\
              [gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\nupstream = \"{}\"\ncredentials = \"pass_through\"\n{settings}\n\
              [gates.kubernetes.tls]\nmode = \"self_signed\"\nwrite_to = \"{}\"\n\
              [gates.kubernetes.upstream_tls]\nca = \"{}\"\n",
