@@ -82,13 +82,13 @@ impl Limiter {
         (id, self.supply.needs(&self.policy, &asker, now))
     }
 
-    /// The refusal of a call that is certain to wait in vain.
+    /// The refusal of a call that is certain to wait in vain, for a retry token beyond `token_by` or for all else beyond its end.
     pub(super) fn in_vain(
         &self,
         call: &Call,
         id: &QueueId,
         needs: &Needs,
-        hold_ends: Moment,
+        token_by: Moment,
         now: Moment,
     ) -> Option<Refusal> {
         if call.patient {
@@ -98,7 +98,7 @@ impl Limiter {
         let ends = self.ends(call);
         let refuse = |reason, retry_at| Some(Refusal { reason, retry_at, waited: now - call.arrived, key: None });
         match certain.retry_at {
-            Some(at) if at > hold_ends.min(ends) => refuse(Reason::RetryBucket, at),
+            Some(at) if at > token_by.min(ends) => refuse(Reason::RetryBucket, at),
             _ if certain.at <= ends => None,
             // It could have waited that long, had its client not been in a hurry.
             _ if certain.at <= call.arrived + self.policy.queue.max_wait => refuse(Reason::Deadline, certain.at),
@@ -205,7 +205,9 @@ impl Limiter {
             block => block.map_or(Reason::Bucket, |block| block.reason),
         };
         let (mut ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
-        let refusal = self.in_vain(&call, &id, &needs, hold_ends, now).or_else(|| self.full(now));
+        // A retry is not held for a retry token, however soon that comes: where many keys fail under one worker the bucket is empty all the
+        // time, and holding each until the next token would leave the worker time for nothing else.
+        let refusal = self.in_vain(&call, &id, &needs, now, now).or_else(|| self.full(now));
         if let Some(refusal) = refusal {
             let key = way.retry.filter(|_| refusal.reason.concerns_key());
             return Verdict::Refuse(Refusal { key, ..refusal });

@@ -170,7 +170,7 @@ pub(super) fn retries_hold(world: &World, trials: &[(usize, Moment)], policy: &P
         if caller.long_running && !policy.classes[usize::from(caller.class)].meter_long_running {
             continue;
         }
-        let (level, last) = levels.entry(who(bucket.per, &caller)).or_insert((start(&bucket), Moment::ZERO));
+        let (level, last) = levels.entry(who(bucket.per, &caller)).or_insert_with(|| (start(&bucket), Moment::ZERO));
         *level = refill(*level, &bucket, *last, *at) - 1.0;
         *last = *at;
         assert!(*level >= -bucket.rate * lateness - 1e-6, "at {at:?}: {} retry tokens short, call {call}", -*level);

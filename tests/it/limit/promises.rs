@@ -208,7 +208,7 @@ proptest! {
         }
         world.pass(secs(100));
         for call in &world.calls {
-            let limit = call.caller.timeout.map_or(ms(max_wait), |timeout| (timeout / 2).min(ms(max_wait)));
+            let limit = call.caller.timeout.map_or_else(|| ms(max_wait), |timeout| (timeout / 2).min(ms(max_wait)));
             match &call.life {
                 Life::Refused(refusal) => {
                     prop_assert!(refusal.waited.is_zero(), "{call:?} waited in vain");
