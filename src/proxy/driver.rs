@@ -5,6 +5,7 @@
 //! it. What the limiter is owed (an outcome, a slot, a permit back) is in guards, so that a caller who leaves at any await owes nothing.
 
 mod held;
+mod interleave;
 mod tell;
 
 use std::{
@@ -206,6 +207,7 @@ impl Driver {
             let result = operation(&mut state, now);
             (result, state.drain(), state.is_sooner(), self.shared.teller.has_news(&state.limiter))
         };
+        interleave::point();
         woken.into_iter().for_each(Waker::wake);
         if sooner {
             self.shared.sooner.notify_one();
@@ -217,6 +219,7 @@ impl Driver {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
+        interleave::point();
         // A panic under the lock is a bug of the limiter; going on with what it left is better than refusing every call from then on.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

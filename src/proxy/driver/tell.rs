@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::interleave;
 use crate::{api::Group, limit::Limiter, upstream::Upstream};
 
 /// Who wants to know how many calls wait for room: the pool.
@@ -56,10 +57,12 @@ impl Teller {
             Some(std::mem::replace(&mut told.levels, now))
         };
         while let Some(before) = look(&begin) {
+            interleave::point();
             let now = self.lock().levels;
             for (place, group) in GROUPS.into_iter().enumerate().filter(|(place, _)| before[*place] != now[*place]) {
                 pool.want(group, now[place]);
             }
+            interleave::point();
             self.lock().telling = false;
         }
     }

@@ -234,3 +234,28 @@ async fn on_many_threads_everyone_gets_a_turn_and_nobody_keeps_anything() {
         pool.abort();
     }
 }
+
+/// The same story under the model checker, small enough for it to try many schedules.
+#[test]
+fn under_every_schedule_tried_everyone_gets_a_turn_and_nobody_keeps_anything() {
+    interleave::under_schedules(2_000, || {
+        let driver = driver(policy(2, None));
+        let (wanted, news) = mpsc::unbounded_channel();
+        driver.connect(Arc::new(Pool { wanted }));
+        let open = Arc::new(AtomicI64::new(0));
+        let pool = shuttle::future::spawn(open_streams(driver.clone(), Arc::clone(&open), news));
+        // One that leaves, one whose stream dies under it, and four whose streams die with them, so that each wants a new one.
+        let calls: Vec<_> = [7, 13, 3, 6, 9, 12]
+            .map(|dice| shuttle::future::spawn(call(driver.clone(), Arc::clone(&open), dice)))
+            .into_iter()
+            .collect();
+        shuttle::future::block_on(async {
+            for call in calls {
+                call.await.expect("no panic");
+            }
+        });
+        let rest = driver.look(|limiter, now| limiter.snapshot(now));
+        assert_eq!((rest.waiting, rest.slots.used, driver.remembered()), (0, 0, 0));
+        pool.abort();
+    });
+}

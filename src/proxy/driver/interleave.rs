@@ -1,0 +1,30 @@
+//! Where another thread may come in between two steps, for the model checker of the tests; nothing in the product.
+//!
+//! The driver's only shared state is behind std mutexes that are never held across one of these points, so a scheduler that may switch
+//! here, and only here, sees every interleaving that threads could.
+
+#[cfg(test)]
+use std::cell::Cell;
+
+#[cfg(test)]
+thread_local! {
+    static MODELLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Another thread may come in here. No mutex may be held.
+#[inline]
+pub(super) fn point() {
+    #[cfg(test)]
+    if MODELLED.get() {
+        // Not `yield_now`: that wakes the task as well, and a lost wakeup would go unnoticed.
+        shuttle::thread::sleep(std::time::Duration::ZERO);
+    }
+}
+
+/// Runs `story` under so many random schedules; a schedule in which somebody waits for ever fails, and says how to replay it.
+#[cfg(test)]
+pub(super) fn under_schedules(schedules: usize, story: impl Fn() + Send + Sync + 'static) {
+    MODELLED.set(true);
+    shuttle::check_random(story, schedules);
+    MODELLED.set(false);
+}
