@@ -187,15 +187,7 @@ fn policy(bucket: Option<BucketPolicy>, slots: Option<u32>) -> Policy {
         combine: Combine::Sequential,
     };
     let in_flight = slots.and_then(NonZeroU32::new).map(|max| InFlight { max, per: Per::Gate });
-    Policy {
-        bucket,
-        retry_bucket: None,
-        queue,
-        in_flight,
-        max_keys: 2_000_000,
-        one_at_a_time: false,
-        classes: vec![class],
-    }
+    Policy { bucket, retry_bucket: None, queue, in_flight, max_keys: 2_000_000, classes: vec![class] }
 }
 
 fn limiter(policy: Policy) -> Limiter {

@@ -78,7 +78,7 @@ fn gate(out: &mut Out, name: &str, gate: &Gate, extras: &Extras) {
     );
     out.line("rewrite_links", false);
     out.text("key", "auto");
-    out.line("one_at_a_time", gate.policy.one_at_a_time);
+    out.line("one_at_a_time", false);
     // Words in the place of tables come before the tables.
     for (key, bucket) in [("bucket", &gate.policy.bucket), ("retry_bucket", &gate.policy.retry_bucket)] {
         out.bucket(key, bucket.as_ref());

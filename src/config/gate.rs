@@ -150,7 +150,6 @@ impl Limits {
             queue: limits::queue(queue_keys, &at.key("queue"), report),
             in_flight: limits::in_flight(&keys.in_flight, &at.key("in_flight"), numbers.in_flight, report),
             max_keys,
-            one_at_a_time: false,
             classes: Vec::new(),
         };
         let classes = classes::classes(sections, &at.key("classes"), &ground, report);

@@ -19,8 +19,6 @@ pub struct Policy {
     pub in_flight: Option<InFlight>,
     /// Keys remembered at most; past it the key with least left to wait is dropped.
     pub max_keys: usize,
-    /// At most one write per key upstream, failing or not.
-    pub one_at_a_time: bool,
     /// By [`ClassId`]; never empty.
     pub classes: Vec<ClassPolicy>,
 }

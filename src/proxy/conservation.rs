@@ -69,7 +69,6 @@ fn policy(seed: u64) -> Policy {
         },
         in_flight: Some(InFlight { max: NonZeroU32::new(3).expect("some"), per: Per::Gate }),
         max_keys: 4,
-        one_at_a_time: seed.is_multiple_of(3),
         classes: vec![class("leases", Lane::Exempt, None), class("default", Lane::Normal, bucket(5.0, 4))],
     }
 }

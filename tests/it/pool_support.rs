@@ -199,7 +199,6 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
         },
         in_flight: None,
         max_keys: 1,
-        one_at_a_time: false,
         classes: vec![class],
     };
     let arrival = Arrival {

@@ -301,7 +301,6 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             },
             in_flight: None,
             max_keys: 1000,
-            one_at_a_time: false,
             classes: vec![class("leases", Lane::Exempt), class("default", Lane::Normal)],
         },
         failures: vec![failures.clone(), failures],

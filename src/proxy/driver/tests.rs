@@ -40,7 +40,6 @@ fn policy(in_flight: u32, bucket: Option<(f64, u32)>) -> Policy {
         },
         in_flight: Some(InFlight { max: some(in_flight), per: Per::Gate }),
         max_keys: 10,
-        one_at_a_time: false,
         classes: vec![class],
     }
 }

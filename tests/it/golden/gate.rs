@@ -41,7 +41,6 @@ pub(super) fn policy() -> Policy {
         },
         in_flight: None,
         max_keys: 1_000_000,
-        one_at_a_time: false,
         classes: vec![ClassPolicy {
             name: "default".into(),
             lane: Lane::Normal,

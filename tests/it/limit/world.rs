@@ -454,7 +454,6 @@ pub(super) fn open() -> Policy {
         },
         in_flight: None,
         max_keys: 1000,
-        one_at_a_time: false,
         classes: vec![class("default")],
     }
 }
