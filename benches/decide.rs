@@ -215,7 +215,7 @@ fn arrive(limiter: &mut Limiter, object: u64, flow: u64, now: Moment) -> Verdict
 }
 
 fn settle(limiter: &mut Limiter, receipt: Receipt) {
-    let answer = Answer { outcome: Outcome::Success, status: Some(200), object_gone: false };
+    let answer = Answer::new(Outcome::Success, Some(200));
     if let Err(receipt) = limiter.keys().settle(receipt, answer) {
         limiter.finish(receipt, answer, None, &String::new, Moment::ZERO);
     }
@@ -237,7 +237,7 @@ fn call(limiter: &mut Limiter, object: u64) {
 fn fail(limiter: &mut Limiter, object: u64) {
     let Verdict::Admit(permit) = arrive(limiter, object, 0, Moment::ZERO) else { return };
     let (_, receipt, slot) = permit.admit(());
-    let answer = Answer { outcome: Outcome::Failure, status: Some(500), object_gone: false };
+    let answer = Answer::new(Outcome::Failure, Some(500));
     let name = || format!("write configmaps.v1/namespace/object-{object:07}");
     limiter.finish(receipt, answer, None, &name, Moment::ZERO);
     limiter.release(slot, Moment::ZERO);

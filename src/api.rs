@@ -18,7 +18,7 @@ mod selector;
 pub use self::{
     call::{Call, Verb},
     key::{Group, Key},
-    outcome::{Answer, Failures, Outcome, Throttling},
+    outcome::{Answer, Failures, Outcome, Pause, PauseLength, Scope, Throttling},
 };
 
 /// The well-formed pairs of a query in order, escapes undone.

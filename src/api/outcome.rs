@@ -36,6 +36,47 @@ pub struct Answer {
     pub status: Option<u16>,
     /// The object is gone (a DELETE succeeded, or it is not found): every key of it is forgotten.
     pub object_gone: bool,
+    /// The upstream turned the call away because it has too much to do (not an error of its own, not a PodDisruptionBudget): what an
+    /// adaptive bucket slows down for.
+    pub throttled: bool,
+    /// More than the key is to wait.
+    pub pause: Option<Pause>,
+}
+
+/// What the upstream asked for beyond the key of the call it answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Who waits.
+    pub scope: Scope,
+    /// How long, from the response head on.
+    pub length: PauseLength,
+}
+
+/// What pauses when the upstream says wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The calls of the same credential.
+    Credential,
+    /// The calls of the same class.
+    Class,
+    /// Every call of the gate that is not exempt.
+    Gate,
+    /// The calls of the same key: that is [`Outcome::Throttled`], never a [`Pause`].
+    Key,
+}
+
+/// How long a pause is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseLength {
+    /// As long as the upstream said, capped.
+    Known(Duration),
+    /// The upstream gave no time: `first`, twice as long each time it happens again before a success in the scope, `most` at most.
+    Growing {
+        /// The first time.
+        first: Duration,
+        /// Never more.
+        most: Duration,
+    },
 }
 
 /// What counts as failure.
@@ -56,6 +97,16 @@ pub struct Throttling {
     pub max_pause: Duration,
 }
 
+// === impl Answer ===
+
+impl Answer {
+    /// An answer that concerns nothing but the key of its call.
+    #[must_use]
+    pub const fn new(outcome: Outcome, status: Option<u16>) -> Self {
+        Self { outcome, status, object_gone: false, throttled: false, pause: None }
+    }
+}
+
 /// What a response head means.
 #[must_use]
 pub fn answer(
@@ -74,14 +125,14 @@ pub fn answer(
         _ => Outcome::Neutral,
     };
     let object_gone = !failed && !call.is_tunnel() && !call.is_dry_run() && is_gone(call, status);
-    Answer { outcome, status: Some(status.as_u16()), object_gone }
+    Answer { object_gone, ..Answer::new(outcome, Some(status.as_u16())) }
 }
 
 /// What it means that a call was sent and then lost, or not answered in time.
 #[must_use]
 pub fn lost(failures: &Failures, call: &Call) -> Answer {
     let outcome = if failures.transport && !call.is_tunnel() { Outcome::Failure } else { Outcome::Neutral };
-    Answer { outcome, status: None, object_gone: false }
+    Answer::new(outcome, None)
 }
 
 /// What it means that the caller left before the response head, `upstream_for` after its call was sent.
@@ -89,7 +140,7 @@ pub fn lost(failures: &Failures, call: &Call) -> Answer {
 pub fn left(call: &Call, upstream_for: Duration) -> Answer {
     let waited_in_vain = upstream_for > PATIENCE && !call.is_tunnel();
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };
-    Answer { outcome, status: None, object_gone: false }
+    Answer::new(outcome, None)
 }
 
 /// A failure, with the time that the upstream names.

@@ -189,6 +189,6 @@ impl fmt::Debug for Sent {
 }
 
 /// Nothing was learned of the upstream.
-const NOTHING: Answer = Answer { outcome: Outcome::Abandoned, status: None, object_gone: false };
+const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
 /// For a class that the configuration did not describe.
 static NO_FAILURES: Failures = Failures { statuses: Vec::new(), transport: false };

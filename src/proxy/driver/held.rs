@@ -92,7 +92,7 @@ impl OwedReceipt {
 impl Drop for OwedReceipt {
     fn drop(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            let nothing = Answer { outcome: Outcome::Abandoned, status: None, object_gone: false };
+            let nothing = Answer::new(Outcome::Abandoned, None);
             self.driver.finish(receipt, nothing, None, &String::new);
         }
     }

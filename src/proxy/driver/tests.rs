@@ -193,11 +193,7 @@ async fn send(driver: &Driver, permit: HeldPermit, open: &AtomicI64, dice: u64) 
     };
     let (_, owed, slot) = permit.admit(());
     tokio::task::yield_now().await;
-    owed.settle(
-        Answer { outcome: crate::api::Outcome::Success, status: Some(200), object_gone: false },
-        None,
-        &String::new,
-    );
+    owed.settle(Answer::new(crate::api::Outcome::Success, Some(200)), None, &String::new);
     drop(slot);
     if dice.is_multiple_of(3) {
         open.fetch_sub(1, Ordering::SeqCst);

@@ -97,7 +97,7 @@ impl Gate {
     pub(super) fn finish(&mut self, call: usize, outcome: Outcome, now: Moment) {
         self.run_until(now);
         let receipt = self.out.remove(&call).unwrap_or_else(|| panic!("call {call} has not left at {now:?}"));
-        let answer = Answer { outcome, status: Some(503), object_gone: false };
+        let answer = Answer::new(outcome, Some(503));
         self.limiter.finish(receipt, answer, None, &|| call.to_string(), now);
         self.drain(now);
     }

@@ -343,7 +343,7 @@ fn a_deleted_object_takes_all_its_keys_along() {
     let mut world = World::new(open());
     let (fails, deletes) = (world.arrive(Caller::new().of_key(1)), world.arrive(Caller::new().of_key(1)));
     world.answer(fails, Outcome::Failure);
-    world.answer_with(deletes, Answer { outcome: Outcome::Neutral, status: Some(404), object_gone: true });
+    world.answer_with(deletes, Answer { object_gone: true, ..Answer::new(Outcome::Neutral, Some(404)) });
     assert!(world.limiter.keys().is_empty());
 }
 

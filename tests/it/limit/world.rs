@@ -299,7 +299,7 @@ impl World {
 
     /// The response head is there.
     pub(super) fn answer(&mut self, call: usize, outcome: Outcome) {
-        self.answer_with(call, Answer { outcome, status: Some(500), object_gone: false });
+        self.answer_with(call, Answer::new(outcome, Some(500)));
     }
 
     pub(super) fn answer_with(&mut self, call: usize, answer: Answer) {
