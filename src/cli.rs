@@ -11,6 +11,7 @@ mod gate;
 mod health;
 mod kubeconfig;
 mod prepare;
+mod reload;
 mod run;
 mod show;
 
@@ -104,6 +105,14 @@ pub fn main() -> ExitCode {
 // === impl Failure ===
 
 impl Failure {
+    /// Every reason, each one line.
+    fn problems(self) -> Vec<String> {
+        match self {
+            Self::Config(problems) => problems,
+            Self::Other(error) => vec![format!("{error:#}")],
+        }
+    }
+
     /// Prints it and chooses the exit code.
     fn tell(&self) -> ExitCode {
         match self {

@@ -21,6 +21,7 @@ mod lanes;
 mod needs;
 mod outcome;
 mod queue;
+mod relief;
 mod reload;
 mod run;
 mod slots;

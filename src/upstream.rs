@@ -18,7 +18,7 @@ mod streaming;
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
     time::Duration,
 };
 
@@ -100,9 +100,9 @@ type Meters = Arc<OnceLock<UpstreamMeters>>;
 
 struct Inner {
     target: Target,
-    host: Host,
+    /// What a reload may change.
+    manners: RwLock<Manners>,
     injector: Arc<Injector>,
-    response_timeout: Option<Duration>,
     budget: Budget,
     dialer: Arc<Dialer>,
     meters: Meters,
@@ -124,15 +124,21 @@ impl Upstream {
             short: pool(Group::Short, Arc::clone(&rooms)),
             long_running: pool(Group::LongRunning, rooms),
             target: options.target,
-            host: options.host,
+            manners: RwLock::new(Manners { host: options.host, response_timeout: options.response_timeout }),
             injector: options.injector,
-            response_timeout: options.response_timeout,
             budget: Budget::new(KEPT_TOGETHER),
             dialer,
             meters,
         });
         tokio::spawn(maintain(Arc::downgrade(&inner), clock));
         Self { inner }
+    }
+
+    /// Takes over the Host that is sent and the timeouts; everything else stays as it was.
+    pub fn adjust(&self, options: &Options) {
+        self.inner.dialer.set_timeout(options.connect_timeout);
+        *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) =
+            Manners { host: options.host.clone(), response_timeout: options.response_timeout };
     }
 
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
@@ -173,7 +179,7 @@ impl Upstream {
         lease: Lease,
         request: Admitted<Request<Outgoing>>,
     ) -> Result<Response<Streaming>, SendError> {
-        let limit = self.inner.response_timeout.filter(|_| lease.group() != Group::LongRunning);
+        let limit = self.inner.manners().response_timeout.filter(|_| lease.group() != Group::LongRunning);
         let answer = self.transmit(lease, request.into_inner());
         match limit {
             None => answer.await,
@@ -208,7 +214,18 @@ impl Upstream {
     }
 }
 
+/// How calls are sent, as far as a reload may change it.
+#[derive(Clone, Debug)]
+struct Manners {
+    host: Host,
+    response_timeout: Option<Duration>,
+}
+
 impl Inner {
+    fn manners(&self) -> Manners {
+        self.manners.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn pool(&self, group: Group) -> &Arc<Pool> {
         match group {
             Group::Leases => &self.leases,

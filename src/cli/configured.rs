@@ -39,7 +39,8 @@ impl Configured {
         prepare(loaded, &from, &around, clock)
     }
 
-    fn source(&self) -> Source {
+    /// Where it comes from, now.
+    pub(super) fn source(&self) -> Source {
         // A variable that is not Unicode cannot be one of ours: their names and values are checked as text.
         let env =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

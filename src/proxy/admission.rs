@@ -23,14 +23,14 @@ use self::intake::Intake;
 pub(crate) use self::naming::body_key;
 use super::{
     body::Body,
-    driver::{Driver, Entry, HeldPermit, Place, Turn},
+    driver::{Driver, Entry, HeldPermit, Place, Stale, Turn},
     failure::{Failed, Failure},
-    forward::{Departure, Forward, Outcomes},
+    forward::{Departure, Forward},
     observe::{Account, Visit},
 };
 use crate::{
     api::Key,
-    classify::{Classified, Rules},
+    classify::Classified,
     limit::{Arrival, Flow},
     upstream::{Lease, Upstream},
 };
@@ -38,11 +38,9 @@ use crate::{
 /// What admission needs to know of its gate.
 #[derive(Debug)]
 pub(crate) struct Door {
-    pub(crate) rules: Arc<Rules>,
     pub(crate) hasher: RandomState,
     pub(crate) driver: Driver,
     pub(crate) upstream: Upstream,
-    pub(crate) outcomes: Outcomes,
 }
 
 /// Lets calls through in their turn.
@@ -93,18 +91,24 @@ impl Door {
     async fn let_through(self: Arc<Self>, visit: Visit<Incoming>) -> Result<Departure, Box<Failed>> {
         let Visit { request, mut account } = visit;
         let (parts, body) = request.into_parts();
-        let call = self.rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
-        account.classified(&call);
         let mut intake = Intake::new(body);
-        match self.admit(&parts, &call, &mut intake, &mut account).await {
-            Ok((permit, lease)) => {
-                Ok(Departure::new(&self, parts, call, intake.into_outgoing(), permit, lease, account))
-            }
-            Err(failure) => {
-                account.could_not(&failure, &call);
-                self.drain(&parts, intake).await;
-                Err(Box::new(Failed { failure, account, verb: call.call.verb(), method: parts.method }))
-            }
+        loop {
+            let call = account.terms().rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+            account.classified(&call);
+            let failure = match self.admit(&parts, &call, &mut intake, &mut account).await {
+                Ok((permit, lease)) => {
+                    return Ok(Departure::new(&self, parts, call, intake.into_outgoing(), permit, lease, account));
+                }
+                // A reload came between: the call is read again.
+                Err(NotAdmitted::Stale) => {
+                    account.renew();
+                    continue;
+                }
+                Err(NotAdmitted::Failed(failure)) => failure,
+            };
+            account.could_not(&failure, &call);
+            self.drain(&parts, intake).await;
+            return Err(Box::new(Failed { failure, account, verb: call.call.verb(), method: parts.method }));
         }
     }
 
@@ -127,7 +131,7 @@ impl Door {
         call: &Classified,
         intake: &mut Intake,
         account: &mut Account,
-    ) -> Result<(HeldPermit, Lease), Failure> {
+    ) -> Result<(HeldPermit, Lease), NotAdmitted> {
         self.upstream.injector().check(&parts.headers).map_err(Failure::Forbidden)?;
         let key = match call.key.known() {
             Some(key) => Some(key),
@@ -139,15 +143,16 @@ impl Door {
         if !call.exempt
             && let Some(why) = self.upstream.down(call.group)
         {
-            return Err(Failure::Unconnected(Some(why)));
+            return Err(Failure::Unconnected(Some(why)).into());
         }
-        self.embark(self.arrive(parts, call, key), call, intake).await
+        let entry = self.arrive(account.terms().number, parts, call, key).map_err(|Stale| NotAdmitted::Stale)?;
+        Ok(self.embark(entry, call, intake).await?)
     }
 
     /// Asks the limiter.
-    fn arrive(&self, parts: &Parts, call: &Classified, key: Option<Key>) -> Entry {
+    fn arrive(&self, terms: u64, parts: &Parts, call: &Classified, key: Option<Key>) -> Result<Entry, Stale> {
         let flow_name = call.flow_name(&parts.headers);
-        self.driver.arrive(&Arrival {
+        let arrival = Arrival {
             class: call.class,
             flow: Flow { id: call.flow, name: &flow_name },
             key,
@@ -156,7 +161,8 @@ impl Door {
             long_running: call.call.is_long_running(),
             patient: call.patient,
             timeout: call.call.timeout(),
-        })
+        };
+        self.driver.arrive(terms, &arrival)
     }
 
     /// From the door's answer to a permit with a stream.
@@ -171,7 +177,8 @@ impl Door {
             Entry::Wait(place) => self.wait(place, call, intake).await?,
             Entry::Refused(refusal) => return Err(Failure::Refused(refusal)),
         };
-        if call.exempt {
+        // Its class may have become exempt while it waited.
+        if permit.is_exempt() {
             let lease = self.upstream.checkout_exempt(call.group).await;
             return lease.map(|lease| (permit, lease)).map_err(|why| Failure::Unconnected(Some(why)));
         }
@@ -206,6 +213,20 @@ impl Door {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// Why a call has no permit.
+enum NotAdmitted {
+    /// It will not leave.
+    Failed(Failure),
+    /// It was read under terms that are not in force any more.
+    Stale,
+}
+
+impl From<Failure> for NotAdmitted {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) use self::{
 use crate::{
     api::{Answer, Group, Key},
     clock::Clock,
-    limit::{Arrival, Claim, Keys, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict},
+    limit::{Arrival, Claim, Keys, Limiter, Permit, Policy, Receipt, Refusal, Slot, Ticket, Verdict},
     moment::Moment,
     upstream::Rooms,
 };
@@ -53,7 +53,13 @@ struct State {
     wakers: HashMap<Ticket, Waker>,
     /// Until when the ticker sleeps.
     alarm: Moment,
+    /// The terms that the limits belong to.
+    terms: u64,
 }
+
+/// The call was read under terms that are not in force any more: its class may mean another now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stale;
 
 /// What the door says to a call.
 #[expect(clippy::large_enum_variant, reason = "moved once or twice; a box would be an allocation for every call")]
@@ -95,7 +101,7 @@ struct PoolSide(Weak<Shared>);
 impl Driver {
     pub(crate) fn new(limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
-        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO };
+        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, terms: 0 };
         let shared = Shared { state: Mutex::new(state), keys, clock, sooner: Notify::new(), teller: Teller::default() };
         Self { shared: Arc::new(shared) }
     }
@@ -119,14 +125,30 @@ impl Driver {
         self.shared.clock
     }
 
-    /// A call is at the door.
-    pub(crate) fn arrive(&self, arrival: &Arrival<'_>) -> Entry {
-        let (verdict, now) = self.operate(|state, now| (state.limiter.arrive(arrival, now), now));
-        match verdict {
+    /// A call is at the door, read under the terms of this number.
+    ///
+    /// # Errors
+    /// There are other terms now.
+    pub(crate) fn arrive(&self, terms: u64, arrival: &Arrival<'_>) -> Result<Entry, Stale> {
+        let (verdict, now) = self.operate(|state, now| {
+            let verdict = if state.terms == terms { Ok(state.limiter.arrive(arrival, now)) } else { Err(Stale) };
+            (verdict, now)
+        });
+        Ok(match verdict? {
             Verdict::Admit(permit) => Entry::Go(HeldPermit::new(self.clone(), permit, now)),
             Verdict::Wait(ticket) => Entry::Wait(Place { driver: self.clone(), ticket: Some(ticket) }),
             Verdict::Refuse(refusal) => Entry::Refused(refusal),
-        }
+        })
+    }
+
+    /// New limits, and with them new terms: `swap` is given their number and puts them in force, under the lock, so that no call can come
+    /// between the two.
+    pub(crate) fn reconfigure(&self, policy: Policy, swap: impl FnOnce(u64)) {
+        self.operate(|state, now| {
+            state.terms += 1;
+            swap(state.terms);
+            state.limiter.reconfigure(policy, now);
+        });
     }
 
     /// Advances the limiter whenever it is due, until `stop`.

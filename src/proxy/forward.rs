@@ -13,6 +13,7 @@ use super::{
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
     observe::Account,
+    terms::Terms,
 };
 use crate::{
     api::{Answer, Failures, Key, Outcome, Throttling, Verb, outcome},
@@ -53,6 +54,8 @@ struct Sent {
     /// Kept only where the key is in the body.
     kept: Option<Kept>,
     at: Moment,
+    /// The terms that the call's class belongs to.
+    terms: Arc<Terms>,
 }
 
 /// Sends what was admitted. No tower service: its future cannot be named, and would cost a second box beside admission's.
@@ -84,7 +87,8 @@ impl Departure {
         let kept = call.key.needs_body().then(|| body.kept());
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
-        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at };
+        let terms = Arc::clone(account.terms());
+        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, terms };
         Self { lease, request, sent, slot, account, method, ends_quietly }
     }
 
@@ -110,7 +114,7 @@ impl Departure {
 impl Sent {
     /// The response head came.
     fn answered(mut self, status: StatusCode, headers: &HeaderMap) {
-        let answer = outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
+        let answer = outcome::answer(self.failures(), self.terms.outcomes.throttling, &self.call.call, status, headers);
         self.settle(answer);
     }
 
@@ -169,7 +173,7 @@ impl Sent {
 
     fn failures(&self) -> &Failures {
         let ClassId(class) = self.call.class;
-        self.door.outcomes.failures.get(usize::from(class)).unwrap_or(&NO_FAILURES)
+        self.terms.outcomes.failures.get(usize::from(class)).unwrap_or(&NO_FAILURES)
     }
 }
 

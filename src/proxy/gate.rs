@@ -23,6 +23,7 @@ use super::{
     observe::Observer,
     respond::{Responder, RetryAfter},
     stack,
+    terms::{Current, Terms},
 };
 use crate::{
     api::{Failures, Throttling},
@@ -85,7 +86,9 @@ pub struct GateError {
 pub struct Gate {
     name: Arc<str>,
     addresses: Vec<SocketAddr>,
+    driver: Driver,
     upstream: Upstream,
+    terms: Arc<Current>,
     tasks: TaskTracker,
     /// Keeps the gauges' sampler alive.
     _sampler: Arc<Sampler>,
@@ -112,7 +115,7 @@ impl Gate {
     pub async fn start(options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
         let sockets = bind(&options.name, &options.listen).await?;
         let addresses: Vec<_> = sockets.iter().filter_map(Bound::address).collect();
-        let (name, drain) = (Arc::clone(&options.name), options.drain);
+        let name = Arc::clone(&options.name);
         let (reception, driver) = reception(options, clock);
         let reception = Arc::new(reception);
         let sampler = gauges::sampler(&name, &driver, &reception.parts.door.upstream);
@@ -124,18 +127,18 @@ impl Gate {
             accepting.spawn(Arc::clone(&reception).accept(socket));
         }
         accepting.close();
-        let upstream = reception.parts.door.upstream.clone();
+        let (upstream, terms) = (reception.parts.door.upstream.clone(), Arc::clone(&reception.parts.terms));
         let over = CancellationToken::new();
         tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), clock, over.clone()));
-        tasks.spawn(driver.tick(over.clone()));
+        tasks.spawn(driver.clone().tick(over.clone()));
         tasks.spawn(async move {
             stop.cancelled().await;
-            say_goodbye(&reception, drain).await;
+            say_goodbye(&reception).await;
             accepting.wait().await;
             over.cancel();
         });
         tasks.close();
-        Ok(Self { name, addresses, upstream, tasks, _sampler: sampler })
+        Ok(Self { name, addresses, driver, upstream, terms, tasks, _sampler: sampler })
     }
 
     /// Its name.
@@ -148,6 +151,18 @@ impl Gate {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Takes over what `options` say, but for what only a restart can change: name and kind, listeners and their TLS, the upstream with its
+    /// TLS and credentials. Nothing can fail here, no call is dropped and no place is lost (P11).
+    pub fn reconfigure(&self, options: Options) {
+        let meters = self.terms.get().meters.renewed(&options.policy);
+        let mut next = terms(&options, 0, meters);
+        self.upstream.adjust(&options.upstream);
+        self.driver.reconfigure(options.policy, |number| {
+            next.number = number;
+            self.terms.set(next);
+        });
     }
 
     /// The connections behind it.
@@ -179,26 +194,23 @@ async fn bind(gate: &Arc<str>, listen: &[Listen]) -> Result<Vec<Bound>, GateErro
 
 /// Puts the parts together.
 pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
-    let name = options.name;
+    let name = Arc::clone(&options.name);
     let hasher = RandomState::new();
     let host: Arc<str> = options.upstream.target.authority.as_str().into();
-    let observer = Observer {
-        meters: GateMeters::new(Arc::clone(&name), host, &options.policy),
-        log: options.call_log,
-        clock,
-        limits_slots: limits_slots(&options.policy),
-    };
-    let responder = Responder::new(Arc::clone(&name), options.rules.kind(), options.retry_after, clock);
+    let meters = GateMeters::new(Arc::clone(&name), host, &options.policy);
+    let kind = options.rules.kind();
+    let terms = Arc::new(Current::new(terms(&options, 0, meters)));
+    let observer = Observer { terms: Arc::clone(&terms), clock };
+    let responder = Responder::new(Arc::clone(&name), kind, clock);
     let driver = Driver::new(Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now()), clock);
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
-    let outcomes = Outcomes { failures: options.failures, throttling: options.throttling };
-    let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes };
+    let door = Door { hasher, driver: driver.clone(), upstream };
     let reception = Reception {
         gate: name,
         parts: stack::Parts {
-            hosts: Arc::new(Hosts::new(options.hosts.iter().map(String::as_str))),
+            terms,
             observer: Arc::new(observer),
             responder: Arc::new(responder),
             door: Arc::new(door),
@@ -212,12 +224,28 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     (reception, driver)
 }
 
+/// The part of a gate's options that a reload may change.
+fn terms(options: &Options, number: u64, meters: GateMeters) -> Terms {
+    Terms {
+        number,
+        rules: Arc::clone(&options.rules),
+        outcomes: Outcomes { failures: options.failures.clone(), throttling: options.throttling },
+        retry_after: options.retry_after,
+        hosts: Hosts::new(options.hosts.iter().map(String::as_str)),
+        meters,
+        log: options.call_log.clone(),
+        limits_slots: limits_slots(&options.policy),
+        drain: options.drain,
+    }
+}
+
 fn limits_slots(policy: &Policy) -> bool {
     policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some())
 }
 
 /// Serves on, new calls too, until the last client is gone or the drain is over: a controller's lease release must still get through.
-async fn say_goodbye(reception: &Reception, drain: Duration) {
+async fn say_goodbye(reception: &Reception) {
+    let drain = reception.parts.terms.get().drain;
     let clients = &reception.clients;
     clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
     tracing::info!(gate = &*reception.gate, clients = clients.len(), ?drain, "draining");

@@ -5,7 +5,10 @@
 use std::{
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -34,7 +37,8 @@ pub(super) struct Dialer {
     any: Option<Arc<ClientConfig>>,
     /// Offers HTTP/1.1 only: for upgrades.
     http1: Option<Arc<ClientConfig>>,
-    timeout: Duration,
+    /// In nanoseconds: a reload may change it.
+    timeout: AtomicU64,
 }
 
 /// A connected byte stream.
@@ -54,7 +58,22 @@ impl Dialer {
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
             Arc::new(config)
         });
-        Self { host, port, server_name: ServerName::try_from(name).ok(), any: tls, http1, timeout }
+        Self {
+            host,
+            port,
+            server_name: ServerName::try_from(name).ok(),
+            any: tls,
+            http1,
+            timeout: AtomicU64::new(nanos(timeout)),
+        }
+    }
+
+    pub(super) fn set_timeout(&self, timeout: Duration) {
+        self.timeout.store(nanos(timeout), Ordering::Relaxed);
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
     /// Everything up to the connected socket, and whether it speaks h2.
@@ -69,7 +88,8 @@ impl Dialer {
 
     /// Bounds a dial, or any part of it, by the connect timeout.
     pub(super) async fn within<T>(&self, dial: impl Future<Output = Result<T, DialFailure>>) -> Result<T, DialFailure> {
-        tokio::time::timeout(self.timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(self.timeout)))
+        let timeout = self.timeout();
+        tokio::time::timeout(timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(timeout)))
     }
 
     /// Names the address in a failure.
@@ -95,7 +115,7 @@ impl Dialer {
     async fn tcp(&self) -> Result<TcpStream, DialFailure> {
         let addresses: Vec<_> =
             tokio::net::lookup_host((self.host.as_str(), self.port)).await.map_err(DialFailure::Name)?.collect();
-        let share = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let share = self.timeout() / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
         for address in addresses {
             match tokio::time::timeout(share, TcpStream::connect(address)).await {
@@ -185,3 +205,8 @@ impl AsyncWrite for Socket {
 
 /// As client-go's and Go's dialers.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Saturating; nobody waits 584 years.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

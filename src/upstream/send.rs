@@ -53,7 +53,7 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Response<Streaming>, SendError> {
         let (parts, body) = request.into_parts();
-        let mut head = Head::new(parts, &self.inner.target, &self.inner.host, false).map_err(unsent)?;
+        let mut head = Head::new(parts, &self.inner.target, &self.inner.manners().host, false).map_err(unsent)?;
         self.inner.injector.authorize(head.headers_mut());
         body.begin(&self.inner.budget, head.declares_length());
         let pool = Arc::clone(&lease.pool);
@@ -106,7 +106,7 @@ impl Upstream {
 
     pub(super) async fn tunnel(&self, request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
         let (parts, body) = request.into_inner().into_parts();
-        let mut head = Head::new(parts, &self.inner.target, &self.inner.host, true).map_err(unsent)?;
+        let mut head = Head::new(parts, &self.inner.target, &self.inner.manners().host, true).map_err(unsent)?;
         self.inner.injector.authorize(head.headers_mut());
         body.begin(&self.inner.budget, head.declares_length());
         let dialer = &self.inner.dialer;

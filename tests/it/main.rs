@@ -20,5 +20,7 @@ mod proxy_hangups;
 mod proxy_refusals;
 mod proxy_tls;
 mod proxy_transparency;
+mod reload;
+mod reload_load;
 mod support;
 mod tls;

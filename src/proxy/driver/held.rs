@@ -46,6 +46,11 @@ impl HeldPermit {
         self.claimed
     }
 
+    /// Whether it waits for nothing, not even for a stream.
+    pub(crate) fn is_exempt(&self) -> bool {
+        self.permit.as_ref().is_some_and(Permit::is_exempt)
+    }
+
     /// No connection was found after all: the call waits again, at the head of its queue.
     pub(crate) fn requeue(mut self) -> Place {
         let permit = self.permit.take().expect(ONCE);

@@ -50,7 +50,7 @@ fn driver(policy: Policy) -> Driver {
 }
 
 fn arrive(driver: &Driver, flow: u64) -> Entry {
-    driver.arrive(&Arrival {
+    let arrival = Arrival {
         class: ClassId(0),
         flow: Flow { id: flow, name: &flow },
         key: None,
@@ -59,7 +59,8 @@ fn arrive(driver: &Driver, flow: u64) -> Entry {
         long_running: false,
         patient: false,
         timeout: None,
-    })
+    };
+    driver.arrive(0, &arrival).expect("there was no reload")
 }
 
 async fn turn(mut place: Place) -> Turn {

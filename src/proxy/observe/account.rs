@@ -10,24 +10,26 @@ use crate::{
     clock::Clock,
     limit::{ClassId, Reason},
     moment::Moment,
-    proxy::failure::Failure,
-    telemetry::{CallLog, CallRecord, GateMeters, meters::FailureKind},
+    proxy::{
+        failure::Failure,
+        terms::{Current, Terms},
+    },
+    telemetry::{CallRecord, meters::FailureKind},
 };
 
-/// Where a gate's observations go.
+/// Opens accounts.
 #[derive(Debug)]
 pub(crate) struct Observer {
-    pub(crate) meters: GateMeters,
-    pub(crate) log: Option<CallLog>,
+    pub(crate) terms: Arc<Current>,
     pub(crate) clock: Clock,
-    /// Whether calls in flight are limited at all. If not, a wait for a slot is a connection being made, as any client would wait for it.
-    pub(crate) limits_slots: bool,
 }
 
 /// What is known of one call while it is under way. Dropped before it is closed: the caller left.
 #[derive(Debug)]
 pub(crate) struct Account {
     observer: Arc<Observer>,
+    /// The terms that the call goes by, to its end.
+    terms: Arc<Terms>,
     arrived: Moment,
     /// Once the call is classified.
     call: Option<Noted>,
@@ -63,6 +65,7 @@ impl Account {
     pub(crate) fn open(observer: &Arc<Observer>) -> Self {
         Self {
             observer: Arc::clone(observer),
+            terms: observer.terms.get(),
             arrived: observer.clock.now(),
             call: None,
             waited: None,
@@ -73,10 +76,21 @@ impl Account {
         }
     }
 
+    /// The terms that the call goes by.
+    pub(crate) fn terms(&self) -> &Arc<Terms> {
+        &self.terms
+    }
+
+    /// The call goes by the terms in force now: it is yet to be admitted, and its class may mean another under them.
+    pub(crate) fn renew(&mut self) {
+        self.call = None;
+        self.terms = self.observer.terms.get();
+    }
+
     /// The call is classified.
     pub(crate) fn classified(&mut self, classified: &Classified) {
         let call = &classified.call;
-        let resource = self.observer.log.as_ref().map(|_| (call.group().into(), call.resource().into()));
+        let resource = self.terms.log.as_ref().map(|_| (call.group().into(), call.resource().into()));
         self.call = Some(Noted {
             class: classified.class,
             verb: call.verb(),
@@ -84,7 +98,7 @@ impl Account {
             flow: classified.flow,
             key: classified.key.known(),
             resource,
-            in_flight: self.observer.meters.in_flight(classified.class).map(InFlight::new),
+            in_flight: self.terms.meters.in_flight(classified.class).map(InFlight::new),
         });
     }
 
@@ -100,7 +114,7 @@ impl Account {
         self.sent = Some(claimed);
         self.waited = waited;
         if let (Some(call), Some((reason, wait))) = (&self.call, waited) {
-            self.observer.meters.waited(call.class, reason, wait, method.as_str());
+            self.terms.meters.waited(call.class, reason, wait, method.as_str());
         }
     }
 
@@ -111,7 +125,7 @@ impl Account {
         if let (Some(call), Some(took)) = (&self.call, took)
             && !call.long_running
         {
-            self.observer.meters.upstream_took(call.class, took);
+            self.terms.meters.upstream_took(call.class, took);
         }
     }
 
@@ -122,7 +136,7 @@ impl Account {
                 self.refused = Some(refusal.reason);
                 self.waited = (!refusal.waited.is_zero()).then_some((refusal.reason, refusal.waited));
                 let (group, resource) = (call.call.group(), call.call.resource());
-                self.observer.meters.refused(call.class, refusal.reason, group, resource);
+                self.terms.meters.refused(call.class, refusal.reason, group, resource);
             }
             Failure::Unconnected(_) => self.failed(FailureKind::Unconnected),
             Failure::Client | Failure::Forbidden(_) | Failure::Lost | Failure::Timeout(_) => {}
@@ -132,40 +146,40 @@ impl Account {
     /// The gate could not complete the call.
     pub(crate) fn failed(&self, kind: FailureKind) {
         if let Some(call) = &self.call {
-            self.observer.meters.failed(call.class, kind);
+            self.terms.meters.failed(call.class, kind);
         }
     }
 
     /// How long a limit held the call before it left, and which.
     pub(crate) fn held(&self) -> Option<(Reason, Duration)> {
-        let limited = |reason| reason != Reason::Slot || self.observer.limits_slots;
+        let limited = |reason| reason != Reason::Slot || self.terms.limits_slots;
         self.waited.filter(|(reason, _)| self.sent.is_some() && limited(*reason))
     }
 
     /// The class's name, once there is one.
     pub(crate) fn class_name(&self) -> &str {
-        self.call.as_ref().map_or("", |call| self.observer.meters.class_name(call.class))
+        self.call.as_ref().map_or("", |call| self.terms.meters.class_name(call.class))
     }
 
     /// The client is answered. The call counts as in flight for as long as what is returned lives.
     pub(crate) fn close(mut self, status: StatusCode) -> Option<InFlight> {
         self.closed = true;
         if let Some(call) = &self.call {
-            self.observer.meters.answered(call.class, call.verb, status.as_u16());
+            self.terms.meters.answered(call.class, call.verb, status.as_u16());
         }
         self.write(Some(status.as_u16()));
         self.call.as_mut().and_then(|call| call.in_flight.take())
     }
 
     fn write(&mut self, status: Option<u16>) {
-        let (Some(log), Some(call)) = (&self.observer.log, &mut self.call) else {
+        let (Some(log), Some(call)) = (&self.terms.log, &mut self.call) else {
             return;
         };
         log.record(CallRecord {
             arrived: self.arrived,
-            gate: Arc::clone(self.observer.meters.gate()),
-            class: self.observer.meters.class_name(call.class).into(),
-            lane: self.observer.meters.lane(call.class),
+            gate: Arc::clone(self.terms.meters.gate()),
+            class: self.terms.meters.class_name(call.class).into(),
+            lane: self.terms.meters.lane(call.class),
             flow: call.flow,
             verb: call.verb.word(),
             resource: call.resource.take().unwrap_or_default(),
@@ -185,7 +199,7 @@ impl Drop for Account {
             return;
         }
         if let (Some(call), None) = (&self.call, self.sent) {
-            self.observer.meters.hung_up(call.class);
+            self.terms.meters.hung_up(call.class);
         }
         self.write(None);
     }
