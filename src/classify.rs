@@ -23,6 +23,7 @@ mod matcher;
 
 pub use self::{
     flow::{FairBy, FlowName},
+    glob::Glob,
     key::KeySource,
     matcher::{Matcher, Matching},
 };

@@ -10,6 +10,7 @@ mod folder;
 mod gate;
 mod health;
 mod kubeconfig;
+mod operations;
 mod prepare;
 mod reload;
 mod run;

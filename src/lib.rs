@@ -16,6 +16,7 @@ pub mod demo;
 pub mod limit;
 pub mod moment;
 pub mod proxy;
+pub mod status;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;

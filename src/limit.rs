@@ -8,6 +8,7 @@ pub mod keys;
 pub mod limiter;
 pub mod permit;
 pub mod policy;
+pub mod relief;
 pub mod snapshot;
 pub mod verdict;
 
@@ -21,7 +22,6 @@ mod lanes;
 mod needs;
 mod outcome;
 mod queue;
-mod relief;
 mod reload;
 mod run;
 mod slots;
@@ -36,6 +36,7 @@ pub use self::{
     limiter::{Claim, Limiter, Verdict},
     permit::{Admitted, Permit, Receipt, Slot, Ticket},
     policy::Policy,
+    relief::Foresight,
     snapshot::Snapshot,
     verdict::{Arrival, ClassId, Flow, KeyState, Reason, Refusal},
 };

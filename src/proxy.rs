@@ -17,7 +17,9 @@ mod listener;
 mod observe;
 mod respond;
 mod stack;
+mod tally;
 mod terms;
+mod view;
 
 pub use self::{
     gate::{Gate, GateError, Listen, Options},

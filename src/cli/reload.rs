@@ -13,7 +13,7 @@ use tokio::signal::unix::Signal;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::state::{Outcome, Reloads};
-use super::{Configured, Failure, prepare::Prepared};
+use super::{Configured, Failure, operations::Operations, prepare::Prepared};
 use crate::{
     clock::Clock,
     config::settings::Settings,
@@ -31,6 +31,7 @@ pub(super) struct Reloader {
     /// What is in force.
     pub(super) running: Settings,
     pub(super) reloads: Arc<Reloads>,
+    pub(super) operations: Arc<Operations>,
     /// What the file said when it was judged last.
     pub(super) judged: Content,
 }
@@ -150,6 +151,7 @@ impl Reloader {
                 running.reconfigure(gate.options);
             }
         }
+        self.operations.adopt(&prepared.settings);
         self.calls = calls;
         self.running = prepared.settings;
         let hash = self.reloads.take_over(&prepared.effective);

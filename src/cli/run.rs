@@ -9,12 +9,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Configured, Failure, folder,
     gate::PreparedGate,
+    operations::{self, Operations},
     prepare::Prepared,
     reload::{Content, Reloader, Reloads},
 };
 use crate::{
     admin::{Admin, Readiness},
     clock::Clock,
+    config::settings::Settings,
     credentials::Target,
     proxy::Gate,
     telemetry::{
@@ -57,10 +59,8 @@ async fn serve(prepared: Prepared, configured: &Configured, level: Level, clock:
     let (stop, stop_admin) = (CancellationToken::new(), CancellationToken::new());
     let readiness = Readiness::new();
     let starting = readiness.latch("listeners");
-    let admin = match prepared.settings.admin.listen {
-        Some(listen) => Some(Admin::start(listen, readiness, clock, stop_admin.clone()).await?),
-        None => None,
-    };
+    let admin = Admin::new(readiness, clock, stop_admin.clone());
+    let opened = open(&admin, &prepared.settings).await?;
     let calls = prepared.settings.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
     let mut gates = Vec::new();
     for mut gate in prepared.gates {
@@ -68,20 +68,26 @@ async fn serve(prepared: Prepared, configured: &Configured, level: Level, clock:
         gates.push(Arc::new(start(gate, clock, stop.clone()).await?));
     }
     let reloads = Arc::new(Reloads::new(clock, &prepared.effective));
+    let operations = Operations::new(gates.clone(), Arc::clone(&reloads), clock, &prepared.settings);
+    let operations = Arc::new(operations);
+    admin.employ(Arc::clone(&operations) as _);
+    drop(starting);
+    let (port, socket) = opened;
+    tracing::info!(gates = gates.len(), admin = port, socket, "ready");
+    let running = prepared.settings;
+    let gates_running = gates.clone();
     let reloader = Reloader {
         configured: configured.clone(),
         clock,
         level,
-        gates: gates.clone(),
+        gates: gates_running,
         calls,
-        running: prepared.settings,
-        reloads: Arc::clone(&reloads),
+        running,
+        reloads,
+        operations,
         judged,
     };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
-    drop(starting);
-    let admin_at = admin.as_ref().map(|admin| admin.address().to_string());
-    tracing::info!(gates = gates.len(), admin = admin_at, "ready");
 
     let signal = signals.next().await;
     tracing::info!(signal, "stopping: serving on until the last client has left");
@@ -92,10 +98,21 @@ async fn serve(prepared: Prepared, configured: &Configured, level: Level, clock:
     }
     // The last thing to go, so that probes and scrapes see the drain.
     stop_admin.cancel();
-    if let Some(admin) = admin {
-        admin.finished().await;
-    }
+    admin.finished().await;
     Ok(())
+}
+
+/// Opens the admin port and the control socket; says where they are.
+async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<String>, Option<String>)> {
+    let port = match settings.admin.listen {
+        Some(listen) => Some(admin.listen(listen).await?.to_string()),
+        None => None,
+    };
+    let socket = operations::socket(settings);
+    if let Some(path) = &socket {
+        admin.listen_at(path).await?;
+    }
+    Ok((port, socket.map(|path| path.display().to_string())))
 }
 
 async fn all_finished(gates: &[Arc<Gate>]) {

@@ -1,11 +1,28 @@
-//! What an operator may do at night: forget failing keys, and let everything through for a while.
+//! What an operator may do at night: forget failing keys, let everything through for a while, and ask what would happen to a call.
 
 use super::{
-    limiter::Limiter,
+    limiter::{Limiter, Verdict},
     table::KeyId,
+    verdict::{Arrival, Reason, Refusal},
     waiter::{State, Waiter},
 };
 use crate::moment::Moment;
+
+/// What would happen to a call that came now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foresight {
+    /// It would go at once.
+    Goes,
+    /// It would wait for this, at least until then.
+    Waits {
+        /// What for.
+        reason: Reason,
+        /// Not before this moment.
+        until: Moment,
+    },
+    /// It would be refused.
+    Refused(Refusal),
+}
 
 // === impl Limiter ===
 
@@ -47,6 +64,33 @@ impl Limiter {
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.bypassed
+    }
+
+    /// What would happen to a call that came now. It comes and leaves again within this moment, and nothing is spent.
+    pub fn foresee(&mut self, arrival: &Arrival<'_>, now: Moment) -> Foresight {
+        let ticket = match self.arrive(arrival, now) {
+            Verdict::Admit(permit) => {
+                self.retract(permit, now);
+                return Foresight::Goes;
+            }
+            Verdict::Refuse(refusal) => return Foresight::Refused(refusal),
+            Verdict::Wait(ticket) => ticket,
+        };
+        let foreseen = self.waiters.find(ticket).map(|waiter| (waiter.call, waiter.held_for, waiter.pass.trial != 0));
+        let queue = self.waiters.find(ticket).and_then(|waiter| match waiter.state {
+            State::Queued(queue) => Some(queue),
+            State::Granted(_) | State::Held | State::Refused(_) | State::Unconnected => None,
+        });
+        let stopped = queue.map(|queue| self.lanes.stopped(queue));
+        self.leave(ticket, now);
+        let Some((call, held_for, retry)) = foreseen else { return Foresight::Goes };
+        if let (None, Some(reason)) = (stopped, held_for) {
+            let ready_at = call.key.and_then(|key| self.keys().view(&key, now)).map_or(now, |view| view.state.ready_at);
+            return Foresight::Waits { reason, until: ready_at };
+        }
+        let (id, needs) = self.queue_of(&call, retry, now);
+        let certain = self.lanes.certain(&id, &needs, &self.supply, now);
+        Foresight::Waits { reason: stopped.unwrap_or(certain.reason), until: certain.at }
     }
 
     /// A waiting call leaves as an exempt one does.

@@ -27,6 +27,7 @@ use super::{
     failure::{Failed, Failure},
     forward::{Departure, Forward},
     observe::{Account, Visit},
+    tally::Tally,
 };
 use crate::{
     api::Key,
@@ -41,6 +42,7 @@ pub(crate) struct Door {
     pub(crate) hasher: RandomState,
     pub(crate) driver: Driver,
     pub(crate) upstream: Upstream,
+    pub(crate) tally: Arc<Tally>,
 }
 
 /// Lets calls through in their turn.
@@ -180,6 +182,9 @@ impl Door {
         };
         // Its class may have become exempt while it waited.
         if permit.is_exempt() {
+            if !call.exempt {
+                self.tally.bypassed();
+            }
             let lease = self.upstream.checkout_exempt(call.group).await;
             return lease.map(|lease| (permit, lease)).map_err(|why| Failure::Unconnected(Some(why)));
         }

@@ -6,6 +6,7 @@
 
 mod held;
 mod interleave;
+mod relief;
 mod tell;
 
 use std::{
@@ -55,6 +56,8 @@ struct State {
     alarm: Moment,
     /// The terms that the limits belong to.
     terms: u64,
+    /// Until when everything is let through.
+    bypass_until: Option<Moment>,
 }
 
 /// The call was read under terms that are not in force any more: its class may mean another now.
@@ -101,7 +104,7 @@ struct PoolSide(Weak<Shared>);
 impl Driver {
     pub(crate) fn new(limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
-        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, terms: 0 };
+        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, terms: 0, bypass_until: None };
         let shared = Shared { state: Mutex::new(state), keys, clock, sooner: Notify::new(), teller: Teller::default() };
         Self { shared: Arc::new(shared) }
     }
@@ -151,12 +154,16 @@ impl Driver {
         });
     }
 
-    /// Advances the limiter whenever it is due, until `stop`.
-    pub(crate) async fn tick(self, stop: CancellationToken) {
+    /// Advances the limiter whenever it is due, until `stop`. Calls `bypass_over` when the time in which everything was let through has ended.
+    pub(crate) async fn tick(self, stop: CancellationToken, bypass_over: impl Fn()) {
         loop {
             let until = self.set_alarm();
             tokio::select! {
-                () = self.shared.clock.sleep_until(until) => self.operate(|state, now| state.limiter.advance(now)),
+                () = self.shared.clock.sleep_until(until) => {
+                    if self.operate(State::advance) {
+                        bypass_over();
+                    }
+                }
                 () = self.shared.sooner.notified() => {}
                 () = stop.cancelled() => return,
             }
@@ -217,7 +224,7 @@ impl Driver {
 
     fn set_alarm(&self) -> Moment {
         let mut state = self.lock();
-        state.alarm = state.limiter.next_wakeup().unwrap_or(Moment::MAX);
+        state.alarm = state.next_wakeup();
         state.alarm
     }
 
@@ -256,6 +263,20 @@ impl fmt::Debug for Driver {
 // === impl State ===
 
 impl State {
+    /// Lets happen what is due; says whether the time in which everything is let through has ended.
+    fn advance(&mut self, now: Moment) -> bool {
+        let over = self.bypass_until.take_if(|until| *until <= now).is_some();
+        if over {
+            self.limiter.set_bypass(false, now);
+        }
+        self.limiter.advance(now);
+        over
+    }
+
+    fn next_wakeup(&self) -> Moment {
+        [self.limiter.next_wakeup(), self.bypass_until].into_iter().flatten().min().unwrap_or(Moment::MAX)
+    }
+
     /// Takes the wakers of those whose answer may have changed. No allocation when there are none.
     fn drain(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
@@ -267,7 +288,7 @@ impl State {
 
     /// Whether the ticker must be told that it is due sooner.
     fn is_sooner(&mut self) -> bool {
-        let next = self.limiter.next_wakeup().unwrap_or(Moment::MAX);
+        let next = self.next_wakeup();
         let sooner = next < self.alarm;
         self.alarm = self.alarm.min(next);
         sooner

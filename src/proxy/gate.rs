@@ -23,11 +23,13 @@ use super::{
     observe::Observer,
     respond::{Responder, RetryAfter},
     stack,
+    tally::Tally,
     terms::{Current, Terms},
+    view,
 };
 use crate::{
     api::{Failures, Throttling},
-    classify::Rules,
+    classify::{Kind, Rules},
     clock::Clock,
     limit::{Limiter, Policy},
     telemetry::{self, CallLog, GateMeters, Sampler, UpstreamMeters},
@@ -86,9 +88,16 @@ pub struct GateError {
 pub struct Gate {
     name: Arc<str>,
     addresses: Vec<SocketAddr>,
-    driver: Driver,
-    upstream: Upstream,
-    terms: Arc<Current>,
+    pub(super) driver: Driver,
+    pub(super) upstream: Upstream,
+    pub(super) terms: Arc<Current>,
+    pub(super) tally: Arc<Tally>,
+    pub(super) hasher: RandomState,
+    pub(super) clock: Clock,
+    /// As shown.
+    pub(super) listen: Vec<String>,
+    pub(super) target: String,
+    pub(super) kind: Kind,
     tasks: TaskTracker,
     /// Keeps the gauges' sampler alive.
     _sampler: Arc<Sampler>,
@@ -116,6 +125,13 @@ impl Gate {
         let sockets = bind(&options.name, &options.listen).await?;
         let addresses: Vec<_> = sockets.iter().filter_map(Bound::address).collect();
         let name = Arc::clone(&options.name);
+        let listen = options
+            .listen
+            .iter()
+            .zip(&sockets)
+            .map(|(listen, socket)| socket.address().map_or_else(|| listen.to_string(), |at| at.to_string()))
+            .collect();
+        let (target, kind) = (view::shown(&options.upstream.target), options.rules.kind());
         let (reception, driver) = reception(options, clock);
         let reception = Arc::new(reception);
         let sampler = gauges::sampler(&name, &driver, &reception.parts.door.upstream);
@@ -128,9 +144,11 @@ impl Gate {
         }
         accepting.close();
         let (upstream, terms) = (reception.parts.door.upstream.clone(), Arc::clone(&reception.parts.terms));
+        let (tally, hasher) = (Arc::clone(&reception.parts.observer.tally), reception.parts.door.hasher.clone());
         let over = CancellationToken::new();
-        tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), clock, over.clone()));
-        tasks.spawn(driver.clone().tick(over.clone()));
+        tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), Arc::clone(&tally), clock, over.clone()));
+        let gate = Arc::clone(&name);
+        tasks.spawn(driver.clone().tick(over.clone(), move || view::bypass_is_over(&gate)));
         tasks.spawn(async move {
             stop.cancelled().await;
             say_goodbye(&reception).await;
@@ -138,7 +156,21 @@ impl Gate {
             over.cancel();
         });
         tasks.close();
-        Ok(Self { name, addresses, driver, upstream, terms, tasks, _sampler: sampler })
+        Ok(Self {
+            name,
+            addresses,
+            driver,
+            upstream,
+            terms,
+            tally,
+            hasher,
+            clock,
+            listen,
+            target,
+            kind,
+            tasks,
+            _sampler: sampler,
+        })
     }
 
     /// Its name.
@@ -200,13 +232,14 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let meters = GateMeters::new(Arc::clone(&name), host, &options.policy);
     let kind = options.rules.kind();
     let terms = Arc::new(Current::new(terms(&options, 0, meters)));
-    let observer = Observer { terms: Arc::clone(&terms), clock };
+    let tally = Arc::new(Tally::new(&name, clock));
+    let observer = Observer { terms: Arc::clone(&terms), tally: Arc::clone(&tally), clock };
     let responder = Responder::new(Arc::clone(&name), kind, clock);
     let driver = Driver::new(Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now()), clock);
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
-    let door = Door { hasher, driver: driver.clone(), upstream };
+    let door = Door { hasher, driver: driver.clone(), upstream, tally };
     let reception = Reception {
         gate: name,
         parts: stack::Parts {

@@ -96,7 +96,7 @@ async fn the_ticker_wakes_a_waiter_when_its_token_is_there_and_not_before() {
     let driver = driver(policy(100, Some((2.0, 1))));
     driver.rooms().add_room(Group::Short, 100);
     let stop = CancellationToken::new();
-    tokio::spawn(driver.clone().tick(stop.clone()));
+    tokio::spawn(driver.clone().tick(stop.clone(), || ()));
     let Entry::Go(first) = arrive(&driver, 1) else { panic!("the bucket is full") };
     let began = driver.clock().now();
     let sent = first.admit(());

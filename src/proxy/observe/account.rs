@@ -12,6 +12,7 @@ use crate::{
     moment::Moment,
     proxy::{
         failure::Failure,
+        tally::Tally,
         terms::{Current, Terms},
     },
     telemetry::{CallRecord, meters::FailureKind},
@@ -21,6 +22,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Observer {
     pub(crate) terms: Arc<Current>,
+    pub(crate) tally: Arc<Tally>,
     pub(crate) clock: Clock,
 }
 
@@ -113,6 +115,7 @@ impl Account {
     pub(crate) fn left(&mut self, claimed: Moment, waited: Option<(Reason, Duration)>, method: &Method) {
         self.sent = Some(claimed);
         self.waited = waited;
+        self.observer.tally.admitted();
         if let (Some(call), Some((reason, wait))) = (&self.call, waited) {
             self.terms.meters.waited(call.class, reason, wait, method.as_str());
         }
@@ -137,6 +140,7 @@ impl Account {
                 self.waited = (!refusal.waited.is_zero()).then_some((refusal.reason, refusal.waited));
                 let (group, resource) = (call.call.group(), call.call.resource());
                 self.terms.meters.refused(call.class, refusal.reason, group, resource);
+                self.observer.tally.refused(self.terms.meters.class_name(call.class), refusal, call);
             }
             Failure::Unconnected(_) => self.failed(FailureKind::Unconnected),
             Failure::Client | Failure::Forbidden(_) | Failure::Lost | Failure::Timeout(_) => {}
