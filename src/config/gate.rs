@@ -17,7 +17,7 @@ use super::{
     sources,
 };
 use crate::{
-    classify::{FairBy, Kind, Rules},
+    classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
         Policy,
         policy::{Backoff, BucketPolicy, InFlight, Per},
@@ -38,7 +38,8 @@ pub(super) fn gate(
     let limits = Limits::read(keys, at, kind, preset, &numbers, report);
     let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
     let by_credential = limits.is_split_by_credential();
-    let rules = Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules);
+    let rules =
+        Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules).with_keys(numbered.keys);
     let listen = listen(&keys.listen, &at.key("listen"), report);
     let sources = sources::sources(keys, at, kind, &listen, files, report);
     let timeouts = keys.timeouts.open(&at.key("timeouts"), report);
@@ -71,6 +72,7 @@ pub(super) fn gate(
         preset,
         max_reconcile_rate: max_reconcile_rate.get(),
         backoff: limits.backoff,
+        key: limits.key,
         classes: limits.classes,
     };
     (gate, extras)
@@ -110,7 +112,6 @@ fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
             report.unbuilt(&at.key(key), what);
         }
     }
-    check::key(&keys.key, &at.key("key"), report);
 }
 
 /// The limits of a gate.
@@ -119,6 +120,7 @@ struct Limits {
     policy: Policy,
     fair_by: FairBy,
     backoff: (Backoff, Failures),
+    key: Option<KeyParts>,
     classes: Vec<classes::Class>,
 }
 
@@ -142,7 +144,8 @@ impl Limits {
         if kind == Kind::Http && fair_by == FairBy::Namespace {
             report.problem(&at.key("queue").key("fair_by"), "is \"namespace\", which an external API has none of");
         }
-        let ground = Ground { kind, preset, bucket, backoff };
+        let key = check::key(&keys.key, &at.key("key"), report).flatten();
+        let ground = Ground { kind, preset, bucket, backoff, key };
         let sections = keys.classes.open(&at.key("classes"), report);
         let policy = Policy {
             bucket,
@@ -153,7 +156,7 @@ impl Limits {
             classes: Vec::new(),
         };
         let classes = classes::classes(sections, &at.key("classes"), &ground, report);
-        Self { policy, fair_by, backoff: ground.backoff, classes }
+        Self { policy, fair_by, backoff: ground.backoff, key: ground.key, classes }
     }
 
     fn is_split_by_credential(&self) -> bool {

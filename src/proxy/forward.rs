@@ -110,7 +110,9 @@ impl Departure {
 impl Sent {
     /// The response head came.
     fn answered(mut self, status: StatusCode, headers: &HeaderMap) {
-        let answer = outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
+        let mut answer =
+            outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
+        answer.object_gone &= self.call.key_is_of_object;
         self.settle(answer);
     }
 
