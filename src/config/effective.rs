@@ -102,7 +102,7 @@ fn limits(out: &mut Out, gate: &Gate, extras: &Extras, section: &impl Fn(&str) -
     out.text("max_waiting_bytes", &size(gate.policy.queue.max_waiting_bytes));
     out.word("fair_by", gate.rules.fair_by());
     out.word("combine", gate.policy.queue.combine);
-    out.line("coalesce", false);
+    out.line("coalesce", gate.coalesce);
     out.table(&section("signals"));
     out.list("honour", gate.throttling.honour_retry_after.then(|| "retry_after".to_owned()).into_iter());
     out.text("scope", "key");

@@ -61,6 +61,7 @@ pub(super) fn gate(
         failures: numbered.failures,
         throttling: throttling(&keys.signals, &at.key("signals"), &numbers, report),
         policy: Policy { classes: numbered.policies, ..limits.policy },
+        coalesce: limits.coalesce,
         connect_timeout: connect,
         response_timeout: response_timeout(response.map(|or| or.0), &at.key("timeouts").key("response"), report),
         tls: sources.tls,
@@ -119,6 +120,7 @@ fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
 struct Limits {
     policy: Policy,
     fair_by: FairBy,
+    coalesce: bool,
     backoff: (Backoff, Failures),
     key: Option<KeyParts>,
     classes: Vec<classes::Class>,
@@ -144,6 +146,7 @@ impl Limits {
         if kind == Kind::Http && fair_by == FairBy::Namespace {
             report.problem(&at.key("queue").key("fair_by"), "is \"namespace\", which an external API has none of");
         }
+        let coalesce = queue_keys.coalesce.get(&at.key("queue").key("coalesce"), report) == Some(true);
         let key = check::key(&keys.key, &at.key("key"), report).flatten();
         let ground = Ground { kind, preset, bucket, backoff, key };
         let sections = keys.classes.open(&at.key("classes"), report);
@@ -156,7 +159,7 @@ impl Limits {
             classes: Vec::new(),
         };
         let classes = classes::classes(sections, &at.key("classes"), &ground, report);
-        Self { policy, fair_by, backoff: ground.backoff, key: ground.key, classes }
+        Self { policy, fair_by, coalesce, backoff: ground.backoff, key: ground.key, classes }
     }
 
     fn is_split_by_credential(&self) -> bool {

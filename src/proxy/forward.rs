@@ -10,6 +10,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request::P
 use super::{
     admission::{Door, body_key},
     body::Body,
+    coalesce::{Capture, Leader},
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
     observe::Account,
@@ -42,6 +43,8 @@ pub(crate) struct Departure {
     method: Method,
     /// A watch over HTTP/2: what it ends in when the upstream is lost is told apart in [`Body::upstream`].
     ends_quietly: bool,
+    /// Others wait for the same answer.
+    leader: Option<Leader>,
 }
 
 /// A call that was sent and is owed an outcome. Dropped: the caller left.
@@ -85,19 +88,30 @@ impl Departure {
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
         let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at };
-        Self { lease, request, sent, slot, account, method, ends_quietly }
+        Self { lease, request, sent, slot, account, method, ends_quietly, leader: None }
+    }
+
+    /// The same call, whose answer others wait for.
+    pub(crate) fn leads(self, leader: Option<Leader>) -> Self {
+        Self { leader, ..self }
     }
 
     async fn send(self) -> Result<(Response<Body>, Account), Box<Failed>> {
-        let Self { lease, request, sent, slot, mut account, method, ends_quietly } = self;
+        let Self { lease, request, sent, slot, mut account, method, ends_quietly, leader } = self;
         let verb = sent.call.call.verb();
         let result = sent.door.upstream.send(lease, request).await;
         let failure = match result {
             Ok(response) => {
                 account.answered(sent.door.driver.clock().now());
-                sent.answered(response.status(), response.headers());
+                let outcome = sent.answered(response.status(), response.headers());
                 let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
-                return Ok((response.map(|body: Streaming| Body::upstream(body, slot, ends_quietly)), account));
+                let mut response = response.map(|body: Streaming| Body::upstream(body, slot, ends_quietly));
+                // A failure is the answer to one attempt, not to a question: the next may do better.
+                if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral)) {
+                    let capture = Capture::begin(leader, &response);
+                    response.body_mut().keep(capture);
+                }
+                return Ok((response, account));
             }
             Err(error) => sent.failed(&error, &account),
         };
@@ -108,12 +122,13 @@ impl Departure {
 // === impl Sent ===
 
 impl Sent {
-    /// The response head came.
-    fn answered(mut self, status: StatusCode, headers: &HeaderMap) {
+    /// The response head came; what it means.
+    fn answered(mut self, status: StatusCode, headers: &HeaderMap) -> Outcome {
         let mut answer =
             outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
         answer.object_gone &= self.call.key_is_of_object;
         self.settle(answer);
+        answer.outcome
     }
 
     /// There is no response head; what to tell the client.

@@ -405,8 +405,8 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
         in_gate(&format!("key = {key}"), &[&problem]);
     }
     in_gate(
-        "[[gates.kubernetes.classes]]\nname = \"a\"\nmatch = { verbs = [\"get\"] }\nkey = [\"part\"]",
-        &[&format!("f.toml:6:8: gates.kubernetes.classes[0].key[0]: is \"part\", {parts} (did you mean \"path\"?)")],
+        "[[gates.kubernetes.classes]]\nname = \"a\"\nmatch = { verbs = [\"get\"] }\nkey = [\"paths\"]",
+        &[&format!("f.toml:6:8: gates.kubernetes.classes[0].key[0]: is \"paths\", {parts} (did you mean \"path\"?)")],
     );
 }
 
@@ -418,7 +418,6 @@ fn what_is_not_built_is_said_and_never_ignored() {
             "8: gates.kubernetes.bucket.adapt",
             "a rate that adapts (anything but \"off\")",
         ),
-        ("queue.coalesce = true", "7: gates.kubernetes.queue.coalesce", "coalescing"),
         ("shadow = true", "1: gates.kubernetes.shadow", "shadow mode"),
         ("one_at_a_time = true", "1: gates.kubernetes.one_at_a_time", "one write per key at a time"),
         ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
@@ -441,7 +440,7 @@ fn what_is_not_built_is_said_and_never_ignored() {
          \"okta\", \"docker\" or \"google\" (did you mean \"retry_after\"?)",
         ],
     );
-    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = false\nsignals.honour = []\nkey = \"auto\"", &[]);
+    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
 }
 
 #[test]
