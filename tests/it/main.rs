@@ -23,3 +23,4 @@ mod proxy_transparency;
 mod proxy_upgrades;
 mod support;
 mod tls;
+mod tunnel_memory;
