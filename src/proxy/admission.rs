@@ -26,14 +26,15 @@ use super::{
     coalesce::{Coalescer, Identity, Leader, Member, Whole},
     driver::{Driver, Entry, HeldPermit, Place, Turn},
     failure::{Failed, Failure},
-    forward::{Departure, Forward, Outcomes},
+    forward::{Departure, Forward, Outcomes, Way},
     observe::{Account, Visit},
+    tunnel::Switch,
 };
 use crate::{
     api::Key,
     classify::{Classified, Rules},
     limit::{Arrival, Flow},
-    upstream::{Lease, Upstream},
+    upstream::Upstream,
 };
 
 /// What admission needs to know of its gate.
@@ -103,8 +104,8 @@ enum Passage {
 /// How admission ends well.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call")]
 enum Admitted {
-    /// A permit, a stream, and those who wait for the same answer.
-    Goes(HeldPermit, Lease, Option<Leader>),
+    /// A permit, what it leaves on, and those who wait for the same answer.
+    Goes(HeldPermit, Way, Option<Leader>),
     /// The answer to the same call.
     Answered(Arc<Whole>),
 }
@@ -122,13 +123,17 @@ impl Door {
     /// Returns when the call may leave, or is answered without.
     async fn let_through(self: Arc<Self>, visit: Visit<Incoming>) -> Result<Passage, Box<Failed>> {
         let Visit { request, mut account } = visit;
-        let (parts, body) = request.into_parts();
-        let call = self.rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+        let (mut parts, body) = request.into_parts();
+        let mut call = self.rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+        let switch = Switch::asked(&mut parts);
+        if switch.is_some() {
+            call.upgrade();
+        }
         account.classified(&call);
         let mut intake = Intake::new(body);
-        match self.admit(&parts, &call, &mut intake, &mut account).await {
-            Ok(Admitted::Goes(permit, lease, leader)) => {
-                let departure = Departure::new(&self, parts, call, intake.into_outgoing(), permit, lease, account);
+        match self.admit(&parts, &call, switch, &mut intake, &mut account).await {
+            Ok(Admitted::Goes(permit, way, leader)) => {
+                let departure = Departure::new(&self, parts, call, intake.into_outgoing(), permit, way, account);
                 Ok(Passage::Departs(departure.leads(leader)))
             }
             Ok(Admitted::Answered(whole)) => {
@@ -155,11 +160,12 @@ impl Door {
         }
     }
 
-    /// Waits for a permit, and the stream to use it on.
+    /// Waits for a permit, and the stream or connection to use it on.
     async fn admit(
         &self,
         parts: &Parts,
         call: &Classified,
+        switch: Option<Switch>,
         intake: &mut Intake,
         account: &mut Account,
     ) -> Result<Admitted, Failure> {
@@ -176,7 +182,7 @@ impl Door {
         {
             return Err(Failure::Unconnected(Some(why)));
         }
-        self.embark(self.arrive(parts, call, key), parts, call, intake).await
+        self.embark(self.arrive(parts, call, key), parts, call, switch, intake).await
     }
 
     /// Asks the limiter.
@@ -194,12 +200,13 @@ impl Door {
         })
     }
 
-    /// From the door's answer to a permit with a stream.
+    /// From the door's answer to a permit with a stream or connection.
     async fn embark(
         &self,
         entered: Entry,
         parts: &Parts,
         call: &Classified,
+        switch: Option<Switch>,
         intake: &mut Intake,
     ) -> Result<Admitted, Failure> {
         let mut member = None;
@@ -214,15 +221,18 @@ impl Door {
             }
             Entry::Refused(refusal) => return Err(Failure::Refused(refusal)),
         };
+        let unconnected = |why| Failure::Unconnected(Some(why));
+        if let Some(switch) = switch {
+            let connection = self.upstream.dedicate().await.map_err(unconnected)?;
+            return Ok(Admitted::Goes(permit, Way::Upgrade(connection, switch), None));
+        }
         if call.exempt {
-            let lease = self.upstream.checkout_exempt(call.group).await;
-            return lease
-                .map(|lease| Admitted::Goes(permit, lease, None))
-                .map_err(|why| Failure::Unconnected(Some(why)));
+            let lease = self.upstream.checkout_exempt(call.group).await.map_err(unconnected)?;
+            return Ok(Admitted::Goes(permit, Way::Stream(lease), None));
         }
         loop {
             if let Some(lease) = self.upstream.checkout(call.group) {
-                return Ok(Admitted::Goes(permit, lease, member.and_then(Member::go)));
+                return Ok(Admitted::Goes(permit, Way::Stream(lease), member.and_then(Member::go)));
             }
             // The connection went between the grant and now: first in line for the next.
             permit = match self.wait(permit.requeue(), call, intake, member.as_mut()).await? {
