@@ -9,6 +9,7 @@ use super::{
     settings,
 };
 use crate::{
+    api::Scope,
     classify::{FairBy, Kind},
     limit::policy::{Combine, Lane, Per},
 };
@@ -223,15 +224,6 @@ pub(super) enum StrategyWord {
     Exponential,
     FastSlow,
     Off,
-}
-
-/// What an upstream's signal pauses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
-    Key,
-    Class,
-    Credential,
-    Gate,
 }
 
 /// Where the listener's certificate comes from.

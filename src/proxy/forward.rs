@@ -15,7 +15,7 @@ use super::{
     observe::Account,
 };
 use crate::{
-    api::{Answer, Failures, Key, Outcome, Throttling, Verb, outcome},
+    api::{Answer, Failures, Key, Outcome, Throttling, Verb, outcome, signals},
     classify::Classified,
     limit::{Admitted, ClassId},
     moment::Moment,
@@ -110,8 +110,9 @@ impl Departure {
 impl Sent {
     /// The response head came.
     fn answered(mut self, status: StatusCode, headers: &HeaderMap) {
-        let answer = outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
-        self.settle(answer);
+        let response = signals::Response { status, headers, body: b"" };
+        let told = outcome::answer(self.failures(), &self.door.outcomes.throttling, &self.call.call, &response);
+        self.settle(told.answer);
     }
 
     /// There is no response head; what to tell the client.
