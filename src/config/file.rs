@@ -83,7 +83,13 @@ pub(super) struct Bucket {
     pub(super) burst: Field<u32>,
     pub(super) per: Field<Word<Per>>,
     pub(super) start: Field<Word<Start>>,
-    pub(super) adapt: Field<Anything>,
+    pub(super) adapt: Section<Adapt>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Adapt {
+    pub(super) floor: Field<f64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

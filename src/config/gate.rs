@@ -38,8 +38,9 @@ pub(super) fn gate(
     unbuilt(keys, at, report);
     let limits = Limits::read(keys, at, kind, preset, &numbers, report);
     let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
-    let throttling = signals::throttling(&keys.signals, &at.key("signals"), kind, &numbers, report);
-    let by_credential = limits.is_split_by_credential() || throttling.scope == Scope::Credential;
+    let scope = limits.policy.pause_scope;
+    let throttling = signals::throttling(&keys.signals, &at.key("signals"), kind, scope, &numbers, report);
+    let by_credential = limits.is_split_by_credential();
     let rules = Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules);
     let listen = listen(&keys.listen, &at.key("listen"), report);
     let sources = sources::sources(keys, at, kind, &listen, files, report);
@@ -97,11 +98,7 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
 
 /// Keys of features that this version does not have.
 fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [
-        ("shadow", &keys.shadow, "shadow mode"),
-        ("rewrite_links", &keys.rewrite_links, "rewriting links"),
-        ("one_at_a_time", &keys.one_at_a_time, "one write per key at a time"),
-    ];
+    let switches = [("shadow", &keys.shadow, "shadow mode"), ("rewrite_links", &keys.rewrite_links, "rewriting links")];
     for (key, field, what) in switches {
         if field.get(&at.key(key), report) == Some(true) {
             report.unbuilt(&at.key(key), what);
@@ -147,6 +144,13 @@ impl Limits {
             queue: limits::queue(queue_keys, &at.key("queue"), report),
             in_flight: limits::in_flight(&keys.in_flight, &at.key("in_flight"), numbers.in_flight, report),
             max_keys,
+            pause_scope: keys
+                .signals
+                .keys()
+                .scope
+                .get(&at.key("signals").key("scope"), report)
+                .map_or(numbers.scope, |Word(scope)| scope),
+            one_at_a_time: keys.one_at_a_time.get(&at.key("one_at_a_time"), report) == Some(true),
             classes: Vec::new(),
         };
         let classes = classes::classes(sections, &at.key("classes"), &ground, report);
@@ -156,7 +160,8 @@ impl Limits {
     fn is_split_by_credential(&self) -> bool {
         let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
-        bucket(&self.policy.bucket)
+        self.policy.pause_scope == Scope::Credential
+            || bucket(&self.policy.bucket)
             || bucket(&self.policy.retry_bucket)
             || slots(&self.policy.in_flight)
             || self.classes.iter().any(|class| bucket(&class.bucket) || slots(&class.in_flight))

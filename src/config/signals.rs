@@ -3,7 +3,7 @@
 use super::{
     field::{Field, Section},
     file,
-    leaf::{List, Word, one_of},
+    leaf::{List, one_of},
     path::Path,
     presets::Numbers,
     problems::{Report, did_you_mean},
@@ -19,13 +19,13 @@ pub(super) fn throttling(
     section: &Section<file::Signals>,
     at: &Path,
     kind: Kind,
+    scope: Scope,
     numbers: &Numbers,
     report: &mut Report<'_>,
 ) -> Throttling {
     let keys = section.open(at, report);
     let honour = honour(&keys.honour, &at.key("honour"), report);
     let honour = honour.unwrap_or_else(|| numbers.honour.iter().copied().collect());
-    let scope = keys.scope.get(&at.key("scope"), report).map_or(numbers.scope, |Word(scope)| scope);
     let reserve = reserve(&keys.reserve, &at.key("reserve"), honour, scope, report);
     Throttling {
         kubernetes: kind == Kind::Kubernetes,

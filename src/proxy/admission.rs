@@ -152,6 +152,7 @@ impl Door {
             flow: Flow { id: call.flow, name: &flow_name },
             key,
             credential: call.credential,
+            write: !call.call.verb().is_read(),
             group: call.group,
             long_running: call.call.is_long_running(),
             patient: call.patient,
