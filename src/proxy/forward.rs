@@ -5,17 +5,21 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request::Parts};
+use http::{Method, Request, Response, StatusCode, Version, request::Parts, response};
 
 use super::{
     admission::{Door, body_key},
-    body::Body,
+    body::{Body, Peeked},
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
     observe::Account,
 };
 use crate::{
-    api::{Answer, Failures, Key, Outcome, Throttling, Verb, outcome, signals},
+    api::{
+        Answer, Failures, Key, Outcome, Throttling, Verb,
+        outcome::{self, Told},
+        signals,
+    },
     classify::Classified,
     limit::{Admitted, ClassId},
     moment::Moment,
@@ -53,6 +57,8 @@ struct Sent {
     /// Kept only where the key is in the body.
     kept: Option<Kept>,
     at: Moment,
+    /// What the head alone means, while its body is looked at.
+    so_far: Option<Answer>,
 }
 
 /// Sends what was admitted. No tower service: its future cannot be named, and would cost a second box beside admission's.
@@ -84,7 +90,7 @@ impl Departure {
         let kept = call.key.needs_body().then(|| body.kept());
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
-        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at };
+        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, so_far: None };
         Self { lease, request, sent, slot, account, method, ends_quietly }
     }
 
@@ -95,9 +101,9 @@ impl Departure {
         let failure = match result {
             Ok(response) => {
                 account.answered(sent.door.driver.clock().now());
-                sent.answered(response.status(), response.headers());
+                let response = sent.answered(response, &account).await;
                 let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
-                return Ok((response.map(|body: Streaming| Body::upstream(body, slot, ends_quietly)), account));
+                return Ok((response.map(|body| Body::upstream(body, slot, ends_quietly)), account));
             }
             Err(error) => sent.failed(&error, &account),
         };
@@ -108,11 +114,27 @@ impl Departure {
 // === impl Sent ===
 
 impl Sent {
-    /// The response head came.
-    fn answered(mut self, status: StatusCode, headers: &HeaderMap) {
-        let response = signals::Response { status, headers, body: b"" };
-        let told = outcome::answer(self.failures(), &self.door.outcomes.throttling, &self.call.call, &response);
+    /// The response head came. Where only the body tells what it means, its beginning is looked at.
+    async fn answered(mut self, response: Response<Streaming>, account: &Account) -> Response<Peeked<Streaming>> {
+        let (head, mut body) = response.map(Peeked::unread).into_parts();
+        let throttling = &self.door.outcomes.throttling;
+        let mut beginning = Vec::new();
+        if outcome::wants_body(throttling, &self.call.call, head.status, &head.headers) {
+            self.so_far = Some(self.told(&head, &[]).answer);
+            body.peek(self.door.driver.clock()).await;
+            beginning = body.beginning();
+        }
+        let told = self.told(&head, &beginning);
+        if let Some(signal) = told.signal {
+            account.signalled(signal);
+        }
         self.settle(told.answer);
+        Response::from_parts(head, body)
+    }
+
+    fn told(&self, head: &response::Parts, body: &[u8]) -> Told {
+        let response = signals::Response { status: head.status, headers: &head.headers, body };
+        outcome::answer(self.failures(), &self.door.outcomes.throttling, &self.call.call, &response)
     }
 
     /// There is no response head; what to tell the client.
@@ -178,7 +200,8 @@ impl Drop for Sent {
     fn drop(&mut self) {
         if self.owed.is_some() {
             let upstream_for: Duration = self.door.driver.clock().now() - self.at;
-            self.settle(outcome::left(&self.call.call, upstream_for));
+            let left = || outcome::left(&self.call.call, upstream_for);
+            self.settle(self.so_far.unwrap_or_else(left));
         }
     }
 }
