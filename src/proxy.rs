@@ -5,6 +5,7 @@
 
 mod admission;
 mod body;
+mod coalesce;
 #[cfg(test)]
 mod conservation;
 mod driver;
@@ -19,6 +20,7 @@ mod respond;
 mod stack;
 mod tally;
 mod terms;
+mod tunnel;
 mod view;
 
 pub use self::{

@@ -23,17 +23,20 @@ use self::intake::Intake;
 pub(crate) use self::naming::body_key;
 use super::{
     body::Body,
+    coalesce::{Coalescer, Identity, Leader, Member, Whole},
     driver::{Driver, Entry, HeldPermit, Place, Stale, Turn},
     failure::{Failed, Failure},
-    forward::{Departure, Forward},
+    forward::{Departure, Forward, Way},
     observe::{Account, Visit},
     tally::Tally,
+    terms::Terms,
+    tunnel::Switch,
 };
 use crate::{
     api::Key,
     classify::Classified,
     limit::{Arrival, Flow},
-    upstream::{Lease, Upstream},
+    upstream::Upstream,
 };
 
 /// What admission needs to know of its gate.
@@ -43,6 +46,8 @@ pub(crate) struct Door {
     pub(crate) driver: Driver,
     pub(crate) upstream: Upstream,
     pub(crate) tally: Arc<Tally>,
+    /// Where the terms say so, identical calls that wait become one.
+    pub(crate) coalescer: Coalescer,
 }
 
 /// Lets calls through in their turn.
@@ -80,26 +85,63 @@ impl Service<Visit<Incoming>> for Admission {
         let door = Arc::clone(&self.door);
         let inner = self.inner;
         Box::pin(async move {
-            let departure = door.let_through(visit).await?;
-            inner.send(departure).await
+            match door.let_through(visit).await? {
+                Passage::Departs(departure) => inner.send(departure).await,
+                Passage::Answered(response, account) => Ok((response, account)),
+            }
         })
     }
+}
+
+/// How a call gets past the door.
+#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call")]
+enum Passage {
+    /// With all that it leaves with.
+    Departs(Departure),
+    /// It need not leave: the same call of another was answered.
+    Answered(Response<Body>, Account),
+}
+
+/// How admission ends well.
+#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call")]
+enum Admitted {
+    /// A permit, what it leaves on, and those who wait for the same answer.
+    Goes(HeldPermit, Way, Option<Leader>),
+    /// The answer to the same call.
+    Answered(Arc<Whole>),
+}
+
+/// How a wait ends well.
+#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call that waits")]
+enum Waited {
+    Granted(HeldPermit),
+    Answered(Arc<Whole>),
 }
 
 // === impl Door ===
 
 impl Door {
-    /// Returns when the call may leave, with all that it leaves with.
-    async fn let_through(self: Arc<Self>, visit: Visit<Incoming>) -> Result<Departure, Box<Failed>> {
+    /// Returns when the call may leave, or is answered without.
+    async fn let_through(self: Arc<Self>, visit: Visit<Incoming>) -> Result<Passage, Box<Failed>> {
         let Visit { request, mut account } = visit;
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let mut switch = Switch::asked(&mut parts);
         let mut intake = Intake::new(body);
         loop {
-            let call = account.terms().rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+            let mut call = account.terms().rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+            if switch.is_some() {
+                call.upgrade();
+            }
             account.classified(&call);
-            let failure = match self.admit(&parts, &call, &mut intake, &mut account).await {
-                Ok((permit, lease)) => {
-                    return Ok(Departure::new(&self, parts, call, intake.into_outgoing(), permit, lease, account));
+            let failure = match self.admit(&parts, &call, &mut switch, &mut intake, &mut account).await {
+                Ok(Admitted::Goes(permit, way, leader)) => {
+                    let departure = Departure::new(&self, parts, call, intake.into_outgoing(), permit, way, account);
+                    return Ok(Passage::Departs(departure.leads(leader)));
+                }
+                Ok(Admitted::Answered(whole)) => {
+                    account.coalesced(self.driver.clock().now());
+                    let response = Response::from_parts(whole.head(), Body::shared(whole));
+                    return Ok(Passage::Answered(response, account));
                 }
                 // A reload came between: the call is read again.
                 Err(NotAdmitted::Stale) => {
@@ -126,14 +168,15 @@ impl Door {
         }
     }
 
-    /// Waits for a permit, and the stream to use it on.
+    /// Waits for a permit, and the stream or connection to use it on.
     async fn admit(
         &self,
         parts: &Parts,
         call: &Classified,
+        switch: &mut Option<Switch>,
         intake: &mut Intake,
         account: &mut Account,
-    ) -> Result<(HeldPermit, Lease), NotAdmitted> {
+    ) -> Result<Admitted, NotAdmitted> {
         self.upstream.injector().check(&parts.headers).map_err(Failure::Forbidden)?;
         let key = match call.key.known() {
             Some(key) => Some(key),
@@ -147,8 +190,9 @@ impl Door {
         {
             return Err(Failure::Unconnected(Some(why)).into());
         }
-        let entry = self.arrive(account.terms().number, parts, call, key).map_err(|Stale| NotAdmitted::Stale)?;
-        Ok(self.embark(entry, call, intake).await?)
+        let terms = account.terms();
+        let entry = self.arrive(terms.number, parts, call, key).map_err(|Stale| NotAdmitted::Stale)?;
+        Ok(self.embark(entry, terms, parts, call, switch, intake).await?)
     }
 
     /// Asks the limiter.
@@ -168,42 +212,80 @@ impl Door {
         self.driver.arrive(terms, &arrival)
     }
 
-    /// From the door's answer to a permit with a stream.
+    /// From the door's answer to a permit with a stream or connection.
     async fn embark(
         &self,
         entered: Entry,
+        terms: &Terms,
+        parts: &Parts,
         call: &Classified,
+        switch: &mut Option<Switch>,
         intake: &mut Intake,
-    ) -> Result<(HeldPermit, Lease), Failure> {
+    ) -> Result<Admitted, Failure> {
+        let mut member = None;
         let mut permit = match entered {
             Entry::Go(permit) => permit,
-            Entry::Wait(place) => self.wait(place, call, intake).await?,
+            Entry::Wait(place) => {
+                member = if terms.coalesce { self.join(parts, call, intake) } else { None };
+                match self.wait(place, call, intake, member.as_mut()).await? {
+                    Waited::Granted(permit) => permit,
+                    Waited::Answered(whole) => return Ok(Admitted::Answered(whole)),
+                }
+            }
             Entry::Refused(refusal) => return Err(Failure::Refused(refusal)),
         };
-        // Its class may have become exempt while it waited.
+        if permit.is_exempt() && !call.exempt {
+            self.tally.bypassed();
+        }
+        let unconnected = |why| Failure::Unconnected(Some(why));
+        if let Some(switch) = switch.take() {
+            let connection = self.upstream.dedicate().await.map_err(unconnected)?;
+            return Ok(Admitted::Goes(permit, Way::Upgrade(connection, switch), None));
+        }
+        // Not only a call of an exempt class: it may have become one while the call waited.
         if permit.is_exempt() {
-            if !call.exempt {
-                self.tally.bypassed();
-            }
-            let lease = self.upstream.checkout_exempt(call.group).await;
-            return lease.map(|lease| (permit, lease)).map_err(|why| Failure::Unconnected(Some(why)));
+            let lease = self.upstream.checkout_exempt(call.group).await.map_err(unconnected)?;
+            return Ok(Admitted::Goes(permit, Way::Stream(lease), member.and_then(Member::go)));
         }
         loop {
             if let Some(lease) = self.upstream.checkout(call.group) {
-                return Ok((permit, lease));
+                return Ok(Admitted::Goes(permit, Way::Stream(lease), member.and_then(Member::go)));
             }
             // The connection went between the grant and now: first in line for the next.
-            permit = self.wait(permit.requeue(), call, intake).await?;
+            permit = match self.wait(permit.requeue(), call, intake, member.as_mut()).await? {
+                Waited::Granted(permit) => permit,
+                Waited::Answered(whole) => return Ok(Admitted::Answered(whole)),
+            };
         }
     }
 
+    /// The group of those who wait with the same call, if there is such a thing.
+    fn join(&self, parts: &Parts, call: &Classified, intake: &Intake) -> Option<Member> {
+        let ends = !call.call.is_long_running() && !call.call.is_tunnel();
+        let is_bare = intake.is_whole() && intake.len() == 0;
+        let identity = Identity::of(parts).filter(|_| ends && is_bare)?;
+        Some(self.coalescer.join(identity))
+    }
+
     /// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from noticing that the client leaves.
-    async fn wait(&self, mut place: Place, call: &Classified, intake: &mut Intake) -> Result<HeldPermit, Failure> {
+    /// A member of a group waits for the answer to the same call as well.
+    async fn wait(
+        &self,
+        mut place: Place,
+        call: &Classified,
+        intake: &mut Intake,
+        mut member: Option<&mut Member>,
+    ) -> Result<Waited, Failure> {
         place.hold_bytes(intake.len()).map_err(Failure::Refused)?;
         poll_fn(|cx| {
+            if let Some(member) = &mut member
+                && let Poll::Ready(whole) = member.poll_answer(cx)
+            {
+                return Poll::Ready(Ok(Waited::Answered(whole)));
+            }
             if let Poll::Ready(turn) = place.poll_turn(cx) {
                 return Poll::Ready(match turn {
-                    Turn::Go(permit) => Ok(permit),
+                    Turn::Go(permit) => Ok(Waited::Granted(permit)),
                     Turn::Refused(refusal) => Err(Failure::Refused(refusal)),
                     Turn::Unconnected => Err(Failure::Unconnected(self.upstream.down(call.group))),
                 });

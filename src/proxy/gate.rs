@@ -15,6 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     admission::Door,
+    coalesce::Coalescer,
     driver::Driver,
     forward::Outcomes,
     gauges,
@@ -57,6 +58,8 @@ pub struct Options {
     pub throttling: Throttling,
     /// When refusals carry Retry-After.
     pub retry_after: RetryAfter,
+    /// Identical calls that wait become one.
+    pub coalesce: bool,
     /// Where calls go.
     pub upstream: upstream::Options,
     /// Where one line per call goes.
@@ -239,7 +242,8 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
-    let door = Door { hasher, driver: driver.clone(), upstream, tally };
+    let coalescer = Coalescer::default();
+    let door = Door { hasher, driver: driver.clone(), upstream, tally, coalescer };
     let reception = Reception {
         gate: name,
         parts: stack::Parts {
@@ -262,11 +266,12 @@ fn terms(options: &Options, number: u64, meters: GateMeters) -> Terms {
     Terms {
         number,
         rules: Arc::clone(&options.rules),
-        outcomes: Outcomes { failures: options.failures.clone(), throttling: options.throttling },
+        outcomes: Outcomes { failures: options.failures.clone(), throttling: options.throttling.clone() },
         retry_after: options.retry_after,
         hosts: Hosts::new(options.hosts.iter().map(String::as_str)),
         meters,
         log: options.call_log.clone(),
+        coalesce: options.coalesce,
         limits_slots: limits_slots(&options.policy),
         drain: options.drain,
     }

@@ -26,6 +26,8 @@ pub(crate) struct Terms {
     /// By class: they go with the rules.
     pub(crate) meters: GateMeters,
     pub(crate) log: Option<CallLog>,
+    /// Whether identical calls that wait become one.
+    pub(crate) coalesce: bool,
     /// Whether calls in flight are limited at all. If not, a wait for a slot is a connection being made, as any client would wait for it.
     pub(crate) limits_slots: bool,
     /// After `stop` the gate serves on for at most this long.

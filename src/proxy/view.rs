@@ -45,7 +45,7 @@ impl Gate {
             buckets: buckets(&now),
             keys_failing: now.failing_keys,
             trials: now.trials,
-            connections: [Group::Leases, Group::Short, Group::LongRunning].map(|group| self.connections(group)).into(),
+            connections: GROUPS.map(|group| self.connections(group)).into(),
             ..status::Gate::default()
         };
         gate.queues = now
@@ -236,3 +236,4 @@ fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
 
 /// A page is for reading.
 const SHOWN: usize = 100;
+const GROUPS: [Group; 4] = [Group::Leases, Group::Short, Group::LongRunning, Group::Upgrades];

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::{Method, StatusCode};
 
 use crate::{
-    api::{Key, Verb},
+    api::{Key, Signal, Verb},
     classify::Classified,
     clock::Clock,
     limit::{ClassId, Reason},
@@ -39,6 +39,8 @@ pub(crate) struct Account {
     sent: Option<Moment>,
     upstream: Option<Duration>,
     refused: Option<Reason>,
+    /// It was answered without being sent, after this long.
+    coalesced: Option<Duration>,
     closed: bool,
 }
 
@@ -74,6 +76,7 @@ impl Account {
             sent: None,
             upstream: None,
             refused: None,
+            coalesced: None,
             closed: false,
         }
     }
@@ -121,6 +124,14 @@ impl Account {
         }
     }
 
+    /// The call is answered with the answer to another, which was the same call.
+    pub(crate) fn coalesced(&mut self, now: Moment) {
+        self.coalesced = Some(now - self.arrived);
+        if let Some(call) = &self.call {
+            self.terms.meters.coalesced(call.class);
+        }
+    }
+
     /// The response head came.
     pub(crate) fn answered(&mut self, now: Moment) {
         let took = self.sent.map(|sent| now - sent);
@@ -154,10 +165,21 @@ impl Account {
         }
     }
 
-    /// How long a limit held the call before it left, and which.
-    pub(crate) fn held(&self) -> Option<(Reason, Duration)> {
+    /// What the upstream said of its limits was acted on.
+    pub(crate) fn signalled(&self, signal: Signal) {
+        if let Some(call) = &self.call {
+            self.terms.meters.signalled(call.class, signal);
+        }
+    }
+
+    /// How long a limit held the call before it left or was answered, and which.
+    pub(crate) fn held(&self) -> Option<(&'static str, Duration)> {
+        if let Some(wait) = self.coalesced {
+            return Some(("coalesced", wait));
+        }
         let limited = |reason| reason != Reason::Slot || self.terms.limits_slots;
-        self.waited.filter(|(reason, _)| self.sent.is_some() && limited(*reason))
+        let held = self.waited.filter(|(reason, _)| self.sent.is_some() && limited(*reason));
+        held.map(|(reason, wait)| (reason.word(), wait))
     }
 
     /// The class's name, once there is one.
@@ -202,7 +224,7 @@ impl Drop for Account {
         if self.closed {
             return;
         }
-        if let (Some(call), None) = (&self.call, self.sent) {
+        if let (Some(call), None, None) = (&self.call, self.sent, self.coalesced) {
             self.terms.meters.hung_up(call.class);
         }
         self.write(None);
