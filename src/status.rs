@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub struct Status {
     /// Of tidegate.
     pub version: String,
+    /// Of the process.
+    pub pid: u32,
     /// The moment.
     pub now_ms: u64,
     /// Since the process started.

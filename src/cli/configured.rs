@@ -39,6 +39,11 @@ impl Configured {
         prepare(loaded, &from, &around, clock)
     }
 
+    /// What sources of upstreams and credentials are read from.
+    pub(super) fn surroundings(&self) -> Surroundings {
+        Surroundings { variables: self.source().env, service_account: Surroundings::SERVICE_ACCOUNT.into() }
+    }
+
     /// Where it comes from, now.
     pub(super) fn source(&self) -> Source {
         // A variable that is not Unicode cannot be one of ours: their names and values are checked as text.

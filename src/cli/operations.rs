@@ -64,6 +64,7 @@ impl Operator for Operations {
         let last = self.reloads.last();
         status::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
             now_ms: self.clock.wall(now),
             uptime_seconds: (now - Moment::ZERO).as_secs_f64(),
             waiting_for: Vec::new(),

@@ -266,7 +266,7 @@ fn terms(options: &Options, number: u64, meters: GateMeters) -> Terms {
     Terms {
         number,
         rules: Arc::clone(&options.rules),
-        outcomes: Outcomes { failures: options.failures.clone(), throttling: options.throttling.clone() },
+        outcomes: Outcomes { failures: options.failures.clone(), throttling: options.throttling },
         retry_after: options.retry_after,
         hosts: Hosts::new(options.hosts.iter().map(String::as_str)),
         meters,

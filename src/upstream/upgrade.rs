@@ -128,7 +128,8 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Upgraded, SendError> {
         let (parts, body) = request.into_parts();
-        let mut head = Head::new(parts, &self.inner.target, &self.inner.manners().host, Some(protocol)).map_err(unsent)?;
+        let mut head =
+            Head::new(parts, &self.inner.target, &self.inner.manners().host, Some(protocol)).map_err(unsent)?;
         self.inner.injector.authorize(head.headers_mut());
         body.begin(&self.inner.budget, head.declares_length());
         let sent = connection.sender.send_request(head.http1(body.attempt(None))).await;

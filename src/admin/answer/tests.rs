@@ -29,7 +29,11 @@ impl Operator for Fake {
     }
 
     fn forget(&self, order: &Forget) -> Result<Vec<Forgotten>, String> {
-        order.gate.as_ref().map(|gate| vec![Forgotten { gate: gate.clone(), keys: 1 }]).ok_or("no gate".to_owned())
+        order
+            .gate
+            .as_ref()
+            .map(|gate| vec![Forgotten { gate: gate.clone(), keys: 1 }])
+            .ok_or_else(|| "no gate".to_owned())
     }
 
     fn bypass(&self, _order: &Bypass) -> Result<Vec<Bypassed>, String> {
