@@ -76,7 +76,8 @@ struct Edits {
 fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool) -> Result<Edited, Unreadable> {
     let mut edited = Edited { text: String::with_capacity(stream.len()), changed: Vec::new(), notes: Vec::new() };
     for Document { marker, text, line } in documents::split(stream) {
-        let Some(mut root) = yaml::read(text, line)? else {
+        let root = if documents::has_content(text) { yaml::read(text, line)? } else { None };
+        let Some(mut root) = root else {
             edited.text.push_str(marker);
             edited.text.push_str(text);
             continue;

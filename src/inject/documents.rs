@@ -40,6 +40,13 @@ pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
     documents.into_iter().map(cut).filter(|document| !document.marker.is_empty() || !document.text.is_empty()).collect()
 }
 
+/// Whether there is anything but directives, comments and blank lines.
+pub(super) fn has_content(text: &str) -> bool {
+    text.lines()
+        .map(str::trim_end)
+        .any(|line| !line.is_empty() && !line.trim_start().starts_with('#') && !line.starts_with('%'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -195,7 +195,10 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Op
                 record.note(format!("{name}/env/{variable}"), Some(old));
                 *old = entry;
             }
-            None => env.push(entry),
+            None => {
+                record.note(format!("{name}/env/{variable}"), None);
+                env.push(entry);
+            }
         }
     }
     let path = if mode == Mode::Kubeconfig { FOLDER } else { ACCOUNT };
@@ -219,9 +222,10 @@ fn point_back(container: &mut Node, record: &Record) {
     let name = container.get("name").and_then(Node::text).unwrap_or_default().to_owned();
     if let Some(env) = container.get_mut("env").and_then(Node::items_mut) {
         for variable in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
+            let Some(was) = record.was(&format!("{name}/env/{variable}")) else { continue };
             let is_ours = |item: &Node| is_named(item, variable) && item.get("value").is_some_and(is_our_value);
             let Some(index) = env.iter().position(is_ours) else { continue };
-            match record.was(&format!("{name}/env/{variable}")).flatten() {
+            match was {
                 Some(old) => env[index] = old,
                 None => drop(env.remove(index)),
             }
