@@ -10,6 +10,7 @@ mod config;
 mod credentials;
 mod demo;
 mod golden;
+mod inject;
 mod limit;
 mod pool_dial;
 mod pool_http1;
