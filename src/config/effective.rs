@@ -76,7 +76,7 @@ fn gate(out: &mut Out, name: &str, gate: &Gate, extras: &Extras) {
             Host::Literal(name) => name.to_str().unwrap_or_default(),
         },
     );
-    out.line("rewrite_links", false);
+    out.line("rewrite_links", gate.rewrite_links);
     out.text("key", "auto");
     out.line("one_at_a_time", false);
     // Words in the place of tables come before the tables.

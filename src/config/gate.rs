@@ -56,6 +56,7 @@ pub(super) fn gate(
         retry_after: keys.retry_after.get(&at.key("retry_after"), report).map_or(RetryAfter::Auto, |Word(when)| when),
         allowed_hosts: allowed_hosts(keys, &at.key("allowed_hosts"), report),
         host: host(&keys.host, &at.key("host"), report),
+        rewrite_links: keys.rewrite_links.get(&at.key("rewrite_links"), report).unwrap_or(false),
         rules: Arc::new(rules),
         failures: numbered.failures,
         throttling: throttling(&keys.signals, &at.key("signals"), &numbers, report),
@@ -102,7 +103,6 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
 fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
     let switches = [
         ("shadow", &keys.shadow, "shadow mode"),
-        ("rewrite_links", &keys.rewrite_links, "rewriting links"),
         ("one_at_a_time", &keys.one_at_a_time, "one write per key at a time"),
     ];
     for (key, field, what) in switches {

@@ -384,7 +384,6 @@ fn what_is_not_built_is_said_and_never_ignored() {
         ("queue.coalesce = true", "7: gates.kubernetes.queue.coalesce", "coalescing"),
         ("shadow = true", "1: gates.kubernetes.shadow", "shadow mode"),
         ("one_at_a_time = true", "1: gates.kubernetes.one_at_a_time", "one write per key at a time"),
-        ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
         ("key = [\"verb\", \"path\"]", "1: gates.kubernetes.key", "a key of one's own (anything but \"auto\")"),
         ("signals.honour = [\"github\"]", "19: gates.kubernetes.signals.honour[0]", "the signal \"github\""),
         (
