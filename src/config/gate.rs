@@ -17,7 +17,7 @@ use super::{
     sources,
 };
 use crate::{
-    classify::{FairBy, Kind, Rules},
+    classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
         Policy,
         policy::{Backoff, BucketPolicy, InFlight, Per},
@@ -38,7 +38,8 @@ pub(super) fn gate(
     let limits = Limits::read(keys, at, kind, preset, &numbers, report);
     let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
     let by_credential = limits.is_split_by_credential();
-    let rules = Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules);
+    let rules =
+        Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules).with_keys(numbered.keys);
     let listen = listen(&keys.listen, &at.key("listen"), report);
     let sources = sources::sources(keys, at, kind, &listen, files, report);
     let timeouts = keys.timeouts.open(&at.key("timeouts"), report);
@@ -61,6 +62,7 @@ pub(super) fn gate(
         failures: numbered.failures,
         throttling: throttling(&keys.signals, &at.key("signals"), &numbers, report),
         policy: Policy { classes: numbered.policies, ..limits.policy },
+        coalesce: limits.coalesce,
         connect_timeout: connect,
         response_timeout: response_timeout(response.map(|or| or.0), &at.key("timeouts").key("response"), report),
         tls: sources.tls,
@@ -72,6 +74,7 @@ pub(super) fn gate(
         preset,
         max_reconcile_rate: max_reconcile_rate.get(),
         backoff: limits.backoff,
+        key: limits.key,
         classes: limits.classes,
     };
     (gate, extras)
@@ -110,7 +113,6 @@ fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
             report.unbuilt(&at.key(key), what);
         }
     }
-    check::key(&keys.key, &at.key("key"), report);
 }
 
 /// The limits of a gate.
@@ -118,7 +120,9 @@ fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
 struct Limits {
     policy: Policy,
     fair_by: FairBy,
+    coalesce: bool,
     backoff: (Backoff, Failures),
+    key: Option<KeyParts>,
     classes: Vec<classes::Class>,
 }
 
@@ -142,7 +146,9 @@ impl Limits {
         if kind == Kind::Http && fair_by == FairBy::Namespace {
             report.problem(&at.key("queue").key("fair_by"), "is \"namespace\", which an external API has none of");
         }
-        let ground = Ground { kind, preset, bucket, backoff };
+        let coalesce = queue_keys.coalesce.get(&at.key("queue").key("coalesce"), report) == Some(true);
+        let key = check::key(&keys.key, &at.key("key"), report).flatten();
+        let ground = Ground { kind, preset, bucket, backoff, key };
         let sections = keys.classes.open(&at.key("classes"), report);
         let policy = Policy {
             bucket,
@@ -153,7 +159,7 @@ impl Limits {
             classes: Vec::new(),
         };
         let classes = classes::classes(sections, &at.key("classes"), &ground, report);
-        Self { policy, fair_by, backoff: ground.backoff, classes }
+        Self { policy, fair_by, coalesce, backoff: ground.backoff, key: ground.key, classes }
     }
 
     fn is_split_by_credential(&self) -> bool {

@@ -93,6 +93,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         failures: vec![failures.clone(), failures],
         throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(60) },
         retry_after: RetryAfter::Auto,
+        coalesce: !seed.is_multiple_of(3),
         upstream: pool::Options {
             target: pool::Target {
                 scheme: Scheme::HTTP,

@@ -11,6 +11,7 @@ use hyper::upgrade::OnUpgrade;
 use super::{
     admission::{Door, body_key},
     body::Body,
+    coalesce::{Capture, Leader},
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
     observe::Account,
@@ -44,6 +45,8 @@ pub(crate) struct Departure {
     method: Method,
     /// A watch over HTTP/2: what it ends in when the upstream is lost is told apart in [`Body::upstream`].
     ends_quietly: bool,
+    /// Others wait for the same answer.
+    leader: Option<Leader>,
 }
 
 /// What a call leaves on.
@@ -96,25 +99,38 @@ impl Departure {
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
         let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at };
-        Self { way, request, sent, slot, account, method, ends_quietly }
+        Self { way, request, sent, slot, account, method, ends_quietly, leader: None }
+    }
+
+    /// The same call, whose answer others wait for.
+    pub(crate) fn leads(self, leader: Option<Leader>) -> Self {
+        Self { leader, ..self }
     }
 
     async fn send(self) -> Result<(Response<Body>, Account), Box<Failed>> {
-        let Self { way, request, sent, slot, mut account, method, ends_quietly } = self;
+        let Self { way, request, sent, slot, mut account, method, ends_quietly, leader } = self;
         let verb = sent.call.call.verb();
         let failure = match send(&sent.door.upstream, way, request).await {
             Ok(arrived) => {
                 account.answered(sent.door.driver.clock().now());
+                let (status, headers) = arrived.head();
+                let outcome = sent.answered(status, headers);
                 let response = match arrived {
                     Arrived::Answer(response) => {
                         let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
-                        response.map(|body| Body::upstream(body, slot, ends_quietly))
+                        let mut response = response.map(|body| Body::upstream(body, slot, ends_quietly));
+                        // A failure is the answer to one attempt, not to a question: the next may do better.
+                        if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral))
+                        {
+                            let capture = Capture::begin(leader, &response);
+                            response.body_mut().keep(capture);
+                        }
+                        response
                     }
                     Arrived::Switch(response, switch, upstream) => {
                         response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) })
                     }
                 };
-                sent.answered(response.status(), response.headers());
                 return Ok((response, account));
             }
             Err(error) => sent.failed(&error, &account),
@@ -127,6 +143,15 @@ impl Departure {
 enum Arrived {
     Answer(Response<Streaming>),
     Switch(Response<()>, Switch, OnUpgrade),
+}
+
+impl Arrived {
+    fn head(&self) -> (StatusCode, &HeaderMap) {
+        match self {
+            Self::Answer(response) => (response.status(), response.headers()),
+            Self::Switch(response, ..) => (response.status(), response.headers()),
+        }
+    }
 }
 
 async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>>) -> Result<Arrived, SendError> {
@@ -144,10 +169,13 @@ async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>
 // === impl Sent ===
 
 impl Sent {
-    /// The response head came.
-    fn answered(mut self, status: StatusCode, headers: &HeaderMap) {
-        let answer = outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
+    /// The response head came; what it means.
+    fn answered(mut self, status: StatusCode, headers: &HeaderMap) -> Outcome {
+        let mut answer =
+            outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
+        answer.object_gone &= self.call.key_is_of_object;
         self.settle(answer);
+        answer.outcome
     }
 
     /// There is no response head; what to tell the client.

@@ -15,6 +15,7 @@ mod pool_dial;
 mod pool_http1;
 mod pool_streams;
 mod pool_support;
+mod proxy_coalesce;
 mod proxy_external;
 mod proxy_failures;
 mod proxy_hangups;

@@ -306,6 +306,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
         failures: vec![failures.clone(), failures],
         throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(900) },
         retry_after: RetryAfter::Auto,
+        coalesce: false,
         upstream: upstream::Options {
             target: upstream::Target {
                 scheme: Scheme::HTTP,
