@@ -17,6 +17,7 @@ mod pool_http1;
 mod pool_streams;
 mod pool_support;
 mod proxy_coalesce;
+mod proxy_external;
 mod proxy_failures;
 mod proxy_hangups;
 mod proxy_refusals;
