@@ -18,6 +18,7 @@ mod pool_support;
 mod proxy_failures;
 mod proxy_hangups;
 mod proxy_refusals;
+mod proxy_signals;
 mod proxy_tls;
 mod proxy_transparency;
 mod support;
