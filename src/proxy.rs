@@ -17,6 +17,7 @@ mod listener;
 mod observe;
 mod respond;
 mod stack;
+mod tunnel;
 
 pub use self::{
     gate::{Gate, GateError, Listen, Options},

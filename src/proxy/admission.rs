@@ -25,14 +25,15 @@ use super::{
     body::Body,
     driver::{Driver, Entry, HeldPermit, Place, Turn},
     failure::{Failed, Failure},
-    forward::{Departure, Forward, Outcomes},
+    forward::{Departure, Forward, Outcomes, Way},
     observe::{Account, Visit},
+    tunnel::Switch,
 };
 use crate::{
     api::Key,
     classify::{Classified, Rules},
     limit::{Arrival, Flow},
-    upstream::{Lease, Upstream},
+    upstream::Upstream,
 };
 
 /// What admission needs to know of its gate.
@@ -92,14 +93,16 @@ impl Door {
     /// Returns when the call may leave, with all that it leaves with.
     async fn let_through(self: Arc<Self>, visit: Visit<Incoming>) -> Result<Departure, Box<Failed>> {
         let Visit { request, mut account } = visit;
-        let (parts, body) = request.into_parts();
-        let call = self.rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+        let (mut parts, body) = request.into_parts();
+        let mut call = self.rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+        let switch = Switch::asked(&mut parts);
+        if switch.is_some() {
+            call.upgrade();
+        }
         account.classified(&call);
         let mut intake = Intake::new(body);
-        match self.admit(&parts, &call, &mut intake, &mut account).await {
-            Ok((permit, lease)) => {
-                Ok(Departure::new(&self, parts, call, intake.into_outgoing(), permit, lease, account))
-            }
+        match self.admit(&parts, &call, switch, &mut intake, &mut account).await {
+            Ok((permit, way)) => Ok(Departure::new(&self, parts, call, intake.into_outgoing(), permit, way, account)),
             Err(failure) => {
                 account.could_not(&failure, &call);
                 self.drain(&parts, intake).await;
@@ -120,14 +123,15 @@ impl Door {
         }
     }
 
-    /// Waits for a permit, and the stream to use it on.
+    /// Waits for a permit, and the stream or connection to use it on.
     async fn admit(
         &self,
         parts: &Parts,
         call: &Classified,
+        switch: Option<Switch>,
         intake: &mut Intake,
         account: &mut Account,
-    ) -> Result<(HeldPermit, Lease), Failure> {
+    ) -> Result<(HeldPermit, Way), Failure> {
         self.upstream.injector().check(&parts.headers).map_err(Failure::Forbidden)?;
         let key = match call.key.known() {
             Some(key) => Some(key),
@@ -141,7 +145,7 @@ impl Door {
         {
             return Err(Failure::Unconnected(Some(why)));
         }
-        self.embark(self.arrive(parts, call, key), call, intake).await
+        self.embark(self.arrive(parts, call, key), call, switch, intake).await
     }
 
     /// Asks the limiter.
@@ -159,25 +163,31 @@ impl Door {
         })
     }
 
-    /// From the door's answer to a permit with a stream.
+    /// From the door's answer to a permit with a stream or connection.
     async fn embark(
         &self,
         entered: Entry,
         call: &Classified,
+        switch: Option<Switch>,
         intake: &mut Intake,
-    ) -> Result<(HeldPermit, Lease), Failure> {
+    ) -> Result<(HeldPermit, Way), Failure> {
         let mut permit = match entered {
             Entry::Go(permit) => permit,
             Entry::Wait(place) => self.wait(place, call, intake).await?,
             Entry::Refused(refusal) => return Err(Failure::Refused(refusal)),
         };
+        let unconnected = |why| Failure::Unconnected(Some(why));
+        if let Some(switch) = switch {
+            let connection = self.upstream.dedicate().await.map_err(unconnected)?;
+            return Ok((permit, Way::Upgrade(connection, switch)));
+        }
         if call.exempt {
-            let lease = self.upstream.checkout_exempt(call.group).await;
-            return lease.map(|lease| (permit, lease)).map_err(|why| Failure::Unconnected(Some(why)));
+            let lease = self.upstream.checkout_exempt(call.group).await.map_err(unconnected)?;
+            return Ok((permit, Way::Stream(lease)));
         }
         loop {
             if let Some(lease) = self.upstream.checkout(call.group) {
-                return Ok((permit, lease));
+                return Ok((permit, Way::Stream(lease)));
             }
             // The connection went between the grant and now: first in line for the next.
             permit = self.wait(permit.requeue(), call, intake).await?;

@@ -13,7 +13,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
 
-use super::{driver::HeldSlot, observe::InFlight};
+use super::{driver::HeldSlot, observe::InFlight, tunnel::Desk};
 use crate::upstream::{Streaming, StreamingError};
 
 pin_project! {
@@ -25,11 +25,13 @@ pin_project! {
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's.
         Upstream { #[pin] body: Streaming, held: Held, ends_quietly: bool },
+        /// None: bytes of another protocol follow, through the tunnel that holds what the call holds.
+        Switched { desk: Desk },
     }
 }
 
 /// What a call holds until its response body has ended: only ever dropped.
-type Held = (Option<HeldSlot>, Option<InFlight>);
+pub(crate) type Held = (Option<HeldSlot>, Option<InFlight>);
 
 // === impl Body ===
 
@@ -47,8 +49,10 @@ impl Body {
 
     /// Has the call count as in flight until this body has ended.
     pub(crate) fn hold(&mut self, in_flight: Option<InFlight>) {
-        if let Self::Upstream { held, .. } = self {
-            held.1 = in_flight;
+        match self {
+            Self::Own { .. } => {}
+            Self::Upstream { held, .. } => held.1 = in_flight,
+            Self::Switched { desk } => desk.hold(in_flight),
         }
     }
 }
@@ -59,6 +63,7 @@ impl HttpBody for Body {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamingError>>> {
         match self.project() {
+            BodyProjected::Switched { .. } => Poll::Ready(None),
             BodyProjected::Own { body } => body.poll_frame(cx).map_err(|never| match never {}),
             BodyProjected::Upstream { body, held, ends_quietly } => {
                 let polled = body.poll_frame(cx);
@@ -75,6 +80,7 @@ impl HttpBody for Body {
 
     fn is_end_stream(&self) -> bool {
         match self {
+            Self::Switched { .. } => true,
             Self::Own { body } => body.is_end_stream(),
             Self::Upstream { body, .. } => body.is_end_stream(),
         }
@@ -82,6 +88,7 @@ impl HttpBody for Body {
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            Self::Switched { .. } => SizeHint::with_exact(0),
             Self::Own { body } => body.size_hint(),
             Self::Upstream { body, .. } => body.size_hint(),
         }

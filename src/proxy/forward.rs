@@ -6,6 +6,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request::Parts};
+use hyper::upgrade::OnUpgrade;
 
 use super::{
     admission::{Door, body_key},
@@ -13,6 +14,7 @@ use super::{
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
     observe::Account,
+    tunnel::Switch,
 };
 use crate::{
     api::{Answer, Failures, Key, Outcome, Throttling, Verb, outcome},
@@ -20,7 +22,7 @@ use crate::{
     limit::{Admitted, ClassId},
     moment::Moment,
     telemetry::meters::FailureKind,
-    upstream::{Kept, Lease, Outgoing, SendError, Streaming},
+    upstream::{Dedicated, Kept, Lease, Outgoing, SendError, Streaming, Upgraded, Upstream},
 };
 
 /// How a gate reads responses.
@@ -34,7 +36,7 @@ pub(crate) struct Outcomes {
 /// A call that may leave, and all it leaves with.
 #[derive(Debug)]
 pub(crate) struct Departure {
-    lease: Lease,
+    way: Way,
     request: Admitted<Request<Outgoing>>,
     sent: Sent,
     slot: HeldSlot,
@@ -42,6 +44,15 @@ pub(crate) struct Departure {
     method: Method,
     /// A watch over HTTP/2: what it ends in when the upstream is lost is told apart in [`Body::upstream`].
     ends_quietly: bool,
+}
+
+/// What a call leaves on.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// A stream of a connection that others use too.
+    Stream(Lease),
+    /// A connection of its own, to become a tunnel if the upstream agrees.
+    Upgrade(Dedicated, Switch),
 }
 
 /// A call that was sent and is owed an outcome. Dropped: the caller left.
@@ -75,7 +86,7 @@ impl Departure {
         call: Classified,
         body: Outgoing,
         permit: HeldPermit,
-        lease: Lease,
+        way: Way,
         mut account: Account,
     ) -> Self {
         let at = permit.claimed();
@@ -85,23 +96,48 @@ impl Departure {
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
         let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at };
-        Self { lease, request, sent, slot, account, method, ends_quietly }
+        Self { way, request, sent, slot, account, method, ends_quietly }
     }
 
     async fn send(self) -> Result<(Response<Body>, Account), Box<Failed>> {
-        let Self { lease, request, sent, slot, mut account, method, ends_quietly } = self;
+        let Self { way, request, sent, slot, mut account, method, ends_quietly } = self;
         let verb = sent.call.call.verb();
-        let result = sent.door.upstream.send(lease, request).await;
-        let failure = match result {
-            Ok(response) => {
+        let failure = match send(&sent.door.upstream, way, request).await {
+            Ok(arrived) => {
                 account.answered(sent.door.driver.clock().now());
+                let response = match arrived {
+                    Arrived::Answer(response) => {
+                        let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
+                        response.map(|body| Body::upstream(body, slot, ends_quietly))
+                    }
+                    Arrived::Switch(response, switch, upstream) => {
+                        response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) })
+                    }
+                };
                 sent.answered(response.status(), response.headers());
-                let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
-                return Ok((response.map(|body: Streaming| Body::upstream(body, slot, ends_quietly)), account));
+                return Ok((response, account));
             }
             Err(error) => sent.failed(&error, &account),
         };
         Err(Box::new(Failed { failure, account, verb, method }))
+    }
+}
+
+/// What came back.
+enum Arrived {
+    Answer(Response<Streaming>),
+    Switch(Response<()>, Switch, OnUpgrade),
+}
+
+async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>>) -> Result<Arrived, SendError> {
+    match way {
+        Way::Stream(lease) => upstream.send(lease, request).await.map(Arrived::Answer),
+        Way::Upgrade(connection, switch) => {
+            upstream.upgrade(connection, switch.protocol(), request).await.map(|upgraded| match upgraded {
+                Upgraded::Switched(response, bytes) => Arrived::Switch(response, switch, bytes),
+                Upgraded::Answered(response) => Arrived::Answer(response),
+            })
+        }
     }
 }
 

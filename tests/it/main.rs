@@ -20,5 +20,7 @@ mod proxy_hangups;
 mod proxy_refusals;
 mod proxy_tls;
 mod proxy_transparency;
+mod proxy_upgrades;
 mod support;
 mod tls;
+mod tunnel_memory;
