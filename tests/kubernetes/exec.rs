@@ -6,12 +6,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 use crate::support::control_plane::{ControlPlane, User};
 use crate::support::gate::{Gate, Way};
 use crate::support::process::{free_port, scratch_dir};
-use crate::support::{installed, now, pods, say, turn, wait_for};
+use crate::support::{installed, now, pods, say, turn};
 
 const NAMESPACE: &str = "streams";
 const STDIN: usize = 50_000_000;
@@ -144,11 +143,10 @@ impl Kubectl<'_> {
         let local = free_port();
         let ports = format!("{local}:{remote}");
         let mut child = Ended(self.start(&["port-forward", &self.pod, &ports]));
-        wait_for("port-forward listens", Duration::from_secs(30), || {
-            let ended = child.0.try_wait().expect("a child can be asked");
-            assert!(ended.is_none(), "{self}: port-forward ended, {ended:?}");
-            std::net::TcpListener::bind(("127.0.0.1", local)).is_err().then_some(())
-        });
+        let mut said = String::new();
+        let mut stdout = BufReader::new(child.0.stdout.take().expect("it is piped"));
+        stdout.read_line(&mut said).expect("text");
+        assert!(said.starts_with("Forwarding from"), "{self}: {said:?}");
         let sent = noise(FORWARDED);
         let (small, large) = std::thread::scope(|scope| {
             let small = scope.spawn(|| through(local, &sent[..1_000]));

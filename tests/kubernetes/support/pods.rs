@@ -50,6 +50,8 @@ fn start(plane: &ControlPlane) -> Running {
         format!("--config={STAGES}"),
         format!("--node-port={port}"),
         "--node-ip=127.0.0.1".to_owned(),
+        // Its own kubelet, which nobody asks.
+        format!("--server-address=127.0.0.1:{}", free_port()),
         "--manage-all-nodes".to_owned(),
         "--node-lease-duration-seconds=40".to_owned(),
     ];
