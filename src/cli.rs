@@ -13,6 +13,7 @@ mod folder;
 mod forget;
 mod gate;
 mod health;
+mod inject;
 mod kubeconfig;
 mod operations;
 mod prepare;
@@ -76,6 +77,9 @@ enum Command {
     /// Print a kubeconfig that points at a gate
     #[command(after_help = kubeconfig::EXAMPLES)]
     Kubeconfig(kubeconfig::Options),
+    /// Add the sidecar to workloads read as YAML, or take it out
+    #[command(after_help = inject::EXAMPLES)]
+    Inject(inject::Options),
 }
 
 /// Why a command failed.
@@ -122,6 +126,7 @@ pub fn main() -> ExitCode {
         Command::Forget(options) => forget::run(&options),
         Command::Bypass(options) => bypass::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
+        Command::Inject(options) => inject::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

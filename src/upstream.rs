@@ -10,6 +10,7 @@ mod connection;
 mod dial;
 mod error;
 mod lease;
+mod links;
 mod pacing;
 mod pool;
 mod prepare;
@@ -23,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, uri::Scheme};
 
 use self::{
     body::{Budget, KEPT_TOGETHER},
@@ -61,6 +62,8 @@ pub struct Options {
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// The Host sent upstream.
     pub host: Host,
+    /// Links to the upstream in response headers become links to the gate, by which clients come with this scheme; `None` leaves them.
+    pub rewrite_links: Option<Scheme>,
     /// Whose credentials the upstream sees.
     pub injector: Arc<Injector>,
     /// To a connection that can take calls: name, TCP, TLS, first SETTINGS.
@@ -119,6 +122,7 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
+        let manners = RwLock::new(Manners::of(&options));
         let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout));
         let meters: Meters = Arc::default();
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
@@ -128,7 +132,7 @@ impl Upstream {
             long_running: pool(Group::LongRunning, rooms),
             upgrades: Arc::default(),
             target: options.target,
-            manners: RwLock::new(Manners { host: options.host, response_timeout: options.response_timeout }),
+            manners,
             injector: options.injector,
             budget: Budget::new(KEPT_TOGETHER),
             dialer,
@@ -138,11 +142,11 @@ impl Upstream {
         Self { inner }
     }
 
-    /// Takes over the Host that is sent and the timeouts; everything else stays as it was.
+    /// Takes over the Host that is sent, the timeouts and what becomes of links; everything else stays as it was.
     pub fn adjust(&self, options: &Options) {
         self.inner.dialer.set_timeout(options.connect_timeout);
         *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) =
-            Manners { host: options.host.clone(), response_timeout: options.response_timeout };
+            Manners::of(options);
     }
 
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
@@ -238,6 +242,14 @@ impl Upstream {
 struct Manners {
     host: Host,
     response_timeout: Option<Duration>,
+    rewrite_links: Option<Scheme>,
+}
+
+impl Manners {
+    fn of(options: &Options) -> Self {
+        let Options { host, response_timeout, rewrite_links, .. } = options;
+        Self { host: host.clone(), response_timeout: *response_timeout, rewrite_links: rewrite_links.clone() }
+    }
 }
 
 impl Inner {

@@ -26,6 +26,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("admin", &["clock", "moment", "status", "telemetry"]),
     ("demo", &["chart", "clock", "moment"]),
+    ("inject", &[]),
     (
         "cli",
         &[
@@ -37,6 +38,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "config",
             "credentials",
             "demo",
+            "inject",
             "limit",
             "moment",
             "proxy",

@@ -417,7 +417,6 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
 fn what_is_not_built_is_said_and_never_ignored() {
     for (more, at, what) in [
         ("shadow = true", "1: gates.kubernetes.shadow", "shadow mode"),
-        ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
         ("listen = \"unix:/run/x.sock\"", "1: gates.kubernetes.listen", "listening on a Unix socket"),
         ("tls.client_ca = \"/ca\"", "5: gates.kubernetes.tls.client_ca", "asking clients for certificates"),
     ] {
