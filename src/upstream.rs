@@ -145,8 +145,7 @@ impl Upstream {
     /// Takes over the Host that is sent, the timeouts and what becomes of links; everything else stays as it was.
     pub fn adjust(&self, options: &Options) {
         self.inner.dialer.set_timeout(options.connect_timeout);
-        *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) =
-            Manners::of(options);
+        *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) = Manners::of(options);
     }
 
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do

@@ -2,12 +2,13 @@
 
 use std::{io::Write as _, net::TcpStream, os::unix::fs::symlink, path::Path, time::Duration};
 
-use tidegate::clock::Clock;
+use tidegate::{clock::Clock, limit::policy::Lane};
 
 use super::{
     cli::{Running, config, start, with_config},
     cli_input::get,
     cli_usage::free_port,
+    support::{Backend, Proxy, status, within},
 };
 
 const RATE: &str = "tidegate_bucket_rate{gate=\"k\",bucket=\"gate\"}";
@@ -126,4 +127,44 @@ fn the_log_s_level_and_file_of_calls_change_too() {
     gate.line("DEBUG a request was turned away");
     assert_eq!(gate.terminate(), Some(0));
     assert!(std::fs::read_to_string(&calls).expect("it is there").contains("\"pods\""));
+}
+
+#[tokio::test]
+async fn a_call_whose_class_becomes_exempt_while_it_waits_goes_and_leaves_the_streams_as_they_were() {
+    let backend = Backend::replying(200).await;
+    let before = || Proxy::before(backend.address).bucket(0.001, 1).in_flight(4);
+    let proxy = before().start().await;
+    assert_eq!(proxy.get("/api/v1/namespaces/n/pods/one").await.0, 200);
+    let mut waits = std::pin::pin!(proxy.get("/api/v1/namespaces/n/pods/two"));
+    tokio::select! {
+        answer = &mut waits => panic!("it went: {answer:?}"),
+        () = proxy.reaches("tidegate_waiting", &[], 1.0) => {}
+    }
+    proxy.gate.reconfigure(before().policy(|policy| policy.classes[1].lane = Lane::Exempt).options());
+    assert_eq!(within(waits).await.0, 200);
+    proxy.gate.reconfigure(before().bucket(1000.0, 100).options());
+    for call in 0..20 {
+        assert_eq!(proxy.get(&format!("/api/v1/namespaces/n/pods/{call}")).await.0, 200);
+    }
+    proxy.reaches("tidegate_slots_in_use", &[], 0.0).await;
+    proxy.reaches("tidegate_upstream_streams", &["short"], 0.0).await;
+}
+
+#[tokio::test]
+async fn an_open_connection_goes_by_the_new_terms() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    let mut stream = proxy.connect().await;
+    for (expected, allow) in [(421, false), (200, true)] {
+        if allow {
+            let options =
+                Proxy::before(backend.address).with(|options| options.hosts = vec!["gate.example".to_owned()]);
+            proxy.gate.reconfigure(options.options());
+        }
+        stream.write_all(b"GET /api HTTP/1.1\r\nHost: gate.example\r\n\r\n").await.expect("it is read");
+        let mut answer = [0; 4096];
+        let length = within(stream.read(&mut answer)).await.expect("it is answered");
+        assert_eq!(status(&String::from_utf8_lossy(&answer[..length])), expected);
+    }
 }
