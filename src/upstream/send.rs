@@ -15,17 +15,19 @@ use http::{
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
 use hyper::{body::Incoming, client::conn::TrySendError};
+use rustls::AlertDescription;
 
 use super::{
     Upstream,
     body::Outgoing,
     connection::{self, Counted, Traffic},
+    dial::certificate_alert,
     error::{DialFailure, SendError},
     lease::{Exclusive, Lease, Stream},
     prepare::{self, Head},
     streaming::{Hold, Streaming},
 };
-use crate::limit::Admitted;
+use crate::{credentials::Shown, limit::Admitted};
 
 /// What is known of a request that got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ enum Fate {
     Unprocessed { fresh: bool },
     /// The upstream refused the stream, most likely because it has too much to do.
     Refused,
+    /// It was not looked at, because of our client certificate.
+    Unwelcome(AlertDescription),
     /// Nobody knows.
     Lost,
 }
@@ -54,7 +58,7 @@ impl Upstream {
     ) -> Result<Response<Streaming>, SendError> {
         let (parts, body) = request.into_parts();
         let mut head = Head::new(parts, &self.inner.target, &self.inner.host, false).map_err(unsent)?;
-        self.inner.injector.authorize(head.headers_mut());
+        let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
         let pool = Arc::clone(&lease.pool);
         let (mut lease, mut replays, mut refusals, mut returns) = (lease, 0, 0, 0);
@@ -62,7 +66,7 @@ impl Upstream {
             let failed = match attempt(lease.stream, head.clone(), &body).await {
                 Ok(response) => {
                     body.settle();
-                    return Ok(self.answered(response));
+                    return Ok(self.answered(response, shown));
                 }
                 Err(failed) => failed,
             };
@@ -82,6 +86,7 @@ impl Upstream {
                     refusals += 1;
                     false
                 }
+                Fate::Unwelcome(alert) => return Err(self.unwelcome(alert)),
                 Fate::Unsent => return Err(SendError::Unsent { source: failed.source }),
                 Fate::Unprocessed { .. } | Fate::Refused | Fate::Lost => {
                     return Err(SendError::Lost { source: failed.source });
@@ -91,23 +96,55 @@ impl Upstream {
             if let Some(meters) = self.inner.meters.get() {
                 meters.replayed(pool.group());
             }
-            lease = pool.take_again(fresh).await.map_err(|source| SendError::Unsent { source })?;
+            lease = pool.take_again(fresh).await.map_err(|source| SendError::Unconnected { source })?;
         }
     }
 
     /// The response as the client is to see it.
-    fn answered(&self, mut response: Response<Streaming>) -> Response<Streaming> {
+    fn answered(&self, mut response: Response<Streaming>, shown: Shown) -> Response<Streaming> {
         prepare::answer(&mut response);
+        self.inner.certificate_refused.store(false, Ordering::Relaxed);
         if response.status() == StatusCode::UNAUTHORIZED {
-            self.inner.injector.upstream_said_unauthorized();
+            self.unauthorized(shown);
         }
         response
+    }
+
+    /// Puts the gate's credentials into a request, if this gate injects, and waits for them where a plugin has to be asked first.
+    async fn authorize(&self, head: &mut Head) -> Result<Shown, SendError> {
+        self.inner.injector.ready().await.map_err(|error| self.unconnected(DialFailure::Credentials(error)))?;
+        Ok(self.inner.injector.authorize(head.headers_mut()))
+    }
+
+    /// The upstream does not take what it was shown, in a header or in the handshake: either may have been renewed.
+    fn unauthorized(&self, shown: Shown) {
+        self.inner.injector.upstream_said_unauthorized(shown);
+        if let Some(tls) = self.inner.dialer.tls() {
+            tls.suspect();
+            self.inner.tend_tls();
+        }
+    }
+
+    /// The upstream refuses our certificate, which over HTTP/1.1 shows at the first call only.
+    fn unwelcome(&self, alert: AlertDescription) -> SendError {
+        if let Some(tls) = self.inner.dialer.tls() {
+            tls.suspect();
+        }
+        let error = self.inner.dialer.failure(DialFailure::ClientCertificate(alert));
+        if !self.inner.certificate_refused.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "the upstream cannot be reached");
+        }
+        SendError::Unconnected { source: Arc::new(error) }
+    }
+
+    fn unconnected(&self, what: DialFailure) -> SendError {
+        SendError::Unconnected { source: Arc::new(self.inner.dialer.failure(what)) }
     }
 
     pub(super) async fn tunnel(&self, request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
         let (parts, body) = request.into_inner().into_parts();
         let mut head = Head::new(parts, &self.inner.target, &self.inner.host, true).map_err(unsent)?;
-        self.inner.injector.authorize(head.headers_mut());
+        let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
         let dialer = &self.inner.dialer;
         let failure = |what: DialFailure| SendError::Unsent { source: Arc::new(dialer.failure(what)) };
@@ -124,6 +161,9 @@ impl Upstream {
         let mut response = sender.send_request(request).await.map_err(lost)?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             prepare::answer(&mut response);
+        }
+        if response.status() == StatusCode::UNAUTHORIZED {
+            self.unauthorized(shown);
         }
         Ok(response)
     }
@@ -186,7 +226,9 @@ async fn attempt_http1(mut exclusive: Exclusive, head: Head, body: &Outgoing) ->
     };
     let silent = traffic.read.load(Ordering::Relaxed) == before.0;
     let unwritten = traffic.written.load(Ordering::Relaxed) == before.1;
-    let fate = if error.take_message().is_some() || unwritten {
+    let fate = if let Some(alert) = certificate_alert(error.error()) {
+        Fate::Unwelcome(alert)
+    } else if error.take_message().is_some() || unwritten {
         Fate::Unsent
     } else if exclusive.reused && silent && safe {
         Fate::Unprocessed { fresh: true }
