@@ -156,7 +156,7 @@ impl Exec {
         let State { held: Some(held), refusals, refused, .. } = &mut *state else { return };
         // What answers 401 to everybody must not have the plugin run at every call.
         let age = clock.now().since(held.since);
-        if held.number != number || *refused || age < AFTER_REFUSAL * 2_u32.pow(*refusals) {
+        if held.number != number || *refused || age < AFTER_REFUSAL * (2_u32.pow(*refusals) - 1) {
             return;
         }
         *refusals = if age < CALM { (*refusals + 1).min(MOST_REFUSALS) } else { 0 };
@@ -234,10 +234,14 @@ impl fmt::Debug for Exec {
 
 /// How long before its end a credential is renewed, if that is not a greater part of its life than a fifth.
 const AHEAD: Duration = Duration::from_secs(300);
-/// A credential younger than this is not renewed for a 401; doubled each time that renewing did not help.
+/// The first 401 has the plugin run at once; if that does not help, the next credential must be this old, the one after it three times, and
+/// so on.
 const AFTER_REFUSAL: Duration = Duration::from_secs(2);
 const MOST_REFUSALS: u32 = 7;
 /// A credential that served this long was good.
 const CALM: Duration = Duration::from_secs(600);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests;

@@ -66,7 +66,7 @@ mod tests {
         assert!(shown(&[&right]) && shown(&[&right.replace("Bearer", "bearer")]));
         let mut short = right.clone();
         short.pop();
-        for wrong in [&[][..], &[&short], &["Bearer "], &["Bearer"], &[token.reveal()], &[&right, &right]] {
+        for wrong in [&[][..], &[short.as_str()], &["Bearer "], &["Bearer"], &[token.reveal()], &[&right, &right]] {
             assert!(!shown(wrong), "{wrong:?}");
         }
         assert_eq!(format!("{token:?}"), "***");
