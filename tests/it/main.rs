@@ -8,6 +8,7 @@ mod cli_run;
 mod cli_usage;
 mod config;
 mod credentials;
+mod credentials_canary;
 mod demo;
 mod golden;
 mod limit;
