@@ -15,6 +15,7 @@ use crate::{
     upstream::{self, Host},
 };
 use anyhow::anyhow;
+use http::uri::Scheme;
 
 /// A gate that only needs its sockets.
 #[derive(Debug)]
@@ -53,6 +54,7 @@ pub(super) fn prepare_gate(
     let tls = resolved.tls(injects).map_err(|error| Trouble::wrong("upstream_tls", error))?;
     let notes = notes(&gate, injects);
     let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects, pod_token.as_ref()));
+    let scheme = if gate.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let options = proxy::Options {
         name: gate.name,
         listen: gate.listen.into_iter().map(listen).collect(),
@@ -76,6 +78,7 @@ pub(super) fn prepare_gate(
                 settings::Host::Preserve => Host::Preserve,
                 settings::Host::Literal(name) => Host::Literal(name),
             },
+            rewrite_links: gate.rewrite_links.then_some(scheme),
             injector: Arc::new(injector),
             connect_timeout: gate.connect_timeout,
             response_timeout: gate.response_timeout,

@@ -76,7 +76,7 @@ fn gate(out: &mut Out, name: &str, gate: &Gate, extras: &Extras) {
             Host::Literal(name) => name.to_str().unwrap_or_default(),
         },
     );
-    out.line("rewrite_links", false);
+    out.line("rewrite_links", gate.rewrite_links);
     out.key(extras.key.as_ref());
     out.line("one_at_a_time", gate.policy.one_at_a_time);
     // Words in the place of tables come before the tables.

@@ -60,6 +60,7 @@ pub(super) fn gate(
         retry_after: keys.retry_after.get(&at.key("retry_after"), report).map_or(RetryAfter::Auto, |Word(when)| when),
         allowed_hosts: allowed_hosts(keys, &at.key("allowed_hosts"), report),
         host: host(&keys.host, &at.key("host"), report),
+        rewrite_links: keys.rewrite_links.get(&at.key("rewrite_links"), report).unwrap_or(false),
         rules: Arc::new(rules),
         failures: numbered.failures,
         throttling,
@@ -101,7 +102,7 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
 
 /// Keys of features that this version does not have.
 fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [("shadow", &keys.shadow, "shadow mode"), ("rewrite_links", &keys.rewrite_links, "rewriting links")];
+    let switches = [("shadow", &keys.shadow, "shadow mode")];
     for (key, field, what) in switches {
         if field.get(&at.key(key), report) == Some(true) {
             report.unbuilt(&at.key(key), what);

@@ -118,6 +118,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
             },
             tls: None,
             host: pool::Host::Rewrite,
+            rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
             connect_timeout: Duration::from_secs(5),
             response_timeout: Some(Duration::from_secs(20)),

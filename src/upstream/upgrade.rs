@@ -133,6 +133,7 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Upgraded, SendError> {
         let (parts, body) = request.into_parts();
+        let links = self.links(&parts);
         let mut head = Head::new(parts, &self.inner.target, &self.inner.host, Some(protocol)).map_err(unsent)?;
         let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
@@ -151,7 +152,7 @@ impl Upstream {
             return Ok(Upgraded::Switched(head, bytes));
         }
         let response = response.map(|body| Streaming::new(body, Hold::Nothing));
-        Ok(Upgraded::Answered(self.answered(response, shown)))
+        Ok(Upgraded::Answered(self.answered(response, shown, links.as_ref())))
     }
 }
 

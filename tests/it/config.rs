@@ -453,10 +453,7 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
 
 #[test]
 fn what_is_not_built_is_said_and_never_ignored() {
-    for (more, at, what) in [
-        ("shadow = true", "1: gates.kubernetes.shadow", "shadow mode"),
-        ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
-    ] {
+    for (more, at, what) in [("shadow = true", "1: gates.kubernetes.shadow", "shadow mode")] {
         in_gate(more, &[&format!("f.toml:3:{at}: {what} is not built in this version")]);
     }
     in_gate("bucket.adapt = \"off\"\nqueue.coalesce = false\nsignals.honour = []\nkey = \"auto\"", &[]);

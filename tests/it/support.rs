@@ -331,6 +331,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             },
             tls: None,
             host: upstream::Host::Rewrite,
+            rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
             connect_timeout: Duration::from_secs(5),
             response_timeout: None,

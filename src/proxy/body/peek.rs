@@ -23,6 +23,9 @@ pub(crate) struct Peeked<B: HttpBody> {
     read: VecDeque<Option<Result<Frame<Bytes>, B::Error>>>,
     /// What the body said of its length before it was read, less what was handed on.
     hint: SizeHint,
+    /// An error that was read ahead is handed on only after a pause in which what comes before it can leave: hyper drops what it has not
+    /// flushed, even the head, when a body breaks.
+    has_paused: bool,
     rest: B,
 }
 
@@ -31,7 +34,7 @@ pub(crate) struct Peeked<B: HttpBody> {
 impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> Peeked<B> {
     /// A body that nobody looked at.
     pub(crate) fn unread(body: B) -> Self {
-        Self { read: VecDeque::new(), hint: SizeHint::default(), rest: body }
+        Self { read: VecDeque::new(), hint: SizeHint::default(), has_paused: false, rest: body }
     }
 
     /// Reads until there are [`PEEK`] bytes, the body ends, or it has been waited for long enough.
@@ -90,6 +93,11 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> HttpBody for Peeked<B> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.get_mut();
+        if matches!(this.read.front(), Some(Some(Err(_)))) && !this.has_paused {
+            this.has_paused = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let Some(read) = this.read.pop_front() else {
             return Pin::new(&mut this.rest).poll_frame(cx);
         };
