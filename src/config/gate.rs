@@ -62,6 +62,7 @@ pub(super) fn gate(
         throttling: throttling(&keys.signals, &at.key("signals"), &numbers, report),
         policy: Policy { classes: numbered.policies, ..limits.policy },
         coalesce: limits.coalesce,
+        shadow: keys.shadow.get(&at.key("shadow"), report) == Some(true),
         connect_timeout: connect,
         response_timeout: response_timeout(response.map(|or| or.0), &at.key("timeouts").key("response"), report),
         tls: sources.tls,
@@ -104,7 +105,6 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
 /// Keys of features that this version does not have.
 fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
     let switches = [
-        ("shadow", &keys.shadow, "shadow mode"),
         ("rewrite_links", &keys.rewrite_links, "rewriting links"),
         ("one_at_a_time", &keys.one_at_a_time, "one write per key at a time"),
     ];

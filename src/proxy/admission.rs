@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 use tower::{Layer, Service};
 
 use self::intake::Intake;
-pub(crate) use self::naming::body_key;
+pub(crate) use self::{intake::ENOUGH, naming::body_key};
 use super::{
     body::Body,
     coalesce::{Coalescer, Identity, Leader, Member, Whole},
@@ -28,10 +28,11 @@ use super::{
     failure::{Failed, Failure},
     forward::{Departure, Forward, Outcomes},
     observe::{Account, Visit},
+    shadow,
 };
 use crate::{
     api::Key,
-    classify::{Classified, Rules},
+    classify::{Classified, FlowName, Rules},
     limit::{Arrival, Flow},
     upstream::{Lease, Upstream},
 };
@@ -46,6 +47,8 @@ pub(crate) struct Door {
     pub(crate) outcomes: Outcomes,
     /// Identical calls that wait become one.
     pub(crate) coalescer: Option<Coalescer>,
+    /// Everything is decided, and everything is let through.
+    pub(crate) shadow: bool,
 }
 
 /// Lets calls through in their turn.
@@ -171,27 +174,35 @@ impl Door {
         if let Some(key) = key {
             account.keyed(key);
         }
+        if self.shadow {
+            return self.cast_shadow(parts, call, key, account).await;
+        }
         if !call.exempt
             && let Some(why) = self.upstream.down(call.group)
         {
             return Err(Failure::Unconnected(Some(why)));
         }
-        self.embark(self.arrive(parts, call, key), parts, call, intake).await
+        let flow_name = call.flow_name(&parts.headers);
+        let entered = self.driver.arrive(&arrival(call, key, &flow_name));
+        self.embark(entered, parts, call, intake).await
     }
 
-    /// Asks the limiter.
-    fn arrive(&self, parts: &Parts, call: &Classified, key: Option<Key>) -> Entry {
-        let flow_name = call.flow_name(&parts.headers);
-        self.driver.arrive(&Arrival {
-            class: call.class,
-            flow: Flow { id: call.flow, name: &flow_name },
-            key,
-            credential: call.credential,
-            group: call.group,
-            long_running: call.call.is_long_running(),
-            patient: call.patient,
-            timeout: call.call.timeout(),
-        })
+    /// On a gate that only plays every call goes at once, on a connection that it finds for itself.
+    async fn cast_shadow(
+        &self,
+        parts: &Parts,
+        call: &Classified,
+        key: Option<Key>,
+        account: &Account,
+    ) -> Result<Admitted, Failure> {
+        let permit = {
+            let flow_name = call.flow_name(&parts.headers);
+            shadow::permit(&self.driver, &arrival(call, key, &flow_name), parts, account.as_if(call.class))
+        };
+        let lease = self.upstream.checkout_exempt(call.group).await;
+        let lease = lease.map_err(|why| Failure::Unconnected(Some(why)))?;
+        self.driver.give_room(&permit, call.group);
+        Ok(Admitted::Goes(permit, lease, None))
     }
 
     /// From the door's answer to a permit with a stream.
@@ -275,6 +286,20 @@ impl Door {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// A call as the limiter knows it.
+fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>) -> Arrival<'a> {
+    Arrival {
+        class: call.class,
+        flow: Flow { id: call.flow, name: flow_name },
+        key,
+        credential: call.credential,
+        group: call.group,
+        long_running: call.call.is_long_running(),
+        patient: call.patient,
+        timeout: call.call.timeout(),
     }
 }
 

@@ -94,6 +94,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(60) },
         retry_after: RetryAfter::Auto,
         coalesce: !seed.is_multiple_of(3),
+        shadow: false,
         upstream: pool::Options {
             target: pool::Target {
                 scheme: Scheme::HTTP,

@@ -57,6 +57,8 @@ pub struct Options {
     pub retry_after: RetryAfter,
     /// Identical calls that wait become one.
     pub coalesce: bool,
+    /// Everything is decided and counted, and everything is let through.
+    pub shadow: bool,
     /// Where calls go.
     pub upstream: upstream::Options,
     /// Where one line per call goes.
@@ -198,7 +200,17 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     driver.connect(Arc::new(upstream.clone()));
     let outcomes = Outcomes { failures: options.failures, throttling: options.throttling };
     let coalescer = options.coalesce.then(Coalescer::default);
-    let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes, coalescer };
+    observer.meters.shadow(options.shadow);
+    driver.cast_shadow(options.shadow);
+    let door = Door {
+        rules: options.rules,
+        hasher,
+        driver: driver.clone(),
+        upstream,
+        outcomes,
+        coalescer,
+        shadow: options.shadow,
+    };
     let reception = Reception {
         gate: name,
         parts: stack::Parts {

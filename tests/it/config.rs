@@ -418,7 +418,6 @@ fn what_is_not_built_is_said_and_never_ignored() {
             "8: gates.kubernetes.bucket.adapt",
             "a rate that adapts (anything but \"off\")",
         ),
-        ("shadow = true", "1: gates.kubernetes.shadow", "shadow mode"),
         ("one_at_a_time = true", "1: gates.kubernetes.one_at_a_time", "one write per key at a time"),
         ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
         ("signals.honour = [\"github\"]", "19: gates.kubernetes.signals.honour[0]", "the signal \"github\""),
@@ -440,7 +439,7 @@ fn what_is_not_built_is_said_and_never_ignored() {
          \"okta\", \"docker\" or \"google\" (did you mean \"retry_after\"?)",
         ],
     );
-    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
+    in_gate("bucket.adapt = \"off\"\nshadow = true\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
 }
 
 #[test]

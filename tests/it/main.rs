@@ -19,6 +19,7 @@ mod proxy_coalesce;
 mod proxy_failures;
 mod proxy_hangups;
 mod proxy_refusals;
+mod proxy_shadow;
 mod proxy_tls;
 mod proxy_transparency;
 mod support;

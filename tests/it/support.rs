@@ -307,6 +307,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
         throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(900) },
         retry_after: RetryAfter::Auto,
         coalesce: false,
+        shadow: false,
         upstream: upstream::Options {
             target: upstream::Target {
                 scheme: Scheme::HTTP,
