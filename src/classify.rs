@@ -220,6 +220,17 @@ impl fmt::Display for Kind {
 // === impl Classified ===
 
 impl Classified {
+    /// The call asks to switch protocols. Its client would fall back rather than retry, so it waits and is not refused at the door; and what
+    /// becomes of it says nothing about the API, unless it is a watch.
+    pub fn upgrade(&mut self) {
+        self.call.upgrade();
+        self.group = Group::Upgrades;
+        self.patient = true;
+        if self.call.is_tunnel() {
+            self.key = KeySource::None;
+        }
+    }
+
     /// The readable name of its flow, for the status page.
     #[must_use]
     pub fn flow_name<'a>(&'a self, headers: &'a HeaderMap) -> FlowName<'a> {

@@ -19,6 +19,7 @@ mod observe;
 mod respond;
 mod shadow;
 mod stack;
+mod tunnel;
 
 pub use self::{
     gate::{Gate, GateError, Listen, Options},

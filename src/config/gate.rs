@@ -6,7 +6,7 @@ use super::{
     check::{self, Extras},
     classes::{self, Ground},
     field::{Field, Section},
-    file::{self, Impersonation, Scope},
+    file::{self, Impersonation},
     leaf::{Or, Word},
     limits,
     path::Path,
@@ -17,6 +17,7 @@ use super::{
     sources,
 };
 use crate::{
+    api::Scope,
     classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
         Policy,
@@ -104,10 +105,7 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
 
 /// Keys of features that this version does not have.
 fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [
-        ("rewrite_links", &keys.rewrite_links, "rewriting links"),
-        ("one_at_a_time", &keys.one_at_a_time, "one write per key at a time"),
-    ];
+    let switches = [("rewrite_links", &keys.rewrite_links, "rewriting links")];
     for (key, field, what) in switches {
         if field.get(&at.key(key), report) == Some(true) {
             report.unbuilt(&at.key(key), what);
@@ -156,6 +154,13 @@ impl Limits {
             queue: limits::queue(queue_keys, &at.key("queue"), report),
             in_flight: limits::in_flight(&keys.in_flight, &at.key("in_flight"), numbers.in_flight, report),
             max_keys,
+            pause_scope: keys
+                .signals
+                .keys()
+                .scope
+                .get(&at.key("signals").key("scope"), report)
+                .map_or(Scope::Key, |Word(scope)| scope),
+            one_at_a_time: keys.one_at_a_time.get(&at.key("one_at_a_time"), report) == Some(true),
             classes: Vec::new(),
         };
         let classes = classes::classes(sections, &at.key("classes"), &ground, report);
@@ -165,7 +170,8 @@ impl Limits {
     fn is_split_by_credential(&self) -> bool {
         let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
-        bucket(&self.policy.bucket)
+        self.policy.pause_scope == Scope::Credential
+            || bucket(&self.policy.bucket)
             || bucket(&self.policy.retry_bucket)
             || slots(&self.policy.in_flight)
             || self.classes.iter().any(|class| bucket(&class.bucket) || slots(&class.in_flight))
@@ -256,9 +262,6 @@ fn throttling(section: &Section<file::Signals>, at: &Path, numbers: &Numbers, re
                 report.problem(&at, format!("is {signal:?}, expected {expected}{}", did_you_mean(signal, &SIGNALS)));
             }
         }
-    }
-    if keys.scope.get(&at.key("scope"), report).is_some_and(|Word(scope)| scope != Scope::Key) {
-        report.unbuilt(&at.key("scope"), "a pause of more than the key (anything but \"key\")");
     }
     match keys.reserve.get(&at.key("reserve"), report) {
         None => {}

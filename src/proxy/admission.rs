@@ -26,15 +26,16 @@ use super::{
     coalesce::{Coalescer, Identity, Leader, Member, Whole},
     driver::{Driver, Entry, HeldPermit, Place, Turn},
     failure::{Failed, Failure},
-    forward::{Departure, Forward, Outcomes},
+    forward::{Departure, Forward, Outcomes, Way},
     observe::{Account, Visit},
     shadow,
+    tunnel::Switch,
 };
 use crate::{
     api::Key,
     classify::{Classified, FlowName, Rules},
     limit::{Arrival, Flow},
-    upstream::{Lease, Upstream},
+    upstream::Upstream,
 };
 
 /// What admission needs to know of its gate.
@@ -106,8 +107,8 @@ enum Passage {
 /// How admission ends well.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call")]
 enum Admitted {
-    /// A permit, a stream, and those who wait for the same answer.
-    Goes(HeldPermit, Lease, Option<Leader>),
+    /// A permit, what it leaves on, and those who wait for the same answer.
+    Goes(HeldPermit, Way, Option<Leader>),
     /// The answer to the same call.
     Answered(Arc<Whole>),
 }
@@ -125,13 +126,17 @@ impl Door {
     /// Returns when the call may leave, or is answered without.
     async fn let_through(self: Arc<Self>, visit: Visit<Incoming>) -> Result<Passage, Box<Failed>> {
         let Visit { request, mut account } = visit;
-        let (parts, body) = request.into_parts();
-        let call = self.rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+        let (mut parts, body) = request.into_parts();
+        let mut call = self.rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+        let switch = Switch::asked(&mut parts);
+        if switch.is_some() {
+            call.upgrade();
+        }
         account.classified(&call);
         let mut intake = Intake::new(body);
-        match self.admit(&parts, &call, &mut intake, &mut account).await {
-            Ok(Admitted::Goes(permit, lease, leader)) => {
-                let departure = Departure::new(&self, parts, call, intake.into_outgoing(), permit, lease, account);
+        match self.admit(&parts, &call, switch, &mut intake, &mut account).await {
+            Ok(Admitted::Goes(permit, way, leader)) => {
+                let departure = Departure::new(&self, parts, call, intake.into_outgoing(), permit, way, account);
                 Ok(Passage::Departs(departure.leads(leader)))
             }
             Ok(Admitted::Answered(whole)) => {
@@ -158,11 +163,12 @@ impl Door {
         }
     }
 
-    /// Waits for a permit, and the stream to use it on.
+    /// Waits for a permit, and the stream or connection to use it on.
     async fn admit(
         &self,
         parts: &Parts,
         call: &Classified,
+        switch: Option<Switch>,
         intake: &mut Intake,
         account: &mut Account,
     ) -> Result<Admitted, Failure> {
@@ -175,7 +181,7 @@ impl Door {
             account.keyed(key);
         }
         if self.shadow {
-            return self.cast_shadow(parts, call, key, account).await;
+            return self.cast_shadow(parts, call, key, switch, account).await;
         }
         if !call.exempt
             && let Some(why) = self.upstream.down(call.group)
@@ -184,7 +190,7 @@ impl Door {
         }
         let flow_name = call.flow_name(&parts.headers);
         let entered = self.driver.arrive(&arrival(call, key, &flow_name));
-        self.embark(entered, parts, call, intake).await
+        self.embark(entered, parts, call, switch, intake).await
     }
 
     /// On a gate that only plays every call goes at once, on a connection that it finds for itself.
@@ -193,24 +199,34 @@ impl Door {
         parts: &Parts,
         call: &Classified,
         key: Option<Key>,
+        switch: Option<Switch>,
         account: &Account,
     ) -> Result<Admitted, Failure> {
         let permit = {
             let flow_name = call.flow_name(&parts.headers);
             shadow::permit(&self.driver, &arrival(call, key, &flow_name), parts, account.as_if(call.class))
         };
-        let lease = self.upstream.checkout_exempt(call.group).await;
-        let lease = lease.map_err(|why| Failure::Unconnected(Some(why)))?;
+        let way = self.own_way(call, switch).await?;
         self.driver.give_room(&permit, call.group);
-        Ok(Admitted::Goes(permit, lease, None))
+        Ok(Admitted::Goes(permit, way, None))
     }
 
-    /// From the door's answer to a permit with a stream.
+    /// A connection or stream that no room was taken for.
+    async fn own_way(&self, call: &Classified, switch: Option<Switch>) -> Result<Way, Failure> {
+        let way = match switch {
+            Some(switch) => self.upstream.dedicate().await.map(|connection| Way::Upgrade(connection, switch)),
+            None => self.upstream.checkout_exempt(call.group).await.map(Way::Stream),
+        };
+        way.map_err(|why| Failure::Unconnected(Some(why)))
+    }
+
+    /// From the door's answer to a permit with a stream or connection.
     async fn embark(
         &self,
         entered: Entry,
         parts: &Parts,
         call: &Classified,
+        switch: Option<Switch>,
         intake: &mut Intake,
     ) -> Result<Admitted, Failure> {
         let mut member = None;
@@ -225,15 +241,13 @@ impl Door {
             }
             Entry::Refused(refusal) => return Err(Failure::Refused(refusal)),
         };
-        if call.exempt {
-            let lease = self.upstream.checkout_exempt(call.group).await;
-            return lease
-                .map(|lease| Admitted::Goes(permit, lease, None))
-                .map_err(|why| Failure::Unconnected(Some(why)));
+        if call.exempt || switch.is_some() {
+            let way = self.own_way(call, switch).await?;
+            return Ok(Admitted::Goes(permit, way, None));
         }
         loop {
             if let Some(lease) = self.upstream.checkout(call.group) {
-                return Ok(Admitted::Goes(permit, lease, member.and_then(Member::go)));
+                return Ok(Admitted::Goes(permit, Way::Stream(lease), member.and_then(Member::go)));
             }
             // The connection went between the grant and now: first in line for the next.
             permit = match self.wait(permit.requeue(), call, intake, member.as_mut()).await? {
@@ -296,6 +310,7 @@ fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>)
         flow: Flow { id: call.flow, name: flow_name },
         key,
         credential: call.credential,
+        write: !call.call.verb().is_read(),
         group: call.group,
         long_running: call.call.is_long_running(),
         patient: call.patient,

@@ -18,6 +18,7 @@ use super::{
     coalesce::{Capture, Whole},
     driver::HeldSlot,
     observe::InFlight,
+    tunnel::Desk,
 };
 use crate::upstream::{Streaming, StreamingError};
 
@@ -32,11 +33,13 @@ pin_project! {
         Upstream { #[pin] body: Streaming, held: Held, ends_quietly: bool, capture: Option<Box<Capture>> },
         /// The upstream's answer to another call, which was the same call.
         Shared { whole: Arc<Whole>, next: usize },
+        /// None: bytes of another protocol follow, through the tunnel that holds what the call holds.
+        Switched { desk: Desk },
     }
 }
 
 /// What a call holds until its response body has ended: only ever dropped.
-type Held = (Option<HeldSlot>, Option<InFlight>);
+pub(crate) type Held = (Option<HeldSlot>, Option<InFlight>);
 
 // === impl Body ===
 
@@ -69,8 +72,10 @@ impl Body {
 
     /// Has the call count as in flight until this body has ended.
     pub(crate) fn hold(&mut self, in_flight: Option<InFlight>) {
-        if let Self::Upstream { held, .. } = self {
-            held.1 = in_flight;
+        match self {
+            Self::Own { .. } | Self::Shared { .. } => {}
+            Self::Upstream { held, .. } => held.1 = in_flight,
+            Self::Switched { desk } => desk.hold(in_flight),
         }
     }
 }
@@ -81,6 +86,7 @@ impl HttpBody for Body {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamingError>>> {
         match self.project() {
+            BodyProjected::Switched { .. } => Poll::Ready(None),
             BodyProjected::Own { body } => body.poll_frame(cx).map_err(|never| match never {}),
             BodyProjected::Shared { whole, next } => {
                 let frame = whole.frame(*next);
@@ -105,6 +111,7 @@ impl HttpBody for Body {
 
     fn is_end_stream(&self) -> bool {
         match self {
+            Self::Switched { .. } => true,
             Self::Own { body } => body.is_end_stream(),
             Self::Shared { whole, next } => whole.is_end(*next),
             Self::Upstream { body, .. } => body.is_end_stream(),
@@ -113,6 +120,7 @@ impl HttpBody for Body {
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            Self::Switched { .. } => SizeHint::with_exact(0),
             Self::Own { body } => body.size_hint(),
             // None: with a size, hyper would declare a length where the upstream declared none.
             Self::Shared { .. } => SizeHint::default(),

@@ -274,6 +274,7 @@ pub const fn group_word(group: Group) -> &'static str {
         Group::Leases => "leases",
         Group::Short => "short",
         Group::LongRunning => "long_running",
+        Group::Upgrades => "upgrades",
     }
 }
 
