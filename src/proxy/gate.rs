@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -92,6 +93,7 @@ pub struct Gate {
     addresses: Vec<SocketAddr>,
     upstream: Upstream,
     tasks: TaskTracker,
+    reception: Arc<Reception>,
     /// Keeps the gauges' sampler alive.
     _sampler: Arc<Sampler>,
 }
@@ -130,6 +132,7 @@ impl Gate {
         }
         accepting.close();
         let upstream = reception.parts.door.upstream.clone();
+        let receives = Arc::clone(&reception);
         let over = CancellationToken::new();
         tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), clock, over.clone()));
         tasks.spawn(driver.tick(over.clone()));
@@ -140,7 +143,7 @@ impl Gate {
             over.cancel();
         });
         tasks.close();
-        Ok(Self { name, addresses, upstream, tasks, _sampler: sampler })
+        Ok(Self { name, addresses, upstream, tasks, reception: receives, _sampler: sampler })
     }
 
     /// Its name.
@@ -159,6 +162,14 @@ impl Gate {
     #[must_use]
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
+    }
+
+    /// Serves a client whose connection was accepted elsewhere, over plain HTTP, until it is done.
+    pub async fn serve<S>(&self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.reception.serve(stream, None, false).await;
     }
 
     /// Returns when the gate has stopped, some time after `stop`.
