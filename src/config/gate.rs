@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 use super::{
     check::{self, Extras},
     classes::{self, Ground},
-    field::{Field, Section},
+    field::Field,
     file::{self, Impersonation},
     leaf::{Or, Word},
     limits,
@@ -13,8 +13,8 @@ use super::{
     presets::{self, Numbers, Preset},
     problems::{Report, did_you_mean},
     readable::FileUse,
-    settings::{Credentials, Failures, Gate, Host, Listen, RetryAfter, Throttling},
-    sources,
+    settings::{Credentials, Failures, Gate, Host, Listen, RetryAfter},
+    signals, sources,
 };
 use crate::{
     api::Scope,
@@ -35,9 +35,10 @@ pub(super) fn gate(
 ) -> (Gate, Extras) {
     let kind = keys.kind.get(&at.key("kind"), report).map_or(Kind::Kubernetes, |Word(kind)| kind);
     let (preset, max_reconcile_rate, numbers) = preset(keys, at, kind, report);
-    unbuilt(keys, at, report);
     let limits = Limits::read(keys, at, kind, preset, &numbers, report);
     let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
+    let scope = limits.policy.pause_scope;
+    let throttling = signals::throttling(&keys.signals, &at.key("signals"), kind, scope, &numbers, report);
     let by_credential = limits.is_split_by_credential();
     let rules =
         Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules).with_keys(numbered.keys);
@@ -58,9 +59,10 @@ pub(super) fn gate(
         retry_after: keys.retry_after.get(&at.key("retry_after"), report).map_or(RetryAfter::Auto, |Word(when)| when),
         allowed_hosts: allowed_hosts(keys, &at.key("allowed_hosts"), report),
         host: host(&keys.host, &at.key("host"), report),
+        rewrite_links: keys.rewrite_links.get(&at.key("rewrite_links"), report).unwrap_or(false),
         rules: Arc::new(rules),
         failures: numbered.failures,
-        throttling: throttling(&keys.signals, &at.key("signals"), &numbers, report),
+        throttling,
         policy: Policy { classes: numbered.policies, ..limits.policy },
         coalesce: limits.coalesce,
         shadow: keys.shadow.get(&at.key("shadow"), report) == Some(true),
@@ -94,23 +96,8 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
         if kind != Kind::Http {
             report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
         }
-        report.warn(
-            &at.key("preset"),
-            "of \"github\" this version has the rates, the calls in flight, Retry-After and max_pause; its signals \"github\" \
-             (x-ratelimit-*), scope \"credential\" and reserve = 0.1 are not built yet",
-        );
     }
     (preset, rate, preset.numbers(kind, rate))
-}
-
-/// Keys of features that this version does not have.
-fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [("rewrite_links", &keys.rewrite_links, "rewriting links")];
-    for (key, field, what) in switches {
-        if field.get(&at.key(key), report) == Some(true) {
-            report.unbuilt(&at.key(key), what);
-        }
-    }
 }
 
 /// The limits of a gate.
@@ -159,7 +146,7 @@ impl Limits {
                 .keys()
                 .scope
                 .get(&at.key("signals").key("scope"), report)
-                .map_or(Scope::Key, |Word(scope)| scope),
+                .map_or(numbers.scope, |Word(scope)| scope),
             one_at_a_time: keys.one_at_a_time.get(&at.key("one_at_a_time"), report) == Some(true),
             classes: Vec::new(),
         };
@@ -249,35 +236,6 @@ fn response_timeout(or: Option<Or<Duration>>, at: &Path, report: &mut Report<'_>
     }
 }
 
-fn throttling(section: &Section<file::Signals>, at: &Path, numbers: &Numbers, report: &mut Report<'_>) -> Throttling {
-    let keys = section.open(at, report);
-    let honour = keys.honour.get(&at.key("honour"), report);
-    for (index, signal) in honour.iter().flat_map(|list| &list.0).enumerate() {
-        let at = at.key("honour").index(index);
-        match SIGNALS.contains(&signal.as_str()) {
-            true if signal == SIGNALS[0] => {}
-            true => report.unbuilt(&at, &format!("the signal {signal:?}")),
-            false => {
-                let expected = super::leaf::one_of(&SIGNALS);
-                report.problem(&at, format!("is {signal:?}, expected {expected}{}", did_you_mean(signal, &SIGNALS)));
-            }
-        }
-    }
-    match keys.reserve.get(&at.key("reserve"), report) {
-        None => {}
-        Some(reserve) if !(0.0..1.0).contains(&reserve) => {
-            report.problem(&at.key("reserve"), format!("is {reserve:?}, expected a fraction from 0 to less than 1"));
-        }
-        Some(reserve) if reserve > 0.0 => report.unbuilt(&at.key("reserve"), "a reserve (anything but 0)"),
-        Some(_) => {}
-    }
-    let max_pause = keys.max_pause.get(&at.key("max_pause"), report).map_or(numbers.max_pause, |span| span.0);
-    Throttling {
-        honour_retry_after: honour.is_none_or(|list| list.0.iter().any(|signal| signal == SIGNALS[0])),
-        max_pause,
-    }
-}
-
 impl Gate {
     /// Whether the upstream sees the gate's own credentials: `auto` decided by where the gate listens and what it has.
     #[must_use]
@@ -298,4 +256,3 @@ impl Gate {
 
 const LISTEN: &str = "127.0.0.1:8001";
 const CONNECT: Duration = Duration::from_secs(5);
-const SIGNALS: [&str; 9] = ["retry_after", "ietf", "github", "gitlab", "azure", "aws", "okta", "docker", "google"];

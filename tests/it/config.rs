@@ -416,14 +416,16 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
 #[test]
 fn what_is_not_built_is_said_and_never_ignored() {
     for (more, at, what) in [
-        ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
-        ("signals.honour = [\"github\"]", "19: gates.kubernetes.signals.honour[0]", "the signal \"github\""),
-        ("signals.reserve = 0.1", "9: gates.kubernetes.signals.reserve", "a reserve (anything but 0)"),
         ("listen = \"unix:/run/x.sock\"", "1: gates.kubernetes.listen", "listening on a Unix socket"),
         ("tls.client_ca = \"/ca\"", "5: gates.kubernetes.tls.client_ca", "asking clients for certificates"),
     ] {
         in_gate(more, &[&format!("f.toml:3:{at}: {what} is not built in this version")]);
     }
+    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = false\nsignals.honour = []\nkey = \"auto\"", &[]);
+}
+
+#[test]
+fn signals_must_be_known_and_a_reserve_must_be_one() {
     in_gate(
         "signals.honour = [\"retry-after\"]",
         &[
@@ -431,6 +433,29 @@ fn what_is_not_built_is_said_and_never_ignored() {
          \"okta\", \"docker\" or \"google\" (did you mean \"retry_after\"?)",
         ],
     );
+    for (more, problem) in [
+        (
+            "signals.reserve = 1.0",
+            "19: gates.kubernetes.signals.reserve: is 1.0, expected a fraction from 0 to less than 1",
+        ),
+        (
+            "signals.reserve = -0.1",
+            "19: gates.kubernetes.signals.reserve: is -0.1, expected a fraction from 0 to less than 1",
+        ),
+        (
+            "signals.reserve = 0.1",
+            "19: gates.kubernetes.signals.reserve: has no effect with scope = \"key\": a quota is everyone's, expected scope \"class\", \
+             \"credential\" or \"gate\"",
+        ),
+        (
+            "signals = { reserve = 0.1, scope = \"gate\", honour = [\"aws\"] }",
+            "23: gates.kubernetes.signals.reserve: has no effect: none of the signals in `honour` tells of a quota, expected \"ietf\", \
+             \"github\", \"gitlab\", \"okta\" or \"docker\"",
+        ),
+    ] {
+        in_gate(more, &[&format!("f.toml:3:{problem}")]);
+    }
+    in_gate("signals = { honour = [\"ietf\", \"aws\"], scope = \"gate\", reserve = 0.25, max_pause = \"1m\" }", &[]);
     in_gate("bucket.adapt = \"off\"\nshadow = true\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
 }
 

@@ -304,7 +304,10 @@ pub(super) fn agree(limits: Limits, story: &Story) -> Result<(), TestCaseError> 
                 model.settle();
             }
             Op::Answer(n, _) | Op::End(n) => {
-                let Some(call) = pick(n).filter(|call| world.calls[*call].left.is_some() && !ended.contains(call)) else { continue };
+                let Some(call) = pick(n).filter(|call| world.calls[*call].left.is_some() && !ended.contains(call))
+                else {
+                    continue;
+                };
                 ended.push(call);
                 let caller = world.calls[call].caller;
                 if world.calls[call].caller.class != 4 {
@@ -324,7 +327,12 @@ pub(super) fn agree(limits: Limits, story: &Story) -> Result<(), TestCaseError> 
     }
     world.pass(ms(1_000));
     model.pass_to(world.now);
-    let mut left: Vec<_> = world.calls.iter().enumerate().filter_map(|(call, record)| Some((record.left?.1, call, record.left?.0))).collect();
+    let mut left: Vec<_> = world
+        .calls
+        .iter()
+        .enumerate()
+        .filter_map(|(call, record)| Some((record.left?.1, call, record.left?.0)))
+        .collect();
     left.sort_unstable();
     let left: Vec<_> = left.into_iter().map(|(_, call, at)| (call, at)).collect();
     prop_assert_eq!(left, model.left);
