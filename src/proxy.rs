@@ -17,6 +17,7 @@ mod guard;
 mod listener;
 mod observe;
 mod respond;
+mod shadow;
 mod stack;
 mod tunnel;
 

@@ -23,6 +23,7 @@ mod proxy_external;
 mod proxy_failures;
 mod proxy_hangups;
 mod proxy_refusals;
+mod proxy_shadow;
 mod proxy_signals;
 mod proxy_tls;
 mod proxy_transparency;
