@@ -154,18 +154,30 @@ impl Kubectl<'_> {
             (small.join().expect("it ran"), large.join().expect("it ran"))
         });
         assert!(small == sent[..1_000], "{self}: {} bytes of the small one came back", small.len());
-        assert!(large == sent, "{self}: {} bytes of the large one came back, and not those that were sent", large.len());
+        assert!(
+            large == sent,
+            "{self}: {} bytes of the large one came back, and not those that were sent",
+            large.len()
+        );
     }
 
     /// Each line is there when it is written: the first while the last is not yet.
     fn follows_logs(&self) {
         let whole: Vec<String> = (0..20).map(|line| format!("line {line}")).collect();
         let said = self.run(&["logs", &self.pod], b"");
-        assert_eq!(String::from_utf8_lossy(&said.stdout).lines().collect::<Vec<_>>(), whole, "{self}: {}", stderr(&said));
+        assert_eq!(
+            String::from_utf8_lossy(&said.stdout).lines().collect::<Vec<_>>(),
+            whole,
+            "{self}: {}",
+            stderr(&said)
+        );
         let mut child = Ended(self.start(&["logs", "-f", &self.pod]));
         let mut lines = BufReader::new(child.0.stdout.take().expect("it is piped")).lines();
         let first = lines.next().expect("a first line").expect("text");
-        assert!(child.0.try_wait().expect("a child can be asked").is_none(), "{self}: the first line came with the last");
+        assert!(
+            child.0.try_wait().expect("a child can be asked").is_none(),
+            "{self}: the first line came with the last"
+        );
         let followed: Vec<String> = std::iter::once(first).chain(lines.map(|line| line.expect("text"))).collect();
         assert_eq!(followed, whole, "{self}");
         assert!(child.0.wait().expect("it ends").success(), "{self}");

@@ -6,9 +6,11 @@
 mod backoff;
 mod exec;
 mod hangup;
+mod in_cluster;
 mod kube_rs;
 mod kubectl;
 mod leader;
+mod manager;
 mod outage;
 mod rate;
 mod smoke;

@@ -52,10 +52,14 @@ pub(crate) fn node_modules() -> Result<PathBuf, String> {
     let node = node()?;
     install("javascript", &[&package, &lock], |dir| {
         for file in [&package, &lock] {
-            fs::copy(file, dir.join(file.file_name().expect("a file"))).map_err(|e| format!("{}: {e}", file.display()))?;
+            fs::copy(file, dir.join(file.file_name().expect("a file")))
+                .map_err(|e| format!("{}: {e}", file.display()))?;
         }
         let mut npm = command(node.with_file_name("npm"));
-        run("npm", on_path(&mut npm, &node).current_dir(dir).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]))
+        run(
+            "npm",
+            on_path(&mut npm, &node).current_dir(dir).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]),
+        )
     })
 }
 
@@ -72,21 +76,34 @@ pub(crate) fn java_client() -> Result<PathBuf, String> {
     let file = |name: &str| Path::new(CLIENTS).join(name);
     let (jars, fetch, source) = (file("jars.txt"), file("fetch_jars.py"), file("Script.java"));
     let (python, java) = (python()?, java()?);
-    let lib = install("jars", &[&jars, &fetch], |dir| run("fetch_jars.py", command(&python).args([&fetch, &jars]).arg(dir)))?;
+    let lib =
+        install("jars", &[&jars, &fetch], |dir| run("fetch_jars.py", command(&python).args([&fetch, &jars]).arg(dir)))?;
     install("java", &[&jars, &source], |dir| {
         let mut ecj = command(&java);
         ecj.arg("-cp").arg(lib.join("*")).arg("org.eclipse.jdt.internal.compiler.batch.Main");
-        let compiled = ecj.args(["-17", "-proc:none", "-nowarn", "-cp"]).arg(class_path(&lib)?).arg("-d").arg(dir).arg(&source).output();
+        let compiled = ecj
+            .args(["-17", "-proc:none", "-nowarn", "-cp"])
+            .arg(class_path(&lib)?)
+            .arg("-d")
+            .arg(dir)
+            .arg(&source)
+            .output();
         let compiled = compiled.map_err(|e| format!("java: {e}"))?;
         // Wrong source is our fault, not the machine's.
-        assert!(compiled.status.success(), "Script.java does not compile:\n{}", String::from_utf8_lossy(&compiled.stderr));
+        assert!(
+            compiled.status.success(),
+            "Script.java does not compile:\n{}",
+            String::from_utf8_lossy(&compiled.stderr)
+        );
         fs::write(dir.join("class-path"), format!("{}:{}", dir.display(), class_path(&lib)?)).map_err(|e| e.to_string())
     })
 }
 
 fn class_path(lib: &Path) -> Result<String, String> {
     let entries = fs::read_dir(lib).map_err(|e| format!("{}: {e}", lib.display()))?;
-    let jars = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension().is_some_and(|e| e == "jar"));
+    let jars = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "jar"));
     Ok(jars.map(|path| path.display().to_string()).collect::<Vec<_>>().join(":"))
 }
 
@@ -104,11 +121,7 @@ pub(crate) fn old_kubectl() -> Result<PathBuf, String> {
 }
 
 /// A folder of the cache that `make` fills once; named by what it is made from, so that an edit makes another.
-fn install(
-    name: &str,
-    from: &[&Path],
-    make: impl FnOnce(&Path) -> Result<(), String>,
-) -> Result<PathBuf, String> {
+fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
     let mut hash = Fnv::new();
     for file in from {
         hash.add(&fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?);
