@@ -5,6 +5,7 @@
 
 mod admission;
 mod body;
+mod coalesce;
 #[cfg(test)]
 mod conservation;
 mod driver;

@@ -10,6 +10,7 @@ mod connection;
 mod dial;
 mod error;
 mod lease;
+mod links;
 mod pacing;
 mod pool;
 mod prepare;
@@ -23,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, uri::Scheme};
 
 use self::{
     body::{Budget, KEPT_TOGETHER},
@@ -61,6 +62,8 @@ pub struct Options {
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// The Host sent upstream.
     pub host: Host,
+    /// Links to the upstream in response headers become links to the gate, by which clients come with this scheme; `None` leaves them.
+    pub rewrite_links: Option<Scheme>,
     /// Whose credentials the upstream sees.
     pub injector: Arc<Injector>,
     /// To a connection that can take calls: name, TCP, TLS, first SETTINGS.
@@ -103,6 +106,7 @@ type Meters = Arc<OnceLock<UpstreamMeters>>;
 struct Inner {
     target: Target,
     host: Host,
+    rewrite_links: Option<Scheme>,
     injector: Arc<Injector>,
     response_timeout: Option<Duration>,
     budget: Budget,
@@ -129,6 +133,7 @@ impl Upstream {
             upgrades: Arc::default(),
             target: options.target,
             host: options.host,
+            rewrite_links: options.rewrite_links,
             injector: options.injector,
             response_timeout: options.response_timeout,
             budget: Budget::new(KEPT_TOGETHER),

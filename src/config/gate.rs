@@ -5,19 +5,20 @@ use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 use super::{
     check::{self, Extras},
     classes::{self, Ground},
-    field::{Field, Section},
-    file::{self, Impersonation, Scope},
+    field::Field,
+    file::{self, Impersonation},
     leaf::{Or, Word},
     limits,
     path::Path,
     presets::{self, Numbers, Preset},
     problems::{Report, did_you_mean},
     readable::FileUse,
-    settings::{Credentials, Failures, Gate, Host, Listen, RetryAfter, Throttling},
-    sources,
+    settings::{Credentials, Failures, Gate, Host, Listen, RetryAfter},
+    signals, sources,
 };
 use crate::{
-    classify::{FairBy, Kind, Rules},
+    api::Scope,
+    classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
         Policy,
         policy::{Backoff, BucketPolicy, InFlight, Per},
@@ -37,8 +38,11 @@ pub(super) fn gate(
     unbuilt(keys, at, report);
     let limits = Limits::read(keys, at, kind, preset, &numbers, report);
     let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
+    let scope = limits.policy.pause_scope;
+    let throttling = signals::throttling(&keys.signals, &at.key("signals"), kind, scope, &numbers, report);
     let by_credential = limits.is_split_by_credential();
-    let rules = Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules);
+    let rules =
+        Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules).with_keys(numbered.keys);
     let listen = listen(&keys.listen, &at.key("listen"), report);
     let sources = sources::sources(keys, at, kind, &listen, files, report);
     let timeouts = keys.timeouts.open(&at.key("timeouts"), report);
@@ -56,10 +60,12 @@ pub(super) fn gate(
         retry_after: keys.retry_after.get(&at.key("retry_after"), report).map_or(RetryAfter::Auto, |Word(when)| when),
         allowed_hosts: allowed_hosts(keys, &at.key("allowed_hosts"), report),
         host: host(&keys.host, &at.key("host"), report),
+        rewrite_links: keys.rewrite_links.get(&at.key("rewrite_links"), report).unwrap_or(false),
         rules: Arc::new(rules),
         failures: numbered.failures,
-        throttling: throttling(&keys.signals, &at.key("signals"), &numbers, report),
+        throttling,
         policy: Policy { classes: numbered.policies, ..limits.policy },
+        coalesce: limits.coalesce,
         connect_timeout: connect,
         response_timeout: response_timeout(response.map(|or| or.0), &at.key("timeouts").key("response"), report),
         tls: sources.tls,
@@ -71,6 +77,7 @@ pub(super) fn gate(
         preset,
         max_reconcile_rate: max_reconcile_rate.get(),
         backoff: limits.backoff,
+        key: limits.key,
         classes: limits.classes,
     };
     (gate, extras)
@@ -89,28 +96,18 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
         if kind != Kind::Http {
             report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
         }
-        report.warn(
-            &at.key("preset"),
-            "of \"github\" this version has the rates, the calls in flight, Retry-After and max_pause; its signals \"github\" \
-             (x-ratelimit-*), scope \"credential\" and reserve = 0.1 are not built yet",
-        );
     }
     (preset, rate, preset.numbers(kind, rate))
 }
 
 /// Keys of features that this version does not have.
 fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [
-        ("shadow", &keys.shadow, "shadow mode"),
-        ("rewrite_links", &keys.rewrite_links, "rewriting links"),
-        ("one_at_a_time", &keys.one_at_a_time, "one write per key at a time"),
-    ];
+    let switches = [("shadow", &keys.shadow, "shadow mode")];
     for (key, field, what) in switches {
         if field.get(&at.key(key), report) == Some(true) {
             report.unbuilt(&at.key(key), what);
         }
     }
-    check::key(&keys.key, &at.key("key"), report);
 }
 
 /// The limits of a gate.
@@ -118,7 +115,9 @@ fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
 struct Limits {
     policy: Policy,
     fair_by: FairBy,
+    coalesce: bool,
     backoff: (Backoff, Failures),
+    key: Option<KeyParts>,
     classes: Vec<classes::Class>,
 }
 
@@ -142,7 +141,9 @@ impl Limits {
         if kind == Kind::Http && fair_by == FairBy::Namespace {
             report.problem(&at.key("queue").key("fair_by"), "is \"namespace\", which an external API has none of");
         }
-        let ground = Ground { kind, preset, bucket, backoff };
+        let coalesce = queue_keys.coalesce.get(&at.key("queue").key("coalesce"), report) == Some(true);
+        let key = check::key(&keys.key, &at.key("key"), report).flatten();
+        let ground = Ground { kind, preset, bucket, backoff, key };
         let sections = keys.classes.open(&at.key("classes"), report);
         let policy = Policy {
             bucket,
@@ -150,16 +151,24 @@ impl Limits {
             queue: limits::queue(queue_keys, &at.key("queue"), report),
             in_flight: limits::in_flight(&keys.in_flight, &at.key("in_flight"), numbers.in_flight, report),
             max_keys,
+            pause_scope: keys
+                .signals
+                .keys()
+                .scope
+                .get(&at.key("signals").key("scope"), report)
+                .map_or(numbers.scope, |Word(scope)| scope),
+            one_at_a_time: keys.one_at_a_time.get(&at.key("one_at_a_time"), report) == Some(true),
             classes: Vec::new(),
         };
         let classes = classes::classes(sections, &at.key("classes"), &ground, report);
-        Self { policy, fair_by, backoff: ground.backoff, classes }
+        Self { policy, fair_by, coalesce, backoff: ground.backoff, key: ground.key, classes }
     }
 
     fn is_split_by_credential(&self) -> bool {
         let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
-        bucket(&self.policy.bucket)
+        self.policy.pause_scope == Scope::Credential
+            || bucket(&self.policy.bucket)
             || bucket(&self.policy.retry_bucket)
             || slots(&self.policy.in_flight)
             || self.classes.iter().any(|class| bucket(&class.bucket) || slots(&class.in_flight))
@@ -237,38 +246,6 @@ fn response_timeout(or: Option<Or<Duration>>, at: &Path, report: &mut Report<'_>
     }
 }
 
-fn throttling(section: &Section<file::Signals>, at: &Path, numbers: &Numbers, report: &mut Report<'_>) -> Throttling {
-    let keys = section.open(at, report);
-    let honour = keys.honour.get(&at.key("honour"), report);
-    for (index, signal) in honour.iter().flat_map(|list| &list.0).enumerate() {
-        let at = at.key("honour").index(index);
-        match SIGNALS.contains(&signal.as_str()) {
-            true if signal == SIGNALS[0] => {}
-            true => report.unbuilt(&at, &format!("the signal {signal:?}")),
-            false => {
-                let expected = super::leaf::one_of(&SIGNALS);
-                report.problem(&at, format!("is {signal:?}, expected {expected}{}", did_you_mean(signal, &SIGNALS)));
-            }
-        }
-    }
-    if keys.scope.get(&at.key("scope"), report).is_some_and(|Word(scope)| scope != Scope::Key) {
-        report.unbuilt(&at.key("scope"), "a pause of more than the key (anything but \"key\")");
-    }
-    match keys.reserve.get(&at.key("reserve"), report) {
-        None => {}
-        Some(reserve) if !(0.0..1.0).contains(&reserve) => {
-            report.problem(&at.key("reserve"), format!("is {reserve:?}, expected a fraction from 0 to less than 1"));
-        }
-        Some(reserve) if reserve > 0.0 => report.unbuilt(&at.key("reserve"), "a reserve (anything but 0)"),
-        Some(_) => {}
-    }
-    let max_pause = keys.max_pause.get(&at.key("max_pause"), report).map_or(numbers.max_pause, |span| span.0);
-    Throttling {
-        honour_retry_after: honour.is_none_or(|list| list.0.iter().any(|signal| signal == SIGNALS[0])),
-        max_pause,
-    }
-}
-
 impl Gate {
     /// Whether the upstream sees the gate's own credentials: `auto` decided by where the gate listens and what it has.
     #[must_use]
@@ -289,4 +266,3 @@ impl Gate {
 
 const LISTEN: &str = "127.0.0.1:8001";
 const CONNECT: Duration = Duration::from_secs(5);
-const SIGNALS: [&str; 9] = ["retry_after", "ietf", "github", "gitlab", "azure", "aws", "okta", "docker", "google"];

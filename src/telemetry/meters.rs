@@ -14,7 +14,7 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::table;
 use crate::{
-    api::{Group, Verb},
+    api::{Group, Signal, Verb},
     limit::{
         ClassId, Policy, Reason,
         policy::{ClassPolicy, Lane},
@@ -113,9 +113,19 @@ impl GateMeters {
         table::FAILURES.counter(&[&self.gate, self.class_name(class), kind.word()]).increment(1);
     }
 
+    /// What the upstream said of its limits was acted on.
+    pub fn signalled(&self, class: ClassId, signal: Signal) {
+        table::SIGNALS.counter(&[&self.gate, self.class_name(class), signal.word()]).increment(1);
+    }
+
     /// A caller left while the call waited.
     pub fn hung_up(&self, class: ClassId) {
         table::HANGUPS.counter(&[&self.gate, self.class_name(class)]).increment(1);
+    }
+
+    /// A call was answered with the answer to an identical one.
+    pub fn coalesced(&self, class: ClassId) {
+        table::COALESCED.counter(&[&self.gate, self.class_name(class)]).increment(1);
     }
 
     /// The gauge of calls inside the gate.

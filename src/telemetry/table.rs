@@ -50,6 +50,10 @@ metrics_table! {
         "Calls that the gate could not complete: no connection, lost after sending, or no answer in time";
     HANGUPS = Kind::Counter, "tidegate_hangups_total", ["gate", "class"],
         "Callers who left while their call waited";
+    COALESCED = Kind::Counter, "tidegate_coalesced_total", ["gate", "class"],
+        "Calls answered with the answer to an identical call that was sent for them";
+    SIGNALS = Kind::Counter, "tidegate_signals_total", ["gate", "class", "signal"],
+        "Answers that made somebody wait because of what the upstream said of its limits, by whose words it said it in";
     GUARDED = Kind::Counter, "tidegate_guarded_total", ["gate", "rule"],
         "Requests turned away by the guard";
     WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"],
@@ -158,7 +162,7 @@ mod tests {
     fn no_label_could_hold_a_name_or_a_path() {
         let closed = BTreeSet::from([
             "gate", "class", "lane", "verb", "code", "reason", "group", "resource", "kind", "rule", "host", "bucket",
-            "version",
+            "signal", "version",
         ]);
         for label in TABLE.iter().flat_map(|metric| metric.labels) {
             assert!(closed.contains(label), "{label}");

@@ -13,6 +13,7 @@ use std::{
 use http::{
     Request, Response, StatusCode,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+    request,
 };
 use hyper::client::conn::TrySendError;
 
@@ -21,6 +22,7 @@ use super::{
     body::Outgoing,
     error::{DialFailure, SendError},
     lease::{Exclusive, Lease, Stream},
+    links::Links,
     prepare::{self, Head},
     streaming::{Hold, Streaming},
     upgrade::Protocol,
@@ -52,6 +54,7 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Response<Streaming>, SendError> {
         let (parts, body) = request.into_parts();
+        let links = self.links(&parts);
         let mut head = Head::new(parts, &self.inner.target, &self.inner.host, None).map_err(unsent)?;
         self.inner.injector.authorize(head.headers_mut());
         body.begin(&self.inner.budget, head.declares_length());
@@ -61,7 +64,7 @@ impl Upstream {
             let failed = match attempt(lease.stream, head.clone(), &body).await {
                 Ok(response) => {
                     body.settle();
-                    return Ok(self.answered(response));
+                    return Ok(self.answered(response, links.as_ref()));
                 }
                 Err(failed) => failed,
             };
@@ -94,9 +97,18 @@ impl Upstream {
         }
     }
 
+    /// What points the links of the answer to this request back at the gate, if that is wanted.
+    pub(super) fn links(&self, parts: &request::Parts) -> Option<Links<'_>> {
+        let scheme = self.inner.rewrite_links.as_ref()?;
+        Links::back(scheme, parts, &self.inner.target, &self.inner.host)
+    }
+
     /// The response as the client is to see it.
-    pub(super) fn answered(&self, mut response: Response<Streaming>) -> Response<Streaming> {
+    pub(super) fn answered(&self, mut response: Response<Streaming>, links: Option<&Links<'_>>) -> Response<Streaming> {
         prepare::answer(&mut response);
+        if let Some(links) = links {
+            links.rewrite(response.headers_mut());
+        }
         if response.status() == StatusCode::UNAUTHORIZED {
             self.inner.injector.upstream_said_unauthorized();
         }

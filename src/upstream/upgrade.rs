@@ -128,6 +128,7 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Upgraded, SendError> {
         let (parts, body) = request.into_parts();
+        let links = self.links(&parts);
         let mut head = Head::new(parts, &self.inner.target, &self.inner.host, Some(protocol)).map_err(unsent)?;
         self.inner.injector.authorize(head.headers_mut());
         body.begin(&self.inner.budget, head.declares_length());
@@ -146,7 +147,7 @@ impl Upstream {
             return Ok(Upgraded::Switched(head, bytes));
         }
         let response = response.map(|body| Streaming::new(body, Hold::Nothing));
-        Ok(Upgraded::Answered(self.answered(response)))
+        Ok(Upgraded::Answered(self.answered(response, links.as_ref())))
     }
 }
 
