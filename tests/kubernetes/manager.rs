@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
+use http::Method;
 use serde_json::json;
 
 use crate::support::audit::Audit;
+use crate::support::client::{Connection, Protocol};
 use crate::support::control_plane::{ControlPlane, User};
 use crate::support::gate::{Gate, Way};
 use crate::support::programs::Program;
-use crate::support::{say, turn};
+use crate::support::{block_on, say, turn};
 
 const NAMESPACES: usize = 100;
 const INFORMERS: usize = 3 * NAMESPACES;
@@ -28,36 +30,32 @@ fn a_manager_with_300_informers_that_list_works_as_it_does_directly() {
 fn manage(test: &str, prefix: &str, watch_list: bool) {
     let Some(plane) = ControlPlane::shared(test) else { return };
     let _turn = turn::light();
-    let names: Vec<String> = (0..NAMESPACES).map(|number| format!("{prefix}{number}")).collect();
-    apply(
-        plane,
-        names.iter().map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).collect(),
-    );
+    create(plane, "/api/v1/namespaces", (0..NAMESPACES).map(|number| format!("{prefix}{number}")));
     // Its ordinary limits: the gate's own defaults.
     let gate = Gate::start(plane, "");
     let users = [plane.master(), plane.master()];
     let env = [("KUBE_FEATURE_WatchListClient", if watch_list { "true" } else { "false" })];
     let count = NAMESPACES.to_string();
-    let start =
-        |way, user| Program::start_with(plane, way, user, &["manager", "-prefix", prefix, "-count", &count], &env);
 
     // One after the other: there is one lease.
-    let mut synced = Vec::new();
-    for (number, way) in [Way::Direct(plane), Way::Gate(&gate)].into_iter().enumerate() {
-        let manager = start(way, &users[number]);
+    let ways = [("direct", Way::Direct(plane)), ("through", Way::Gate(&gate))];
+    let synced = [0, 1].map(|number| {
+        let (late, way) = ways[number];
+        let args = ["manager", "-prefix", prefix, "-count", &count, "-late", late];
+        let manager = Program::start_with(plane, way, &users[number], &args, &env);
         manager.wait_events("leading", 1, START);
-        let line = manager.wait_events("synced", 1, START).remove(0);
-        assert_eq!(line.number("count"), 300);
-        synced.push(line.took());
-        let late = |name: &String| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": name}});
-        apply(plane, names.iter().map(late).collect());
+        let synced = manager.wait_events("synced", 1, START).remove(0);
+        assert_eq!(synced.number("count"), 300);
+        for number in 0..NAMESPACES {
+            create(plane, &format!("/api/v1/namespaces/{prefix}{number}/configmaps"), [late.to_owned()]);
+        }
         let seen = manager.wait_events("seen", NAMESPACES, START);
         assert_eq!(seen.len(), NAMESPACES, "an object was seen twice");
         manager.process.signal("TERM");
         let last = manager.finish(Duration::from_secs(30));
         assert!(last.iter().any(|line| line.event() == "stopped" && line.text("error").is_empty()), "{last:?}");
-        plane.kubectl(&["delete", "configmaps", "--all-namespaces", "--field-selector=metadata.name=late"]);
-    }
+        synced.took()
+    });
     let [direct, through] = users.map(|user| Informed::of(&plane.audit(), &user));
     assert_eq!(direct.watches, INFORMERS, "{direct:?}");
     assert_eq!(direct.lists, if watch_list { 0 } else { INFORMERS }, "{direct:?}");
@@ -70,8 +68,16 @@ fn manage(test: &str, prefix: &str, watch_list: bool) {
     ));
 }
 
-fn apply(plane: &ControlPlane, items: Vec<serde_json::Value>) {
-    plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+/// Objects of these names, past any gate.
+fn create(plane: &ControlPlane, path: &str, names: impl IntoIterator<Item = String>) {
+    block_on(async {
+        let mut connection = Connection::open(Way::Direct(plane), &ControlPlane::harness(), Protocol::Http2).await;
+        for name in names {
+            let body = json!({"metadata": {"name": name}}).to_string();
+            let (status, answer) = connection.call(Method::POST, path, &body).await;
+            assert_eq!(status, 201, "{answer}");
+        }
+    });
 }
 
 /// How the informers asked.

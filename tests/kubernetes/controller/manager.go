@@ -22,11 +22,12 @@ import (
 var kinds = []client.Object{&corev1.ConfigMap{}, &corev1.ServiceAccount{}, &corev1.Secret{}}
 
 // runManager is a manager as kubebuilder writes it, with leader election, and an informer for each kind in each namespace. It reports
-// what they see of the objects called `late`, which come after the informers are in step.
+// what they see of the objects of one name, which come after the informers are in step.
 func runManager(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("manager", flag.ExitOnError)
 	prefix := flags.String("prefix", "", "what the namespaces' names begin with; the lease is in the first")
 	count := flags.Int("count", 100, "how many namespaces there are")
+	late := flags.String("late", "late", "the objects to report")
 	_ = flags.Parse(args)
 	ctrl.SetLogger(logr.Discard())
 	begin := time.Now()
@@ -54,7 +55,7 @@ func runManager(ctx context.Context, args []string) error {
 				return err
 			}
 			_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
-				if found := object.(client.Object); found.GetName() == "late" {
+				if found := object.(client.Object); found.GetName() == *late {
 					report("seen", fields{"namespace": found.GetNamespace()})
 				}
 			}})
