@@ -6,6 +6,7 @@
 mod backoff;
 mod exec;
 mod hangup;
+mod identity;
 mod in_cluster;
 mod kube_rs;
 mod kubectl;

@@ -40,6 +40,15 @@ impl Gate {
         })
     }
 
+    /// Starts a gate that calls the control plane as `user`, whoever its clients are.
+    pub(crate) fn injecting(plane: &ControlPlane, user: &User) -> Self {
+        Self::run("\"kubeconfig\"\ncredentials = \"inject\"", "", |program, args| {
+            let mut run = command(program, args);
+            run.env("KUBECONFIG", plane.kubeconfig(user));
+            run
+        })
+    }
+
     /// Starts a gate as a sidecar of a pod: everything from the pod's service account, and nothing said but where to listen.
     pub(crate) fn sidecar(pod: &InPod) -> Self {
         Self::run("\"in_cluster\"", "", |program, args| pod.command(program, args))
