@@ -26,7 +26,7 @@ struct Pods {
     plane: &'static ControlPlane,
     direct: InPod,
     through: InPod,
-    _gate: Gate,
+    gate: Gate,
     _dirs: [tempfile::TempDir; 2],
 }
 
@@ -44,7 +44,7 @@ impl Pods {
             let sidecar = InPod::direct(plane, THROUGH, dirs[1].path());
             let gate = Gate::sidecar(&sidecar);
             let through = InPod { folder: gate.folder(), port: gate.port(), home: sidecar.home };
-            Self { plane, direct, through, _gate: gate, _dirs: dirs }
+            Self { plane, direct, through, gate, _dirs: dirs }
         }))
     }
 
@@ -230,4 +230,17 @@ fn a_kopf_operator_converges_and_lets_its_objects_go() {
         assert!(patches.len() >= 4, "{namespace}: {} patches", patches.len());
         say(format_args!("kopf in {namespace}: converged twice and let go in {:.1} s", begin.elapsed().as_secs_f64()));
     }
+}
+
+#[test]
+fn kubectl_needs_only_the_kubeconfig_that_tidegate_prints() {
+    let Some(pods) = Pods::shared("kubectl_needs_only_the_kubeconfig_that_tidegate_prints") else { return };
+    let _turn = turn::light();
+    let mut kubectl = pods.through.command(
+        pods.plane.binaries().path("kubectl"),
+        ["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}", "--kubeconfig"],
+    );
+    let out = kubectl.arg(pods.gate.printed_kubeconfig()).output().expect("unshare runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(String::from_utf8_lossy(&out.stdout), format!("system:serviceaccount:{THROUGH}:controller"));
 }

@@ -88,6 +88,16 @@ impl Gate {
         self.dir.path().join("out")
     }
 
+    /// What `tidegate kubeconfig` says of it.
+    pub(crate) fn printed_kubeconfig(&self) -> PathBuf {
+        let path = self.dir.path().join("printed.kubeconfig");
+        let mut run = command(env!("CARGO_BIN_EXE_tidegate"), ["kubeconfig", "--config"]);
+        run.arg(self.dir.path().join("tidegate.toml")).arg("--output").arg(&path);
+        let out = run.output().expect("it runs");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        path
+    }
+
     /// The pod-local CA that the gate has written for its clients.
     pub(crate) fn ca_file(&self) -> PathBuf {
         self.folder().join("ca.crt")
