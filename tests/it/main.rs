@@ -11,6 +11,7 @@ mod credentials;
 mod credentials_canary;
 mod credentials_rotation;
 mod demo;
+mod deploy;
 mod golden;
 mod inject;
 mod limit;
