@@ -15,6 +15,7 @@ mod gauges;
 mod guard;
 mod listener;
 mod observe;
+mod pauses;
 mod respond;
 mod stack;
 

@@ -21,6 +21,7 @@ use super::{
     guard::request::Hosts,
     listener::{Bound, Reception},
     observe::Observer,
+    pauses::{self, LastSignal},
     respond::{Responder, RetryAfter},
     stack,
 };
@@ -127,6 +128,8 @@ impl Gate {
         let upstream = reception.parts.door.upstream.clone();
         let over = CancellationToken::new();
         tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), clock, over.clone()));
+        let (door, observer) = (Arc::clone(&reception.parts.door), Arc::clone(&reception.parts.observer));
+        tasks.spawn(pauses::watch(door, observer, clock, over.clone()));
         tasks.spawn(driver.tick(over.clone()));
         tasks.spawn(async move {
             stop.cancelled().await;
@@ -193,7 +196,8 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
-    let outcomes = Outcomes { failures: options.failures, throttling: options.throttling };
+    let outcomes =
+        Outcomes { failures: options.failures, throttling: options.throttling, last_signal: LastSignal::default() };
     let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes };
     let reception = Reception {
         gate: name,
