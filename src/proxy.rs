@@ -5,6 +5,7 @@
 
 mod admission;
 mod body;
+mod coalesce;
 #[cfg(test)]
 mod conservation;
 mod driver;
@@ -18,6 +19,7 @@ mod observe;
 mod pauses;
 mod respond;
 mod stack;
+mod tunnel;
 
 pub use self::{
     gate::{Gate, GateError, Listen, Options},

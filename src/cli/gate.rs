@@ -13,6 +13,7 @@ use crate::{
     upstream::{self, Host},
 };
 use anyhow::anyhow;
+use http::uri::Scheme;
 
 /// A gate that only needs its sockets.
 #[derive(Debug)]
@@ -50,6 +51,7 @@ pub(super) fn prepare_gate(
     let tls = resolved.tls(injects).map_err(|error| Trouble::wrong("upstream_tls", error))?;
     let notes = notes(&gate, injects);
     let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects));
+    let scheme = if gate.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let options = proxy::Options {
         name: gate.name,
         listen: gate.listen.into_iter().map(listen).collect(),
@@ -64,6 +66,7 @@ pub(super) fn prepare_gate(
             settings::RetryAfter::Always => RetryAfter::Always,
             settings::RetryAfter::Never => RetryAfter::Never,
         },
+        coalesce: gate.coalesce,
         upstream: upstream::Options {
             target: resolved.target,
             tls,
@@ -72,6 +75,7 @@ pub(super) fn prepare_gate(
                 settings::Host::Preserve => Host::Preserve,
                 settings::Host::Literal(name) => Host::Literal(name),
             },
+            rewrite_links: gate.rewrite_links.then_some(scheme),
             injector: Arc::new(injector),
             connect_timeout: gate.connect_timeout,
             response_timeout: gate.response_timeout,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     api::Scope,
-    classify::{FairBy, Kind, Rules},
+    classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
         Policy,
         policy::{Backoff, BucketPolicy, InFlight, Per},
@@ -41,7 +41,8 @@ pub(super) fn gate(
     let scope = limits.policy.pause_scope;
     let throttling = signals::throttling(&keys.signals, &at.key("signals"), kind, scope, &numbers, report);
     let by_credential = limits.is_split_by_credential();
-    let rules = Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules);
+    let rules =
+        Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules).with_keys(numbered.keys);
     let listen = listen(&keys.listen, &at.key("listen"), report);
     let sources = sources::sources(keys, at, kind, &listen, files, report);
     let timeouts = keys.timeouts.open(&at.key("timeouts"), report);
@@ -59,10 +60,12 @@ pub(super) fn gate(
         retry_after: keys.retry_after.get(&at.key("retry_after"), report).map_or(RetryAfter::Auto, |Word(when)| when),
         allowed_hosts: allowed_hosts(keys, &at.key("allowed_hosts"), report),
         host: host(&keys.host, &at.key("host"), report),
+        rewrite_links: keys.rewrite_links.get(&at.key("rewrite_links"), report).unwrap_or(false),
         rules: Arc::new(rules),
         failures: numbered.failures,
         throttling,
         policy: Policy { classes: numbered.policies, ..limits.policy },
+        coalesce: limits.coalesce,
         connect_timeout: connect,
         response_timeout: response_timeout(response.map(|or| or.0), &at.key("timeouts").key("response"), report),
         tls: sources.tls,
@@ -74,6 +77,7 @@ pub(super) fn gate(
         preset,
         max_reconcile_rate: max_reconcile_rate.get(),
         backoff: limits.backoff,
+        key: limits.key,
         classes: limits.classes,
     };
     (gate, extras)
@@ -96,13 +100,12 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
 
 /// Keys of features that this version does not have.
 fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [("shadow", &keys.shadow, "shadow mode"), ("rewrite_links", &keys.rewrite_links, "rewriting links")];
+    let switches = [("shadow", &keys.shadow, "shadow mode")];
     for (key, field, what) in switches {
         if field.get(&at.key(key), report) == Some(true) {
             report.unbuilt(&at.key(key), what);
         }
     }
-    check::key(&keys.key, &at.key("key"), report);
 }
 
 /// The limits of a gate.
@@ -110,7 +113,9 @@ fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
 struct Limits {
     policy: Policy,
     fair_by: FairBy,
+    coalesce: bool,
     backoff: (Backoff, Failures),
+    key: Option<KeyParts>,
     classes: Vec<classes::Class>,
 }
 
@@ -134,7 +139,9 @@ impl Limits {
         if kind == Kind::Http && fair_by == FairBy::Namespace {
             report.problem(&at.key("queue").key("fair_by"), "is \"namespace\", which an external API has none of");
         }
-        let ground = Ground { kind, preset, bucket, backoff };
+        let coalesce = queue_keys.coalesce.get(&at.key("queue").key("coalesce"), report) == Some(true);
+        let key = check::key(&keys.key, &at.key("key"), report).flatten();
+        let ground = Ground { kind, preset, bucket, backoff, key };
         let sections = keys.classes.open(&at.key("classes"), report);
         let policy = Policy {
             bucket,
@@ -152,7 +159,7 @@ impl Limits {
             classes: Vec::new(),
         };
         let classes = classes::classes(sections, &at.key("classes"), &ground, report);
-        Self { policy, fair_by, backoff: ground.backoff, classes }
+        Self { policy, fair_by, coalesce, backoff: ground.backoff, key: ground.key, classes }
     }
 
     fn is_split_by_credential(&self) -> bool {

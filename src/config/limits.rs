@@ -297,9 +297,6 @@ pub(super) fn queue(keys: &file::Queue, at: &Path, report: &mut Report<'_>) -> Q
     let max_waiting_bytes =
         keys.max_waiting_bytes.get(&at.key("max_waiting_bytes"), report).map_or(16 << 20, |size| size.0);
     let combine = keys.combine.get(&at.key("combine"), report).map_or(Combine::Sequential, |Word(combine)| combine);
-    if keys.coalesce.get(&at.key("coalesce"), report) == Some(true) {
-        report.unbuilt(&at.key("coalesce"), "coalescing");
-    }
     let max_waiting = usize::try_from(max_waiting).unwrap_or(usize::MAX);
     QueuePolicy { max_wait, max_waiting, max_waiting_bytes, combine }
 }

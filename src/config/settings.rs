@@ -70,6 +70,8 @@ pub struct Gate {
     pub allowed_hosts: Vec<String>,
     /// The Host sent upstream.
     pub host: Host,
+    /// Links of the upstream's in response headers point back at the gate.
+    pub rewrite_links: bool,
     /// Classes, flows and keys.
     pub rules: Arc<Rules>,
     /// What counts as failure, by class id.
@@ -78,6 +80,8 @@ pub struct Gate {
     pub throttling: Throttling,
     /// The limits.
     pub policy: Policy,
+    /// Identical calls that wait become one.
+    pub coalesce: bool,
     /// To an upstream connection.
     pub connect_timeout: Duration,
     /// To the response head; `None` for no limit.

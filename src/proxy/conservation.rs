@@ -107,6 +107,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
             reserve: 0.0,
         },
         retry_after: RetryAfter::Auto,
+        coalesce: !seed.is_multiple_of(3),
         upstream: pool::Options {
             target: pool::Target {
                 scheme: Scheme::HTTP,
@@ -116,6 +117,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
             },
             tls: None,
             host: pool::Host::Rewrite,
+            rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
             connect_timeout: Duration::from_secs(5),
             response_timeout: Some(Duration::from_secs(20)),

@@ -5,15 +5,18 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{Method, Request, Response, StatusCode, Version, request::Parts, response};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request::Parts};
+use hyper::upgrade::OnUpgrade;
 
 use super::{
     admission::{Door, body_key},
     body::{Body, Peeked},
+    coalesce::{Capture, Leader},
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
     observe::Account,
     pauses::LastSignal,
+    tunnel::Switch,
 };
 use crate::{
     api::{
@@ -25,7 +28,7 @@ use crate::{
     limit::{Admitted, ClassId},
     moment::Moment,
     telemetry::meters::FailureKind,
-    upstream::{Kept, Lease, Outgoing, SendError, Streaming},
+    upstream::{Dedicated, Kept, Lease, Outgoing, SendError, Streaming, Upgraded, Upstream},
 };
 
 /// How a gate reads responses.
@@ -41,7 +44,7 @@ pub(crate) struct Outcomes {
 /// A call that may leave, and all it leaves with.
 #[derive(Debug)]
 pub(crate) struct Departure {
-    lease: Lease,
+    way: Way,
     request: Admitted<Request<Outgoing>>,
     sent: Sent,
     slot: HeldSlot,
@@ -49,6 +52,17 @@ pub(crate) struct Departure {
     method: Method,
     /// A watch over HTTP/2: what it ends in when the upstream is lost is told apart in [`Body::upstream`].
     ends_quietly: bool,
+    /// Others wait for the same answer.
+    leader: Option<Leader>,
+}
+
+/// What a call leaves on.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// A stream of a connection that others use too.
+    Stream(Lease),
+    /// A connection of its own, to become a tunnel if the upstream agrees.
+    Upgrade(Dedicated, Switch),
 }
 
 /// A call that was sent and is owed an outcome. Dropped: the caller left.
@@ -84,7 +98,7 @@ impl Departure {
         call: Classified,
         body: Outgoing,
         permit: HeldPermit,
-        lease: Lease,
+        way: Way,
         mut account: Account,
     ) -> Self {
         let at = permit.claimed();
@@ -94,19 +108,37 @@ impl Departure {
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
         let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, so_far: None };
-        Self { lease, request, sent, slot, account, method, ends_quietly }
+        Self { way, request, sent, slot, account, method, ends_quietly, leader: None }
+    }
+
+    /// The same call, whose answer others wait for.
+    pub(crate) fn leads(self, leader: Option<Leader>) -> Self {
+        Self { leader, ..self }
     }
 
     async fn send(self) -> Result<(Response<Body>, Account), Box<Failed>> {
-        let Self { lease, request, sent, slot, mut account, method, ends_quietly } = self;
+        let Self { way, request, sent, slot, mut account, method, ends_quietly, leader } = self;
         let verb = sent.call.call.verb();
-        let result = sent.door.upstream.send(lease, request).await;
-        let failure = match result {
-            Ok(response) => {
+        let failure = match send(&sent.door.upstream, way, request).await {
+            Ok(arrived) => {
                 account.answered(sent.door.driver.clock().now());
-                let response = sent.answered(response, &account).await;
-                let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
-                return Ok((response.map(|body| Body::upstream(body, slot, ends_quietly)), account));
+                let (mut response, outcome) = match arrived {
+                    Arrived::Answer(response) => {
+                        let (response, outcome) = sent.answered(response, &account).await;
+                        let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
+                        (response.map(|body| Body::upstream(body, slot, ends_quietly)), outcome)
+                    }
+                    Arrived::Switch(response, switch, upstream) => {
+                        let outcome = sent.switched(&response);
+                        (response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) }), outcome)
+                    }
+                };
+                // A failure is the answer to one attempt, not to a question: the next may do better.
+                if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral)) {
+                    let capture = Capture::begin(leader, &response);
+                    response.body_mut().keep(capture);
+                }
+                return Ok((response, account));
             }
             Err(error) => sent.failed(&error, &account),
         };
@@ -114,20 +146,42 @@ impl Departure {
     }
 }
 
+/// What came back.
+enum Arrived {
+    Answer(Response<Streaming>),
+    Switch(Response<()>, Switch, OnUpgrade),
+}
+
+async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>>) -> Result<Arrived, SendError> {
+    match way {
+        Way::Stream(lease) => upstream.send(lease, request).await.map(Arrived::Answer),
+        Way::Upgrade(connection, switch) => {
+            upstream.upgrade(connection, switch.protocol(), request).await.map(|upgraded| match upgraded {
+                Upgraded::Switched(response, bytes) => Arrived::Switch(response, switch, bytes),
+                Upgraded::Answered(response) => Arrived::Answer(response),
+            })
+        }
+    }
+}
+
 // === impl Sent ===
 
 impl Sent {
-    /// The response head came. Where only the body tells what it means, its beginning is looked at.
-    async fn answered(mut self, response: Response<Streaming>, account: &Account) -> Response<Peeked<Streaming>> {
+    /// The response head came; what it means. Where only the body tells, its beginning is looked at.
+    async fn answered(
+        mut self,
+        response: Response<Streaming>,
+        account: &Account,
+    ) -> (Response<Peeked<Streaming>>, Outcome) {
         let (head, mut body) = response.map(Peeked::unread).into_parts();
         let throttling = &self.door.outcomes.throttling;
         let mut beginning = Vec::new();
         if outcome::wants_body(throttling, &self.call.call, head.status, &head.headers) {
-            self.so_far = Some(self.told(&head, &[]).answer);
+            self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
             body.peek(self.door.driver.clock()).await;
             beginning = body.beginning();
         }
-        let told = self.told(&head, &beginning);
+        let told = self.told(head.status, &head.headers, &beginning);
         if let Some(signal) = told.signal {
             account.signalled(signal);
             tracing::debug!(call = ?self.call.call, signal = signal.word(), answer = ?told.answer, "the upstream said wait");
@@ -136,12 +190,21 @@ impl Sent {
             }
         }
         self.settle(told.answer);
-        Response::from_parts(head, body)
+        (Response::from_parts(head, body), told.answer.outcome)
     }
 
-    fn told(&self, head: &response::Parts, body: &[u8]) -> Told {
-        let response = signals::Response { status: head.status, headers: &head.headers, body };
-        outcome::answer(self.failures(), &self.door.outcomes.throttling, &self.call.call, &response)
+    /// The upstream agreed to speak another protocol from here on.
+    fn switched(mut self, response: &Response<()>) -> Outcome {
+        let answer = self.told(response.status(), response.headers(), &[]).answer;
+        self.settle(answer);
+        answer.outcome
+    }
+
+    fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
+        let response = signals::Response { status, headers, body };
+        let mut told = outcome::answer(self.failures(), &self.door.outcomes.throttling, &self.call.call, &response);
+        told.answer.object_gone &= self.call.key_is_of_object;
+        told
     }
 
     /// There is no response head; what to tell the client.

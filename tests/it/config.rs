@@ -377,12 +377,46 @@ fn upstreams_and_credentials_must_make_sense() {
 }
 
 #[test]
+fn the_parts_of_a_key_must_exist_and_be_named_once() {
+    let list = "expected \"auto\" or a list such as [\"verb\", \"path\"]";
+    let parts = "expected \"verb\", \"path\", \"query:NAME\", \"header:NAME\" or \"body\"";
+    for (key, problem) in [
+        ("\"path\"", format!("f.toml:3:7: gates.kubernetes.key: is \"path\", {list}")),
+        ("true", format!("f.toml:3:7: gates.kubernetes.key: is true, {list}")),
+        ("[]", "f.toml:3:7: gates.kubernetes.key: is an empty list, expected at least one part, or \"auto\"".to_owned()),
+        ("[\"path\", 5]", "f.toml:3:16: gates.kubernetes.key[1]: is 5, expected text in quotes".to_owned()),
+        (
+            "[\"paths\"]",
+            format!("f.toml:3:8: gates.kubernetes.key[0]: is \"paths\", {parts} (did you mean \"path\"?)"),
+        ),
+        (
+            "[\"path\", \"query:\"]",
+            "f.toml:3:16: gates.kubernetes.key[1]: is \"query:\", names nothing, expected a name after the colon".to_owned(),
+        ),
+        (
+            "[\"header:a b\"]",
+            "f.toml:3:8: gates.kubernetes.key[0]: is \"header:a b\", expected the name of a header after the colon".to_owned(),
+        ),
+        (
+            "[\"header:Authorization\"]",
+            "f.toml:3:8: gates.kubernetes.key[0]: is \"header:Authorization\", carries a credential, which no key is made of; to tell \
+             clients apart: per = \"credential\" on a bucket"
+                .to_owned(),
+        ),
+        ("[\"body\", \"path\", \"body\"]", "f.toml:3:24: gates.kubernetes.key[2]: is there already".to_owned()),
+    ] {
+        in_gate(&format!("key = {key}"), &[&problem]);
+    }
+    in_gate(
+        "[[gates.kubernetes.classes]]\nname = \"a\"\nmatch = { verbs = [\"get\"] }\nkey = [\"paths\"]",
+        &[&format!("f.toml:6:8: gates.kubernetes.classes[0].key[0]: is \"paths\", {parts} (did you mean \"path\"?)")],
+    );
+}
+
+#[test]
 fn what_is_not_built_is_said_and_never_ignored() {
     for (more, at, what) in [
-        ("queue.coalesce = true", "7: gates.kubernetes.queue.coalesce", "coalescing"),
         ("shadow = true", "1: gates.kubernetes.shadow", "shadow mode"),
-        ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
-        ("key = [\"verb\", \"path\"]", "1: gates.kubernetes.key", "a key of one's own (anything but \"auto\")"),
         ("listen = \"unix:/run/x.sock\"", "1: gates.kubernetes.listen", "listening on a Unix socket"),
         ("tls.client_ca = \"/ca\"", "5: gates.kubernetes.tls.client_ca", "asking clients for certificates"),
     ] {
@@ -423,6 +457,7 @@ fn signals_must_be_known_and_a_reserve_must_be_one() {
         in_gate(more, &[&format!("f.toml:3:{problem}")]);
     }
     in_gate("signals = { honour = [\"ietf\", \"aws\"], scope = \"gate\", reserve = 0.25, max_pause = \"1m\" }", &[]);
+    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
 }
 
 #[test]

@@ -231,6 +231,7 @@ pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
         target,
         tls: ca.map(|ca| tls::client(&Roots::Only(Pem::new(ca.into(), "test CA")), None).expect("TLS")),
         host: Host::Rewrite,
+        rewrite_links: None,
         injector: Arc::new(Injector::pass_through()),
         connect_timeout: Duration::from_secs(20),
         response_timeout: None,

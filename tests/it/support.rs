@@ -320,6 +320,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             reserve: 0.0,
         },
         retry_after: RetryAfter::Auto,
+        coalesce: false,
         upstream: upstream::Options {
             target: upstream::Target {
                 scheme: Scheme::HTTP,
@@ -329,6 +330,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             },
             tls: None,
             host: upstream::Host::Rewrite,
+            rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
             connect_timeout: Duration::from_secs(5),
             response_timeout: None,
