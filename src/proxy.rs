@@ -16,6 +16,7 @@ mod gauges;
 mod guard;
 mod listener;
 mod observe;
+mod pauses;
 mod respond;
 mod shadow;
 mod stack;

@@ -92,10 +92,8 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
     }
     let rate = rate.and_then(|rate| limits::at_least_one(rate, &at.key("max_reconcile_rate"), report));
     let rate = rate.unwrap_or(presets::MAX_RECONCILE_RATE);
-    if preset == Preset::Github {
-        if kind != Kind::Http {
-            report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
-        }
+    if preset == Preset::Github && kind != Kind::Http {
+        report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
     }
     (preset, rate, preset.numbers(kind, rate))
 }

@@ -22,6 +22,7 @@ use super::{
     guard::request::Hosts,
     listener::{Bound, Reception, Strangers},
     observe::Observer,
+    pauses::{self, LastSignal},
     respond::{Responder, RetryAfter},
     stack,
 };
@@ -135,6 +136,8 @@ impl Gate {
         let receives = Arc::clone(&reception);
         let over = CancellationToken::new();
         tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), clock, over.clone()));
+        let (door, observer) = (Arc::clone(&reception.parts.door), Arc::clone(&reception.parts.observer));
+        tasks.spawn(pauses::watch(door, observer, clock, over.clone()));
         tasks.spawn(driver.tick(over.clone()));
         tasks.spawn(async move {
             stop.cancelled().await;
@@ -209,7 +212,8 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
-    let outcomes = Outcomes { failures: options.failures, throttling: options.throttling };
+    let outcomes =
+        Outcomes { failures: options.failures, throttling: options.throttling, last_signal: LastSignal::default() };
     let coalescer = options.coalesce.then(Coalescer::default);
     observer.meters.shadow(options.shadow);
     driver.cast_shadow(options.shadow);
