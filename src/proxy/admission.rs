@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 use tower::{Layer, Service};
 
 use self::intake::Intake;
-pub(crate) use self::naming::body_key;
+pub(crate) use self::{intake::ENOUGH, naming::body_key};
 use super::{
     body::Body,
     coalesce::{Coalescer, Identity, Leader, Member, Whole},
@@ -28,13 +28,15 @@ use super::{
     failure::{Failed, Failure},
     forward::{Departure, Forward, Way},
     observe::{Account, Visit},
+    pauses::LastSignal,
+    shadow,
     tally::Tally,
     terms::Terms,
     tunnel::Switch,
 };
 use crate::{
     api::Key,
-    classify::Classified,
+    classify::{Classified, FlowName},
     limit::{Arrival, Flow},
     upstream::Upstream,
 };
@@ -48,6 +50,10 @@ pub(crate) struct Door {
     pub(crate) tally: Arc<Tally>,
     /// Where the terms say so, identical calls that wait become one.
     pub(crate) coalescer: Coalescer,
+    /// Who asked for the last pause.
+    pub(crate) last_signal: LastSignal,
+    /// Everything is decided, and everything is let through. Only a restart changes it.
+    pub(crate) shadow: bool,
 }
 
 /// Lets calls through in their turn.
@@ -185,31 +191,47 @@ impl Door {
         if let Some(key) = key {
             account.keyed(key);
         }
+        if self.shadow {
+            return self.cast_shadow(parts, call, key, switch, account).await;
+        }
         if !call.exempt
             && let Some(why) = self.upstream.down(call.group)
         {
             return Err(Failure::Unconnected(Some(why)).into());
         }
-        let terms = account.terms();
-        let entry = self.arrive(terms.number, parts, call, key).map_err(|Stale| NotAdmitted::Stale)?;
-        Ok(self.embark(entry, terms, parts, call, switch, intake).await?)
+        let flow_name = call.flow_name(&parts.headers);
+        let entered = self.driver.arrive(account.terms().number, &arrival(call, key, &flow_name));
+        let entered = entered.map_err(|Stale| NotAdmitted::Stale)?;
+        Ok(self.embark(entered, account.terms(), parts, call, switch, intake).await?)
     }
 
-    /// Asks the limiter.
-    fn arrive(&self, terms: u64, parts: &Parts, call: &Classified, key: Option<Key>) -> Result<Entry, Stale> {
-        let flow_name = call.flow_name(&parts.headers);
-        let arrival = Arrival {
-            class: call.class,
-            flow: Flow { id: call.flow, name: &flow_name },
-            key,
-            credential: call.credential,
-            write: !call.call.verb().is_read(),
-            group: call.group,
-            long_running: call.call.is_long_running(),
-            patient: call.patient,
-            timeout: call.call.timeout(),
+    /// On a gate that only plays every call goes at once, on a connection that it finds for itself.
+    async fn cast_shadow(
+        &self,
+        parts: &Parts,
+        call: &Classified,
+        key: Option<Key>,
+        switch: &mut Option<Switch>,
+        account: &Account,
+    ) -> Result<Admitted, NotAdmitted> {
+        let permit = {
+            let flow_name = call.flow_name(&parts.headers);
+            let (arrival, as_if) = (arrival(call, key, &flow_name), account.as_if(call.class));
+            shadow::permit(&self.driver, account.terms().number, &arrival, parts, as_if)
+                .map_err(|Stale| NotAdmitted::Stale)?
         };
-        self.driver.arrive(terms, &arrival)
+        let way = self.own_way(call, switch.take()).await?;
+        self.driver.give_room(&permit, call.group);
+        Ok(Admitted::Goes(permit, way, None))
+    }
+
+    /// A connection or stream that no room was taken for.
+    async fn own_way(&self, call: &Classified, switch: Option<Switch>) -> Result<Way, Failure> {
+        let way = match switch {
+            Some(switch) => self.upstream.dedicate().await.map(|connection| Way::Upgrade(connection, switch)),
+            None => self.upstream.checkout_exempt(call.group).await.map(Way::Stream),
+        };
+        way.map_err(|why| Failure::Unconnected(Some(why)))
     }
 
     /// From the door's answer to a permit with a stream or connection.
@@ -237,15 +259,10 @@ impl Door {
         if permit.is_exempt() && !call.exempt {
             self.tally.bypassed();
         }
-        let unconnected = |why| Failure::Unconnected(Some(why));
-        if let Some(switch) = switch.take() {
-            let connection = self.upstream.dedicate().await.map_err(unconnected)?;
-            return Ok(Admitted::Goes(permit, Way::Upgrade(connection, switch), None));
-        }
         // Not only a call of an exempt class: it may have become one while the call waited.
-        if permit.is_exempt() {
-            let lease = self.upstream.checkout_exempt(call.group).await.map_err(unconnected)?;
-            return Ok(Admitted::Goes(permit, Way::Stream(lease), member.and_then(Member::go)));
+        if permit.is_exempt() || switch.is_some() {
+            let way = self.own_way(call, switch.take()).await?;
+            return Ok(Admitted::Goes(permit, way, member.and_then(Member::go)));
         }
         loop {
             if let Some(lease) = self.upstream.checkout(call.group) {
@@ -315,6 +332,21 @@ enum NotAdmitted {
 impl From<Failure> for NotAdmitted {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
+    }
+}
+
+/// A call as the limiter knows it.
+fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>) -> Arrival<'a> {
+    Arrival {
+        class: call.class,
+        flow: Flow { id: call.flow, name: flow_name },
+        key,
+        credential: call.credential,
+        write: !call.call.verb().is_read(),
+        group: call.group,
+        long_running: call.call.is_long_running(),
+        patient: call.patient,
+        timeout: call.call.timeout(),
     }
 }
 

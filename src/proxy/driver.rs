@@ -13,7 +13,10 @@ use std::{
     cell::RefCell,
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker},
 };
 
@@ -22,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::tell::Teller;
 pub(crate) use self::{
-    held::{HeldPermit, HeldSlot, OwedReceipt},
+    held::{HeldPermit, HeldSlot, OwedReceipt, Shade, Told},
     tell::Wants,
 };
 use crate::{
@@ -45,6 +48,8 @@ struct Shared {
     clock: Clock,
     /// The limiter wants to be advanced sooner than the ticker sleeps.
     sooner: Notify,
+    /// Nobody is made to wait for room: see [`Driver::cast_shadow`].
+    shadow: AtomicBool,
     teller: Teller,
 }
 
@@ -105,7 +110,14 @@ impl Driver {
     pub(crate) fn new(limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
         let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, terms: 0, bypass_until: None };
-        let shared = Shared { state: Mutex::new(state), keys, clock, sooner: Notify::new(), teller: Teller::default() };
+        let shared = Shared {
+            state: Mutex::new(state),
+            keys,
+            clock,
+            sooner: Notify::new(),
+            shadow: AtomicBool::new(false),
+            teller: Teller::default(),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -142,16 +154,6 @@ impl Driver {
             Verdict::Wait(ticket) => Entry::Wait(Place { driver: self.clone(), ticket: Some(ticket) }),
             Verdict::Refuse(refusal) => Entry::Refused(refusal),
         })
-    }
-
-    /// New limits, and with them new terms: `swap` is given their number and puts them in force, under the lock, so that no call can come
-    /// between the two.
-    pub(crate) fn reconfigure(&self, policy: Policy, swap: impl FnOnce(u64)) {
-        self.operate(|state, now| {
-            state.terms += 1;
-            swap(state.terms);
-            state.limiter.reconfigure(policy, now);
-        });
     }
 
     /// Advances the limiter whenever it is due, until `stop`. Calls `bypass_over` when the time in which everything was let through has ended.
@@ -378,6 +380,9 @@ impl Rooms for PoolSide {
         self.operate(|limiter, now| limiter.fail_group(group, now));
     }
 }
+
+/// More room than there can ever be calls.
+const BOUNDLESS: i64 = 1 << 40;
 
 #[cfg(test)]
 mod tests;

@@ -185,6 +185,10 @@ impl Sent {
         let told = self.told(head.status, &head.headers, &beginning);
         if let Some(signal) = told.signal {
             account.signalled(signal);
+            tracing::debug!(call = ?self.call.call, signal = signal.word(), answer = ?told.answer, "the upstream said wait");
+            if told.answer.pause.is_some() {
+                self.door.last_signal.set(signal);
+            }
         }
         self.settle(told.answer);
         (Response::from_parts(head, body), told.answer.outcome)
@@ -212,6 +216,11 @@ impl Sent {
                 account.failed(FailureKind::Unconnected);
                 self.settle(NOTHING);
                 Failure::Unconnected(None)
+            }
+            SendError::Unconnected { source } => {
+                account.failed(FailureKind::Unconnected);
+                self.settle(NOTHING);
+                Failure::Unconnected(Some(Arc::clone(source)))
             }
             SendError::Client { .. } => {
                 self.settle(NOTHING);

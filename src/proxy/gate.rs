@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tokio_rustls::TlsAcceptor;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -20,8 +20,9 @@ use super::{
     forward::Outcomes,
     gauges,
     guard::request::Hosts,
-    listener::{Bound, Reception},
+    listener::{Bound, Reception, Strangers},
     observe::Observer,
+    pauses::{self, LastSignal},
     respond::{Responder, RetryAfter},
     stack,
     tally::Tally,
@@ -34,6 +35,7 @@ use crate::{
     clock::Clock,
     limit::{Limiter, Policy},
     telemetry::{self, CallLog, GateMeters, Sampler, UpstreamMeters},
+    tls,
     upstream::{self, Upstream},
 };
 
@@ -45,7 +47,7 @@ pub struct Options {
     /// Where it listens; at least one.
     pub listen: Vec<Listen>,
     /// TLS on all of them; `None` for plain HTTP.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub tls: Option<Arc<tls::Listener>>,
     /// Host names to accept besides localhost and the address that the client connected to.
     pub hosts: Vec<String>,
     /// Classes, flows and keys.
@@ -60,6 +62,8 @@ pub struct Options {
     pub retry_after: RetryAfter,
     /// Identical calls that wait become one.
     pub coalesce: bool,
+    /// Everything is decided and counted, and everything is let through.
+    pub shadow: bool,
     /// Where calls go.
     pub upstream: upstream::Options,
     /// Where one line per call goes.
@@ -102,6 +106,7 @@ pub struct Gate {
     pub(super) target: String,
     pub(super) kind: Kind,
     tasks: TaskTracker,
+    reception: Arc<Reception>,
     /// Keeps the gauges' sampler alive.
     _sampler: Arc<Sampler>,
 }
@@ -148,8 +153,11 @@ impl Gate {
         accepting.close();
         let (upstream, terms) = (reception.parts.door.upstream.clone(), Arc::clone(&reception.parts.terms));
         let (tally, hasher) = (Arc::clone(&reception.parts.observer.tally), reception.parts.door.hasher.clone());
+        let receives = Arc::clone(&reception);
         let over = CancellationToken::new();
         tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), Arc::clone(&tally), clock, over.clone()));
+        let (door, observer) = (Arc::clone(&reception.parts.door), Arc::clone(&reception.parts.observer));
+        tasks.spawn(pauses::watch(door, observer, clock, over.clone()));
         let gate = Arc::clone(&name);
         tasks.spawn(driver.clone().tick(over.clone(), move || view::bypass_is_over(&gate)));
         tasks.spawn(async move {
@@ -172,6 +180,7 @@ impl Gate {
             target,
             kind,
             tasks,
+            reception: receives,
             _sampler: sampler,
         })
     }
@@ -204,6 +213,14 @@ impl Gate {
     #[must_use]
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
+    }
+
+    /// Serves a client whose connection was accepted elsewhere, over plain HTTP, until it is done.
+    pub async fn serve<S>(&self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.reception.serve(stream, None, false).await;
     }
 
     /// Returns when the gate has stopped, some time after `stop`.
@@ -242,8 +259,10 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
-    let coalescer = Coalescer::default();
-    let door = Door { hasher, driver: driver.clone(), upstream, tally, coalescer };
+    terms.get().meters.shadow(options.shadow);
+    driver.cast_shadow(options.shadow);
+    let (coalescer, last_signal) = (Coalescer::default(), LastSignal::default());
+    let door = Door { hasher, driver: driver.clone(), upstream, tally, coalescer, last_signal, shadow: options.shadow };
     let reception = Reception {
         gate: name,
         parts: stack::Parts {
@@ -252,7 +271,8 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
             responder: Arc::new(responder),
             door: Arc::new(door),
         },
-        tls: options.tls.map(TlsAcceptor::from),
+        tls: options.tls,
+        strangers: Strangers::default(),
         clock,
         clients: TaskTracker::new(),
         closing: CancellationToken::new(),

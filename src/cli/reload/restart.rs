@@ -35,6 +35,7 @@ fn of_gate(running: &Gate, new: &Gate) -> Vec<&'static str> {
         ("upstream", running.upstream != new.upstream),
         ("credentials", running.credentials != new.credentials),
         ("impersonation", running.impersonation != new.impersonation),
+        ("shadow", running.shadow != new.shadow),
         ("tls", running.tls != new.tls),
         ("upstream_tls", running.upstream_tls != new.upstream_tls),
         ("credential", running.credential != new.credential),
