@@ -16,7 +16,7 @@ use super::{
 use crate::{
     admin::{Admin, Readiness},
     clock::Clock,
-    config::settings::Settings,
+    config::settings::{Settings, Socket},
     credentials::Target,
     proxy::Gate,
     telemetry::{
@@ -108,11 +108,15 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
         Some(listen) => Some(admin.listen(listen).await?.to_string()),
         None => None,
     };
-    let socket = operations::socket(settings);
-    if let Some(path) = &socket {
-        admin.listen_at(path).await?;
+    let Some(path) = operations::socket(settings) else { return Ok((port, None)) };
+    match admin.listen_at(&path).await {
+        // Nobody asked for it: no reason not to carry calls.
+        Err(error) if settings.admin.socket == Socket::Auto => {
+            tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "there is no control socket");
+            Ok((port, None))
+        }
+        opened => opened.map(|()| (port, Some(path.display().to_string()))).map_err(Into::into),
     }
-    Ok((port, socket.map(|path| path.display().to_string())))
 }
 
 async fn all_finished(gates: &[Arc<Gate>]) {

@@ -94,12 +94,12 @@ fn admin(keys: &file::Admin, at: &Path, report: &mut Report<'_>) -> Admin {
     Admin { listen, show_names, socket }
 }
 
-/// The kernel takes paths of 107 bytes; a relative one would depend on who asks.
+/// The kernel takes paths of 107 bytes, and it is made in a folder of its own first; a relative one would depend on who asks.
 fn check_socket(path: &str, at: &Path, report: &mut Report<'_>) {
-    if !path.starts_with('/') || path.len() > 107 || path.ends_with('/') {
+    if !path.starts_with('/') || path.len() > 80 || path.ends_with('/') {
         report.problem(
             at,
-            format!("is {path:?}, expected \"auto\", \"off\" or an absolute path of at most 107 bytes, such as \"/run/tidegate/tidegate.sock\""),
+            format!("is {path:?}, expected \"auto\", \"off\" or an absolute path of at most 80 bytes, such as \"/run/tidegate/tidegate.sock\""),
         );
     }
 }

@@ -202,11 +202,6 @@ impl<'a> Report<'a> {
         self.problems.push(problem);
     }
 
-    /// A key whose feature this version does not have.
-    pub(super) fn unbuilt(&mut self, path: &Path, what: &str) {
-        self.key_problem(path, format!("{what} is not built in this version"));
-    }
-
     /// Something that works, but should be known.
     pub(super) fn warn(&mut self, path: &Path, message: impl Into<String>) {
         let warning = self.locate(path, message.into(), true);

@@ -13,10 +13,7 @@ use std::{
     cell::RefCell,
     collections::HashMap,
     fmt,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool},
     task::{Context, Poll, Waker},
 };
 
@@ -31,7 +28,7 @@ pub(crate) use self::{
 use crate::{
     api::{Answer, Group, Key},
     clock::Clock,
-    limit::{Arrival, Claim, Keys, Limiter, Permit, Policy, Receipt, Refusal, Slot, Ticket, Verdict},
+    limit::{Arrival, Claim, Keys, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict},
     moment::Moment,
     upstream::Rooms,
 };
