@@ -82,6 +82,12 @@ impl Permit {
         self.receipt.class
     }
 
+    /// Whether it was given without a limit being asked: such a call waits for nothing, not even for room on a connection.
+    #[must_use]
+    pub fn is_exempt(&self) -> bool {
+        self.receipt.inner.grant.needs.is_none()
+    }
+
     /// How long the call waited and, if at all, for what above all.
     #[must_use]
     pub fn waited(&self) -> Option<(Reason, Duration)> {
@@ -92,9 +98,9 @@ impl Permit {
 // === impl ReceiptState ===
 
 impl ReceiptState {
-    /// Whether the call is the trial of a failing key.
-    pub(super) fn is_trial(&self) -> bool {
-        self.grant.pass.trial != 0
+    /// Whether others of its key wait for the call: it is the trial of a failing key, or the one write.
+    pub(super) fn holds_key(&self) -> bool {
+        self.grant.pass.trial != 0 || self.grant.pass.alone
     }
 }
 

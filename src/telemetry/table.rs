@@ -58,6 +58,12 @@ metrics_table! {
         "Requests turned away by the guard";
     WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"],
         "Time that calls waited before they left; calls that did not wait are not in it";
+    SHADOW = Kind::Gauge, "tidegate_shadow", ["gate"],
+        "1 where the gate decides about every call and lets every call through";
+    SHADOW_WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_shadow_wait_seconds", ["gate", "class", "reason"],
+        "Time that calls would have waited, had the gate not only been a shadow";
+    SHADOW_REFUSALS = Kind::Counter, "tidegate_shadow_refusals_total", ["gate", "class", "reason"],
+        "Calls that would have been refused, had the gate not only been a shadow";
     UPSTREAM_SECONDS = Kind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"],
         "Time from leaving to the response head; long-running calls are not in it";
     CLIENT_GO_WAIT = Kind::Histogram(CLIENT_GO), "rest_client_rate_limiter_duration_seconds", ["verb", "host"],
@@ -73,7 +79,9 @@ metrics_table! {
     BUCKET_TOKENS = Kind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"],
         "Tokens in a bucket now";
     BUCKET_RATE = Kind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"],
-        "Tokens per second that a bucket gains";
+        "Tokens per second that a bucket gains now: less than configured while the upstream throttles";
+    PAUSES = Kind::Gauge, "tidegate_pauses", ["gate", "scope"],
+        "Pauses in force that the upstream asked for (at most a hundred are counted)";
     SLOTS = Kind::Gauge, "tidegate_slots_in_use", ["gate"],
         "Places taken among the calls in flight";
     CONNECTIONS = Kind::Gauge, "tidegate_upstream_connections", ["gate", "group"],
@@ -162,7 +170,7 @@ mod tests {
     fn no_label_could_hold_a_name_or_a_path() {
         let closed = BTreeSet::from([
             "gate", "class", "lane", "verb", "code", "reason", "group", "resource", "kind", "rule", "host", "bucket",
-            "signal", "version",
+            "scope", "signal", "version",
         ]);
         for label in TABLE.iter().flat_map(|metric| metric.labels) {
             assert!(closed.contains(label), "{label}");

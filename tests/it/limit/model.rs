@@ -6,7 +6,7 @@ use std::{collections::HashMap, time::Duration};
 
 use proptest::prelude::*;
 use tidegate::{
-    api::Group,
+    api::{Answer, Group, Outcome, Pause, PauseLength, Scope},
     limit::{
         ClassId, Policy,
         policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, QueuePolicy},
@@ -15,7 +15,7 @@ use tidegate::{
 };
 
 use super::{
-    lives::{self, Cast, Op, stories},
+    lives::{self, Cast, Limits, Op, Story, stories},
     world::{Caller, World, ms, open, secs},
 };
 
@@ -54,6 +54,8 @@ struct Model {
     passed: [u32; 3],
     turns: u64,
     now: Moment,
+    /// When the pause of the gate, of a class, of a credential ends.
+    pauses: HashMap<(Scope, u64), Moment>,
     left: Vec<(usize, Moment)>,
 }
 
@@ -111,6 +113,7 @@ impl Model {
             passed: [0; 3],
             turns: 0,
             now: Moment::ZERO,
+            pauses: HashMap::new(),
             left: Vec::new(),
             policy: policy.clone(),
         }
@@ -163,7 +166,24 @@ impl Model {
         caller.long_running || free(self.policy.in_flight, false) && free(self.class(caller).in_flight, true)
     }
 
+    /// Whose pauses a call heeds.
+    fn scopes(&self, caller: &Caller) -> Vec<(Scope, u64)> {
+        let mut scopes = vec![(Scope::Gate, 0), (Scope::Class, u64::from(caller.class))];
+        scopes.extend((self.policy.pause_scope == Scope::Credential).then_some((Scope::Credential, caller.credential)));
+        scopes
+    }
+
+    fn pause(&mut self, caller: &Caller, scope: Scope, length: Duration) {
+        let scopes = self.scopes(caller);
+        let scope = scopes.iter().find(|(found, _)| *found == scope).unwrap_or(&scopes[0]);
+        let until = self.pauses.entry(*scope).or_default();
+        *until = (*until).max(self.now + length);
+    }
+
     fn can_leave(&self, caller: &Caller) -> bool {
+        if self.scopes(caller).iter().any(|scope| self.pauses.get(scope).is_some_and(|until| *until > self.now)) {
+            return false;
+        }
         let token = |bucket: &usize| {
             self.tokens.get(&self.tokens(*bucket, caller)).is_none_or(|tokens| tokens.next_token(self.now) <= self.now)
         };
@@ -187,7 +207,7 @@ impl Model {
         let slots = |slots: Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
         let bucket = |bucket: Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let mut split = bucket(self.policy.bucket) || bucket(self.policy.retry_bucket) || slots(self.policy.in_flight);
-        split |= slots(self.class(caller).in_flight);
+        split |= slots(self.class(caller).in_flight) || self.policy.pause_scope == Scope::Credential;
         let mut next = Some(ClassId(caller.class));
         while let Some(ClassId(class)) = next {
             split |= bucket(self.policy.classes[usize::from(class)].bucket);
@@ -251,7 +271,8 @@ impl Model {
     fn pass_to(&mut self, to: Moment) {
         loop {
             self.settle();
-            let next = self.tokens.values().map(|tokens| tokens.next_token(self.now)).filter(|at| *at > self.now).min();
+            let tokens = self.tokens.values().map(|tokens| tokens.next_token(self.now));
+            let next = tokens.chain(self.pauses.values().copied()).filter(|at| *at > self.now).min();
             match next.filter(|next| *next <= to) {
                 Some(next) => self.now = next,
                 None => break,
@@ -272,65 +293,84 @@ impl Model {
     }
 }
 
+/// What is lived through here: nothing that the model has no word for.
+pub(super) fn lives() -> impl Strategy<Value = (Limits, Story)> {
+    let cast = Cast { keys: 0, timeouts: false, late: false, prompt: true, weights: [2, 8, 0, 1, 0], ..Cast::ALL };
+    (lives::policies(), stories(cast, 1..120))
+}
+
+/// Lives a life with both.
+pub(super) fn agree(limits: Limits, story: &Story) -> Result<(), TestCaseError> {
+    let mut policy = limits.0;
+    policy.queue = QueuePolicy { max_wait: secs(100_000), ..open().queue };
+    let (mut world, mut model) = (World::new(policy.clone()), Model::new(&policy));
+    let mut ended = Vec::new();
+    for (gap, op) in &story.steps {
+        let to = world.now + *gap;
+        world.pass_to(to, &mut || Duration::ZERO);
+        model.pass_to(to);
+        let pick = |n: &usize| world.calls.len().checked_sub(1 + n % world.calls.len().clamp(1, 12));
+        match op {
+            Op::Arrive(caller) => {
+                // One flow comes in crowds, so that lanes are passed and flows have turns.
+                for _ in 0..if caller.flow == 2 { 8 } else { 1 } {
+                    let call = world.arrive(*caller);
+                    model.arrive(call, *caller);
+                }
+            }
+            Op::HangUp(n) => {
+                let Some(call) = pick(n) else { continue };
+                world.hang_up(call);
+                model.waiting.retain(|waiting| waiting.call != call);
+                model.settle();
+            }
+            Op::Answer(n, _) | Op::End(n) => {
+                let pause = if let Op::Answer(_, answer) = op { answer.pause } else { None };
+                let Some(call) = pick(n).filter(|call| world.calls[*call].left.is_some() && !ended.contains(call))
+                else {
+                    continue;
+                };
+                ended.push(call);
+                let caller = world.calls[call].caller;
+                if let Some(Pause { scope, length: PauseLength::Known(length) }) = pause {
+                    world.answer_with(call, Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) });
+                    model.pause(&caller, scope, length);
+                }
+                if world.calls[call].caller.class != 4 {
+                    world.end(call);
+                    model.end(&caller);
+                }
+            }
+            Op::Room(change) => {
+                // Far below zero and back, so that it matters.
+                let change = change * (1 << 39);
+                world.room(Group::Short, change);
+                *model.rooms.get_mut(&false).expect("both are there") += change;
+                model.settle();
+            }
+            Op::Claim(_) | Op::Requeue(_) | Op::Retract(_) | Op::FailGroup | Op::Reload(_) => {}
+        }
+    }
+    world.pass(ms(1_000));
+    model.pass_to(world.now);
+    let mut left: Vec<_> = world
+        .calls
+        .iter()
+        .enumerate()
+        .filter_map(|(call, record)| Some((record.left?.1, call, record.left?.0)))
+        .collect();
+    left.sort_unstable();
+    let left: Vec<_> = left.into_iter().map(|(_, call, at)| (call, at)).collect();
+    prop_assert_eq!(left, model.left);
+    world.wind_down();
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(super::promises::config(250))]
 
     #[test]
-    fn who_leaves_when_is_what_a_slow_and_obvious_limiter_says(
-        limits in lives::policies(),
-        story in stories(
-            Cast { keys: 0, timeouts: false, late: false, prompt: true, weights: [2, 8, 0, 1, 0], ..Cast::ALL },
-            1..120,
-        ),
-    ) {
-        let mut policy = limits.0;
-        policy.queue = QueuePolicy { max_wait: secs(100_000), ..open().queue };
-        let (mut world, mut model) = (World::new(policy.clone()), Model::new(&policy));
-        let mut ended = Vec::new();
-        for (gap, op) in &story.steps {
-            let to = world.now + *gap;
-            world.pass_to(to, &mut || Duration::ZERO);
-            model.pass_to(to);
-            let pick = |n: &usize| world.calls.len().checked_sub(1 + n % world.calls.len().clamp(1, 12));
-            match op {
-                Op::Arrive(caller) => {
-                    // One flow comes in crowds, so that lanes are passed and flows have turns.
-                    for _ in 0..if caller.flow == 2 { 8 } else { 1 } {
-                        let call = world.arrive(*caller);
-                        model.arrive(call, *caller);
-                    }
-                }
-                Op::HangUp(n) => {
-                    let Some(call) = pick(n) else { continue };
-                    world.hang_up(call);
-                    model.waiting.retain(|waiting| waiting.call != call);
-                    model.settle();
-                }
-                Op::Answer(n, _) | Op::End(n) => {
-                    let Some(call) = pick(n).filter(|call| world.calls[*call].left.is_some() && !ended.contains(call)) else { continue };
-                    ended.push(call);
-                    let caller = world.calls[call].caller;
-                    if world.calls[call].caller.class != 4 {
-                        world.end(call);
-                        model.end(&caller);
-                    }
-                }
-                Op::Room(change) => {
-                    // Far below zero and back, so that it matters.
-                    let change = change * (1 << 39);
-                    world.room(Group::Short, change);
-                    *model.rooms.get_mut(&false).expect("both are there") += change;
-                    model.settle();
-                }
-                Op::Claim(_) | Op::Requeue(_) | Op::Retract(_) | Op::FailGroup | Op::Reload(_) => {}
-            }
-        }
-        world.pass(ms(1_000));
-        model.pass_to(world.now);
-        let mut left: Vec<_> = world.calls.iter().enumerate().filter_map(|(call, record)| Some((record.left?.1, call, record.left?.0))).collect();
-        left.sort_unstable();
-        let left: Vec<_> = left.into_iter().map(|(_, call, at)| (call, at)).collect();
-        prop_assert_eq!(left, model.left);
-        world.wind_down();
+    fn who_leaves_when_is_what_a_slow_and_obvious_limiter_says((limits, story) in lives()) {
+        agree(limits, &story)?;
     }
 }
