@@ -9,6 +9,7 @@ mod cli_usage;
 mod config;
 mod credentials;
 mod credentials_canary;
+mod credentials_proxy;
 mod credentials_rotation;
 mod demo;
 mod deploy;
