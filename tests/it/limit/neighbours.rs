@@ -92,7 +92,7 @@ proptest! {
                 calls.push((now, flow));
             }
         }
-        let noise: Vec<_> = (0..(now - Moment::ZERO).as_millis() as u64 / 10).map(|n| Moment::from_millis(10 * n + jitter)).collect();
+        let noise: Vec<_> = (0..now.as_nanos() / 10_000_000).map(|n| Moment::from_millis(10 * n + jitter)).collect();
         let without = waits(&policy, &calls, &[]);
         let with = waits(&policy, &calls, &noise);
         for ((call, without), with) in calls.iter().zip(without).zip(with) {
