@@ -4,6 +4,8 @@ mod adaptive;
 mod judge;
 mod lives;
 mod model;
+mod neighbours;
+mod one_by_one;
 mod pauses;
 mod promises;
 mod scenarios;
