@@ -13,6 +13,7 @@ mod credentials_rotation;
 mod demo;
 mod deploy;
 mod golden;
+mod guard;
 mod inject;
 mod limit;
 mod pool_dial;
