@@ -15,6 +15,7 @@ mod demo;
 mod deploy;
 mod doctor;
 mod golden;
+mod guard;
 mod inject;
 mod limit;
 mod operate;
