@@ -194,13 +194,24 @@ fn listen(field: &Field<super::leaf::OneOrMore>, at: &Path, report: &mut Report<
     let mut listen = Vec::new();
     for (index, text) in texts.0.iter().enumerate() {
         let at = if is_list { at.index(index) } else { at.clone() };
-        if text.starts_with("unix:") {
-            report.unbuilt(&at, "listening on a Unix socket");
-            continue;
+        match text.strip_prefix("unix:") {
+            Some(path) => listen.extend(socket(path, &at, report).map(Listen::Unix)),
+            None => listen.extend(check::address(text, &at, ", or \"unix:/path/of/a.sock\"", report).map(Listen::Tcp)),
         }
-        listen.extend(check::address(text, &at, "", report).map(Listen::Tcp));
     }
     listen
+}
+
+/// A path that a Unix socket can have.
+fn socket(path: &str, at: &Path, report: &mut Report<'_>) -> Option<PathBuf> {
+    if !path.starts_with('/') || path.ends_with('/') || path.len() > SOCKET_PATH {
+        report.problem(
+            at,
+            format!("is \"unix:{path}\", expected \"unix:\" and an absolute path of at most {SOCKET_PATH} bytes"),
+        );
+        return None;
+    }
+    Some(PathBuf::from(path))
 }
 
 fn allowed_hosts(keys: &file::Gate, at: &Path, report: &mut Report<'_>) -> Vec<String> {
@@ -247,6 +258,12 @@ fn response_timeout(or: Option<Or<Duration>>, at: &Path, report: &mut Report<'_>
 }
 
 impl Gate {
+    /// Whether clients must show the token that is in the folder, where the gate injects: over TLS, unless they show certificates.
+    #[must_use]
+    pub fn asks_for_a_token(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some())
+    }
+
     /// Whether the upstream sees the gate's own credentials: `auto` decided by where the gate listens and what it has.
     #[must_use]
     pub fn injects(&self) -> bool {
@@ -264,5 +281,7 @@ impl Gate {
     }
 }
 
+/// What `sockaddr_un` holds, less the end and what the socket is called while it is made.
+const SOCKET_PATH: usize = 100;
 const LISTEN: &str = "127.0.0.1:8001";
 const CONNECT: Duration = Duration::from_secs(5);

@@ -114,6 +114,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
                 authority: address.to_string().parse().expect("an authority"),
                 base_path: String::new(),
                 server_name: None,
+                proxy: None,
             },
             tls: None,
             host: pool::Host::Rewrite,

@@ -8,6 +8,8 @@ mod cli_run;
 mod cli_usage;
 mod config;
 mod credentials;
+mod credentials_canary;
+mod credentials_rotation;
 mod demo;
 mod golden;
 mod inject;

@@ -327,6 +327,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
                 authority: upstream.to_string().parse().expect("an authority"),
                 base_path: String::new(),
                 server_name: None,
+                proxy: None,
             },
             tls: None,
             host: upstream::Host::Rewrite,
