@@ -9,6 +9,7 @@ mod cli_usage;
 mod config;
 mod credentials;
 mod demo;
+mod github;
 mod golden;
 mod inject;
 mod limit;
