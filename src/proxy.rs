@@ -18,6 +18,7 @@ mod listener;
 mod observe;
 mod pauses;
 mod respond;
+mod shadow;
 mod stack;
 mod tunnel;
 

@@ -35,7 +35,6 @@ pub(super) fn gate(
 ) -> (Gate, Extras) {
     let kind = keys.kind.get(&at.key("kind"), report).map_or(Kind::Kubernetes, |Word(kind)| kind);
     let (preset, max_reconcile_rate, numbers) = preset(keys, at, kind, report);
-    unbuilt(keys, at, report);
     let limits = Limits::read(keys, at, kind, preset, &numbers, report);
     let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
     let scope = limits.policy.pause_scope;
@@ -66,6 +65,7 @@ pub(super) fn gate(
         throttling,
         policy: Policy { classes: numbered.policies, ..limits.policy },
         coalesce: limits.coalesce,
+        shadow: keys.shadow.get(&at.key("shadow"), report) == Some(true),
         connect_timeout: connect,
         response_timeout: response_timeout(response.map(|or| or.0), &at.key("timeouts").key("response"), report),
         tls: sources.tls,
@@ -96,16 +96,6 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
         report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
     }
     (preset, rate, preset.numbers(kind, rate))
-}
-
-/// Keys of features that this version does not have.
-fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [("shadow", &keys.shadow, "shadow mode")];
-    for (key, field, what) in switches {
-        if field.get(&at.key(key), report) == Some(true) {
-            report.unbuilt(&at.key(key), what);
-        }
-    }
 }
 
 /// The limits of a gate.
@@ -192,13 +182,24 @@ fn listen(field: &Field<super::leaf::OneOrMore>, at: &Path, report: &mut Report<
     let mut listen = Vec::new();
     for (index, text) in texts.0.iter().enumerate() {
         let at = if is_list { at.index(index) } else { at.clone() };
-        if text.starts_with("unix:") {
-            report.unbuilt(&at, "listening on a Unix socket");
-            continue;
+        match text.strip_prefix("unix:") {
+            Some(path) => listen.extend(socket(path, &at, report).map(Listen::Unix)),
+            None => listen.extend(check::address(text, &at, ", or \"unix:/path/of/a.sock\"", report).map(Listen::Tcp)),
         }
-        listen.extend(check::address(text, &at, "", report).map(Listen::Tcp));
     }
     listen
+}
+
+/// A path that a Unix socket can have.
+fn socket(path: &str, at: &Path, report: &mut Report<'_>) -> Option<PathBuf> {
+    if !path.starts_with('/') || path.ends_with('/') || path.len() > SOCKET_PATH {
+        report.problem(
+            at,
+            format!("is \"unix:{path}\", expected \"unix:\" and an absolute path of at most {SOCKET_PATH} bytes"),
+        );
+        return None;
+    }
+    Some(PathBuf::from(path))
 }
 
 fn allowed_hosts(keys: &file::Gate, at: &Path, report: &mut Report<'_>) -> Vec<String> {
@@ -245,6 +246,12 @@ fn response_timeout(or: Option<Or<Duration>>, at: &Path, report: &mut Report<'_>
 }
 
 impl Gate {
+    /// Whether clients must show the token that is in the folder, where the gate injects: over TLS, unless they show certificates.
+    #[must_use]
+    pub fn asks_for_a_token(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some())
+    }
+
     /// Whether the upstream sees the gate's own credentials: `auto` decided by where the gate listens and what it has.
     #[must_use]
     pub fn injects(&self) -> bool {
@@ -262,5 +269,7 @@ impl Gate {
     }
 }
 
+/// What `sockaddr_un` holds, less the end and what the socket is called while it is made.
+const SOCKET_PATH: usize = 100;
 const LISTEN: &str = "127.0.0.1:8001";
 const CONNECT: Duration = Duration::from_secs(5);

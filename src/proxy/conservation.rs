@@ -108,12 +108,14 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         },
         retry_after: RetryAfter::Auto,
         coalesce: !seed.is_multiple_of(3),
+        shadow: false,
         upstream: pool::Options {
             target: pool::Target {
                 scheme: Scheme::HTTP,
                 authority: address.to_string().parse().expect("an authority"),
                 base_path: String::new(),
                 server_name: None,
+                proxy: None,
             },
             tls: None,
             host: pool::Host::Rewrite,

@@ -216,6 +216,11 @@ impl Sent {
                 self.settle(NOTHING);
                 Failure::Unconnected(None)
             }
+            SendError::Unconnected { source } => {
+                account.failed(FailureKind::Unconnected);
+                self.settle(NOTHING);
+                Failure::Unconnected(Some(Arc::clone(source)))
+            }
             SendError::Client { .. } => {
                 self.settle(NOTHING);
                 Failure::Client

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tokio_rustls::TlsAcceptor;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     forward::Outcomes,
     gauges,
     guard::request::Hosts,
-    listener::{Bound, Reception},
+    listener::{Bound, Reception, Strangers},
     observe::Observer,
     pauses::{self, LastSignal},
     respond::{Responder, RetryAfter},
@@ -32,6 +32,7 @@ use crate::{
     clock::Clock,
     limit::{Limiter, Policy},
     telemetry::{self, CallLog, GateMeters, Sampler, UpstreamMeters},
+    tls,
     upstream::{self, Upstream},
 };
 
@@ -43,7 +44,7 @@ pub struct Options {
     /// Where it listens; at least one.
     pub listen: Vec<Listen>,
     /// TLS on all of them; `None` for plain HTTP.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub tls: Option<Arc<tls::Listener>>,
     /// Host names to accept besides localhost and the address that the client connected to.
     pub hosts: Vec<String>,
     /// Classes, flows and keys.
@@ -58,6 +59,8 @@ pub struct Options {
     pub retry_after: RetryAfter,
     /// Identical calls that wait become one.
     pub coalesce: bool,
+    /// Everything is decided and counted, and everything is let through.
+    pub shadow: bool,
     /// Where calls go.
     pub upstream: upstream::Options,
     /// Where one line per call goes.
@@ -91,6 +94,7 @@ pub struct Gate {
     addresses: Vec<SocketAddr>,
     upstream: Upstream,
     tasks: TaskTracker,
+    reception: Arc<Reception>,
     /// Keeps the gauges' sampler alive.
     _sampler: Arc<Sampler>,
 }
@@ -129,6 +133,7 @@ impl Gate {
         }
         accepting.close();
         let upstream = reception.parts.door.upstream.clone();
+        let receives = Arc::clone(&reception);
         let over = CancellationToken::new();
         tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), clock, over.clone()));
         let (door, observer) = (Arc::clone(&reception.parts.door), Arc::clone(&reception.parts.observer));
@@ -141,7 +146,7 @@ impl Gate {
             over.cancel();
         });
         tasks.close();
-        Ok(Self { name, addresses, upstream, tasks, _sampler: sampler })
+        Ok(Self { name, addresses, upstream, tasks, reception: receives, _sampler: sampler })
     }
 
     /// Its name.
@@ -160,6 +165,14 @@ impl Gate {
     #[must_use]
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
+    }
+
+    /// Serves a client whose connection was accepted elsewhere, over plain HTTP, until it is done.
+    pub async fn serve<S>(&self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.reception.serve(stream, None, false).await;
     }
 
     /// Returns when the gate has stopped, some time after `stop`.
@@ -202,7 +215,17 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let outcomes =
         Outcomes { failures: options.failures, throttling: options.throttling, last_signal: LastSignal::default() };
     let coalescer = options.coalesce.then(Coalescer::default);
-    let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes, coalescer };
+    observer.meters.shadow(options.shadow);
+    driver.cast_shadow(options.shadow);
+    let door = Door {
+        rules: options.rules,
+        hasher,
+        driver: driver.clone(),
+        upstream,
+        outcomes,
+        coalescer,
+        shadow: options.shadow,
+    };
     let reception = Reception {
         gate: name,
         parts: stack::Parts {
@@ -211,7 +234,8 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
             responder: Arc::new(responder),
             door: Arc::new(door),
         },
-        tls: options.tls.map(TlsAcceptor::from),
+        tls: options.tls,
+        strangers: Strangers::default(),
         clock,
         clients: TaskTracker::new(),
         closing: CancellationToken::new(),

@@ -321,12 +321,14 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
         },
         retry_after: RetryAfter::Auto,
         coalesce: false,
+        shadow: false,
         upstream: upstream::Options {
             target: upstream::Target {
                 scheme: Scheme::HTTP,
                 authority: upstream.to_string().parse().expect("an authority"),
                 base_path: String::new(),
                 server_name: None,
+                proxy: None,
             },
             tls: None,
             host: upstream::Host::Rewrite,

@@ -4,11 +4,15 @@
 //! that it was skipped and passes; `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a failure. A topic per module.
 
 mod backoff;
+mod credentials;
 mod exec;
 mod hangup;
+mod identity;
+mod in_cluster;
 mod kube_rs;
 mod kubectl;
 mod leader;
+mod manager;
 mod outage;
 mod rate;
 mod smoke;
