@@ -14,6 +14,7 @@ mod credentials_rotation;
 mod demo;
 mod deploy;
 mod doctor;
+mod github;
 mod golden;
 mod guard;
 mod inject;
