@@ -8,18 +8,22 @@ mod body;
 mod books;
 mod connection;
 mod dial;
+mod dns;
 mod error;
 mod lease;
 mod links;
+mod names;
 mod pacing;
 mod pool;
 mod prepare;
+mod race;
 mod send;
 mod streaming;
 mod upgrade;
 
 use std::{
     fmt,
+    net::SocketAddr,
     sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
@@ -29,11 +33,13 @@ use http::{HeaderValue, Request, Response, uri::Scheme};
 use self::{
     body::{Budget, KEPT_TOGETHER},
     dial::Dialer,
+    names::Names,
     pool::Pool,
     upgrade::Upgrades,
 };
 pub use self::{
     body::{Kept, Outgoing, OutgoingError},
+    dns::Dns,
     error::{DialError, DialFailure, SendError},
     lease::Lease,
     streaming::{Streaming, StreamingError},
@@ -66,6 +72,10 @@ pub struct Options {
     pub rewrite_links: Option<Scheme>,
     /// Whose credentials the upstream sees.
     pub injector: Arc<Injector>,
+    /// Where the gate listens, which is never dialled.
+    pub own: Vec<SocketAddr>,
+    /// Where the target's name is looked up if the hosts file says that it is the gate.
+    pub dns: Dns,
     /// To a connection that can take calls: name, TCP, TLS, first SETTINGS.
     pub connect_timeout: Duration,
     /// From handing over the request to the response head; never for long-running calls. `None` for no limit.
@@ -123,7 +133,8 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
-        let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout));
+        let names = |host, port| Names::new(host, port, options.own, options.dns, clock);
+        let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout, names));
         let meters: Meters = Arc::default();
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
         let inner = Arc::new(Inner {

@@ -10,7 +10,7 @@ use crate::{
     credentials::{self, Credential, CredentialsError, Injector, Resolved, Secret, Source, Surroundings, UpstreamTls},
     proxy::{self, Listen, RetryAfter},
     tls,
-    upstream::{self, Host},
+    upstream::{self, Dns, Host},
 };
 use anyhow::anyhow;
 use http::uri::Scheme;
@@ -77,6 +77,8 @@ pub(super) fn prepare_gate(
             },
             rewrite_links: gate.rewrite_links.then_some(scheme),
             injector: Arc::new(injector),
+            own: Vec::new(), // known once the gate listens
+            dns: Dns::default(),
             connect_timeout: gate.connect_timeout,
             response_timeout: gate.response_timeout,
         },

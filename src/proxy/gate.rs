@@ -112,9 +112,10 @@ impl Gate {
     ///
     /// # Errors
     /// When a socket cannot be had.
-    pub async fn start(options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
+    pub async fn start(mut options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
         let sockets = bind(&options.name, &options.listen).await?;
         let addresses: Vec<_> = sockets.iter().filter_map(Bound::address).collect();
+        options.upstream.own.clone_from(&addresses);
         let (name, drain) = (Arc::clone(&options.name), options.drain);
         let (reception, driver) = reception(options, clock);
         let reception = Arc::new(reception);

@@ -12,7 +12,6 @@ use std::{
 
 use http::uri::Scheme;
 use rustls::{CertificateError, ClientConfig, pki_types::ServerName};
-use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -22,13 +21,14 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{
     Target,
     error::{DialError, DialFailure},
+    names::Names,
+    race,
 };
 
 /// Dials one upstream.
 #[derive(Debug)]
 pub(super) struct Dialer {
-    host: String,
-    port: u16,
+    names: Names,
     server_name: Option<ServerName<'static>>,
     /// Offers h2 and HTTP/1.1.
     any: Option<Arc<ClientConfig>>,
@@ -45,7 +45,13 @@ pub(super) enum Socket {
 }
 
 impl Dialer {
-    pub(super) fn new(target: &Target, tls: Option<Arc<ClientConfig>>, timeout: Duration) -> Self {
+    /// `names` makes what looks up a host and port.
+    pub(super) fn new(
+        target: &Target,
+        tls: Option<Arc<ClientConfig>>,
+        timeout: Duration,
+        names: impl FnOnce(String, u16) -> Names,
+    ) -> Self {
         let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = target.authority.port_u16().unwrap_or(if target.scheme == Scheme::HTTPS { 443 } else { 80 });
         let name = target.server_name.clone().unwrap_or_else(|| host.clone());
@@ -54,7 +60,8 @@ impl Dialer {
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
             Arc::new(config)
         });
-        Self { host, port, server_name: ServerName::try_from(name).ok(), any: tls, http1, timeout }
+        let names = names(host, port);
+        Self { names, server_name: ServerName::try_from(name).ok(), any: tls, http1, timeout }
     }
 
     /// Everything up to the connected socket, and whether it speaks h2.
@@ -74,43 +81,21 @@ impl Dialer {
 
     /// Names the address in a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
-        let host = &self.host;
-        let port = self.port;
+        let (host, port) = (self.names.host(), self.names.port());
         DialError { at: if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }, what }
     }
 
     async fn establish(&self, tls: Option<&Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
-        let tcp = self.tcp().await?;
+        let tcp = race::connect(self.names.addresses(self.timeout).await?, self.names.clock()).await?;
         let Some(config) = tls else { return Ok((Socket::Plain(tcp), false)) };
         let Some(name) = self.server_name.clone() else {
-            let text = format!("`{}` is not a name a certificate can be for; set upstream_tls.server_name", self.host);
+            let text =
+                format!("`{}` is not a name a certificate can be for; set upstream_tls.server_name", self.names.host());
             return Err(DialFailure::Tls(io::Error::other(text)));
         };
         let stream = TlsConnector::from(Arc::clone(config)).connect(name, tcp).await.map_err(tls_failure)?;
         let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         Ok((Socket::Tls(Box::new(stream)), h2))
-    }
-
-    /// The first address that answers, each with its share of the time.
-    async fn tcp(&self) -> Result<TcpStream, DialFailure> {
-        let addresses: Vec<_> =
-            tokio::net::lookup_host((self.host.as_str(), self.port)).await.map_err(DialFailure::Name)?.collect();
-        let share = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
-        let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
-        for address in addresses {
-            match tokio::time::timeout(share, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => {
-                    stream.set_nodelay(true).map_err(DialFailure::Network)?;
-                    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-                    SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(DialFailure::Network)?;
-                    return Ok(stream);
-                }
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => last = DialFailure::Refused,
-                Ok(Err(error)) => last = DialFailure::Network(error),
-                Err(_elapsed) => last = DialFailure::Timeout(share),
-            }
-        }
-        Err(last)
     }
 }
 
@@ -182,6 +167,3 @@ impl AsyncWrite for Socket {
         }
     }
 }
-
-/// As client-go's and Go's dialers.
-const KEEPALIVE: Duration = Duration::from_secs(30);
