@@ -18,6 +18,7 @@ mod presets;
 mod problems;
 mod readable;
 pub mod settings;
+mod signals;
 mod sources;
 
 use std::path::{Path as FilePath, PathBuf};

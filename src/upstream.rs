@@ -19,12 +19,16 @@ mod prepare;
 mod race;
 mod send;
 mod streaming;
+mod through;
 mod upgrade;
 
 use std::{
     fmt,
     net::SocketAddr,
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -46,7 +50,7 @@ pub use self::{
     upgrade::{Dedicated, Protocol, Upgraded},
 };
 pub use crate::credentials::Target;
-use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters};
+use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters, tls};
 
 /// Who wants to know how many more calls the connections could take. Implemented by the proxy's driver.
 ///
@@ -65,7 +69,7 @@ pub struct Options {
     /// Scheme, host, port and base path.
     pub target: Target,
     /// TLS towards the target; `None` speaks plain HTTP/1.1.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
+    pub tls: Option<Arc<tls::Client>>,
     /// The Host sent upstream.
     pub host: Host,
     /// Links to the upstream in response headers become links to the gate, by which clients come with this scheme; `None` leaves them.
@@ -119,7 +123,12 @@ struct Inner {
     rewrite_links: Option<Scheme>,
     injector: Arc<Injector>,
     response_timeout: Option<Duration>,
+    clock: Clock,
     budget: Budget,
+    /// Under which TLS settings the connections are that still take calls.
+    tls_changes: AtomicU64,
+    /// The upstream refuses our certificate, and it has been said.
+    certificate_refused: AtomicBool,
     dialer: Arc<Dialer>,
     meters: Meters,
     leases: Arc<Pool>,
@@ -133,8 +142,10 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
+        let injector = options.injector;
         let names = |host, port| Names::new(host, port, options.own, options.dns, clock);
-        let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout, names));
+        let credentials = Arc::clone(&injector);
+        let dialer = Arc::new(Dialer::new(&options.target, options.tls, credentials, options.connect_timeout, names));
         let meters: Meters = Arc::default();
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
         let inner = Arc::new(Inner {
@@ -145,9 +156,12 @@ impl Upstream {
             target: options.target,
             host: options.host,
             rewrite_links: options.rewrite_links,
-            injector: options.injector,
+            injector,
             response_timeout: options.response_timeout,
+            clock,
             budget: Budget::new(KEPT_TOGETHER),
+            tls_changes: AtomicU64::new(dialer.tls_changes()),
+            certificate_refused: AtomicBool::new(false),
             dialer,
             meters,
         });
@@ -208,7 +222,8 @@ impl Upstream {
     /// # Errors
     /// Its dial failed.
     pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
-        Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades).await
+        let now = self.inner.clock.now();
+        Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades, now).await
     }
 
     /// Sends a request that asks to switch to `protocol` and returns at the response head. Like [`Upstream::send`], but nothing is sent twice.
@@ -253,6 +268,22 @@ impl Inner {
             Group::Upgrades => None,
         }
     }
+
+    fn pools(&self) -> [&Arc<Pool>; 3] {
+        [&self.leases, &self.short, &self.long_running]
+    }
+
+    /// Takes over TLS files that have changed. Connections from before take no more calls once they have successors; their streams run on.
+    fn tend_tls(&self) {
+        let Some(tls) = self.dialer.tls() else { return };
+        tls.tend(self.clock.now());
+        let changes = tls.changes();
+        if self.tls_changes.swap(changes, Ordering::SeqCst) != changes {
+            for pool in self.pools() {
+                pool.outdate();
+            }
+        }
+    }
 }
 
 /// Retires idle and old connections and sets the gauges, for as long as the upstream is in use.
@@ -260,7 +291,8 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     loop {
         clock.sleep(MAINTAIN_EVERY).await;
         let Some(inner) = upstream.upgrade() else { return };
-        for pool in [&inner.leases, &inner.short, &inner.long_running] {
+        inner.tend_tls();
+        for pool in inner.pools() {
             pool.maintain();
             if let Some(meters) = inner.meters.get() {
                 let Occupancy { connections, used, .. } = pool.occupancy();

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     api::duration,
     classify::{KeyParts, Matcher, Matching},
-    limit::policy::{Backoff, BucketPolicy, InFlight, Strategy},
+    limit::policy::{Adapt, Backoff, BucketPolicy, InFlight, Strategy},
 };
 
 /// The whole configuration as TOML.
@@ -78,7 +78,7 @@ fn gate(out: &mut Out, name: &str, gate: &Gate, extras: &Extras) {
     );
     out.line("rewrite_links", gate.rewrite_links);
     out.key(extras.key.as_ref());
-    out.line("one_at_a_time", false);
+    out.line("one_at_a_time", gate.policy.one_at_a_time);
     // Words in the place of tables come before the tables.
     for (key, bucket) in [("bucket", &gate.policy.bucket), ("retry_bucket", &gate.policy.retry_bucket)] {
         out.bucket(key, bucket.as_ref());
@@ -104,10 +104,10 @@ fn limits(out: &mut Out, gate: &Gate, extras: &Extras, section: &impl Fn(&str) -
     out.word("combine", gate.policy.queue.combine);
     out.line("coalesce", gate.coalesce);
     out.table(&section("signals"));
-    out.list("honour", gate.throttling.honour_retry_after.then(|| "retry_after".to_owned()).into_iter());
-    out.text("scope", "key");
+    out.list("honour", gate.throttling.honour.iter().map(|signal| signal.word().to_owned()));
+    out.word("scope", gate.policy.pause_scope);
     out.duration("max_pause", gate.throttling.max_pause);
-    out.line("reserve", "0.0");
+    out.line("reserve", format!("{:?}", gate.throttling.reserve));
     out.table(&section("timeouts"));
     out.duration("connect", gate.connect_timeout);
     out.text("response", &gate.response_timeout.map_or_else(|| "off".to_owned(), duration::write));
@@ -198,7 +198,7 @@ fn bucket_keys(bucket: &BucketPolicy) -> Vec<(&'static str, String)> {
         ("burst", bucket.burst.to_string()),
         ("per", quoted(file::word(bucket.per))),
         ("start", quoted(file::word(if bucket.starts_empty { Start::Empty } else { Start::Full }))),
-        ("adapt", quoted("off")),
+        ("adapt", bucket.adapt.map_or_else(|| quoted("off"), |Adapt { floor }| format!("{{ floor = {floor:?} }}"))),
     ]
 }
 

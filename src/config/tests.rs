@@ -23,11 +23,9 @@ fn good(text: &str) -> Loaded {
 
 #[test]
 fn the_example_files_have_no_problems() {
-    for (name, text, warnings) in [("example", EXAMPLE, 0), ("crossplane", CROSSPLANE, 0), ("github", GITHUB, 1)] {
-        let loaded = good(text);
-        assert_eq!(loaded.warnings.len(), warnings, "{name}: {:?}", loaded.warnings);
+    for (name, text) in [("example", EXAMPLE), ("crossplane", CROSSPLANE), ("github", GITHUB)] {
+        assert_eq!(good(text).warnings, [""; 0], "{name}");
     }
-    assert!(good(GITHUB).warnings[0].starts_with("f.toml:12:1: gates.github.preset: "), "{:?}", good(GITHUB).warnings);
 }
 
 #[test]
@@ -106,7 +104,7 @@ fn the_effective_configuration_says_the_same_again() {
 fn every_effective_key_can_be_looked_up() {
     let effective = good("[gates.kubernetes]\nupstream = \"in_cluster\"\n").effective;
     for line in [
-        "bucket = { rate = 50.0, burst = 100, per = \"gate\", start = \"full\", adapt = \"off\" }",
+        "bucket = { rate = 50.0, burst = 100, per = \"gate\", start = \"full\", adapt = { floor = 5.0 } }",
         "in_flight = \"off\"",
         "base = \"1s\"",
         "max = \"1m\"",

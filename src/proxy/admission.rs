@@ -104,7 +104,7 @@ enum Passage {
 /// How admission ends well.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call")]
 enum Admitted {
-    /// A permit, a stream or connection, and those who wait for the same answer.
+    /// A permit, what it leaves on, and those who wait for the same answer.
     Goes(HeldPermit, Way, Option<Leader>),
     /// The answer to the same call.
     Answered(Arc<Whole>),
@@ -193,6 +193,7 @@ impl Door {
             flow: Flow { id: call.flow, name: &flow_name },
             key,
             credential: call.credential,
+            write: !call.call.verb().is_read(),
             group: call.group,
             long_running: call.call.is_long_running(),
             patient: call.patient,

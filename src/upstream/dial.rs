@@ -3,6 +3,7 @@
 //! Every socket gets `TCP_NODELAY` (without it a small window costs 40 ms a turn) and TCP keepalive.
 
 use std::{
+    error::Error as StdError,
     io,
     pin::Pin,
     sync::Arc,
@@ -11,7 +12,7 @@ use std::{
 };
 
 use http::uri::Scheme;
-use rustls::{CertificateError, ClientConfig, pki_types::ServerName};
+use rustls::{AlertDescription, CertificateError, ClientConfig, pki_types::ServerName};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -23,55 +24,81 @@ use super::{
     error::{DialError, DialFailure},
     names::Names,
     race,
+    through::{self, Wire},
+};
+use crate::{
+    credentials::{Injector, Proxy},
+    moment::Moment,
+    tls,
 };
 
 /// Dials one upstream.
 #[derive(Debug)]
 pub(super) struct Dialer {
+    host: String,
+    port: u16,
+    /// Of the upstream, or of its proxy.
     names: Names,
     server_name: Option<ServerName<'static>>,
-    /// Offers h2 and HTTP/1.1.
-    any: Option<Arc<ClientConfig>>,
-    /// Offers HTTP/1.1 only: for upgrades.
-    http1: Option<Arc<ClientConfig>>,
+    proxy: Option<Proxy>,
+    tls: Option<Arc<tls::Client>>,
+    injector: Arc<Injector>,
     timeout: Duration,
 }
 
 /// A connected byte stream.
 #[derive(Debug)]
 pub(super) enum Socket {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(Wire),
+    Tls(Box<TlsStream<Wire>>),
 }
 
 impl Dialer {
-    /// `names` makes what looks up a host and port.
+    /// `names` makes what looks up a host and port: the upstream's, or its proxy's.
     pub(super) fn new(
         target: &Target,
-        tls: Option<Arc<ClientConfig>>,
+        tls: Option<Arc<tls::Client>>,
+        injector: Arc<Injector>,
         timeout: Duration,
         names: impl FnOnce(String, u16) -> Names,
     ) -> Self {
         let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = target.authority.port_u16().unwrap_or(if target.scheme == Scheme::HTTPS { 443 } else { 80 });
         let name = target.server_name.clone().unwrap_or_else(|| host.clone());
-        let http1 = tls.as_deref().map(|config| {
-            let mut config = config.clone();
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
-            Arc::new(config)
-        });
-        let names = names(host, port);
-        Self { names, server_name: ServerName::try_from(name).ok(), any: tls, http1, timeout }
+        let (server_name, proxy) = (ServerName::try_from(name).ok(), target.proxy.clone());
+        let dialled =
+            proxy.as_ref().map_or_else(|| (host.clone(), port), |proxy| (proxy.host().to_owned(), proxy.port()));
+        let names = names(dialled.0, dialled.1);
+        Self { host, port, names, server_name, proxy, tls, injector, timeout }
+    }
+
+    /// To be called before a dial: waits for credentials that the handshake may need, and reads TLS files again when it is time to. Not part
+    /// of the connect timeout: an exec plugin takes what it takes. Tells under which TLS settings the dial is made.
+    pub(super) async fn prepare(&self, now: Moment) -> Result<u64, DialFailure> {
+        self.injector.ready().await.map_err(DialFailure::Credentials)?;
+        if let Some(tls) = &self.tls {
+            tls.tend(now);
+        }
+        Ok(self.tls_changes())
+    }
+
+    /// How often the TLS settings have changed.
+    pub(super) fn tls_changes(&self) -> u64 {
+        self.tls.as_ref().map_or(0, |tls| tls.changes())
+    }
+
+    pub(super) fn tls(&self) -> Option<&tls::Client> {
+        self.tls.as_deref()
     }
 
     /// Everything up to the connected socket, and whether it speaks h2.
     pub(super) async fn connect(&self) -> Result<(Socket, bool), DialFailure> {
-        self.within(self.establish(self.any.as_ref())).await
+        self.within(self.establish(self.tls.as_ref().map(|tls| tls.config()))).await
     }
 
     /// The same for a connection that must speak HTTP/1.1.
     pub(super) async fn connect_http1(&self) -> Result<Socket, DialFailure> {
-        Ok(self.within(self.establish(self.http1.as_ref())).await?.0)
+        Ok(self.within(self.establish(self.tls.as_ref().map(|tls| tls.http1_config()))).await?.0)
     }
 
     /// Bounds a dial, or any part of it, by the connect timeout.
@@ -81,26 +108,44 @@ impl Dialer {
 
     /// Names the address in a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
-        let (host, port) = (self.names.host(), self.names.port());
+        let (host, port) = (&self.host, self.port);
         DialError { at: if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }, what }
     }
 
-    async fn establish(&self, tls: Option<&Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
-        let tcp = race::connect(self.names.addresses(self.timeout).await?, self.names.clock()).await?;
-        let Some(config) = tls else { return Ok((Socket::Plain(tcp), false)) };
+    async fn establish(&self, tls: Option<Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
+        let wire = match &self.proxy {
+            None => Wire::Tcp(self.tcp().await?),
+            Some(proxy) => {
+                let tcp = self.tcp().await.map_err(|failure| through::proxy_failure(&failure))?;
+                through::proxy(proxy, tcp, self.tls(), (&self.host, self.port)).await?
+            }
+        };
+        let Some(config) = tls else { return Ok((Socket::Plain(wire), false)) };
         let Some(name) = self.server_name.clone() else {
-            let text =
-                format!("`{}` is not a name a certificate can be for; set upstream_tls.server_name", self.names.host());
+            let text = format!("`{}` is not a name a certificate can be for; set upstream_tls.server_name", self.host);
             return Err(DialFailure::Tls(io::Error::other(text)));
         };
-        let stream = TlsConnector::from(Arc::clone(config)).connect(name, tcp).await.map_err(tls_failure)?;
+        let stream = TlsConnector::from(config).connect(name, wire).await.map_err(|error| {
+            if let Some(tls) = &self.tls {
+                tls.suspect(); // a new certificate may be by a CA that we have on file by now
+            }
+            tls_failure(error)
+        })?;
         let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         Ok((Socket::Tls(Box::new(stream)), h2))
+    }
+
+    /// To the upstream, or to its proxy.
+    async fn tcp(&self) -> Result<TcpStream, DialFailure> {
+        race::connect(self.names.addresses(self.timeout).await?, self.names.clock()).await
     }
 }
 
 /// Sorts TLS failures by what the operator has to do.
 fn tls_failure(error: io::Error) -> DialFailure {
+    if let Some(alert) = certificate_alert(&error) {
+        return DialFailure::ClientCertificate(alert);
+    }
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(certificate)) = inner else { return DialFailure::Tls(error) };
     let certificate = certificate.clone();
@@ -117,6 +162,33 @@ fn tls_failure(error: io::Error) -> DialFailure {
         _ => DialFailure::Tls(error),
     }
 }
+
+/// What the other side says of our certificate, if that is why it ended the connection: in TLS 1.3 it says so only after the handshake.
+pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        // an io::Error's own source is that of what it wraps
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let tls = wrapped.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref());
+        if let Some(rustls::Error::AlertReceived(alert)) = tls {
+            return ABOUT_CERTIFICATES.contains(alert).then_some(*alert);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Alerts by which a server refuses a client's certificate, or the lack of one.
+const ABOUT_CERTIFICATES: [AlertDescription; 8] = [
+    AlertDescription::AccessDenied,
+    AlertDescription::BadCertificate,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateRequired,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::UnsupportedCertificate,
+];
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

@@ -181,6 +181,7 @@ mod tests {
             authority: Authority::from_static("api.test"),
             base_path: base.into(),
             server_name: None,
+            proxy: None,
         }
     }
 

@@ -40,14 +40,6 @@ impl Names {
         self.clock
     }
 
-    pub(super) fn host(&self) -> &str {
-        &self.host
-    }
-
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-
     /// At least one address to try, none of them the gate's own. `limit` is for the whole dial: where there is an answer to fall back on,
     /// half of it is waited for another.
     pub(super) async fn addresses(&self, limit: Duration) -> Result<Vec<SocketAddr>, DialFailure> {

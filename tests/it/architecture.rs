@@ -22,6 +22,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("proxy", &["api", "classify", "clock", "credentials", "limit", "moment", "telemetry", "tls", "upstream"]),
     ("admin", &["clock", "moment", "telemetry"]),
     ("demo", &["chart", "clock", "moment"]),
+    ("inject", &[]),
     (
         "cli",
         &[
@@ -33,6 +34,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "config",
             "credentials",
             "demo",
+            "inject",
             "limit",
             "moment",
             "proxy",

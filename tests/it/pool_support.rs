@@ -20,7 +20,7 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate::{
-    api::Group,
+    api::{Group, Scope},
     clock::Clock,
     credentials::{Injector, Target},
     limit::{Admitted, Arrival, ClassId, Flow, Limiter, Verdict, policy},
@@ -199,6 +199,8 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
         },
         in_flight: None,
         max_keys: 1,
+        pause_scope: Scope::Key,
+        one_at_a_time: false,
         classes: vec![class],
     };
     let arrival = Arrival {
@@ -206,6 +208,7 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
         flow: Flow { id: 0, name: &"test" },
         key: None,
         credential: 0,
+        write: false,
         group: Group::Leases,
         long_running: false,
         patient: false,
@@ -223,10 +226,11 @@ pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
         authority: address.to_string().parse().expect("an authority"),
         base_path: String::new(),
         server_name: None,
+        proxy: None,
     };
     Options {
         target,
-        tls: ca.map(|ca| tls::client(&Roots::Only(Pem::new(ca.into(), "test CA")), None).expect("TLS")),
+        tls: ca.map(|ca| Arc::new(tls::Client::new(Roots::Only(Pem::new(ca.into(), "test CA")), None).expect("TLS"))),
         host: Host::Rewrite,
         rewrite_links: None,
         injector: Arc::new(Injector::pass_through()),
@@ -305,7 +309,7 @@ impl Server {
         S: Future<Output = ()> + Send + 'static,
     {
         let listener = tls::self_signed(&[], &[], None).expect("a certificate");
-        let acceptor = TlsAcceptor::from(Arc::clone(&listener.config));
+        let acceptor = TlsAcceptor::from(listener.config());
         let script = Arc::new(script);
         let mut server = Self::plain(move |socket| {
             let (acceptor, script) = (acceptor.clone(), Arc::clone(&script));
@@ -316,7 +320,7 @@ impl Server {
             }
         })
         .await;
-        server.ca = Some(listener.ca);
+        server.ca = Some(listener.ca().to_string());
         server
     }
 

@@ -29,7 +29,7 @@ fn before_http2(server: &Server) -> ProxyBuilder {
     let roots = Roots::Only(Pem::new(server.ca.clone().expect("TLS").into(), "test CA"));
     Proxy::before(server.address).with(|options| {
         options.upstream.target.scheme = http::uri::Scheme::HTTPS;
-        options.upstream.tls = Some(tls::client(&roots, None).expect("TLS"));
+        options.upstream.tls = Some(Arc::new(tls::Client::new(roots, None).expect("TLS")));
     })
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::{Method, StatusCode};
 
 use crate::{
-    api::{Key, Verb},
+    api::{Key, Signal, Verb},
     classify::Classified,
     clock::Clock,
     limit::{ClassId, Reason},
@@ -144,6 +144,13 @@ impl Account {
     pub(crate) fn failed(&self, kind: FailureKind) {
         if let Some(call) = &self.call {
             self.observer.meters.failed(call.class, kind);
+        }
+    }
+
+    /// What the upstream said of its limits was acted on.
+    pub(crate) fn signalled(&self, signal: Signal) {
+        if let Some(call) = &self.call {
+            self.observer.meters.signalled(call.class, signal);
         }
     }
 
