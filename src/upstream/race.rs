@@ -59,3 +59,21 @@ async fn attempt(address: SocketAddr) -> Result<TcpStream, DialFailure> {
 const HEAD_START: Duration = Duration::from_millis(250);
 /// As client-go's and Go's dialers.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns_and_each_keeps_its_order() {
+        let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().expect("an address")).collect::<Vec<_>>();
+        for (given, tried) in [
+            (&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1"][..], &["[::1]:1", "1.1.1.1:1", "[::2]:1", "[::3]:1"][..]),
+            (&["1.1.1.1:1", "2.2.2.2:1", "[::1]:1"], &["1.1.1.1:1", "[::1]:1", "2.2.2.2:1"]),
+            (&["1.1.1.1:1", "2.2.2.2:1"], &["1.1.1.1:1", "2.2.2.2:1"]),
+            (&[], &[]),
+        ] {
+            assert_eq!(alternating(addresses(given)), addresses(tried));
+        }
+    }
+}
