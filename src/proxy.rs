@@ -16,7 +16,9 @@ mod gauges;
 mod guard;
 mod listener;
 mod observe;
+mod pauses;
 mod respond;
+mod shadow;
 mod stack;
 mod tunnel;
 

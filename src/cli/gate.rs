@@ -70,6 +70,7 @@ pub(super) fn prepare_gate(
             settings::RetryAfter::Never => RetryAfter::Never,
         },
         coalesce: gate.coalesce,
+        shadow: gate.shadow,
         upstream: upstream::Options {
             target: resolved.target,
             tls,
@@ -193,6 +194,9 @@ fn notes(gate: &Gate, injects: bool) -> Vec<String> {
         ));
     } else if gate.kind == Kind::Kubernetes && gate.tls.is_none() {
         notes.push("Go clients send no credentials over plain HTTP; the gate adds its own".to_owned());
+    }
+    if gate.shadow {
+        notes.push("shadow = true: every call is decided about and counted, and every call is let through".to_owned());
     }
     notes
 }

@@ -66,7 +66,7 @@ fn gate(out: &mut Out, name: &str, gate: &Gate, extras: &Extras) {
     out.word("credentials", gate.credentials);
     out.word("impersonation", if gate.impersonation { Impersonation::Allow } else { Impersonation::Reject });
     out.word("retry_after", gate.retry_after);
-    out.line("shadow", false);
+    out.line("shadow", gate.shadow);
     out.list("allowed_hosts", gate.allowed_hosts.iter().cloned());
     out.text(
         "host",

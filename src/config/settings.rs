@@ -82,6 +82,8 @@ pub struct Gate {
     pub policy: Policy,
     /// Identical calls that wait become one.
     pub coalesce: bool,
+    /// Everything is decided and counted, and everything is let through.
+    pub shadow: bool,
     /// To an upstream connection.
     pub connect_timeout: Duration,
     /// To the response head; `None` for no limit.

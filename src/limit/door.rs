@@ -55,6 +55,13 @@ impl Limiter {
         }
     }
 
+    /// Lets a call by without asking any limit: it takes nothing, and nothing is remembered of it.
+    pub fn let_by(&mut self, arrival: &Arrival<'_>, now: Moment) -> Permit {
+        let now = self.catch_up(now);
+        let call = Call { key: None, ..self.read(arrival, now) };
+        Permit::new(call, self.exempt_grant())
+    }
+
     /// What an exempt call leaves with: nothing.
     pub(super) fn exempt_grant(&mut self) -> Grant {
         let (left, number) = (self.table.failures(), self.supply.buckets.next_take());

@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 use tower::{Layer, Service};
 
 use self::intake::Intake;
-pub(crate) use self::naming::body_key;
+pub(crate) use self::{intake::ENOUGH, naming::body_key};
 use super::{
     body::Body,
     coalesce::{Coalescer, Identity, Leader, Member, Whole},
@@ -28,11 +28,12 @@ use super::{
     failure::{Failed, Failure},
     forward::{Departure, Forward, Outcomes, Way},
     observe::{Account, Visit},
+    shadow,
     tunnel::Switch,
 };
 use crate::{
     api::Key,
-    classify::{Classified, Rules},
+    classify::{Classified, FlowName, Rules},
     limit::{Arrival, Flow},
     upstream::Upstream,
 };
@@ -47,6 +48,8 @@ pub(crate) struct Door {
     pub(crate) outcomes: Outcomes,
     /// Identical calls that wait become one.
     pub(crate) coalescer: Option<Coalescer>,
+    /// Everything is decided, and everything is let through.
+    pub(crate) shadow: bool,
 }
 
 /// Lets calls through in their turn.
@@ -177,28 +180,44 @@ impl Door {
         if let Some(key) = key {
             account.keyed(key);
         }
+        if self.shadow {
+            return self.cast_shadow(parts, call, key, switch, account).await;
+        }
         if !call.exempt
             && let Some(why) = self.upstream.down(call.group)
         {
             return Err(Failure::Unconnected(Some(why)));
         }
-        self.embark(self.arrive(parts, call, key), parts, call, switch, intake).await
+        let flow_name = call.flow_name(&parts.headers);
+        let entered = self.driver.arrive(&arrival(call, key, &flow_name));
+        self.embark(entered, parts, call, switch, intake).await
     }
 
-    /// Asks the limiter.
-    fn arrive(&self, parts: &Parts, call: &Classified, key: Option<Key>) -> Entry {
-        let flow_name = call.flow_name(&parts.headers);
-        self.driver.arrive(&Arrival {
-            class: call.class,
-            flow: Flow { id: call.flow, name: &flow_name },
-            key,
-            credential: call.credential,
-            write: !call.call.verb().is_read(),
-            group: call.group,
-            long_running: call.call.is_long_running(),
-            patient: call.patient,
-            timeout: call.call.timeout(),
-        })
+    /// On a gate that only plays every call goes at once, on a connection that it finds for itself.
+    async fn cast_shadow(
+        &self,
+        parts: &Parts,
+        call: &Classified,
+        key: Option<Key>,
+        switch: Option<Switch>,
+        account: &Account,
+    ) -> Result<Admitted, Failure> {
+        let permit = {
+            let flow_name = call.flow_name(&parts.headers);
+            shadow::permit(&self.driver, &arrival(call, key, &flow_name), parts, account.as_if(call.class))
+        };
+        let way = self.own_way(call, switch).await?;
+        self.driver.give_room(&permit, call.group);
+        Ok(Admitted::Goes(permit, way, None))
+    }
+
+    /// A connection or stream that no room was taken for.
+    async fn own_way(&self, call: &Classified, switch: Option<Switch>) -> Result<Way, Failure> {
+        let way = match switch {
+            Some(switch) => self.upstream.dedicate().await.map(|connection| Way::Upgrade(connection, switch)),
+            None => self.upstream.checkout_exempt(call.group).await.map(Way::Stream),
+        };
+        way.map_err(|why| Failure::Unconnected(Some(why)))
     }
 
     /// From the door's answer to a permit with a stream or connection.
@@ -222,14 +241,9 @@ impl Door {
             }
             Entry::Refused(refusal) => return Err(Failure::Refused(refusal)),
         };
-        let unconnected = |why| Failure::Unconnected(Some(why));
-        if let Some(switch) = switch {
-            let connection = self.upstream.dedicate().await.map_err(unconnected)?;
-            return Ok(Admitted::Goes(permit, Way::Upgrade(connection, switch), None));
-        }
-        if call.exempt {
-            let lease = self.upstream.checkout_exempt(call.group).await.map_err(unconnected)?;
-            return Ok(Admitted::Goes(permit, Way::Stream(lease), None));
+        if call.exempt || switch.is_some() {
+            let way = self.own_way(call, switch).await?;
+            return Ok(Admitted::Goes(permit, way, None));
         }
         loop {
             if let Some(lease) = self.upstream.checkout(call.group) {
@@ -286,6 +300,21 @@ impl Door {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// A call as the limiter knows it.
+fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>) -> Arrival<'a> {
+    Arrival {
+        class: call.class,
+        flow: Flow { id: call.flow, name: flow_name },
+        key,
+        credential: call.credential,
+        write: !call.call.verb().is_read(),
+        group: call.group,
+        long_running: call.call.is_long_running(),
+        patient: call.patient,
+        timeout: call.call.timeout(),
     }
 }
 

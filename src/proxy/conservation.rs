@@ -108,6 +108,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         },
         retry_after: RetryAfter::Auto,
         coalesce: !seed.is_multiple_of(3),
+        shadow: false,
         upstream: pool::Options {
             target: pool::Target {
                 scheme: Scheme::HTTP,

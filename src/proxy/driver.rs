@@ -12,7 +12,10 @@ use std::{
     cell::RefCell,
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker},
 };
 
@@ -21,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::tell::Teller;
 pub(crate) use self::{
-    held::{HeldPermit, HeldSlot, OwedReceipt},
+    held::{HeldPermit, HeldSlot, OwedReceipt, Shade, Told},
     tell::Wants,
 };
 use crate::{
@@ -44,6 +47,8 @@ struct Shared {
     clock: Clock,
     /// The limiter wants to be advanced sooner than the ticker sleeps.
     sooner: Notify,
+    /// Nobody is made to wait for room: see [`Driver::cast_shadow`].
+    shadow: AtomicBool,
     teller: Teller,
 }
 
@@ -96,7 +101,14 @@ impl Driver {
     pub(crate) fn new(limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
         let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO };
-        let shared = Shared { state: Mutex::new(state), keys, clock, sooner: Notify::new(), teller: Teller::default() };
+        let shared = Shared {
+            state: Mutex::new(state),
+            keys,
+            clock,
+            sooner: Notify::new(),
+            shadow: AtomicBool::new(false),
+            teller: Teller::default(),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -126,6 +138,29 @@ impl Driver {
             Verdict::Admit(permit) => Entry::Go(HeldPermit::new(self.clone(), permit, now)),
             Verdict::Wait(ticket) => Entry::Wait(Place { driver: self.clone(), ticket: Some(ticket) }),
             Verdict::Refuse(refusal) => Entry::Refused(refusal),
+        }
+    }
+
+    /// A call that no limit is asked about.
+    pub(crate) fn let_by(&self, arrival: &Arrival<'_>) -> HeldPermit {
+        let (permit, now) = self.operate(|state, now| (state.limiter.let_by(arrival, now), now));
+        HeldPermit::new(self.clone(), permit, now)
+    }
+
+    /// Whether the limiter only plays: the calls find connections for themselves, so that for the limiter there is always room.
+    pub(crate) fn cast_shadow(&self, shadow: bool) {
+        if self.shared.shadow.swap(shadow, Ordering::SeqCst) != shadow {
+            let change = if shadow { BOUNDLESS } else { -BOUNDLESS };
+            for group in [Group::Leases, Group::Short, Group::LongRunning] {
+                self.operate(|state, now| state.limiter.add_room(group, change, now));
+            }
+        }
+    }
+
+    /// Gives back the room that a permit took whose call found a connection for itself.
+    pub(crate) fn give_room(&self, permit: &HeldPermit, group: Group) {
+        if !permit.is_exempt() {
+            self.operate(|state, now| state.limiter.add_room(group, 1, now));
         }
     }
 
@@ -335,6 +370,9 @@ impl Rooms for PoolSide {
         self.operate(|limiter, now| limiter.fail_group(group, now));
     }
 }
+
+/// More room than there can ever be calls.
+const BOUNDLESS: i64 = 1 << 40;
 
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ use super::{
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
     observe::Account,
+    pauses::LastSignal,
     tunnel::Switch,
 };
 use crate::{
@@ -36,6 +37,8 @@ pub(crate) struct Outcomes {
     /// By class.
     pub(crate) failures: Vec<Failures>,
     pub(crate) throttling: Throttling,
+    /// Who asked for the last pause.
+    pub(crate) last_signal: LastSignal,
 }
 
 /// A call that may leave, and all it leaves with.
@@ -181,6 +184,10 @@ impl Sent {
         let told = self.told(head.status, &head.headers, &beginning);
         if let Some(signal) = told.signal {
             account.signalled(signal);
+            tracing::debug!(call = ?self.call.call, signal = signal.word(), answer = ?told.answer, "the upstream said wait");
+            if told.answer.pause.is_some() {
+                self.door.outcomes.last_signal.set(signal);
+            }
         }
         self.settle(told.answer);
         (Response::from_parts(head, body), told.answer.outcome)

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -21,6 +22,7 @@ use super::{
     guard::request::Hosts,
     listener::{Bound, Reception, Strangers},
     observe::Observer,
+    pauses::{self, LastSignal},
     respond::{Responder, RetryAfter},
     stack,
 };
@@ -57,6 +59,8 @@ pub struct Options {
     pub retry_after: RetryAfter,
     /// Identical calls that wait become one.
     pub coalesce: bool,
+    /// Everything is decided and counted, and everything is let through.
+    pub shadow: bool,
     /// Where calls go.
     pub upstream: upstream::Options,
     /// Where one line per call goes.
@@ -90,6 +94,7 @@ pub struct Gate {
     addresses: Vec<SocketAddr>,
     upstream: Upstream,
     tasks: TaskTracker,
+    reception: Arc<Reception>,
     /// Keeps the gauges' sampler alive.
     _sampler: Arc<Sampler>,
 }
@@ -129,8 +134,11 @@ impl Gate {
         }
         accepting.close();
         let upstream = reception.parts.door.upstream.clone();
+        let receives = Arc::clone(&reception);
         let over = CancellationToken::new();
         tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), clock, over.clone()));
+        let (door, observer) = (Arc::clone(&reception.parts.door), Arc::clone(&reception.parts.observer));
+        tasks.spawn(pauses::watch(door, observer, clock, over.clone()));
         tasks.spawn(driver.tick(over.clone()));
         tasks.spawn(async move {
             stop.cancelled().await;
@@ -139,7 +147,7 @@ impl Gate {
             over.cancel();
         });
         tasks.close();
-        Ok(Self { name, addresses, upstream, tasks, _sampler: sampler })
+        Ok(Self { name, addresses, upstream, tasks, reception: receives, _sampler: sampler })
     }
 
     /// Its name.
@@ -158,6 +166,14 @@ impl Gate {
     #[must_use]
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
+    }
+
+    /// Serves a client whose connection was accepted elsewhere, over plain HTTP, until it is done.
+    pub async fn serve<S>(&self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.reception.serve(stream, None, false).await;
     }
 
     /// Returns when the gate has stopped, some time after `stop`.
@@ -197,9 +213,20 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
-    let outcomes = Outcomes { failures: options.failures, throttling: options.throttling };
+    let outcomes =
+        Outcomes { failures: options.failures, throttling: options.throttling, last_signal: LastSignal::default() };
     let coalescer = options.coalesce.then(Coalescer::default);
-    let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes, coalescer };
+    observer.meters.shadow(options.shadow);
+    driver.cast_shadow(options.shadow);
+    let door = Door {
+        rules: options.rules,
+        hasher,
+        driver: driver.clone(),
+        upstream,
+        outcomes,
+        coalescer,
+        shadow: options.shadow,
+    };
     let reception = Reception {
         gate: name,
         parts: stack::Parts {

@@ -128,6 +128,22 @@ impl GateMeters {
         table::COALESCED.counter(&[&self.gate, self.class_name(class)]).increment(1);
     }
 
+    /// Whether the gate only plays.
+    pub fn shadow(&self, shadow: bool) {
+        table::SHADOW.gauge(&[&self.gate]).set(f64::from(u8::from(shadow)));
+    }
+
+    /// On a gate that only plays: a call would have left after this wait.
+    pub fn would_have_waited(&self, class: ClassId, reason: Reason, wait: Duration) {
+        let labels = [&self.gate, self.class_name(class), reason.word()];
+        table::SHADOW_WAIT_SECONDS.histogram(&labels).record(wait.as_secs_f64());
+    }
+
+    /// On a gate that only plays: a call would have been refused.
+    pub fn would_have_refused(&self, class: ClassId, reason: Reason) {
+        table::SHADOW_REFUSALS.counter(&[&self.gate, self.class_name(class), reason.word()]).increment(1);
+    }
+
     /// The gauge of calls inside the gate.
     #[must_use]
     pub fn in_flight(&self, class: ClassId) -> Option<Gauge> {

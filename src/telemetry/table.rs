@@ -58,6 +58,12 @@ metrics_table! {
         "Requests turned away by the guard";
     WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"],
         "Time that calls waited before they left; calls that did not wait are not in it";
+    SHADOW = Kind::Gauge, "tidegate_shadow", ["gate"],
+        "1 where the gate decides about every call and lets every call through";
+    SHADOW_WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_shadow_wait_seconds", ["gate", "class", "reason"],
+        "Time that calls would have waited, had the gate not only been a shadow";
+    SHADOW_REFUSALS = Kind::Counter, "tidegate_shadow_refusals_total", ["gate", "class", "reason"],
+        "Calls that would have been refused, had the gate not only been a shadow";
     UPSTREAM_SECONDS = Kind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"],
         "Time from leaving to the response head; long-running calls are not in it";
     CLIENT_GO_WAIT = Kind::Histogram(CLIENT_GO), "rest_client_rate_limiter_duration_seconds", ["verb", "host"],

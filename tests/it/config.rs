@@ -452,11 +452,8 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
 }
 
 #[test]
-fn what_is_not_built_is_said_and_never_ignored() {
-    for (more, at, what) in [("shadow = true", "1: gates.kubernetes.shadow", "shadow mode")] {
-        in_gate(more, &[&format!("f.toml:3:{at}: {what} is not built in this version")]);
-    }
-    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = false\nsignals.honour = []\nkey = \"auto\"", &[]);
+fn what_is_off_can_be_said() {
+    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = false\nsignals.honour = []\nkey = \"auto\"\nshadow = false", &[]);
 }
 
 #[test]
@@ -491,7 +488,7 @@ fn signals_must_be_known_and_a_reserve_must_be_one() {
         in_gate(more, &[&format!("f.toml:3:{problem}")]);
     }
     in_gate("signals = { honour = [\"ietf\", \"aws\"], scope = \"gate\", reserve = 0.25, max_pause = \"1m\" }", &[]);
-    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
+    in_gate("bucket.adapt = \"off\"\nshadow = true\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
 }
 
 #[test]

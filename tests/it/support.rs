@@ -321,6 +321,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
         },
         retry_after: RetryAfter::Auto,
         coalesce: false,
+        shadow: false,
         upstream: upstream::Options {
             target: upstream::Target {
                 scheme: Scheme::HTTP,

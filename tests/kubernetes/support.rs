@@ -5,6 +5,7 @@ pub(crate) mod binaries;
 pub(crate) mod client;
 pub(crate) mod control_plane;
 pub(crate) mod gate;
+pub(crate) mod in_pod;
 pub(crate) mod installed;
 pub(crate) mod large;
 pub(crate) mod pods;

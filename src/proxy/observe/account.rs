@@ -53,6 +53,13 @@ struct Noted {
     in_flight: Option<InFlight>,
 }
 
+/// Where a gate that only plays says what would have been.
+#[derive(Debug)]
+pub(crate) struct AsIf {
+    observer: Arc<Observer>,
+    class: ClassId,
+}
+
 /// Counts as in flight until dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight {
@@ -105,6 +112,11 @@ impl Account {
         if let (Some(call), Some((reason, wait))) = (&self.call, waited) {
             self.observer.meters.waited(call.class, reason, wait, method.as_str());
         }
+    }
+
+    /// Where to say what would have become of the call.
+    pub(crate) fn as_if(&self, class: ClassId) -> AsIf {
+        AsIf { observer: Arc::clone(&self.observer), class }
     }
 
     /// The call is answered with the answer to another, which was the same call.
@@ -210,6 +222,20 @@ impl Drop for Account {
             self.observer.meters.hung_up(call.class);
         }
         self.write(None);
+    }
+}
+
+// === impl AsIf ===
+
+impl AsIf {
+    /// The call would have left after this wait.
+    pub(crate) fn waited(&self, reason: Reason, wait: Duration) {
+        self.observer.meters.would_have_waited(self.class, reason, wait);
+    }
+
+    /// The call would have been refused.
+    pub(crate) fn refused(&self, reason: Reason) {
+        self.observer.meters.would_have_refused(self.class, reason);
     }
 }
 
