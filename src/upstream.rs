@@ -8,12 +8,15 @@ mod body;
 mod books;
 mod connection;
 mod dial;
+mod dns;
 mod error;
 mod lease;
 mod links;
+mod names;
 mod pacing;
 mod pool;
 mod prepare;
+mod race;
 mod send;
 mod streaming;
 mod through;
@@ -21,6 +24,7 @@ mod upgrade;
 
 use std::{
     fmt,
+    net::SocketAddr,
     sync::{
         Arc, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -33,11 +37,13 @@ use http::{HeaderValue, Request, Response, uri::Scheme};
 use self::{
     body::{Budget, KEPT_TOGETHER},
     dial::Dialer,
+    names::Names,
     pool::Pool,
     upgrade::Upgrades,
 };
 pub use self::{
     body::{Kept, Outgoing, OutgoingError},
+    dns::Dns,
     error::{DialError, DialFailure, SendError},
     lease::Lease,
     streaming::{Streaming, StreamingError},
@@ -70,6 +76,10 @@ pub struct Options {
     pub rewrite_links: Option<Scheme>,
     /// Whose credentials the upstream sees.
     pub injector: Arc<Injector>,
+    /// Where the gate listens, which is never dialled.
+    pub own: Vec<SocketAddr>,
+    /// Where the target's name is looked up if the hosts file says that it is the gate.
+    pub dns: Dns,
     /// To a connection that can take calls: name, TCP, TLS, first SETTINGS.
     pub connect_timeout: Duration,
     /// From handing over the request to the response head; never for long-running calls. `None` for no limit.
@@ -133,8 +143,9 @@ impl Upstream {
         let plain = options.tls.is_none();
         let manners = RwLock::new(Manners::of(&options));
         let injector = options.injector;
-        let dialer =
-            Arc::new(Dialer::new(&options.target, options.tls, Arc::clone(&injector), options.connect_timeout));
+        let names = |host, port| Names::new(host, port, options.own, options.dns, clock);
+        let credentials = Arc::clone(&injector);
+        let dialer = Arc::new(Dialer::new(&options.target, options.tls, credentials, options.connect_timeout, names));
         let meters: Meters = Arc::default();
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
         let inner = Arc::new(Inner {

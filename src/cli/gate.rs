@@ -12,7 +12,7 @@ use crate::{
     },
     proxy::{self, Listen, RetryAfter},
     tls,
-    upstream::{self, Host},
+    upstream::{self, Dns, Host},
 };
 use anyhow::anyhow;
 use http::uri::Scheme;
@@ -81,6 +81,8 @@ pub(super) fn prepare_gate(
             },
             rewrite_links: gate.rewrite_links.then_some(scheme),
             injector: Arc::new(injector),
+            own: Vec::new(), // known once the gate listens
+            dns: Dns::default(),
             connect_timeout: gate.connect_timeout,
             response_timeout: gate.response_timeout,
         },

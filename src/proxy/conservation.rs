@@ -121,6 +121,8 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
             host: pool::Host::Rewrite,
             rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
+            own: Vec::new(),
+            dns: pool::Dns::default(),
             connect_timeout: Duration::from_secs(5),
             response_timeout: Some(Duration::from_secs(20)),
         },

@@ -129,9 +129,10 @@ impl Gate {
     ///
     /// # Errors
     /// When a socket cannot be had.
-    pub async fn start(options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
+    pub async fn start(mut options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
         let sockets = bind(&options.name, &options.listen).await?;
         let addresses: Vec<_> = sockets.iter().filter_map(Bound::address).collect();
+        options.upstream.own.clone_from(&addresses);
         let name = Arc::clone(&options.name);
         let listen = options
             .listen

@@ -16,7 +16,6 @@ use std::{
 
 use http::uri::Scheme;
 use rustls::{AlertDescription, CertificateError, ClientConfig, pki_types::ServerName};
-use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -26,6 +25,8 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{
     Target,
     error::{DialError, DialFailure},
+    names::Names,
+    race,
     through::{self, Wire},
 };
 use crate::{
@@ -39,6 +40,8 @@ use crate::{
 pub(super) struct Dialer {
     host: String,
     port: u16,
+    /// Of the upstream, or of its proxy.
+    names: Names,
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
     tls: Option<Arc<tls::Client>>,
@@ -55,18 +58,23 @@ pub(super) enum Socket {
 }
 
 impl Dialer {
+    /// `names` makes what looks up a host and port: the upstream's, or its proxy's.
     pub(super) fn new(
         target: &Target,
         tls: Option<Arc<tls::Client>>,
         injector: Arc<Injector>,
         timeout: Duration,
+        names: impl FnOnce(String, u16) -> Names,
     ) -> Self {
         let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = target.authority.port_u16().unwrap_or(if target.scheme == Scheme::HTTPS { 443 } else { 80 });
         let name = target.server_name.clone().unwrap_or_else(|| host.clone());
         let (server_name, proxy) = (ServerName::try_from(name).ok(), target.proxy.clone());
         let timeout = AtomicU64::new(nanos(timeout));
-        Self { host, port, server_name, proxy, tls, injector, timeout }
+        let dialled =
+            proxy.as_ref().map_or_else(|| (host.clone(), port), |proxy| (proxy.host().to_owned(), proxy.port()));
+        let names = names(dialled.0, dialled.1);
+        Self { host, port, names, server_name, proxy, tls, injector, timeout }
     }
 
     pub(super) fn set_timeout(&self, timeout: Duration) {
@@ -114,17 +122,15 @@ impl Dialer {
 
     /// Names the address in a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
-        let host = &self.host;
-        let port = self.port;
+        let (host, port) = (&self.host, self.port);
         DialError { at: if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }, what }
     }
 
     async fn establish(&self, tls: Option<Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
         let wire = match &self.proxy {
-            None => Wire::Tcp(self.tcp(&self.host, self.port).await?),
+            None => Wire::Tcp(self.tcp().await?),
             Some(proxy) => {
-                let tcp =
-                    self.tcp(proxy.host(), proxy.port()).await.map_err(|failure| through::proxy_failure(&failure))?;
+                let tcp = self.tcp().await.map_err(|failure| through::proxy_failure(&failure))?;
                 through::proxy(proxy, tcp, self.tls(), (&self.host, self.port)).await?
             }
         };
@@ -143,25 +149,9 @@ impl Dialer {
         Ok((Socket::Tls(Box::new(stream)), h2))
     }
 
-    /// The first address that answers, each with its share of the time.
-    async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, DialFailure> {
-        let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await.map_err(DialFailure::Name)?.collect();
-        let share = self.timeout() / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
-        let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
-        for address in addresses {
-            match tokio::time::timeout(share, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => {
-                    stream.set_nodelay(true).map_err(DialFailure::Network)?;
-                    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-                    SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(DialFailure::Network)?;
-                    return Ok(stream);
-                }
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => last = DialFailure::Refused,
-                Ok(Err(error)) => last = DialFailure::Network(error),
-                Err(_elapsed) => last = DialFailure::Timeout(share),
-            }
-        }
-        Err(last)
+    /// To the upstream, or to its proxy.
+    async fn tcp(&self) -> Result<TcpStream, DialFailure> {
+        race::connect(self.names.addresses(self.timeout()).await?, self.names.clock()).await
     }
 }
 
@@ -264,9 +254,6 @@ impl AsyncWrite for Socket {
         }
     }
 }
-
-/// As client-go's and Go's dialers.
-const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Saturating; nobody waits 584 years.
 fn nanos(duration: Duration) -> u64 {

@@ -56,6 +56,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const ONLY_IN: &[(&str, &[&str])] = &[
     ("governor", &["limit"]),
     ("dashmap", &["limit"]),
+    ("hickory_resolver", &["upstream"]),
     ("metrics_exporter_prometheus", &["telemetry"]),
     ("anyhow", &["cli", "main"]),
     ("clap", &["cli"]),

@@ -343,6 +343,8 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             host: upstream::Host::Rewrite,
             rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
+            own: Vec::new(),
+            dns: upstream::Dns::default(),
             connect_timeout: Duration::from_secs(5),
             response_timeout: None,
         },
