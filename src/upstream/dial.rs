@@ -6,7 +6,10 @@ use std::{
     error::Error as StdError,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -40,7 +43,8 @@ pub(super) struct Dialer {
     proxy: Option<Proxy>,
     tls: Option<Arc<tls::Client>>,
     injector: Arc<Injector>,
-    timeout: Duration,
+    /// In nanoseconds: a reload may change it.
+    timeout: AtomicU64,
 }
 
 /// A connected byte stream.
@@ -61,7 +65,16 @@ impl Dialer {
         let port = target.authority.port_u16().unwrap_or(if target.scheme == Scheme::HTTPS { 443 } else { 80 });
         let name = target.server_name.clone().unwrap_or_else(|| host.clone());
         let (server_name, proxy) = (ServerName::try_from(name).ok(), target.proxy.clone());
+        let timeout = AtomicU64::new(nanos(timeout));
         Self { host, port, server_name, proxy, tls, injector, timeout }
+    }
+
+    pub(super) fn set_timeout(&self, timeout: Duration) {
+        self.timeout.store(nanos(timeout), Ordering::Relaxed);
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
     /// To be called before a dial: waits for credentials that the handshake may need, and reads TLS files again when it is time to. Not part
@@ -95,7 +108,8 @@ impl Dialer {
 
     /// Bounds a dial, or any part of it, by the connect timeout.
     pub(super) async fn within<T>(&self, dial: impl Future<Output = Result<T, DialFailure>>) -> Result<T, DialFailure> {
-        tokio::time::timeout(self.timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(self.timeout)))
+        let timeout = self.timeout();
+        tokio::time::timeout(timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(timeout)))
     }
 
     /// Names the address in a failure.
@@ -132,7 +146,7 @@ impl Dialer {
     /// The first address that answers, each with its share of the time.
     async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, DialFailure> {
         let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await.map_err(DialFailure::Name)?.collect();
-        let share = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let share = self.timeout() / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
         for address in addresses {
             match tokio::time::timeout(share, TcpStream::connect(address)).await {
@@ -253,3 +267,8 @@ impl AsyncWrite for Socket {
 
 /// As client-go's and Go's dialers.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Saturating; nobody waits 584 years.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

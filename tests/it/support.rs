@@ -244,6 +244,11 @@ impl ProxyBuilder {
         self.policy(|policy| policy.queue.max_wait = max_wait)
     }
 
+    /// What the gate would be made of.
+    pub(crate) fn options(self) -> Options {
+        self.options
+    }
+
     pub(crate) async fn start(self) -> Proxy {
         self.try_start().await.expect("starts")
     }
