@@ -122,14 +122,16 @@ impl Bucket {
         self.short |= self.adaptive.is_some() && self.ready_at(now) > now;
     }
 
-    /// A token was just taken, as take `number`; `awaited`: by a call that waited for it and nothing else.
-    pub(super) fn learn(&mut self, awaited: bool, now: Moment, number: u64) {
-        let Some(adaptive) = self.adaptive.as_mut().filter(|adaptive| adaptive.is_slowed()) else { return };
+    /// A token was just taken, as take `number`; `awaited`: by a call that waited for it and nothing else. Whether the rate changes.
+    pub(super) fn learn(&mut self, awaited: bool, now: Moment, number: u64) -> bool {
+        let Some(adaptive) = self.adaptive.as_mut().filter(|adaptive| adaptive.is_slowed()) else { return false };
         let short = std::mem::take(&mut self.short) || awaited;
         let gap = now - std::mem::replace(&mut self.last_take, now);
-        if short && adaptive.grow(gap.min(Duration::from_nanos(self.period))) {
+        let changes = short && adaptive.grow(gap.min(Duration::from_nanos(self.period)));
+        if changes {
             self.follow(now, number);
         }
+        changes
     }
 
     /// The upstream turned away a call that had take `left`; `number` is that of the last take.

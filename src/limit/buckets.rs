@@ -30,6 +30,8 @@ pub(super) struct Buckets {
     serial: u32,
     /// Calls that have left so far, with tokens or without: orders them in time.
     takes: u64,
+    /// Bundles that were set aside until a token that now comes at another time.
+    pub(super) moved: Vec<u32>,
 }
 
 /// When a call takes what it needs.
@@ -88,6 +90,7 @@ impl Buckets {
             classes: policy.classes.iter().map(|class| family(&class.bucket)).collect(),
             serial: 0,
             takes: 0,
+            moved: Vec::new(),
         }
     }
 
@@ -144,7 +147,10 @@ impl Buckets {
             let awaited = turn.waited_for(cell.bucket.ready_at(Moment::ZERO));
             let taken = cell.bucket.take(turn.at, number);
             debug_assert!(taken, "a token was taken that was not there");
-            cell.bucket.learn(awaited, turn.now, number);
+            if cell.bucket.learn(awaited, turn.now, number) {
+                // Set aside longer than they must be, they would look late, and lateness is made up for.
+                self.moved.extend_from_slice(&self.cells[id.index as usize].users);
+            }
         }
     }
 

@@ -58,6 +58,7 @@ impl Limiter {
         let now = self.now;
         let old = std::mem::replace(&mut self.lanes, Lanes::new(&self.policy));
         self.freed.clear();
+        self.supply.buckets.moved.clear();
         self.lanes.inherit(&old, origins);
         let mut queued = Vec::new();
         let mut names = HashMap::new();

@@ -32,6 +32,7 @@ impl Limiter {
     /// Lets go everyone who can go and ends every wait that is over, until nothing more can happen at this moment.
     pub(super) fn run(&mut self, now: Moment) {
         loop {
+            self.freed.append(&mut self.supply.buckets.moved);
             while let Some(bundle) = self.freed.pop() {
                 self.lanes.unpark(bundle);
             }
@@ -49,7 +50,7 @@ impl Limiter {
     }
 
     pub(super) fn run_if_stirred(&mut self, now: Moment) {
-        if !self.stirred.is_empty() || !self.freed.is_empty() {
+        if !self.stirred.is_empty() || !self.freed.is_empty() || !self.supply.buckets.moved.is_empty() {
             self.run(now);
         }
     }
