@@ -177,7 +177,7 @@ impl Limiter {
             waiting: queue.len,
             oldest: queue
                 .list
-                .first
+                .first()
                 .and_then(|first| self.waiters.get(first))
                 .map_or(Duration::ZERO, |w| now - w.call.arrived),
             reason: self.lanes.stopped(at),

@@ -1,7 +1,8 @@
 //! The guard: turns away what no client of this gate rightly sends, before anything else sees it.
 //!
-//! Two halves. [`wire`] stands below hyper, on the bytes; [`request`] stands above it, on what hyper made of them.
+//! Two halves. [`wire`] stands below hyper, on the bytes ([`heads`] reads them); [`request`] stands above it, on what hyper made of them.
 
+mod heads;
 pub(crate) mod request;
 pub(crate) mod wire;
 

@@ -191,11 +191,11 @@ fn tls_failure(error: io::Error) -> DialFailure {
 pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        // an io::Error's own source is that of what it wraps
-        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let tls = wrapped.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref());
-        if let Some(rustls::Error::AlertReceived(alert)) = tls {
-            return ABOUT_CERTIFICATES.contains(alert).then_some(*alert);
+        // an io::Error's own source is that of what it wraps, and h2 keeps no more than the words of that
+        if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            let said = inner.to_string();
+            let is = |alert: &&AlertDescription| rustls::Error::AlertReceived(**alert).to_string() == said;
+            return ABOUT_CERTIFICATES.iter().find(is).copied();
         }
         cause = error.source();
     }
@@ -203,13 +203,14 @@ pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<Aler
 }
 
 /// Alerts by which a server refuses a client's certificate, or the lack of one.
-const ABOUT_CERTIFICATES: [AlertDescription; 8] = [
+const ABOUT_CERTIFICATES: [AlertDescription; 9] = [
     AlertDescription::AccessDenied,
     AlertDescription::BadCertificate,
     AlertDescription::CertificateExpired,
     AlertDescription::CertificateRequired,
     AlertDescription::CertificateRevoked,
     AlertDescription::CertificateUnknown,
+    AlertDescription::DecryptError, // by a CA of the right name and another key
     AlertDescription::UnknownCA,
     AlertDescription::UnsupportedCertificate,
 ];

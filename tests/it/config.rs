@@ -423,6 +423,8 @@ fn upstreams_and_credentials_must_make_sense() {
     assert_eq!(guarded(""), Ok(true), "clients show the token in the folder");
     assert_eq!(guarded("client_ca = \"/ca\""), Ok(false), "clients show certificates");
     assert!(guarded("write_to = \"\"").is_err(), "clients could show nothing");
+    let local = load(&format!("{SMALLEST}credentials = \"inject\"\n[gates.kubernetes.tls]\n"), &[]).unwrap();
+    assert!(!local.settings.gates["kubernetes"].asks_for_a_token(), "loopback is its own guard");
     let open = load(&format!("{SMALLEST}listen = \"0.0.0.0:8001\""), &[]).unwrap();
     assert!(!open.settings.gates["kubernetes"].injects(), "auto never injects off loopback");
     in_gate(
