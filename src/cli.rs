@@ -92,13 +92,8 @@ enum Failure {
 }
 
 const EXAMPLES: &str = "\
-Examples:
-  tidegate demo                          see what it does; needs no cluster
-  tidegate run                           a gate to this pod's (or your) API server
-  tidegate run --config tidegate.toml    gates of your own
-  tidegate check --config tidegate.toml  what is wrong with the file, by line
-
-Exit codes: 0; 64 wrong usage; 78 wrong configuration; 1 anything else.";
+Example:
+  tidegate demo    see what it does; needs no cluster";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;

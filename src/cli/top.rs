@@ -40,7 +40,9 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let clock = Clock::start();
-        let look = Look { width: screen.width(), colour: screen.colour };
+        // A pipe has no edge; what reads it may look for whole names.
+        let width = screen.terminal.map_or(WIDE, |_| screen.width());
+        let look = Look { width, colour: screen.colour };
         if options.once || screen.terminal.is_none() {
             let (_, status) = running::status(&settings).await?;
             show::text(&terminal::text(&status, look))?;
@@ -65,3 +67,6 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         }
     })
 }
+
+/// Columns where there is no screen.
+const WIDE: usize = 240;

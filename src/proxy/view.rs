@@ -11,7 +11,7 @@ use crate::{
     clock::Clock,
     credentials::Target,
     limit::{
-        Arrival, Flow, Foresight, KeyState, Snapshot,
+        Arrival, Flow, Foresight, KeyState, Reason, Snapshot,
         snapshot::{BucketView, Paused, SlotView},
     },
     status,
@@ -142,6 +142,10 @@ impl Gate {
                 ..status::Explained::default()
             };
             let (word, reason, until) = match foresight {
+                // A connection being made is no limit.
+                Foresight::Waits { reason: Reason::Slot, until } if until <= now && !terms.limits_slots => {
+                    ("goes", None, now)
+                }
                 Foresight::Goes => ("goes", None, now),
                 Foresight::Waits { reason, until } => ("waits", Some(reason), until),
                 Foresight::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),

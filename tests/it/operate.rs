@@ -283,7 +283,7 @@ fn nobody_writes_lines_of_their_own_into_the_log() {
         get(process.gate, "/api/v1/namespaces/n/pods/good");
     }
     let top = process.command(&["top", "--once"]);
-    assert!(top.out.contains("\\u{1b}[2J") && !top.out.contains('\u{1b}'), "{}", top.out);
+    assert!(top.out.contains("forged\\u{1b}[2J") && !top.out.contains('\u{1b}'), "{}", top.out);
     let said = process.running.end();
     assert!(said.iter().any(|line| line.contains("forged")));
     assert!(said.iter().all(|line| !line.starts_with("2026-01-01") && !line.contains(char::is_control)), "{said:#?}");

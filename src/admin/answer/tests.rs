@@ -1,3 +1,5 @@
+//! What is answered to whom, on port and socket.
+
 use super::{
     super::control::{Ask, Bypass, Bypassed, Forget, Forgotten},
     *,

@@ -79,14 +79,14 @@ fn pauses(out: &mut String, gate: &Gate, status: &Status) {
 }
 
 fn refusals(out: &mut String, gate: &Gate, status: &Status) {
-    let mut table = Table::new(&["Last", "Call", "Class", "Times", "Refused because", "Come back"]);
+    let mut table = Table::new(&["Call", "Class", "Times", "Refused because", "Last", "Come back"]);
     for refusal in &gate.refusals {
         table.row(&[
-            ago(refusal.at_ms, status.now_ms),
             format!("<code>{}</code>", escaped(&refusal.call)),
             escaped(&refusal.class),
             refusal.count.to_string(),
             format!("{} <code>{}</code>", meaning(&refusal.reason), escaped(&refusal.reason)),
+            ago(refusal.at_ms, status.now_ms),
             format!("after {}", span(refusal.retry_in_seconds)),
         ]);
     }

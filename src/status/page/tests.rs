@@ -1,3 +1,5 @@
+//! The page tells an incident from the top, lets nothing break out, loads nothing, and can be read by everybody.
+
 use super::*;
 use crate::status::{Bucket, Bypass, Config, Connections, History, Key, Pause, Queue, Refusal, Reload};
 
