@@ -8,18 +8,22 @@ pub mod keys;
 pub mod limiter;
 pub mod permit;
 pub mod policy;
+pub mod relief;
 pub mod snapshot;
 pub mod verdict;
 
+mod adaptive;
 mod ahead;
 mod backoff;
 mod bucket;
 mod buckets;
 mod door;
 mod drops;
+mod heed;
 mod lanes;
 mod needs;
 mod outcome;
+mod pauses;
 mod queue;
 mod reload;
 mod run;
@@ -35,6 +39,7 @@ pub use self::{
     limiter::{Claim, Limiter, Verdict},
     permit::{Admitted, Permit, Receipt, Slot, Ticket},
     policy::Policy,
+    relief::Foresight,
     snapshot::Snapshot,
     verdict::{Arrival, ClassId, Flow, KeyState, Reason, Refusal},
 };

@@ -16,11 +16,15 @@ mod pool;
 mod prepare;
 mod send;
 mod streaming;
+mod through;
 mod upgrade;
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -40,7 +44,7 @@ pub use self::{
     upgrade::{Dedicated, Protocol, Upgraded},
 };
 pub use crate::credentials::Target;
-use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters};
+use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters, tls};
 
 /// Who wants to know how many more calls the connections could take. Implemented by the proxy's driver.
 ///
@@ -59,7 +63,7 @@ pub struct Options {
     /// Scheme, host, port and base path.
     pub target: Target,
     /// TLS towards the target; `None` speaks plain HTTP/1.1.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
+    pub tls: Option<Arc<tls::Client>>,
     /// The Host sent upstream.
     pub host: Host,
     /// Links to the upstream in response headers become links to the gate, by which clients come with this scheme; `None` leaves them.
@@ -105,11 +109,15 @@ type Meters = Arc<OnceLock<UpstreamMeters>>;
 
 struct Inner {
     target: Target,
-    host: Host,
-    rewrite_links: Option<Scheme>,
+    /// What a reload may change.
+    manners: RwLock<Manners>,
     injector: Arc<Injector>,
-    response_timeout: Option<Duration>,
+    clock: Clock,
     budget: Budget,
+    /// Under which TLS settings the connections are that still take calls.
+    tls_changes: AtomicU64,
+    /// The upstream refuses our certificate, and it has been said.
+    certificate_refused: AtomicBool,
     dialer: Arc<Dialer>,
     meters: Meters,
     leases: Arc<Pool>,
@@ -123,7 +131,10 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
-        let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout));
+        let manners = RwLock::new(Manners::of(&options));
+        let injector = options.injector;
+        let dialer =
+            Arc::new(Dialer::new(&options.target, options.tls, Arc::clone(&injector), options.connect_timeout));
         let meters: Meters = Arc::default();
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
         let inner = Arc::new(Inner {
@@ -132,16 +143,23 @@ impl Upstream {
             long_running: pool(Group::LongRunning, rooms),
             upgrades: Arc::default(),
             target: options.target,
-            host: options.host,
-            rewrite_links: options.rewrite_links,
-            injector: options.injector,
-            response_timeout: options.response_timeout,
+            manners,
+            injector,
+            clock,
             budget: Budget::new(KEPT_TOGETHER),
+            tls_changes: AtomicU64::new(dialer.tls_changes()),
+            certificate_refused: AtomicBool::new(false),
             dialer,
             meters,
         });
         tokio::spawn(maintain(Arc::downgrade(&inner), clock));
         Self { inner }
+    }
+
+    /// Takes over the Host that is sent, the timeouts and what becomes of links; everything else stays as it was.
+    pub fn adjust(&self, options: &Options) {
+        self.inner.dialer.set_timeout(options.connect_timeout);
+        *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) = Manners::of(options);
     }
 
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
@@ -184,7 +202,7 @@ impl Upstream {
         lease: Lease,
         request: Admitted<Request<Outgoing>>,
     ) -> Result<Response<Streaming>, SendError> {
-        let limit = self.inner.response_timeout.filter(|_| lease.group() != Group::LongRunning);
+        let limit = self.inner.manners().response_timeout.filter(|_| lease.group() != Group::LongRunning);
         let answer = self.transmit(lease, request.into_inner());
         match limit {
             None => answer.await,
@@ -197,7 +215,8 @@ impl Upstream {
     /// # Errors
     /// Its dial failed.
     pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
-        Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades).await
+        let now = self.inner.clock.now();
+        Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades, now).await
     }
 
     /// Sends a request that asks to switch to `protocol` and returns at the response head. Like [`Upstream::send`], but nothing is sent twice.
@@ -232,7 +251,26 @@ impl Upstream {
     }
 }
 
+/// How calls are sent, as far as a reload may change it.
+#[derive(Clone, Debug)]
+struct Manners {
+    host: Host,
+    response_timeout: Option<Duration>,
+    rewrite_links: Option<Scheme>,
+}
+
+impl Manners {
+    fn of(options: &Options) -> Self {
+        let Options { host, response_timeout, rewrite_links, .. } = options;
+        Self { host: host.clone(), response_timeout: *response_timeout, rewrite_links: rewrite_links.clone() }
+    }
+}
+
 impl Inner {
+    fn manners(&self) -> Manners {
+        self.manners.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The connections of a group; upgrades share none.
     fn pool(&self, group: Group) -> Option<&Arc<Pool>> {
         match group {
@@ -242,6 +280,22 @@ impl Inner {
             Group::Upgrades => None,
         }
     }
+
+    fn pools(&self) -> [&Arc<Pool>; 3] {
+        [&self.leases, &self.short, &self.long_running]
+    }
+
+    /// Takes over TLS files that have changed. Connections from before take no more calls once they have successors; their streams run on.
+    fn tend_tls(&self) {
+        let Some(tls) = self.dialer.tls() else { return };
+        tls.tend(self.clock.now());
+        let changes = tls.changes();
+        if self.tls_changes.swap(changes, Ordering::SeqCst) != changes {
+            for pool in self.pools() {
+                pool.outdate();
+            }
+        }
+    }
 }
 
 /// Retires idle and old connections and sets the gauges, for as long as the upstream is in use.
@@ -249,7 +303,8 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     loop {
         clock.sleep(MAINTAIN_EVERY).await;
         let Some(inner) = upstream.upgrade() else { return };
-        for pool in [&inner.leases, &inner.short, &inner.long_running] {
+        inner.tend_tls();
+        for pool in inner.pools() {
             pool.maintain();
             if let Some(meters) = inner.meters.get() {
                 let Occupancy { connections, used, .. } = pool.occupancy();

@@ -13,7 +13,7 @@ use super::{
     presets::Preset,
     problems::{Report, did_you_mean},
     readable::FileUse,
-    settings::{Admin, Failures, Listen, Log, Settings, ShowNames},
+    settings::{Admin, Failures, Listen, Log, Settings, ShowNames, Socket},
 };
 use crate::{
     classify::{KeyPart, KeyPartError, KeyParts, KeyPartsError},
@@ -75,6 +75,7 @@ pub(super) fn check(shape: &Shape, report: &mut Report<'_>) -> Checked {
     }
     let settings = Settings { admin, log, drain, gates };
     check_addresses(&settings, report);
+    check_paths(&settings, report);
     Checked { settings, gates: extras, files }
 }
 
@@ -82,11 +83,25 @@ fn admin(keys: &file::Admin, at: &Path, report: &mut Report<'_>) -> Admin {
     let listen = keys.listen.get(&at.key("listen"), report).unwrap_or_else(|| ADMIN.to_owned());
     let listen = if listen == "off" { None } else { address(&listen, &at.key("listen"), ", or \"off\"", report) };
     let show_names = keys.show_names.get(&at.key("show_names"), report).map_or(ShowNames::Auto, |Word(show)| show);
-    let socket = keys.socket.get(&at.key("socket"), report);
-    if socket.is_some_and(|socket| socket != "auto") {
-        report.unbuilt(&at.key("socket"), "a control socket (anything but \"auto\")");
+    let socket = keys.socket.get(&at.key("socket"), report).map_or(Socket::Auto, |socket| match socket.as_str() {
+        "auto" => Socket::Auto,
+        "off" => Socket::Off,
+        path => {
+            check_socket(path, &at.key("socket"), report);
+            Socket::At(path.into())
+        }
+    });
+    Admin { listen, show_names, socket }
+}
+
+/// The kernel takes paths of 107 bytes, and it is made in a folder of its own first; a relative one would depend on who asks.
+fn check_socket(path: &str, at: &Path, report: &mut Report<'_>) {
+    if !path.starts_with('/') || path.len() > 80 || path.ends_with('/') {
+        report.problem(
+            at,
+            format!("is {path:?}, expected \"auto\", \"off\" or an absolute path of at most 80 bytes, such as \"/run/tidegate/tidegate.sock\""),
+        );
     }
-    Admin { listen, show_names }
 }
 
 fn log(keys: &file::Log, at: &Path, report: &mut Report<'_>) -> Log {
@@ -135,6 +150,25 @@ fn check_addresses(settings: &Settings, report: &mut Report<'_>) {
                 report.problem(&at, format!("{address} is taken by {other} already, expected another port"));
             }
             taken.push((*address, at.clone()));
+        }
+    }
+}
+
+/// No two gates with one socket, or one folder: each would overwrite what the other's clients rely on.
+fn check_paths(settings: &Settings, report: &mut Report<'_>) {
+    let mut taken: Vec<(&std::path::Path, Path)> = Vec::new();
+    for (name, gate) in &settings.gates {
+        let at = Path::default().key("gates").key(name);
+        let sockets = gate.listen.iter().filter_map(|listen| match listen {
+            Listen::Tcp(_) => None,
+            Listen::Unix(path) => Some((path.as_path(), at.key("listen"))),
+        });
+        let folder = gate.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
+        for (path, at) in sockets.chain(folder.map(|path| (path, at.key("tls").key("write_to")))) {
+            if let Some((_, other)) = taken.iter().find(|(other, _)| *other == path) {
+                report.problem(&at, format!("is {path:?}, which {other} has already, expected another"));
+            }
+            taken.push((path, at));
         }
     }
 }

@@ -92,10 +92,8 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
     }
     let rate = rate.and_then(|rate| limits::at_least_one(rate, &at.key("max_reconcile_rate"), report));
     let rate = rate.unwrap_or(presets::MAX_RECONCILE_RATE);
-    if preset == Preset::Github {
-        if kind != Kind::Http {
-            report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
-        }
+    if preset == Preset::Github && kind != Kind::Http {
+        report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
     }
     (preset, rate, preset.numbers(kind, rate))
 }
@@ -184,13 +182,24 @@ fn listen(field: &Field<super::leaf::OneOrMore>, at: &Path, report: &mut Report<
     let mut listen = Vec::new();
     for (index, text) in texts.0.iter().enumerate() {
         let at = if is_list { at.index(index) } else { at.clone() };
-        if text.starts_with("unix:") {
-            report.unbuilt(&at, "listening on a Unix socket");
-            continue;
+        match text.strip_prefix("unix:") {
+            Some(path) => listen.extend(socket(path, &at, report).map(Listen::Unix)),
+            None => listen.extend(check::address(text, &at, ", or \"unix:/path/of/a.sock\"", report).map(Listen::Tcp)),
         }
-        listen.extend(check::address(text, &at, "", report).map(Listen::Tcp));
     }
     listen
+}
+
+/// A path that a Unix socket can have.
+fn socket(path: &str, at: &Path, report: &mut Report<'_>) -> Option<PathBuf> {
+    if !path.starts_with('/') || path.ends_with('/') || path.len() > SOCKET_PATH {
+        report.problem(
+            at,
+            format!("is \"unix:{path}\", expected \"unix:\" and an absolute path of at most {SOCKET_PATH} bytes"),
+        );
+        return None;
+    }
+    Some(PathBuf::from(path))
 }
 
 fn allowed_hosts(keys: &file::Gate, at: &Path, report: &mut Report<'_>) -> Vec<String> {
@@ -237,6 +246,20 @@ fn response_timeout(or: Option<Or<Duration>>, at: &Path, report: &mut Report<'_>
 }
 
 impl Gate {
+    /// Whether clients must show the token that is in the folder, where the gate injects: off loopback, unless they show certificates.
+    #[must_use]
+    pub fn asks_for_a_token(&self) -> bool {
+        let is_guarded = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some());
+        is_guarded && !self.is_local()
+    }
+
+    fn is_local(&self) -> bool {
+        self.listen.iter().all(|listen| match listen {
+            Listen::Tcp(address) => address.ip().is_loopback(),
+            Listen::Unix(PathBuf { .. }) => true,
+        })
+    }
+
     /// Whether the upstream sees the gate's own credentials: `auto` decided by where the gate listens and what it has.
     #[must_use]
     pub fn injects(&self) -> bool {
@@ -244,15 +267,15 @@ impl Gate {
             Credentials::Inject => true,
             Credentials::PassThrough => false,
             Credentials::Auto => {
-                let is_local = self.listen.iter().all(|listen| match listen {
-                    Listen::Tcp(address) => address.ip().is_loopback(),
-                    Listen::Unix(PathBuf { .. }) => true,
-                });
-                self.tls.is_none() && is_local && sources::has_credential(&self.upstream, self.credential.is_some())
+                self.tls.is_none()
+                    && self.is_local()
+                    && sources::has_credential(&self.upstream, self.credential.is_some())
             }
         }
     }
 }
 
+/// What `sockaddr_un` holds, less the end and what the socket is called while it is made.
+const SOCKET_PATH: usize = 100;
 const LISTEN: &str = "127.0.0.1:8001";
 const CONNECT: Duration = Duration::from_secs(5);

@@ -25,7 +25,7 @@ fn good(text: &str) -> Loaded {
 #[test]
 fn the_example_files_have_no_problems() {
     for (name, text) in [("example", EXAMPLE), ("crossplane", CROSSPLANE), ("github", GITHUB)] {
-        assert_eq!(good(text).warnings, [""; 0], "{name}");
+        assert!(good(text).warnings.is_empty(), "{name}: {:?}", good(text).warnings);
     }
 }
 

@@ -132,7 +132,7 @@ impl Lanes {
         let Some(found) = self.queues.get_mut(queue as usize) else { return };
         if returns {
             let sequence = |index: u32| waiters.get(index).map_or(0, |waiter| waiter.sequence);
-            let (mine, mut next) = (sequence(index), found.list.first);
+            let (mine, mut next) = (sequence(index), found.list.first());
             while let Some(other) = next.filter(|other| sequence(*other) < mine) {
                 next = List::after(waiters, By::Queue, other);
             }
@@ -205,6 +205,13 @@ impl Lanes {
         if let Some(until) = self.bundles.get(bundle as usize).and_then(|bundle| bundle.parked) {
             self.parked.remove(&(until, bundle));
             self.relist(bundle, |bundle| bundle.parked = None);
+        }
+    }
+
+    /// Whatever was of a bundle's own and stopped it is looked at again.
+    pub(super) fn unpark_all(&mut self) {
+        while let Some(&(_, bundle)) = self.parked.first() {
+            self.unpark(bundle);
         }
     }
 

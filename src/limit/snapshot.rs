@@ -2,7 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{buckets::Owner, limiter::Limiter, policy::Lane, verdict::ClassId};
+use super::{
+    bucket::Bucket,
+    buckets::Owner,
+    limiter::Limiter,
+    policy::Lane,
+    verdict::{ClassId, Reason},
+};
 use crate::{api::Group, moment::Moment};
 
 /// A limiter at one moment.
@@ -78,7 +84,7 @@ pub struct BucketView {
     pub rate: f64,
     /// Tokens per second when nothing slows it down.
     pub full_rate: f64,
-    /// Tokens at most.
+    /// Tokens at most now: less while its rate gives way.
     pub burst: u32,
     /// Tokens now; below zero when some are reserved.
     pub level: f64,
@@ -106,6 +112,8 @@ pub struct QueueView {
     pub waiting: usize,
     /// How long its first call has waited.
     pub oldest: Duration,
+    /// What stops it, as far as is known.
+    pub reason: Reason,
 }
 
 // === impl Limiter ===
@@ -132,8 +140,8 @@ impl Limiter {
             retry_buckets: self.bucket_views(Owner::Retries, now),
             slots: slot_view(&self.supply.gate_slots),
             rooms: [room(Group::Leases), room(Group::Short), room(Group::LongRunning)],
-            pauses: Vec::new(),
-            writes: 0,
+            pauses: self.supply.pauses.views(now, SHOWN),
+            writes: self.writes.len(),
             classes: self.policy.classes.iter().enumerate().map(class).collect(),
             queues: self.queue_views(now),
         }
@@ -141,13 +149,16 @@ impl Limiter {
 
     fn bucket_views(&self, owner: Owner, now: Moment) -> Vec<BucketView> {
         let Some(family) = self.supply.buckets.family(owner) else { return Vec::new() };
-        let (rate, burst) = (family.policy().rate, family.policy().burst.get());
         let ids = family.ids();
-        let views = ids.iter().take(SHOWN).filter_map(|id| self.supply.buckets.get(*id));
-        let mut views: Vec<_> =
-            views.map(|bucket| BucketView { rate, full_rate: rate, burst, level: bucket.level(now) }).collect();
+        let buckets = ids.iter().take(SHOWN).filter_map(|id| self.supply.buckets.get(*id));
+        let view = |bucket: &Bucket| {
+            let (rate, full_rate) = bucket.rates();
+            BucketView { rate, full_rate, burst: bucket.burst(), level: bucket.level(now) }
+        };
+        let mut views: Vec<_> = buckets.map(view).collect();
         if views.is_empty() {
             // Not asked for yet, so as it starts.
+            let (rate, burst) = (family.policy().rate, family.policy().burst.get());
             let level = if family.policy().starts_empty { 0.0 } else { f64::from(burst) };
             views.push(BucketView { rate, full_rate: rate, burst, level });
         }
@@ -155,19 +166,21 @@ impl Limiter {
     }
 
     fn queue_views(&self, now: Moment) -> Vec<QueueView> {
-        let mut queues: Vec<_> = self.lanes.queues.iter().map(|(_, queue)| queue).collect();
-        queues.sort_unstable_by_key(|queue| std::cmp::Reverse(queue.len));
+        let mut queues: Vec<_> =
+            self.lanes.queues.iter().filter_map(|(at, queue)| Some((u32::try_from(at).ok()?, queue))).collect();
+        queues.sort_unstable_by_key(|(_, queue)| std::cmp::Reverse(queue.len));
         queues.truncate(SHOWN);
-        let view = |queue: &super::queue::Queue| QueueView {
+        let view = |(at, queue): (u32, &super::queue::Queue)| QueueView {
             class: ClassId(u16::try_from(queue.id.class).unwrap_or(u16::MAX)),
             flow: queue.name.as_deref().unwrap_or_default().to_owned(),
             retry: queue.id.mode.retry,
             waiting: queue.len,
             oldest: queue
                 .list
-                .first
+                .first()
                 .and_then(|first| self.waiters.get(first))
                 .map_or(Duration::ZERO, |w| now - w.call.arrived),
+            reason: self.lanes.stopped(at),
         };
         queues.into_iter().map(view).collect()
     }

@@ -115,6 +115,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
                 authority: address.to_string().parse().expect("an authority"),
                 base_path: String::new(),
                 server_name: None,
+                proxy: None,
             },
             tls: None,
             host: pool::Host::Rewrite,
@@ -141,7 +142,7 @@ async fn story(seed: u64) {
     let (gate, driver) = reception(options(seed, address, CallLog::to(log)), clock);
     let gate = Arc::new(gate);
     let stop = CancellationToken::new();
-    let ticking = tokio::spawn(driver.clone().tick(stop.clone()));
+    let ticking = tokio::spawn(driver.clone().tick(stop.clone(), || ()));
     let clients: Vec<_> = (0..20)
         .map(|_| {
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));

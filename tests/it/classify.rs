@@ -4,7 +4,7 @@ use std::hash::RandomState;
 
 use http::{HeaderMap, Uri};
 use tidegate::{
-    api::Group,
+    api::{Group, Scope, Signal},
     classify::Classified,
     config,
     limit::policy::{BucketPolicy, Lane, Per, Strategy},
@@ -130,18 +130,23 @@ fn presets_are_the_table_of_the_design() {
 fn github_meters_what_changes_things() {
     let gate = http("preset = \"github\"\n");
     assert_eq!(rate(gate.policy.bucket), Some((1.25, 20, Per::Gate)));
-    assert_eq!(gate.throttling.max_pause.as_secs(), 65 * 60);
+    let signals = gate.throttling;
+    assert_eq!(signals.honour, [Signal::RetryAfter, Signal::Github].into_iter().collect());
+    assert_eq!((signals.scope, signals.reserve, signals.max_pause.as_secs()), (Scope::Credential, 0.1, 65 * 60));
+    assert_eq!(gate.policy.pause_scope, Scope::Credential);
     for (line, expected) in [
         ("GET /repos/a/b", "default"),
         ("POST /repos/a/b/issues", "creates"),
         ("PATCH /repos/a/b/issues/1", "writes"),
         ("DELETE /repos/a/b", "writes"),
         ("POST /graphql", "graphql"),
+        ("GET /search/issues?q=x", "searches"),
+        ("GET /api/v3/search/code?q=x", "searches"),
     ] {
         assert_eq!(class(&gate, line), expected, "{line}");
     }
     let creates = gate.policy.classes.iter().find(|class| &*class.name == "creates").unwrap();
-    assert_eq!(rate(creates.bucket), Some((0.138, 20, Per::Gate)));
+    assert_eq!(rate(creates.bucket), Some((0.133, 20, Per::Gate)));
     let writes = &gate.policy.classes[usize::from(creates.within.unwrap().0)];
     assert_eq!((&*writes.name, rate(writes.bucket)), ("writes", Some((1.0, 1, Per::Gate))));
 }

@@ -163,6 +163,11 @@ impl ControlPlane {
         path
     }
 
+    /// Another CA, and another serving certificate by it; the API server takes them over by itself.
+    pub(crate) fn rotate_serving(&self) {
+        write_serving(self.dir.path());
+    }
+
     /// Everything in the audit log so far.
     pub(crate) fn audit(&self) -> Audit {
         Audit::read(&self.dir.path().join("audit.log"))
@@ -323,7 +328,16 @@ fn start_etcd(binaries: &Binaries, dir: &Path) -> (Process, u16) {
     (etcd, client)
 }
 
+/// A CA, a serving certificate by it, and what service accounts' tokens are signed with.
 fn write_certificates(dir: &Path) {
+    write_serving(dir);
+    let accounts = rcgen::KeyPair::generate().expect("a key can be made");
+    let write = |name: &str, text: String| fs::write(dir.join(name), text).expect("the folder is ours");
+    write("sa.key", accounts.serialize_pem());
+    write("sa.pub", accounts.public_key_pem());
+}
+
+fn write_serving(dir: &Path) {
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     let key = || KeyPair::generate().expect("a key can be made");
     let mut ca = CertificateParams::new(Vec::new()).expect("no names to be wrong");
@@ -344,9 +358,6 @@ fn write_certificates(dir: &Path) {
     write("ca.crt", ca.pem());
     write("api.crt", server.pem());
     write("api.key", server_key.serialize_pem());
-    let accounts = key();
-    write("sa.key", accounts.serialize_pem());
-    write("sa.pub", accounts.public_key_pem());
 }
 
 fn write_tokens(dir: &Path) {
