@@ -17,11 +17,13 @@ mod path;
 mod presets;
 mod problems;
 mod readable;
+pub mod scenario;
 pub mod settings;
 mod sources;
 
 use std::path::{Path as FilePath, PathBuf};
 
+pub(crate) use self::problems::did_you_mean;
 use self::problems::{Report, Text};
 pub use self::{problems::Problem, settings::Settings};
 

@@ -16,6 +16,8 @@ pub mod demo;
 pub mod limit;
 pub mod moment;
 pub mod proxy;
+mod random;
+pub mod simulate;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;

@@ -11,6 +11,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("moment", &[]),
     ("clock", &["moment"]),
     ("chart", &[]),
+    ("random", &[]),
     ("telemetry", &["moment", "clock", "api", "limit"]),
     ("tls", &["moment", "clock"]),
     ("credentials", &["moment", "clock", "tls"]),
@@ -21,7 +22,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("upstream", &["api", "clock", "credentials", "limit", "moment", "telemetry", "tls"]),
     ("proxy", &["api", "classify", "clock", "credentials", "limit", "moment", "telemetry", "tls", "upstream"]),
     ("admin", &["clock", "moment", "telemetry"]),
-    ("demo", &["chart", "clock", "moment"]),
+    ("demo", &["chart", "clock", "moment", "random"]),
+    ("simulate", &["api", "chart", "classify", "config", "limit", "moment", "random"]),
     (
         "cli",
         &[
@@ -36,6 +38,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "limit",
             "moment",
             "proxy",
+            "simulate",
             "telemetry",
             "tls",
             "upstream",
