@@ -12,7 +12,7 @@ use std::{
 };
 
 use tidegate::{
-    api::{Answer, Group, Key, Outcome},
+    api::{Answer, Group, Key, Outcome, Scope},
     limit::{
         Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Ticket, Verdict,
         policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
@@ -161,7 +161,13 @@ fn two_threads() {
 // --- the gate and its callers
 
 fn bucket(rate: f64, burst: u32) -> BucketPolicy {
-    BucketPolicy { rate, burst: NonZeroU32::new(burst).expect("above zero"), per: Per::Gate, starts_empty: false }
+    BucketPolicy {
+        rate,
+        burst: NonZeroU32::new(burst).expect("above zero"),
+        per: Per::Gate,
+        starts_empty: false,
+        adapt: None,
+    }
 }
 
 fn policy(bucket: Option<BucketPolicy>, slots: Option<u32>) -> Policy {
@@ -187,7 +193,16 @@ fn policy(bucket: Option<BucketPolicy>, slots: Option<u32>) -> Policy {
         combine: Combine::Sequential,
     };
     let in_flight = slots.and_then(NonZeroU32::new).map(|max| InFlight { max, per: Per::Gate });
-    Policy { bucket, retry_bucket: None, queue, in_flight, max_keys: 2_000_000, classes: vec![class] }
+    Policy {
+        bucket,
+        retry_bucket: None,
+        queue,
+        in_flight,
+        max_keys: 2_000_000,
+        pause_scope: Scope::Key,
+        one_at_a_time: false,
+        classes: vec![class],
+    }
 }
 
 fn limiter(policy: Policy) -> Limiter {
@@ -206,6 +221,7 @@ fn arrive(limiter: &mut Limiter, object: u64, flow: u64, now: Moment) -> Verdict
         flow: Flow { id: flow, name: &Name },
         key: Some(key(object)),
         credential: 0,
+        write: false,
         group: Group::Short,
         long_running: false,
         patient: false,

@@ -1,7 +1,8 @@
 //! Ordered rules: a call gets its class, flow and key.
 //!
 //! Rules are tried in order, first match wins. A call whose path others might read differently never gets the benefit of the doubt: it goes
-//! to the strictest class of the gate, whatever matches. The hot path allocates nothing beyond the [`Call`] itself.
+//! to the strictest class of the gate, whatever matches. The hot path allocates nothing beyond the [`Call`] itself,
+//! but for the name of a key of one's own.
 
 use std::{
     fmt,
@@ -20,11 +21,13 @@ mod flow;
 mod glob;
 mod key;
 mod matcher;
+mod parts;
 
 pub use self::{
     flow::{FairBy, FlowName},
     key::KeySource,
     matcher::{Matcher, Matching},
+    parts::{KeyPart, KeyPartError, KeyParts, KeyPartsError},
 };
 
 /// The rules of one gate, in order; first match wins.
@@ -34,6 +37,8 @@ pub struct Rules {
     fair_by: FairBy,
     by_credential: bool,
     classes: Vec<Traits>,
+    /// By class; where there is none, or nothing for a class, the kind of API decides.
+    keys: Vec<Option<KeyParts>>,
     rules: Vec<(ClassId, matcher::Compiled)>,
     strictest: ClassId,
 }
@@ -80,6 +85,8 @@ pub struct Classified {
     pub credential: u64,
     /// What its failure is remembered for, as far as the request head says.
     pub key: KeySource,
+    /// The key is of one object (or path), whose end is the key's end.
+    pub key_is_of_object: bool,
     /// The connections it will use.
     pub group: Group,
     /// Its class is exempt.
@@ -87,6 +94,8 @@ pub struct Classified {
     /// It is never refused at the door: its client falls back instead of retrying (exec, attach, port-forward, proxy).
     pub patient: bool,
     fair_by: FairBy,
+    /// The name of a key of one's own; made at once, because its parts are gone when it starts to fail.
+    label: Option<Box<str>>,
 }
 
 /// Rules shared by the calls of a gate.
@@ -103,7 +112,13 @@ impl Rules {
         let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
         let by_credential = by_credential || fair_by == FairBy::Credential;
         let strictest = strictest(&classes);
-        Self { kind, fair_by, by_credential, classes, rules, strictest }
+        Self { kind, fair_by, by_credential, classes, keys: Vec::new(), rules, strictest }
+    }
+
+    /// The same rules with keys of one's own, by class; `None` for what the kind of API suggests.
+    #[must_use]
+    pub fn with_keys(self, keys: Vec<Option<KeyParts>>) -> Self {
+        Self { keys, ..self }
     }
 
     /// One class for everything: what a gate with nothing configured but its buckets comes to. For tests and tools.
@@ -139,15 +154,34 @@ impl Rules {
             FairBy::Credential => credential,
             fair_by => hasher.hash_one(FlowName::new(fair_by, self.kind, &call, headers, credential)),
         };
-        let key =
-            if traits.exempt || !traits.remembers { KeySource::None } else { KeySource::of(self.kind, &call, hasher) };
+        let own = self.keys.get(usize::from(class.0)).and_then(Option::as_ref);
+        let head = parts::Head { call: &call, query: uri.query(), headers };
+        let key = match own {
+            _ if traits.exempt || !traits.remembers => KeySource::None,
+            Some(parts) => parts.source(self.kind, &head, hasher),
+            None => KeySource::of(self.kind, &call, hasher),
+        };
+        let label = own.filter(|_| key != KeySource::None).map(|parts| parts.label(&head).into());
+        let key_is_of_object = own.is_none_or(KeyParts::is_of_object);
         let group = match call.is_long_running() {
             _ if traits.exempt => Group::Leases,
             true => Group::LongRunning,
             false => Group::Short,
         };
         let patient = call.is_tunnel();
-        Classified { call, class, flow, credential, key, group, exempt: traits.exempt, patient, fair_by: self.fair_by }
+        Classified {
+            call,
+            class,
+            flow,
+            credential,
+            key,
+            key_is_of_object,
+            group,
+            exempt: traits.exempt,
+            patient,
+            fair_by: self.fair_by,
+            label,
+        }
     }
 
     fn class(&self, subject: &matcher::Subject<'_>) -> ClassId {
@@ -186,6 +220,17 @@ impl fmt::Display for Kind {
 // === impl Classified ===
 
 impl Classified {
+    /// The call asks to switch protocols. Its client would fall back rather than retry, so it waits and is not refused at the door; and what
+    /// becomes of it says nothing about the API, unless it is a watch.
+    pub fn upgrade(&mut self) {
+        self.call.upgrade();
+        self.group = Group::Upgrades;
+        self.patient = true;
+        if self.call.is_tunnel() {
+            self.key = KeySource::None;
+        }
+    }
+
     /// The readable name of its flow, for the status page.
     #[must_use]
     pub fn flow_name<'a>(&'a self, headers: &'a HeaderMap) -> FlowName<'a> {
@@ -196,7 +241,7 @@ impl Classified {
     /// The readable name of its key, made when the key starts to fail. `body` is what was kept of the body, where the key comes from it.
     #[must_use]
     pub fn key_name(&self, body: Option<&[u8]>) -> String {
-        key::name(&self.call, self.key, body)
+        key::name(&self.call, self.key, self.label.as_deref(), body)
     }
 }
 

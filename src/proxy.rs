@@ -5,6 +5,7 @@
 
 mod admission;
 mod body;
+mod coalesce;
 #[cfg(test)]
 mod conservation;
 mod driver;
@@ -17,6 +18,7 @@ mod listener;
 mod observe;
 mod respond;
 mod stack;
+mod tunnel;
 
 pub use self::{
     gate::{Gate, GateError, Listen, Options},

@@ -15,6 +15,7 @@ mod pool;
 mod prepare;
 mod send;
 mod streaming;
+mod upgrade;
 
 use std::{
     fmt,
@@ -23,18 +24,19 @@ use std::{
 };
 
 use http::{HeaderValue, Request, Response};
-use hyper::body::Incoming;
 
 use self::{
     body::{Budget, KEPT_TOGETHER},
     dial::Dialer,
     pool::Pool,
+    upgrade::Upgrades,
 };
 pub use self::{
     body::{Kept, Outgoing, OutgoingError},
     error::{DialError, DialFailure, SendError},
     lease::Lease,
     streaming::{Streaming, StreamingError},
+    upgrade::{Dedicated, Protocol, Upgraded},
 };
 pub use crate::credentials::Target;
 use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters};
@@ -109,6 +111,7 @@ struct Inner {
     leases: Arc<Pool>,
     short: Arc<Pool>,
     long_running: Arc<Pool>,
+    upgrades: Arc<Upgrades>,
 }
 
 impl Upstream {
@@ -123,6 +126,7 @@ impl Upstream {
             leases: pool(Group::Leases, Arc::clone(&rooms)),
             short: pool(Group::Short, Arc::clone(&rooms)),
             long_running: pool(Group::LongRunning, rooms),
+            upgrades: Arc::default(),
             target: options.target,
             host: options.host,
             injector: options.injector,
@@ -138,20 +142,22 @@ impl Upstream {
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
     /// nothing.
     pub fn want(&self, group: Group, calls: usize) {
-        self.inner.pool(group).want(calls);
+        if let Some(pool) = self.inner.pool(group) {
+            pool.want(calls);
+        }
     }
 
     /// The last dial of `group` failed, the next is not due yet and no stream is free: new calls fail at once, with this.
     #[must_use]
     pub fn down(&self, group: Group) -> Option<Arc<DialError>> {
-        self.inner.pool(group).down()
+        self.inner.pool(group)?.down()
     }
 
     /// The stream that a grant of the limiter stands for. `None` when the connection went meanwhile: the unit of room that the grant
     /// took is then given back here, and the caller requeues.
     #[must_use]
     pub fn checkout(&self, group: Group) -> Option<Lease> {
-        self.inner.pool(group).checkout()
+        self.inner.pool(group)?.checkout()
     }
 
     /// A stream for an exempt call: a free one, or the first to come of its own dial and anybody else's.
@@ -159,7 +165,7 @@ impl Upstream {
     /// # Errors
     /// Its own dial failed.
     pub async fn checkout_exempt(&self, group: Group) -> Result<Lease, Arc<DialError>> {
-        self.inner.pool(group).take_exempt().await
+        self.inner.pool(group).unwrap_or(&self.inner.leases).take_exempt().await
     }
 
     /// Sends the request and returns at the response head. Makes the request upstream's (hop-by-hop fields, Host, base path, credentials)
@@ -181,12 +187,25 @@ impl Upstream {
         }
     }
 
-    /// Sends an upgrade on an HTTP/1.1 connection of its own. `hyper::upgrade::on` works on the response; its connection serves nothing else.
+    /// An HTTP/1.1 connection for one call that asks to switch protocols. It serves nothing else, whatever the answer.
     ///
     /// # Errors
-    /// What became of the request.
-    pub async fn upgrade(&self, request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
-        self.tunnel(request).await
+    /// Its dial failed.
+    pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
+        Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades).await
+    }
+
+    /// Sends a request that asks to switch to `protocol` and returns at the response head. Like [`Upstream::send`], but nothing is sent twice.
+    ///
+    /// # Errors
+    /// What became of the request. A switch to anything else than `protocol` is an error.
+    pub async fn upgrade(
+        &self,
+        connection: Dedicated,
+        protocol: Protocol,
+        request: Admitted<Request<Outgoing>>,
+    ) -> Result<Upgraded, SendError> {
+        self.switch(connection, protocol, request.into_inner()).await
     }
 
     /// Counts into these meters from now on. Once.
@@ -198,7 +217,7 @@ impl Upstream {
     /// What stands and what goes over it.
     #[must_use]
     pub fn occupancy(&self, group: Group) -> Occupancy {
-        self.inner.pool(group).occupancy()
+        self.inner.pool(group).map_or_else(|| self.inner.upgrades.occupancy(), |pool| pool.occupancy())
     }
 
     /// Whose credentials the upstream sees: the proxy asks it what must be refused.
@@ -209,11 +228,13 @@ impl Upstream {
 }
 
 impl Inner {
-    fn pool(&self, group: Group) -> &Arc<Pool> {
+    /// The connections of a group; upgrades share none.
+    fn pool(&self, group: Group) -> Option<&Arc<Pool>> {
         match group {
-            Group::Leases => &self.leases,
-            Group::Short => &self.short,
-            Group::LongRunning => &self.long_running,
+            Group::Leases => Some(&self.leases),
+            Group::Short => Some(&self.short),
+            Group::LongRunning => Some(&self.long_running),
+            Group::Upgrades => None,
         }
     }
 }

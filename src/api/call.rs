@@ -190,6 +190,11 @@ impl Call {
         self.long_running
     }
 
+    /// It asks to switch protocols: whatever its path says, nobody knows how long it will last.
+    pub fn upgrade(&mut self) {
+        self.long_running = true;
+    }
+
     /// Whether it answers for something else than the API (a pod, a service): its status says nothing about the API.
     #[must_use]
     pub fn is_tunnel(&self) -> bool {

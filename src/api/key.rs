@@ -9,8 +9,10 @@ pub enum Group {
     Leases,
     /// Calls that end.
     Short,
-    /// Watches, followed logs, tunnels.
+    /// Watches, followed logs, proxied calls.
     LongRunning,
+    /// Calls that ask to switch protocols: each brings a connection of its own, so there is always room.
+    Upgrades,
 }
 
 /// What failure is remembered for: an object (or collection, or path) and the part of it that a call touches.

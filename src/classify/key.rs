@@ -8,7 +8,10 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-use super::Kind;
+use super::{
+    Kind,
+    parts::{START, checksum},
+};
 use crate::api::{
     Call, Key, Verb,
     names::{self, PEEK},
@@ -137,26 +140,18 @@ fn aspect(call: &Call) -> Aspect<'_> {
     }
 }
 
-/// The readable name of a key: `write deployments.apps/prod/web (status)`, `list pods/prod`, `write /graphql (body 8f3a01c2)`.
-pub(super) fn name(call: &Call, source: KeySource, body: Option<&[u8]>) -> String {
-    let mut text = match aspect(call) {
-        Aspect::Read(_) => "read ".to_owned(),
-        Aspect::List => "list ".to_owned(),
-        Aspect::Watch => "watch ".to_owned(),
-        Aspect::Write(_) => "write ".to_owned(),
-    };
-    if !call.is_resource() {
-        text.push_str(call.path());
+/// The readable name of a key: `write deployments.apps/prod/web (status)`, `list pods/prod`, `write /graphql (body 8f3a01c2)`. A `label` is
+/// the name of a key of one's own.
+pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Option<&[u8]>) -> String {
+    if label.is_some() || !call.is_resource() {
+        let mut text = label.map_or_else(|| format!("{} {}", aspect_word(call), call.path()), ToOwned::to_owned);
         if let (KeySource::BodyDigest { .. }, Some(body)) = (source, body) {
-            // Not the salted digest: this one is the same after a restart, for people comparing logs.
-            let checksum =
-                body.iter().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
             // Writing to a String cannot fail.
-            let _infallible = write!(text, " (body {checksum:08x})");
+            let _infallible = write!(text, " (body {:08x})", checksum(body, START));
         }
         return text;
     }
-    text.push_str(call.resource());
+    let mut text = format!("{} {}", aspect_word(call), call.resource());
     for (before, part) in [('.', call.group()), ('/', call.namespace())] {
         if !part.is_empty() {
             text.push(before);
@@ -175,4 +170,13 @@ pub(super) fn name(call: &Call, source: KeySource, body: Option<&[u8]>) -> Strin
         text.push(')');
     }
     text
+}
+
+fn aspect_word(call: &Call) -> &'static str {
+    match aspect(call) {
+        Aspect::Read(_) => "read",
+        Aspect::List => "list",
+        Aspect::Watch => "watch",
+        Aspect::Write(_) => "write",
+    }
 }

@@ -64,6 +64,7 @@ pub(super) fn prepare_gate(
             settings::RetryAfter::Always => RetryAfter::Always,
             settings::RetryAfter::Never => RetryAfter::Never,
         },
+        coalesce: gate.coalesce,
         upstream: upstream::Options {
             target: resolved.target,
             tls,

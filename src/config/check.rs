@@ -15,7 +15,10 @@ use super::{
     readable::FileUse,
     settings::{Admin, Failures, Listen, Log, Settings, ShowNames},
 };
-use crate::limit::policy::Backoff;
+use crate::{
+    classify::{KeyPart, KeyPartError, KeyParts, KeyPartsError},
+    limit::policy::Backoff,
+};
 
 /// Everything that was understood, for `Settings` and for showing it.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub(super) struct Extras {
     pub(super) preset: Preset,
     pub(super) max_reconcile_rate: u32,
     pub(super) backoff: (Backoff, Failures),
+    pub(super) key: Option<KeyParts>,
     pub(super) classes: Vec<Class>,
 }
 
@@ -145,16 +149,43 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
         && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
 }
 
-/// `key`: only `"auto"` for now.
-pub(super) fn key(field: &Field<Anything>, at: &Path, report: &mut Report<'_>) {
-    match field.get(at, report) {
-        None => {}
-        Some(Anything(toml::Value::String(word))) if word == "auto" => {}
-        Some(Anything(toml::Value::Array(_))) => report.unbuilt(at, "a key of one's own (anything but \"auto\")"),
-        Some(Anything(other)) => {
-            report.problem(at, format!("is {}, expected \"auto\"", super::field::shown(&other)));
+/// `key`: parts of one's own, or `None` for `"auto"`; nothing at all where it is absent or wrong.
+pub(super) fn key(field: &Field<Anything>, at: &Path, report: &mut Report<'_>) -> Option<Option<KeyParts>> {
+    let items = match field.get(at, report)?.0 {
+        toml::Value::String(word) if word == "auto" => return Some(None),
+        toml::Value::Array(items) => items,
+        other => {
+            let shown = super::field::shown(&other);
+            report.problem(at, format!("is {shown}, expected \"auto\" or a list such as [\"verb\", \"path\"]"));
+            return None;
         }
+    };
+    let before = report.problems.len();
+    let parts: Vec<KeyPart> =
+        items.iter().enumerate().filter_map(|(index, item)| key_part(item, &at.index(index), report)).collect();
+    if report.problems.len() > before {
+        return None;
     }
+    match KeyParts::new(parts) {
+        Ok(parts) => return Some(Some(parts)),
+        Err(error @ KeyPartsError::Twice { index }) => report.problem(&at.index(index), error.to_string()),
+        Err(error @ KeyPartsError::Empty) => report.problem(at, error.to_string()),
+    }
+    None
+}
+
+fn key_part(item: &toml::Value, at: &Path, report: &mut Report<'_>) -> Option<KeyPart> {
+    let shown = super::field::shown(item);
+    let Some(text) = item.as_str() else {
+        report.problem(at, format!("is {shown}, expected text in quotes"));
+        return None;
+    };
+    let part = text.parse();
+    if let Err(error) = &part {
+        let near = if *error == KeyPartError::Unknown { did_you_mean(text, &KEY_PARTS) } else { String::new() };
+        report.problem(at, format!("is {shown}, {error}{near}"));
+    }
+    part.ok()
 }
 
 /// A name as keys and environment variables can carry it.
@@ -164,6 +195,7 @@ pub(super) fn is_snake_case(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.split('_').all(word) && name.len() <= 63
 }
 
+const KEY_PARTS: [&str; 5] = ["verb", "path", "query:NAME", "header:NAME", "body"];
 const ADMIN: &str = "127.0.0.1:9464";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Within the 30 s that a pod is given, with time to write the last lines.

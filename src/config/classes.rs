@@ -13,7 +13,7 @@ use super::{
     settings::Failures,
 };
 use crate::{
-    classify::{Kind, Matcher, Matching, Rule, Traits},
+    classify::{KeyParts, Kind, Matcher, Matching, Rule, Traits},
     limit::{
         ClassId,
         policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, Lane, Per, Strategy},
@@ -33,6 +33,7 @@ pub(super) struct Class {
     pub(super) failures: Failures,
     pub(super) in_flight: Option<InFlight>,
     pub(super) meter_long_running: bool,
+    pub(super) key: Option<KeyParts>,
     /// Where it stands in the file; `None` for a built-in class that the file does not name.
     pub(super) at: Option<Path>,
 }
@@ -44,6 +45,7 @@ pub(super) struct Ground {
     pub(super) preset: Preset,
     pub(super) bucket: Option<BucketPolicy>,
     pub(super) backoff: (Backoff, Failures),
+    pub(super) key: Option<KeyParts>,
 }
 
 /// The classes of a gate, in order.
@@ -106,6 +108,7 @@ impl Class {
             failures,
             in_flight: None,
             meter_long_running: false,
+            key: ground.key.clone(),
             at: None,
         }
     }
@@ -175,7 +178,7 @@ fn class_of(keys: &file::Class, at: &Path, base: Class, ground: &Ground, report:
     if keys.backoff.keys().max_keys.is_present() {
         report.key_problem(&at.key("backoff").key("max_keys"), "is for the whole gate, expected in its own [backoff]");
     }
-    super::check::key(&keys.key, &at.key("key"), report);
+    let key = super::check::key(&keys.key, &at.key("key"), report);
     let own_bucket_only = keys.own_bucket_only.get(&at.key("own_bucket_only"), report);
     Class {
         matching,
@@ -191,6 +194,7 @@ fn class_of(keys: &file::Class, at: &Path, base: Class, ground: &Ground, report:
             .meter_long_running
             .get(&at.key("meter_long_running"), report)
             .unwrap_or(base.meter_long_running),
+        key: key.unwrap_or(base.key),
         at: Some(at.clone()),
         name: base.name,
     }
@@ -260,6 +264,7 @@ pub(super) struct Numbered {
     pub(super) traits: Vec<Traits>,
     pub(super) rules: Vec<Rule>,
     pub(super) failures: Vec<Failures>,
+    pub(super) keys: Vec<Option<KeyParts>>,
 }
 
 /// Numbers checked classes by their place.
@@ -293,6 +298,7 @@ pub(super) fn numbered(classes: &[Class], gate_bucket: Option<BucketPolicy>) -> 
         traits: traits.collect(),
         rules: rules.collect(),
         failures: classes.iter().map(|class| class.failures.clone()).collect(),
+        keys: classes.iter().map(|class| class.key.clone()).collect(),
     }
 }
 

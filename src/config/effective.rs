@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     api::duration,
-    classify::{Matcher, Matching},
-    limit::policy::{Backoff, BucketPolicy, InFlight, Strategy},
+    classify::{KeyParts, Matcher, Matching},
+    limit::policy::{Adapt, Backoff, BucketPolicy, InFlight, Strategy},
 };
 
 /// The whole configuration as TOML.
@@ -77,8 +77,8 @@ fn gate(out: &mut Out, name: &str, gate: &Gate, extras: &Extras) {
         },
     );
     out.line("rewrite_links", false);
-    out.text("key", "auto");
-    out.line("one_at_a_time", false);
+    out.key(extras.key.as_ref());
+    out.line("one_at_a_time", gate.policy.one_at_a_time);
     // Words in the place of tables come before the tables.
     for (key, bucket) in [("bucket", &gate.policy.bucket), ("retry_bucket", &gate.policy.retry_bucket)] {
         out.bucket(key, bucket.as_ref());
@@ -102,10 +102,10 @@ fn limits(out: &mut Out, gate: &Gate, extras: &Extras, section: &impl Fn(&str) -
     out.text("max_waiting_bytes", &size(gate.policy.queue.max_waiting_bytes));
     out.word("fair_by", gate.rules.fair_by());
     out.word("combine", gate.policy.queue.combine);
-    out.line("coalesce", false);
+    out.line("coalesce", gate.coalesce);
     out.table(&section("signals"));
     out.list("honour", gate.throttling.honour_retry_after.then(|| "retry_after".to_owned()).into_iter());
-    out.text("scope", "key");
+    out.word("scope", gate.policy.pause_scope);
     out.duration("max_pause", gate.throttling.max_pause);
     out.line("reserve", "0.0");
     out.table(&section("timeouts"));
@@ -128,7 +128,7 @@ fn class(out: &mut Out, section: &str, class: &Class) {
     out.line("backoff", inline(backoff_keys(&class.backoff, &class.failures)));
     out.in_flight("in_flight", class.in_flight);
     out.line("meter_long_running", class.meter_long_running);
-    out.text("key", "auto");
+    out.key(class.key.as_ref());
 }
 
 fn tls(out: &mut Out, gate: &Gate, section: &impl Fn(&str) -> String) {
@@ -198,7 +198,7 @@ fn bucket_keys(bucket: &BucketPolicy) -> Vec<(&'static str, String)> {
         ("burst", bucket.burst.to_string()),
         ("per", quoted(file::word(bucket.per))),
         ("start", quoted(file::word(if bucket.starts_empty { Start::Empty } else { Start::Full }))),
-        ("adapt", quoted("off")),
+        ("adapt", bucket.adapt.map_or_else(|| quoted("off"), |Adapt { floor }| format!("{{ floor = {floor:?} }}"))),
     ]
 }
 
@@ -287,6 +287,13 @@ impl Out {
                 self.line(key, inline(vec![("max", slots.max.to_string()), ("per", quoted(file::word(slots.per)))]));
             }
             None => self.text(key, "off"),
+        }
+    }
+
+    fn key(&mut self, parts: Option<&KeyParts>) {
+        match parts {
+            Some(parts) => self.list("key", parts.parts().iter().map(ToString::to_string)),
+            None => self.text("key", "auto"),
         }
     }
 

@@ -172,6 +172,11 @@ impl<T: DeserializeOwned> Section<T> {
         self.other.as_ref().and_then(toml::Value::as_str) == Some("off")
     }
 
+    /// Whether a table stands here.
+    pub(super) fn is_table(&self) -> bool {
+        self.is_present && self.other.is_none()
+    }
+
     /// Whether anything stands here.
     pub(super) fn is_present(&self) -> bool {
         self.is_present

@@ -9,6 +9,7 @@ use super::{
     settings,
 };
 use crate::{
+    api::Scope,
     classify::{FairBy, Kind},
     limit::policy::{Combine, Lane, Per},
 };
@@ -82,7 +83,13 @@ pub(super) struct Bucket {
     pub(super) burst: Field<u32>,
     pub(super) per: Field<Word<Per>>,
     pub(super) start: Field<Word<Start>>,
-    pub(super) adapt: Field<Anything>,
+    pub(super) adapt: Section<Adapt>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Adapt {
+    pub(super) floor: Field<f64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -223,15 +230,6 @@ pub(super) enum StrategyWord {
     Exponential,
     FastSlow,
     Off,
-}
-
-/// What an upstream's signal pauses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
-    Key,
-    Class,
-    Credential,
-    Gate,
 }
 
 /// Where the listener's certificate comes from.

@@ -6,7 +6,7 @@ use super::{
     check::{self, Extras},
     classes::{self, Ground},
     field::{Field, Section},
-    file::{self, Impersonation, Scope},
+    file::{self, Impersonation},
     leaf::{Or, Word},
     limits,
     path::Path,
@@ -17,7 +17,8 @@ use super::{
     sources,
 };
 use crate::{
-    classify::{FairBy, Kind, Rules},
+    api::Scope,
+    classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
         Policy,
         policy::{Backoff, BucketPolicy, InFlight, Per},
@@ -38,7 +39,8 @@ pub(super) fn gate(
     let limits = Limits::read(keys, at, kind, preset, &numbers, report);
     let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
     let by_credential = limits.is_split_by_credential();
-    let rules = Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules);
+    let rules =
+        Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules).with_keys(numbered.keys);
     let listen = listen(&keys.listen, &at.key("listen"), report);
     let sources = sources::sources(keys, at, kind, &listen, files, report);
     let timeouts = keys.timeouts.open(&at.key("timeouts"), report);
@@ -60,6 +62,7 @@ pub(super) fn gate(
         failures: numbered.failures,
         throttling: throttling(&keys.signals, &at.key("signals"), &numbers, report),
         policy: Policy { classes: numbered.policies, ..limits.policy },
+        coalesce: limits.coalesce,
         connect_timeout: connect,
         response_timeout: response_timeout(response.map(|or| or.0), &at.key("timeouts").key("response"), report),
         tls: sources.tls,
@@ -71,6 +74,7 @@ pub(super) fn gate(
         preset,
         max_reconcile_rate: max_reconcile_rate.get(),
         backoff: limits.backoff,
+        key: limits.key,
         classes: limits.classes,
     };
     (gate, extras)
@@ -100,17 +104,12 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
 
 /// Keys of features that this version does not have.
 fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [
-        ("shadow", &keys.shadow, "shadow mode"),
-        ("rewrite_links", &keys.rewrite_links, "rewriting links"),
-        ("one_at_a_time", &keys.one_at_a_time, "one write per key at a time"),
-    ];
+    let switches = [("shadow", &keys.shadow, "shadow mode"), ("rewrite_links", &keys.rewrite_links, "rewriting links")];
     for (key, field, what) in switches {
         if field.get(&at.key(key), report) == Some(true) {
             report.unbuilt(&at.key(key), what);
         }
     }
-    check::key(&keys.key, &at.key("key"), report);
 }
 
 /// The limits of a gate.
@@ -118,7 +117,9 @@ fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
 struct Limits {
     policy: Policy,
     fair_by: FairBy,
+    coalesce: bool,
     backoff: (Backoff, Failures),
+    key: Option<KeyParts>,
     classes: Vec<classes::Class>,
 }
 
@@ -142,7 +143,9 @@ impl Limits {
         if kind == Kind::Http && fair_by == FairBy::Namespace {
             report.problem(&at.key("queue").key("fair_by"), "is \"namespace\", which an external API has none of");
         }
-        let ground = Ground { kind, preset, bucket, backoff };
+        let coalesce = queue_keys.coalesce.get(&at.key("queue").key("coalesce"), report) == Some(true);
+        let key = check::key(&keys.key, &at.key("key"), report).flatten();
+        let ground = Ground { kind, preset, bucket, backoff, key };
         let sections = keys.classes.open(&at.key("classes"), report);
         let policy = Policy {
             bucket,
@@ -150,16 +153,24 @@ impl Limits {
             queue: limits::queue(queue_keys, &at.key("queue"), report),
             in_flight: limits::in_flight(&keys.in_flight, &at.key("in_flight"), numbers.in_flight, report),
             max_keys,
+            pause_scope: keys
+                .signals
+                .keys()
+                .scope
+                .get(&at.key("signals").key("scope"), report)
+                .map_or(Scope::Key, |Word(scope)| scope),
+            one_at_a_time: keys.one_at_a_time.get(&at.key("one_at_a_time"), report) == Some(true),
             classes: Vec::new(),
         };
         let classes = classes::classes(sections, &at.key("classes"), &ground, report);
-        Self { policy, fair_by, backoff: ground.backoff, classes }
+        Self { policy, fair_by, coalesce, backoff: ground.backoff, key: ground.key, classes }
     }
 
     fn is_split_by_credential(&self) -> bool {
         let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
-        bucket(&self.policy.bucket)
+        self.policy.pause_scope == Scope::Credential
+            || bucket(&self.policy.bucket)
             || bucket(&self.policy.retry_bucket)
             || slots(&self.policy.in_flight)
             || self.classes.iter().any(|class| bucket(&class.bucket) || slots(&class.in_flight))
@@ -250,9 +261,6 @@ fn throttling(section: &Section<file::Signals>, at: &Path, numbers: &Numbers, re
                 report.problem(&at, format!("is {signal:?}, expected {expected}{}", did_you_mean(signal, &SIGNALS)));
             }
         }
-    }
-    if keys.scope.get(&at.key("scope"), report).is_some_and(|Word(scope)| scope != Scope::Key) {
-        report.unbuilt(&at.key("scope"), "a pause of more than the key (anything but \"key\")");
     }
     match keys.reserve.get(&at.key("reserve"), report) {
         None => {}

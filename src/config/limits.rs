@@ -5,12 +5,12 @@ use std::{num::NonZeroU32, time::Duration};
 use super::{
     field::{Field, Section},
     file::{self, Start, StrategyWord},
-    leaf::{Anything, Or, Word},
+    leaf::{Or, Word},
     path::Path,
     problems::Report,
     settings::Failures,
 };
-use crate::limit::policy::{Backoff, BucketPolicy, Combine, InFlight, Per, QueuePolicy, Strategy};
+use crate::limit::policy::{Adapt, Backoff, BucketPolicy, Combine, InFlight, Per, QueuePolicy, Strategy};
 
 /// A bucket: `base` with what the section changes; none where it is off, or absent without a base.
 pub(super) fn bucket(
@@ -20,7 +20,6 @@ pub(super) fn bucket(
     report: &mut Report<'_>,
 ) -> Option<BucketPolicy> {
     let keys = section.open_or_off(at, report, true);
-    adapt(&keys.adapt, &at.key("adapt"), report);
     let rate = keys.rate.get(&at.key("rate"), report);
     let burst = keys.burst.get(&at.key("burst"), report);
     let per = keys.per.get(&at.key("per"), report);
@@ -44,7 +43,8 @@ pub(super) fn bucket(
     let per = per.map_or_else(|| base.map_or(Per::Gate, |base| base.per), |Word(per)| per);
     let starts_empty =
         start.map_or_else(|| base.is_some_and(|base| base.starts_empty), |Word(start)| start == Start::Empty);
-    Some(BucketPolicy { rate, burst, per, starts_empty })
+    let adapt = adapt(&keys.adapt, &at.key("adapt"), rate, base.and_then(|base| base.adapt), report);
+    Some(BucketPolicy { rate, burst, per, starts_empty, adapt })
 }
 
 /// A key's value, else the preset's; where neither gives one, that is a problem.
@@ -83,11 +83,30 @@ pub(super) fn at_least_one(number: u32, at: &Path, report: &mut Report<'_>) -> O
     checked
 }
 
-fn adapt(field: &Field<Anything>, at: &Path, report: &mut Report<'_>) {
-    let value = field.get(at, report);
-    if value.is_some_and(|Anything(value)| value.as_str() != Some("off")) {
-        report.unbuilt(at, "a rate that adapts (anything but \"off\")");
+/// How far the rate gives way. A floor that comes from elsewhere is at most the rate.
+fn adapt(
+    section: &Section<file::Adapt>,
+    at: &Path,
+    rate: f64,
+    base: Option<Adapt>,
+    report: &mut Report<'_>,
+) -> Option<Adapt> {
+    let keys = section.open_or_off(at, report, true);
+    let floor = keys.floor.get(&at.key("floor"), report);
+    let inherited = base.map(|base| Adapt { floor: base.floor.min(rate) });
+    if !section.is_table() {
+        return inherited.filter(|_| !section.is_off());
     }
+    let base = inherited.map(|inherited| inherited.floor);
+    let floor = given(&keys.floor, floor, base, &at.key("floor"), "a rate that adapts needs one", report)?;
+    let fits = floor > 0.0 && floor <= rate;
+    if !fits {
+        report.problem(
+            &at.key("floor"),
+            format!("is {floor:?}, expected calls per second above 0 and at most the rate, {rate:?}"),
+        );
+    }
+    fits.then_some(Adapt { floor })
 }
 
 /// Slots: `base` with what the section changes.
@@ -278,9 +297,6 @@ pub(super) fn queue(keys: &file::Queue, at: &Path, report: &mut Report<'_>) -> Q
     let max_waiting_bytes =
         keys.max_waiting_bytes.get(&at.key("max_waiting_bytes"), report).map_or(16 << 20, |size| size.0);
     let combine = keys.combine.get(&at.key("combine"), report).map_or(Combine::Sequential, |Word(combine)| combine);
-    if keys.coalesce.get(&at.key("coalesce"), report) == Some(true) {
-        report.unbuilt(&at.key("coalesce"), "coalescing");
-    }
     let max_waiting = usize::try_from(max_waiting).unwrap_or(usize::MAX);
     QueuePolicy { max_wait, max_waiting, max_waiting_bytes, combine }
 }

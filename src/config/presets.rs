@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use super::settings;
 use crate::{
     classify::Kind,
-    limit::policy::{BucketPolicy, InFlight, Per, Strategy},
+    limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy},
 };
 
 /// A preset by name (DESIGN.md section 3).
@@ -48,7 +48,7 @@ impl Preset {
         let gentle = exponential(Duration::from_secs(1), Duration::from_secs(60));
         match self {
             Self::Sidecar => Numbers {
-                bucket: Some(bucket(50.0, 100, Per::Gate)),
+                bucket: Some(BucketPolicy { adapt: Some(Adapt { floor: 5.0 }), ..bucket(50.0, 100, Per::Gate) }),
                 retry_bucket: Some(bucket(10.0, 100, Per::Gate)),
                 strategy: gentle,
                 ..none
@@ -85,7 +85,13 @@ impl Preset {
 
 /// A bucket that starts full.
 pub(super) fn bucket(rate: f64, burst: u32, per: Per) -> BucketPolicy {
-    BucketPolicy { rate, burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN), per, starts_empty: false }
+    BucketPolicy {
+        rate,
+        burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN),
+        per,
+        starts_empty: false,
+        adapt: None,
+    }
 }
 
 fn exponential(base: Duration, max: Duration) -> Strategy {

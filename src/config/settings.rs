@@ -78,6 +78,8 @@ pub struct Gate {
     pub throttling: Throttling,
     /// The limits.
     pub policy: Policy,
+    /// Identical calls that wait become one.
+    pub coalesce: bool,
     /// To an upstream connection.
     pub connect_timeout: Duration,
     /// To the response head; `None` for no limit.

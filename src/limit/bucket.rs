@@ -242,7 +242,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     fn policy(rate: f64, burst: u32) -> BucketPolicy {
-        BucketPolicy { rate, burst: NonZeroU32::new(burst).unwrap(), per: Per::Gate, starts_empty: false }
+        BucketPolicy { rate, burst: NonZeroU32::new(burst).unwrap(), per: Per::Gate, starts_empty: false, adapt: None }
     }
 
     fn drain(bucket: &mut Bucket, at: Moment) -> u32 {

@@ -5,6 +5,7 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::verdict::ClassId;
+use crate::api::Scope;
 
 /// All limits of one gate.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,10 @@ pub struct Policy {
     pub in_flight: Option<InFlight>,
     /// Keys remembered at most; past it the key with least left to wait is dropped.
     pub max_keys: usize,
+    /// What pauses when the upstream says wait. By credential, queues are split by it too.
+    pub pause_scope: Scope,
+    /// At most one write of a key is past the key stage, failing or not.
+    pub one_at_a_time: bool,
     /// By [`ClassId`]; never empty.
     pub classes: Vec<ClassPolicy>,
 }
@@ -68,6 +73,15 @@ pub struct BucketPolicy {
     pub per: Per,
     /// Whether it starts empty: no free burst after a restart.
     pub starts_empty: bool,
+    /// Whether its rate gives way to an upstream that throttles; `None` for never.
+    pub adapt: Option<Adapt>,
+}
+
+/// How far a rate gives way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adapt {
+    /// Tokens per second at least; finite, above zero, at most the bucket's rate.
+    pub floor: f64,
 }
 
 /// What a bucket or a set of slots is split by.
@@ -155,7 +169,8 @@ impl Policy {
     pub(super) fn splits_by_credential(&self, class: usize) -> bool {
         let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
-        if bucket(&self.bucket) || bucket(&self.retry_bucket) || slots(&self.in_flight) {
+        let pauses = self.pause_scope == Scope::Credential;
+        if pauses || bucket(&self.bucket) || bucket(&self.retry_bucket) || slots(&self.in_flight) {
             return true;
         }
         let mut next = self.classes.get(class);

@@ -24,6 +24,10 @@ pub struct Snapshot {
     pub slots: SlotView,
     /// Room on connections, by group; below zero when more streams are open than there should be.
     pub rooms: [(Group, i64); 3],
+    /// Pauses in force that the upstream asked for; not more than a hundred.
+    pub pauses: Vec<PauseView>,
+    /// Keys of which a write is past the key stage, where only one may be.
+    pub writes: usize,
     /// The classes, by [`ClassId`].
     pub classes: Vec<ClassView>,
     /// Queues in which somebody waits, longest first; not more than a hundred.
@@ -45,11 +49,35 @@ pub struct ClassView {
     pub waiting: usize,
 }
 
+/// A pause in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseView {
+    /// Who waits.
+    pub who: Paused,
+    /// When it ends.
+    pub until: Moment,
+}
+
+/// Who waits while a pause is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Paused {
+    /// The calls of this class.
+    Class(ClassId),
+    /// The calls of this credential, by the salted hash that came with the call: it tells one from another and says nothing else.
+    Credential(u64),
+    /// The calls of all credentials past the number that are told apart.
+    OtherCredentials,
+    /// Every call that is not exempt.
+    Gate,
+}
+
 /// A bucket at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketView {
-    /// Tokens per second.
+    /// Tokens per second now.
     pub rate: f64,
+    /// Tokens per second when nothing slows it down.
+    pub full_rate: f64,
     /// Tokens at most.
     pub burst: u32,
     /// Tokens now; below zero when some are reserved.
@@ -104,6 +132,8 @@ impl Limiter {
             retry_buckets: self.bucket_views(Owner::Retries, now),
             slots: slot_view(&self.supply.gate_slots),
             rooms: [room(Group::Leases), room(Group::Short), room(Group::LongRunning)],
+            pauses: Vec::new(),
+            writes: 0,
             classes: self.policy.classes.iter().enumerate().map(class).collect(),
             queues: self.queue_views(now),
         }
@@ -114,11 +144,12 @@ impl Limiter {
         let (rate, burst) = (family.policy().rate, family.policy().burst.get());
         let ids = family.ids();
         let views = ids.iter().take(SHOWN).filter_map(|id| self.supply.buckets.get(*id));
-        let mut views: Vec<_> = views.map(|bucket| BucketView { rate, burst, level: bucket.level(now) }).collect();
+        let mut views: Vec<_> =
+            views.map(|bucket| BucketView { rate, full_rate: rate, burst, level: bucket.level(now) }).collect();
         if views.is_empty() {
             // Not asked for yet, so as it starts.
             let level = if family.policy().starts_empty { 0.0 } else { f64::from(burst) };
-            views.push(BucketView { rate, burst, level });
+            views.push(BucketView { rate, full_rate: rate, burst, level });
         }
         views
     }

@@ -12,7 +12,7 @@ use crate::{api::Group, moment::Moment};
 /// Rooms, slots and buckets of one gate.
 #[derive(Debug)]
 pub(super) struct Supply {
-    rooms: [i64; 3],
+    rooms: [i64; 4],
     pub(super) buckets: Buckets,
     pub(super) gate_slots: Slots,
     pub(super) class_slots: Vec<Slots>,
@@ -35,7 +35,7 @@ pub(super) struct Asker {
 impl Supply {
     pub(super) fn new(policy: &Policy, now: Moment) -> Self {
         Self {
-            rooms: [0; 3],
+            rooms: [0, 0, 0, ALWAYS],
             buckets: Buckets::new(policy, now),
             gate_slots: Slots::new(policy.in_flight),
             class_slots: policy.classes.iter().map(|class| Slots::new(class.in_flight)).collect(),
@@ -229,5 +229,9 @@ fn index(group: Group) -> usize {
         Group::Leases => 0,
         Group::Short => 1,
         Group::LongRunning => 2,
+        Group::Upgrades => 3,
     }
 }
+
+/// Room where nobody counts it: more than can be used up, and far enough from either end of the number.
+const ALWAYS: i64 = i64::MAX / 2;

@@ -29,8 +29,10 @@ pub struct Arrival<'a> {
     pub flow: Flow<'a>,
     /// What failure is remembered for; `None` when nothing is (a `create` whose name is not known, strategy off).
     pub key: Option<Key>,
-    /// Whose call it is, as a salted hash; read only where a bucket or slot is split by credential.
+    /// Whose call it is, as a salted hash; read only where a bucket, a slot or a pause is split by credential.
     pub credential: u64,
+    /// It changes something: where the gate says so, one such call of a key goes at a time.
+    pub write: bool,
     /// The connections it will use.
     pub group: Group,
     /// It holds no slot, and spends a token only where its class meters opening.

@@ -5,6 +5,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -13,7 +14,12 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
 
-use super::{driver::HeldSlot, observe::InFlight};
+use super::{
+    coalesce::{Capture, Whole},
+    driver::HeldSlot,
+    observe::InFlight,
+    tunnel::Desk,
+};
 use crate::upstream::{Streaming, StreamingError};
 
 pin_project! {
@@ -24,12 +30,16 @@ pin_project! {
         /// The gate's own answer.
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's.
-        Upstream { #[pin] body: Streaming, held: Held, ends_quietly: bool },
+        Upstream { #[pin] body: Streaming, held: Held, ends_quietly: bool, capture: Option<Box<Capture>> },
+        /// The upstream's answer to another call, which was the same call.
+        Shared { whole: Arc<Whole>, next: usize },
+        /// None: bytes of another protocol follow, through the tunnel that holds what the call holds.
+        Switched { desk: Desk },
     }
 }
 
 /// What a call holds until its response body has ended: only ever dropped.
-type Held = (Option<HeldSlot>, Option<InFlight>);
+pub(crate) type Held = (Option<HeldSlot>, Option<InFlight>);
 
 // === impl Body ===
 
@@ -42,13 +52,30 @@ impl Body {
     /// failed watch and lists everything again, where it resumes after an end, as it does when a direct connection is lost. Each event is
     /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which client-go takes for an end.
     pub(crate) fn upstream(body: Streaming, slot: HeldSlot, ends_quietly: bool) -> Self {
-        Self::Upstream { body, held: (Some(slot), None), ends_quietly }
+        Self::Upstream { body, held: (Some(slot), None), ends_quietly, capture: None }
+    }
+
+    /// The answer to another call, which was the same call.
+    pub(crate) fn shared(whole: Arc<Whole>) -> Self {
+        Self::Shared { whole, next: 0 }
+    }
+
+    /// Keeps the body as it flows, for those who wait for it too.
+    pub(crate) fn keep(&mut self, captured: Capture) {
+        if let Self::Upstream { body, capture, .. } = self {
+            match body.is_end_stream() {
+                true => captured.finish(),
+                false => *capture = Some(Box::new(captured)),
+            }
+        }
     }
 
     /// Has the call count as in flight until this body has ended.
     pub(crate) fn hold(&mut self, in_flight: Option<InFlight>) {
-        if let Self::Upstream { held, .. } = self {
-            held.1 = in_flight;
+        match self {
+            Self::Own { .. } | Self::Shared { .. } => {}
+            Self::Upstream { held, .. } => held.1 = in_flight,
+            Self::Switched { desk } => desk.hold(in_flight),
         }
     }
 }
@@ -59,9 +86,18 @@ impl HttpBody for Body {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamingError>>> {
         match self.project() {
+            BodyProjected::Switched { .. } => Poll::Ready(None),
             BodyProjected::Own { body } => body.poll_frame(cx).map_err(|never| match never {}),
-            BodyProjected::Upstream { body, held, ends_quietly } => {
-                let polled = body.poll_frame(cx);
+            BodyProjected::Shared { whole, next } => {
+                let frame = whole.frame(*next);
+                *next += 1;
+                Poll::Ready(frame.map(Ok))
+            }
+            BodyProjected::Upstream { mut body, held, ends_quietly, capture } => {
+                let polled = body.as_mut().poll_frame(cx);
+                if let (Poll::Ready(polled), Some(_)) = (&polled, &capture) {
+                    note(capture, polled.as_ref(), body.is_end_stream());
+                }
                 if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
                     *held = (None, None); // hyper may keep an ended body until the connection's next request
                 }
@@ -75,15 +111,31 @@ impl HttpBody for Body {
 
     fn is_end_stream(&self) -> bool {
         match self {
+            Self::Switched { .. } => true,
             Self::Own { body } => body.is_end_stream(),
+            Self::Shared { whole, next } => whole.is_end(*next),
             Self::Upstream { body, .. } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            Self::Switched { .. } => SizeHint::with_exact(0),
             Self::Own { body } => body.size_hint(),
+            // None: with a size, hyper would declare a length where the upstream declared none.
+            Self::Shared { .. } => SizeHint::default(),
             Self::Upstream { body, .. } => body.size_hint(),
         }
+    }
+}
+
+/// Notes what came of a body that is kept. hyper does not ask on once a body of known length has ended, nor after trailers.
+fn note(capture: &mut Option<Box<Capture>>, came: Option<&Result<Frame<Bytes>, StreamingError>>, is_end: bool) {
+    let Some(mut captured) = capture.take() else { return };
+    match came {
+        Some(Ok(frame)) if !captured.keep(frame) => {}
+        Some(Ok(frame)) if !is_end && !frame.is_trailers() => *capture = Some(captured),
+        Some(Ok(_)) | None => captured.finish(),
+        Some(Err(_)) => {}
     }
 }

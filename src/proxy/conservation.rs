@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use self::{client::client, dice::Dice};
 use super::{Listen, Options, RetryAfter, gate::reception, listener::Reception};
 use crate::{
-    api::{Failures, Throttling},
+    api::{Failures, Scope, Throttling},
     classify::{FairBy, Kind, Matching, Rule, Rules, Traits},
     clock::Clock,
     credentials::Injector,
@@ -41,7 +41,13 @@ const TOKENS: u32 = 1000;
 
 fn policy(seed: u64) -> Policy {
     let bucket = |rate, burst| {
-        Some(BucketPolicy { rate, burst: NonZeroU32::new(burst).expect("some"), per: Per::Gate, starts_empty: false })
+        Some(BucketPolicy {
+            rate,
+            burst: NonZeroU32::new(burst).expect("some"),
+            per: Per::Gate,
+            starts_empty: false,
+            adapt: None,
+        })
     };
     let backoff = Backoff {
         strategy: Strategy::Exponential { base: Duration::from_millis(100), max: Duration::from_secs(5), jitter: 0.0 },
@@ -69,6 +75,8 @@ fn policy(seed: u64) -> Policy {
         },
         in_flight: Some(InFlight { max: NonZeroU32::new(3).expect("some"), per: Per::Gate }),
         max_keys: 4,
+        pause_scope: Scope::Key,
+        one_at_a_time: false,
         classes: vec![class("leases", Lane::Exempt, None), class("default", Lane::Normal, bucket(5.0, 4))],
     }
 }
@@ -93,6 +101,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         failures: vec![failures.clone(), failures],
         throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(60) },
         retry_after: RetryAfter::Auto,
+        coalesce: !seed.is_multiple_of(3),
         upstream: pool::Options {
             target: pool::Target {
                 scheme: Scheme::HTTP,

@@ -6,13 +6,16 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request::Parts};
+use hyper::upgrade::OnUpgrade;
 
 use super::{
     admission::{Door, body_key},
     body::Body,
+    coalesce::{Capture, Leader},
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
     observe::Account,
+    tunnel::Switch,
 };
 use crate::{
     api::{Answer, Failures, Key, Outcome, Throttling, Verb, outcome},
@@ -20,7 +23,7 @@ use crate::{
     limit::{Admitted, ClassId},
     moment::Moment,
     telemetry::meters::FailureKind,
-    upstream::{Kept, Lease, Outgoing, SendError, Streaming},
+    upstream::{Dedicated, Kept, Lease, Outgoing, SendError, Streaming, Upgraded, Upstream},
 };
 
 /// How a gate reads responses.
@@ -34,7 +37,7 @@ pub(crate) struct Outcomes {
 /// A call that may leave, and all it leaves with.
 #[derive(Debug)]
 pub(crate) struct Departure {
-    lease: Lease,
+    way: Way,
     request: Admitted<Request<Outgoing>>,
     sent: Sent,
     slot: HeldSlot,
@@ -42,6 +45,17 @@ pub(crate) struct Departure {
     method: Method,
     /// A watch over HTTP/2: what it ends in when the upstream is lost is told apart in [`Body::upstream`].
     ends_quietly: bool,
+    /// Others wait for the same answer.
+    leader: Option<Leader>,
+}
+
+/// What a call leaves on.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// A stream of a connection that others use too.
+    Stream(Lease),
+    /// A connection of its own, to become a tunnel if the upstream agrees.
+    Upgrade(Dedicated, Switch),
 }
 
 /// A call that was sent and is owed an outcome. Dropped: the caller left.
@@ -75,7 +89,7 @@ impl Departure {
         call: Classified,
         body: Outgoing,
         permit: HeldPermit,
-        lease: Lease,
+        way: Way,
         mut account: Account,
     ) -> Self {
         let at = permit.claimed();
@@ -85,19 +99,36 @@ impl Departure {
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
         let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at };
-        Self { lease, request, sent, slot, account, method, ends_quietly }
+        Self { way, request, sent, slot, account, method, ends_quietly, leader: None }
+    }
+
+    /// The same call, whose answer others wait for.
+    pub(crate) fn leads(self, leader: Option<Leader>) -> Self {
+        Self { leader, ..self }
     }
 
     async fn send(self) -> Result<(Response<Body>, Account), Box<Failed>> {
-        let Self { lease, request, sent, slot, mut account, method, ends_quietly } = self;
+        let Self { way, request, sent, slot, mut account, method, ends_quietly, leader } = self;
         let verb = sent.call.call.verb();
-        let result = sent.door.upstream.send(lease, request).await;
-        let failure = match result {
-            Ok(response) => {
+        let failure = match send(&sent.door.upstream, way, request).await {
+            Ok(arrived) => {
                 account.answered(sent.door.driver.clock().now());
-                sent.answered(response.status(), response.headers());
-                let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
-                return Ok((response.map(|body: Streaming| Body::upstream(body, slot, ends_quietly)), account));
+                let mut response = match arrived {
+                    Arrived::Answer(response) => {
+                        let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
+                        response.map(|body| Body::upstream(body, slot, ends_quietly))
+                    }
+                    Arrived::Switch(response, switch, upstream) => {
+                        response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) })
+                    }
+                };
+                let outcome = sent.answered(response.status(), response.headers());
+                // A failure is the answer to one attempt, not to a question: the next may do better.
+                if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral)) {
+                    let capture = Capture::begin(leader, &response);
+                    response.body_mut().keep(capture);
+                }
+                return Ok((response, account));
             }
             Err(error) => sent.failed(&error, &account),
         };
@@ -105,13 +136,34 @@ impl Departure {
     }
 }
 
+/// What came back.
+enum Arrived {
+    Answer(Response<Streaming>),
+    Switch(Response<()>, Switch, OnUpgrade),
+}
+
+async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>>) -> Result<Arrived, SendError> {
+    match way {
+        Way::Stream(lease) => upstream.send(lease, request).await.map(Arrived::Answer),
+        Way::Upgrade(connection, switch) => {
+            upstream.upgrade(connection, switch.protocol(), request).await.map(|upgraded| match upgraded {
+                Upgraded::Switched(response, bytes) => Arrived::Switch(response, switch, bytes),
+                Upgraded::Answered(response) => Arrived::Answer(response),
+            })
+        }
+    }
+}
+
 // === impl Sent ===
 
 impl Sent {
-    /// The response head came.
-    fn answered(mut self, status: StatusCode, headers: &HeaderMap) {
-        let answer = outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
+    /// The response head came; what it means.
+    fn answered(mut self, status: StatusCode, headers: &HeaderMap) -> Outcome {
+        let mut answer =
+            outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
+        answer.object_gone &= self.call.key_is_of_object;
         self.settle(answer);
+        answer.outcome
     }
 
     /// There is no response head; what to tell the client.

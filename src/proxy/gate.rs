@@ -15,6 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     admission::Door,
+    coalesce::Coalescer,
     driver::Driver,
     forward::Outcomes,
     gauges,
@@ -54,6 +55,8 @@ pub struct Options {
     pub throttling: Throttling,
     /// When refusals carry Retry-After.
     pub retry_after: RetryAfter,
+    /// Identical calls that wait become one.
+    pub coalesce: bool,
     /// Where calls go.
     pub upstream: upstream::Options,
     /// Where one line per call goes.
@@ -194,7 +197,8 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
     let outcomes = Outcomes { failures: options.failures, throttling: options.throttling };
-    let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes };
+    let coalescer = options.coalesce.then(Coalescer::default);
+    let door = Door { rules: options.rules, hasher, driver: driver.clone(), upstream, outcomes, coalescer };
     let reception = Reception {
         gate: name,
         parts: stack::Parts {

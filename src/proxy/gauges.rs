@@ -31,7 +31,7 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
         for class in now.classes {
             show(&gate, &format!("class {}", class.name), &class.buckets);
         }
-        for group in [Group::Leases, Group::Short, Group::LongRunning] {
+        for group in [Group::Leases, Group::Short, Group::LongRunning, Group::Upgrades] {
             let occupancy = upstream.occupancy(group);
             pool.connections(group, occupancy.connections);
             pool.streams(group, occupancy.used);

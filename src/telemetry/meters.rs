@@ -118,6 +118,11 @@ impl GateMeters {
         table::HANGUPS.counter(&[&self.gate, self.class_name(class)]).increment(1);
     }
 
+    /// A call was answered with the answer to an identical one.
+    pub fn coalesced(&self, class: ClassId) {
+        table::COALESCED.counter(&[&self.gate, self.class_name(class)]).increment(1);
+    }
+
     /// The gauge of calls inside the gate.
     #[must_use]
     pub fn in_flight(&self, class: ClassId) -> Option<Gauge> {
@@ -253,6 +258,7 @@ pub const fn group_word(group: Group) -> &'static str {
         Group::Leases => "leases",
         Group::Short => "short",
         Group::LongRunning => "long_running",
+        Group::Upgrades => "upgrades",
     }
 }
 

@@ -50,6 +50,8 @@ metrics_table! {
         "Calls that the gate could not complete: no connection, lost after sending, or no answer in time";
     HANGUPS = Kind::Counter, "tidegate_hangups_total", ["gate", "class"],
         "Callers who left while their call waited";
+    COALESCED = Kind::Counter, "tidegate_coalesced_total", ["gate", "class"],
+        "Calls answered with the answer to an identical call that was sent for them";
     GUARDED = Kind::Counter, "tidegate_guarded_total", ["gate", "rule"],
         "Requests turned away by the guard";
     WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"],

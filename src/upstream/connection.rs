@@ -27,6 +27,7 @@ use super::{
     dial::{Dialer, Socket},
     error::DialFailure,
     pool::Pool,
+    upgrade::Open,
 };
 
 /// A connection that can take calls, not yet in the books. Its driver is boxed while it is handed around: it is large.
@@ -50,6 +51,8 @@ pub(super) struct Traffic {
     pub(super) written: AtomicU64,
     /// Its call is over, and the connection is to be used again once hyper is ready for it.
     pub(super) releasing: AtomicBool,
+    /// Counts it among the connections of upgrades.
+    pub(super) _open: Option<Open>,
 }
 
 /// A socket that counts.

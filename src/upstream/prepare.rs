@@ -14,7 +14,7 @@ use http::{
     uri::{Authority, PathAndQuery},
 };
 
-use super::{Host, Target, body::Outgoing};
+use super::{Host, Target, body::Outgoing, upgrade::Protocol};
 
 /// A request head as the upstream is to see it, whichever HTTP it is sent by.
 #[derive(Clone, Debug)]
@@ -38,20 +38,19 @@ pub(super) enum Unspeakable {
 }
 
 impl Head {
-    /// Reads a client's request. `upgrade` keeps the fields that ask for an upgrade.
+    /// Reads a client's request. The fields that ask to switch to `upgrade` stay.
     pub(super) fn new(
         mut parts: request::Parts,
         target: &Target,
         host: &Host,
-        upgrade: bool,
+        upgrade: Option<Protocol>,
     ) -> Result<Self, Unspeakable> {
         let path = join(&target.base_path, parts.uri.path_and_query())?;
         let (authority, host) = authority(&parts, target, host)?;
-        let asked = upgrade.then(|| parts.headers.get(UPGRADE).cloned()).flatten();
+        let asked = upgrade.and_then(|_| parts.headers.get(UPGRADE).cloned());
         strip_hop_by_hop(&mut parts.headers);
         if let Some(protocol) = asked {
-            parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-            parts.headers.insert(UPGRADE, protocol);
+            switching(&mut parts.headers, protocol);
         }
         Ok(Self { parts, target: path, authority, host })
     }
@@ -99,6 +98,21 @@ impl Head {
 pub(super) fn answer<B>(response: &mut Response<B>) {
     strip_hop_by_hop(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
+}
+
+/// The head of a switch to another protocol as the client is to see it.
+pub(super) fn switched(response: &mut Response<()>) {
+    let protocol = response.headers().get(UPGRADE).cloned();
+    answer(response);
+    response.headers_mut().remove(CONTENT_LENGTH); // what follows is no body
+    if let Some(protocol) = protocol {
+        switching(response.headers_mut(), protocol);
+    }
+}
+
+fn switching(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, protocol);
 }
 
 /// The base path, then the client's own path and query, neither of them touched.
@@ -189,7 +203,7 @@ mod tests {
     }
 
     fn head(request: Request<()>, base: &str, host: &Host) -> Head {
-        Head::new(request.into_parts().0, &target(base), host, false).expect("speakable")
+        Head::new(request.into_parts().0, &target(base), host, None).expect("speakable")
     }
 
     #[test]

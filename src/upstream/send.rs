@@ -14,18 +14,17 @@ use http::{
     Request, Response, StatusCode,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
-use hyper::{body::Incoming, client::conn::TrySendError};
+use hyper::client::conn::TrySendError;
 
 use super::{
     Upstream,
     body::Outgoing,
-    connection::{self, Counted, Traffic},
     error::{DialFailure, SendError},
     lease::{Exclusive, Lease, Stream},
     prepare::{self, Head},
     streaming::{Hold, Streaming},
+    upgrade::Protocol,
 };
-use crate::limit::Admitted;
 
 /// What is known of a request that got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +52,7 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Response<Streaming>, SendError> {
         let (parts, body) = request.into_parts();
-        let mut head = Head::new(parts, &self.inner.target, &self.inner.host, false).map_err(unsent)?;
+        let mut head = Head::new(parts, &self.inner.target, &self.inner.host, None).map_err(unsent)?;
         self.inner.injector.authorize(head.headers_mut());
         body.begin(&self.inner.budget, head.declares_length());
         let pool = Arc::clone(&lease.pool);
@@ -96,57 +95,39 @@ impl Upstream {
     }
 
     /// The response as the client is to see it.
-    fn answered(&self, mut response: Response<Streaming>) -> Response<Streaming> {
+    pub(super) fn answered(&self, mut response: Response<Streaming>) -> Response<Streaming> {
         prepare::answer(&mut response);
         if response.status() == StatusCode::UNAUTHORIZED {
             self.inner.injector.upstream_said_unauthorized();
         }
         response
     }
-
-    pub(super) async fn tunnel(&self, request: Admitted<Request<Outgoing>>) -> Result<Response<Incoming>, SendError> {
-        let (parts, body) = request.into_inner().into_parts();
-        let mut head = Head::new(parts, &self.inner.target, &self.inner.host, true).map_err(unsent)?;
-        self.inner.injector.authorize(head.headers_mut());
-        body.begin(&self.inner.budget, head.declares_length());
-        let dialer = &self.inner.dialer;
-        let failure = |what: DialFailure| SendError::Unsent { source: Arc::new(dialer.failure(what)) };
-        let socket = dialer.connect_http1().await.map_err(failure)?;
-        let io = hyper_util::rt::TokioIo::new(Counted::new(socket, Arc::new(Traffic::default())));
-        let (mut sender, connection) =
-            connection::http1_builder().handshake(io).await.map_err(|error| failure(DialFailure::Http(error)))?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "upgraded upstream connection ended");
-            }
-        });
-        let request = head.http1(body.attempt(None));
-        let mut response = sender.send_request(request).await.map_err(lost)?;
-        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            prepare::answer(&mut response);
-        }
-        Ok(response)
-    }
 }
 
 /// An HTTP/1.1 answer that must not be handed on.
 #[derive(Debug, thiserror::Error)]
-enum Broken {
+pub(super) enum Broken {
     #[error("the upstream answered with both Content-Length and Transfer-Encoding: its end cannot be told")]
     TwoLengths,
     #[error("the upstream switched protocols though nobody had asked it to")]
     Unasked,
+    #[error("the upstream switched to another protocol than it was asked to")]
+    OtherProtocol,
 }
 
 impl Broken {
-    fn in_answer<B>(response: &Response<B>) -> Option<Self> {
+    /// `asked`: the protocol that it was asked to switch to.
+    pub(super) fn in_answer<B>(response: &Response<B>, asked: Option<Protocol>) -> Option<Self> {
         let headers = response.headers();
-        if headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH) {
-            Some(Self::TwoLengths)
-        } else if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            Some(Self::Unasked)
-        } else {
-            None
+        match (response.status(), asked) {
+            (StatusCode::SWITCHING_PROTOCOLS, None) => Some(Self::Unasked),
+            (StatusCode::SWITCHING_PROTOCOLS, Some(asked)) => {
+                (Protocol::named(headers) != Some(asked)).then_some(Self::OtherProtocol)
+            }
+            _ if headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH) => {
+                Some(Self::TwoLengths)
+            }
+            _ => None,
         }
     }
 }
@@ -177,7 +158,7 @@ async fn attempt_http1(mut exclusive: Exclusive, head: Head, body: &Outgoing) ->
     };
     let mut error = match sender.try_send_request(request).await {
         Ok(response) => {
-            return match Broken::in_answer(&response) {
+            return match Broken::in_answer(&response, None) {
                 Some(broken) => Err(Failed { fate: Fate::Lost, source: Arc::new(broken) }), // and its connection is closed
                 None => Ok(response.map(|body| Streaming::new(body, Hold::Connection(exclusive)))),
             };
@@ -213,11 +194,11 @@ fn judge_http2(mut error: TrySendError<Request<Outgoing>>, repeatable: bool) -> 
     Failed { fate, source: Arc::new(source) }
 }
 
-fn unsent(source: impl StdError + Send + Sync + 'static) -> SendError {
+pub(super) fn unsent(source: impl StdError + Send + Sync + 'static) -> SendError {
     SendError::Unsent { source: Arc::new(source) }
 }
 
-fn lost(source: impl StdError + Send + Sync + 'static) -> SendError {
+pub(super) fn lost(source: impl StdError + Send + Sync + 'static) -> SendError {
     SendError::Lost { source: Arc::new(source) }
 }
 

@@ -160,3 +160,45 @@ fn classes_change_only_what_they_say_of_the_backoff() {
     assert_eq!(gate.failures[2].statuses, [503]);
     assert!(!gate.failures[2].transport);
 }
+
+#[test]
+fn a_key_of_ones_own_is_made_of_its_parts_and_a_class_has_its_own() {
+    let gate = http(
+        "key = [\"verb\", \"path\", \"query:Action\"]\n[[gates.g.classes]]\nname = \"auto\"\nmatch = { paths = [\"/auto/*\"] }\nkey = \"auto\"\n\
+         [[gates.g.classes]]\nname = \"body\"\nmatch = { paths = [\"/body/*\"] }\nkey = [\"body\"]\n",
+    );
+    let hasher = RandomState::new();
+    let source = |line: &str| {
+        let (method, target) = line.split_once(' ').unwrap();
+        gate.rules.classify(&method.parse().unwrap(), &target.parse().unwrap(), &HeaderMap::new(), &hasher)
+    };
+    let key = |line: &str| source(line).key;
+    assert_eq!(key("POST /?Action=Run&x=1"), key("PUT /?x=2&Action=Run"), "verb classes, and no other parameter");
+    assert_ne!(key("POST /?Action=Run"), key("POST /?Action=Stop"));
+    assert_ne!(key("POST /?Action=Run"), key("GET /?Action=Run"));
+    assert!(key("POST /?Action=Run").known().is_some(), "no body is needed");
+    assert_eq!(source("POST /?Action=Run").key_name(None), "write / Action=Run");
+    assert!(key("POST /auto/a").needs_body(), "auto: an operation is known by its body");
+    let body = key("PUT /body/a");
+    assert_eq!(body, key("POST /body/b"));
+    assert_ne!(body.with_body(b"1", true, &hasher), body.with_body(b"2", true, &hasher));
+    assert_eq!(body.with_body(b"1", false, &hasher), None, "past the peek");
+    assert!(!source("PUT /body/a").key_is_of_object && source("POST /?Action=Run").key_is_of_object);
+}
+
+#[test]
+fn a_key_of_ones_own_on_a_kubernetes_gate_keeps_lists_short_and_leases_out() {
+    let gate = kubernetes("key = [\"verb\", \"path\"]");
+    for (line, is_known, is_collection) in [
+        ("GET /api/v1/namespaces/a/pods/p", true, false),
+        ("POST /api/v1/namespaces/a/pods", true, false),
+        ("GET /api/v1/namespaces/a/pods", true, true),
+        ("GET /apis/apps/v1", true, true),
+        ("PUT /apis/coordination.k8s.io/v1/namespaces/a/leases/l", false, false),
+        ("POST /api/v1/namespaces/a/pods/p/exec", false, false),
+    ] {
+        let key = classify(&gate, line).key.known();
+        assert_eq!(key.is_some(), is_known, "{line}");
+        assert_eq!(key.is_some_and(|key| key.is_collection_read()), is_collection, "{line}");
+    }
+}

@@ -83,6 +83,11 @@ pub(crate) fn with_config(what: &str, path: &Path) -> Command {
 // === impl Running ===
 
 impl Running {
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The first line from now on that contains `wanted`.
     pub(crate) fn line(&mut self, wanted: &str) -> String {
         loop {

@@ -2,7 +2,10 @@
 
 use std::{fs, path::PathBuf};
 
-use tidegate::config::{self, Loaded, Problem, Source, settings::Upstream};
+use tidegate::{
+    api::Scope,
+    config::{self, Loaded, Problem, Source, settings::Upstream},
+};
 
 const SMALLEST: &str = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
 
@@ -374,24 +377,48 @@ fn upstreams_and_credentials_must_make_sense() {
 }
 
 #[test]
+fn the_parts_of_a_key_must_exist_and_be_named_once() {
+    let list = "expected \"auto\" or a list such as [\"verb\", \"path\"]";
+    let parts = "expected \"verb\", \"path\", \"query:NAME\", \"header:NAME\" or \"body\"";
+    for (key, problem) in [
+        ("\"path\"", format!("f.toml:3:7: gates.kubernetes.key: is \"path\", {list}")),
+        ("true", format!("f.toml:3:7: gates.kubernetes.key: is true, {list}")),
+        ("[]", "f.toml:3:7: gates.kubernetes.key: is an empty list, expected at least one part, or \"auto\"".to_owned()),
+        ("[\"path\", 5]", "f.toml:3:16: gates.kubernetes.key[1]: is 5, expected text in quotes".to_owned()),
+        (
+            "[\"paths\"]",
+            format!("f.toml:3:8: gates.kubernetes.key[0]: is \"paths\", {parts} (did you mean \"path\"?)"),
+        ),
+        (
+            "[\"path\", \"query:\"]",
+            "f.toml:3:16: gates.kubernetes.key[1]: is \"query:\", names nothing, expected a name after the colon".to_owned(),
+        ),
+        (
+            "[\"header:a b\"]",
+            "f.toml:3:8: gates.kubernetes.key[0]: is \"header:a b\", expected the name of a header after the colon".to_owned(),
+        ),
+        (
+            "[\"header:Authorization\"]",
+            "f.toml:3:8: gates.kubernetes.key[0]: is \"header:Authorization\", carries a credential, which no key is made of; to tell \
+             clients apart: per = \"credential\" on a bucket"
+                .to_owned(),
+        ),
+        ("[\"body\", \"path\", \"body\"]", "f.toml:3:24: gates.kubernetes.key[2]: is there already".to_owned()),
+    ] {
+        in_gate(&format!("key = {key}"), &[&problem]);
+    }
+    in_gate(
+        "[[gates.kubernetes.classes]]\nname = \"a\"\nmatch = { verbs = [\"get\"] }\nkey = [\"paths\"]",
+        &[&format!("f.toml:6:8: gates.kubernetes.classes[0].key[0]: is \"paths\", {parts} (did you mean \"path\"?)")],
+    );
+}
+
+#[test]
 fn what_is_not_built_is_said_and_never_ignored() {
     for (more, at, what) in [
-        (
-            "bucket.adapt = { floor = 5 }",
-            "8: gates.kubernetes.bucket.adapt",
-            "a rate that adapts (anything but \"off\")",
-        ),
-        ("queue.coalesce = true", "7: gates.kubernetes.queue.coalesce", "coalescing"),
         ("shadow = true", "1: gates.kubernetes.shadow", "shadow mode"),
-        ("one_at_a_time = true", "1: gates.kubernetes.one_at_a_time", "one write per key at a time"),
         ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
-        ("key = [\"verb\", \"path\"]", "1: gates.kubernetes.key", "a key of one's own (anything but \"auto\")"),
         ("signals.honour = [\"github\"]", "19: gates.kubernetes.signals.honour[0]", "the signal \"github\""),
-        (
-            "signals.scope = \"gate\"",
-            "9: gates.kubernetes.signals.scope",
-            "a pause of more than the key (anything but \"key\")",
-        ),
         ("signals.reserve = 0.1", "9: gates.kubernetes.signals.reserve", "a reserve (anything but 0)"),
         ("listen = \"unix:/run/x.sock\"", "1: gates.kubernetes.listen", "listening on a Unix socket"),
         ("tls.client_ca = \"/ca\"", "5: gates.kubernetes.tls.client_ca", "asking clients for certificates"),
@@ -405,7 +432,45 @@ fn what_is_not_built_is_said_and_never_ignored() {
          \"okta\", \"docker\" or \"google\" (did you mean \"retry_after\"?)",
         ],
     );
-    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = false\nsignals.honour = []\nkey = \"auto\"", &[]);
+    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
+}
+
+#[test]
+fn a_rate_gives_way_no_further_than_its_floor() {
+    let adapt = |more: &str| {
+        let loaded = load(&format!("{SMALLEST}{more}"), &[]).unwrap_or_else(|problems| panic!("{more}: {problems:?}"));
+        loaded.settings.gates["kubernetes"].policy.bucket.and_then(|bucket| bucket.adapt).map(|adapt| adapt.floor)
+    };
+    assert_eq!(adapt(""), Some(5.0), "on in the preset");
+    assert_eq!(adapt("bucket.rate = 3"), Some(3.0), "a floor that comes from elsewhere is at most the rate");
+    assert_eq!(adapt("bucket.adapt = { floor = 0.5 }"), Some(0.5));
+    assert_eq!(adapt("bucket.adapt = \"off\""), None);
+    assert_eq!(adapt("preset = \"none\"\nbucket = { rate = 9, burst = 9 }"), None);
+    in_gate(
+        "bucket.adapt = { floor = 51 }",
+        &[
+            "f.toml:3:26: gates.kubernetes.bucket.adapt.floor: is 51.0, expected calls per second above 0 and at most the rate, 50.0",
+        ],
+    );
+    in_gate(
+        "preset = \"none\"\nbucket = { rate = 9, burst = 9, adapt = {} }",
+        &[
+            "f.toml:4:33: gates.kubernetes.bucket.adapt.floor: is missing, and the preset gives none: a rate that adapts needs one",
+        ],
+    );
+    in_gate(
+        "retry_bucket.adapt = \"on\"",
+        &["f.toml:3:22: gates.kubernetes.retry_bucket.adapt: is \"on\", expected a table, or \"off\""],
+    );
+}
+
+#[test]
+fn who_pauses_and_whether_writes_go_one_by_one_is_the_gates() {
+    let policy =
+        |more: &str| load(&format!("{SMALLEST}{more}"), &[]).unwrap().settings.gates["kubernetes"].policy.clone();
+    assert_eq!((policy("").pause_scope, policy("").one_at_a_time), (Scope::Key, false));
+    assert_eq!(policy("signals.scope = \"credential\"").pause_scope, Scope::Credential);
+    assert!(policy("one_at_a_time = true").one_at_a_time);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tidegate::{
     api::Group,
-    upstream::{Occupancy, Outgoing, SendError},
+    upstream::{Occupancy, Outgoing, Protocol, SendError, Upgraded},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -531,13 +531,21 @@ async fn an_upgrade_has_a_connection_of_its_own() {
         .header("upgrade", "websocket")
         .body(Outgoing::empty())
         .expect("valid");
-    let response = soon(caller.upstream.upgrade(admitted(asked))).await.expect("an answer");
-    assert_eq!(response.status(), 101);
-    let mut tunnel = TokioIo::new(soon(hyper::upgrade::on(response)).await.expect("a tunnel"));
+    let connection = soon(caller.upstream.dedicate()).await.expect("the server listens");
+    let answer = soon(caller.upstream.upgrade(connection, Protocol::WebSocket, admitted(asked))).await;
+    let Ok(Upgraded::Switched(response, bytes)) = answer else { panic!("{answer:?}") };
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["upgrade"]),
+        (101, &"websocket".parse().expect("valid"))
+    );
+    let mut tunnel = TokioIo::new(soon(bytes).await.expect("a tunnel"));
+    assert_eq!(caller.upstream.occupancy(Group::Upgrades).used, 1);
     let mut got = [0; 5];
     soon(tunnel.read_exact(&mut got)).await.expect("early bytes");
     assert_eq!(&got, b"early");
     tunnel.write_all(b"ping").await.expect("the far side reads");
     soon(tunnel.read_exact(&mut got[..4])).await.expect("the echo");
     assert_eq!(&got[..4], b"ping");
+    drop(tunnel);
+    until(|| caller.upstream.occupancy(Group::Upgrades).used == 0).await;
 }

@@ -20,7 +20,7 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate::{
-    api::Group,
+    api::{Group, Scope},
     clock::Clock,
     credentials::{Injector, Target},
     limit::{Admitted, Arrival, ClassId, Flow, Limiter, Verdict, policy},
@@ -199,6 +199,8 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
         },
         in_flight: None,
         max_keys: 1,
+        pause_scope: Scope::Key,
+        one_at_a_time: false,
         classes: vec![class],
     };
     let arrival = Arrival {
@@ -206,6 +208,7 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
         flow: Flow { id: 0, name: &"test" },
         key: None,
         credential: 0,
+        write: false,
         group: Group::Leases,
         long_running: false,
         patient: false,

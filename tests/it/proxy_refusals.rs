@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use http::Response;
-use tidegate::{classify::Kind, proxy::RetryAfter};
+use tidegate::{
+    classify::{KeyParts, Kind},
+    proxy::RetryAfter,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{Backend, Proxy, reply, rules, status, within};
@@ -341,4 +344,27 @@ async fn a_refused_call_reads_its_body_so_that_the_answer_is_not_lost_to_a_reset
     let mut answer = Vec::new();
     within(client.read_to_end(&mut answer)).await.expect("no reset");
     assert!(answer.starts_with(b"HTTP/1.1 429 "), "no 100 Continue: {}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn a_key_of_ones_own_decides_what_fails_together() {
+    let backend =
+        Backend::start(|call| async move { reply(if call.target.contains("Bad") { 503 } else { 200 }, "") }).await;
+    let parts = ["query:Action", "body"].map(|part| part.parse().expect("a part")).to_vec();
+    let keys = vec![None, Some(KeyParts::new(parts).expect("a key"))];
+    let proxy = Proxy::before(backend.address)
+        .with(|options| options.rules = Arc::new(rules(Kind::Http).with_keys(keys)))
+        .start()
+        .await;
+    let call = async |method: &str, target: &str, body: &str| {
+        let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+        let head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{length}\r\n");
+        status(&proxy.exchange(&format!("{head}{body}")).await)
+    };
+    assert_eq!(call("PUT", "/a?Action=Bad", "one").await, 503);
+    assert_eq!(call("PUT", "/b?Action=Bad", "one").await, 429, "the same parts on another path");
+    assert_eq!(call("PUT", "/a?Action=Bad", "two").await, 503, "another body");
+    assert_eq!(call("PUT", "/a?Action=Good", "one").await, 200, "another action");
+    assert_eq!(call("GET", "/a?Action=Bad", "").await, 503, "no body is a body too");
+    assert_eq!(call("GET", "/b?Action=Bad", "").await, 429);
 }

@@ -18,7 +18,7 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate::{
-    api::{Failures, Throttling},
+    api::{Failures, Scope, Throttling},
     classify::{FairBy, Kind, Matching, Rule, Rules, Traits},
     clock::Clock,
     credentials::Injector,
@@ -253,7 +253,13 @@ impl ProxyBuilder {
 }
 
 pub(crate) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
-    BucketPolicy { rate, burst: NonZeroU32::new(burst).expect("some"), per: Per::Gate, starts_empty: false }
+    BucketPolicy {
+        rate,
+        burst: NonZeroU32::new(burst).expect("some"),
+        per: Per::Gate,
+        starts_empty: false,
+        adapt: None,
+    }
 }
 
 /// The status of an answer in bytes.
@@ -301,11 +307,14 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             },
             in_flight: None,
             max_keys: 1000,
+            pause_scope: Scope::Key,
+            one_at_a_time: false,
             classes: vec![class("leases", Lane::Exempt), class("default", Lane::Normal)],
         },
         failures: vec![failures.clone(), failures],
         throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(900) },
         retry_after: RetryAfter::Auto,
+        coalesce: false,
         upstream: upstream::Options {
             target: upstream::Target {
                 scheme: Scheme::HTTP,

@@ -18,7 +18,7 @@ impl Door {
     /// The key of a call whose body must be asked; `None` when it is not worth it or cannot be known.
     pub(super) async fn key_in_body(&self, parts: &Parts, call: &Classified, intake: &mut Intake) -> Option<Key> {
         let collection = call.key.collection().filter(|_| call.key.needs_body())?;
-        if !self.driver.keys().any_failing_in(collection) || !is_short(parts) {
+        if !self.driver.keys().any_failing_in(collection) || !(intake.is_whole() || is_short(parts)) {
             return None;
         }
         let clock = self.driver.clock();

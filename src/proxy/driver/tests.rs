@@ -17,8 +17,13 @@ use crate::limit::{
 
 fn policy(in_flight: u32, bucket: Option<(f64, u32)>) -> Policy {
     let some = |number| NonZeroU32::new(number).expect("some");
-    let bucket =
-        bucket.map(|(rate, burst)| BucketPolicy { rate, burst: some(burst), per: Per::Gate, starts_empty: false });
+    let bucket = bucket.map(|(rate, burst)| BucketPolicy {
+        rate,
+        burst: some(burst),
+        per: Per::Gate,
+        starts_empty: false,
+        adapt: None,
+    });
     let class = ClassPolicy {
         name: "default".into(),
         lane: Lane::Normal,
@@ -40,6 +45,8 @@ fn policy(in_flight: u32, bucket: Option<(f64, u32)>) -> Policy {
         },
         in_flight: Some(InFlight { max: some(in_flight), per: Per::Gate }),
         max_keys: 10,
+        pause_scope: crate::api::Scope::Key,
+        one_at_a_time: false,
         classes: vec![class],
     }
 }
@@ -55,6 +62,7 @@ fn arrive(driver: &Driver, flow: u64) -> Entry {
         flow: Flow { id: flow, name: &flow },
         key: None,
         credential: 0,
+        write: false,
         group: Group::Short,
         long_running: false,
         patient: false,

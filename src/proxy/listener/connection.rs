@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{
     body::Incoming,
@@ -25,6 +25,7 @@ use super::Reception;
 use crate::proxy::{
     guard::wire::{Line, Wire},
     stack::{self, Sent},
+    tunnel::Desk,
 };
 
 /// The client has left: there is nobody to answer.
@@ -37,6 +38,8 @@ struct Calls<S> {
     stack: S,
     /// To be watched while a call is under way; HTTP/2 tells by itself.
     line: Option<Line>,
+    /// Where a call leaves the tunnel that the connection is to become; HTTP/2 becomes none.
+    desk: Option<Desk>,
 }
 
 pin_project! {
@@ -65,7 +68,12 @@ where
     type Error = Gone;
     type Future = WhileThere<S::Future>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        if let Some(desk) = &self.desk
+            && request.headers().contains_key(header::UPGRADE)
+        {
+            request.extensions_mut().insert(desk.clone());
+        }
         WhileThere { call: self.stack.clone().call(request), line: self.line.clone() }
     }
 }
@@ -129,14 +137,19 @@ impl Reception {
                 () = self.closing.cancelled() => return, // it has not said a word yet
             };
         let stack = stack::stack(&self.parts, local);
+        let desk = Desk::default();
         let served = if speaks_http2 {
-            self.serve_http2(wire, Calls { stack, line: None }).await
+            self.serve_http2(wire, Calls { stack, line: None, desk: None }).await
         } else {
             let line = Some(wire.line());
-            self.serve_http1(wire, Calls { stack, line }).await
+            self.serve_http1(wire, Calls { stack, line, desk: Some(desk.clone()) }).await
         };
         if let Err(error) = served {
             tracing::debug!(gate = &*self.gate, error = error_chain(&error), "a client's connection broke");
+        }
+        // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits for it, and ends it.
+        if let Some(tunnel) = desk.take() {
+            tunnel.carry(&self.gate).await;
         }
     }
 

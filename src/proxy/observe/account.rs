@@ -35,6 +35,8 @@ pub(crate) struct Account {
     sent: Option<Moment>,
     upstream: Option<Duration>,
     refused: Option<Reason>,
+    /// It was answered without being sent, after this long.
+    coalesced: Option<Duration>,
     closed: bool,
 }
 
@@ -69,6 +71,7 @@ impl Account {
             sent: None,
             upstream: None,
             refused: None,
+            coalesced: None,
             closed: false,
         }
     }
@@ -104,6 +107,14 @@ impl Account {
         }
     }
 
+    /// The call is answered with the answer to another, which was the same call.
+    pub(crate) fn coalesced(&mut self, now: Moment) {
+        self.coalesced = Some(now - self.arrived);
+        if let Some(call) = &self.call {
+            self.observer.meters.coalesced(call.class);
+        }
+    }
+
     /// The response head came.
     pub(crate) fn answered(&mut self, now: Moment) {
         let took = self.sent.map(|sent| now - sent);
@@ -136,10 +147,14 @@ impl Account {
         }
     }
 
-    /// How long a limit held the call before it left, and which.
-    pub(crate) fn held(&self) -> Option<(Reason, Duration)> {
+    /// How long a limit held the call before it left or was answered, and which.
+    pub(crate) fn held(&self) -> Option<(&'static str, Duration)> {
+        if let Some(wait) = self.coalesced {
+            return Some(("coalesced", wait));
+        }
         let limited = |reason| reason != Reason::Slot || self.observer.limits_slots;
-        self.waited.filter(|(reason, _)| self.sent.is_some() && limited(*reason))
+        let held = self.waited.filter(|(reason, _)| self.sent.is_some() && limited(*reason));
+        held.map(|(reason, wait)| (reason.word(), wait))
     }
 
     /// The class's name, once there is one.
@@ -184,7 +199,7 @@ impl Drop for Account {
         if self.closed {
             return;
         }
-        if let (Some(call), None) = (&self.call, self.sent) {
+        if let (Some(call), None, None) = (&self.call, self.sent, self.coalesced) {
             self.observer.meters.hung_up(call.class);
         }
         self.write(None);

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, num::NonZeroU32, time::Duration};
 
 use tidegate::{
-    api::{Answer, Group, Key, Outcome},
+    api::{Answer, Group, Key, Outcome, Scope},
     limit::{
         Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Refusal, Ticket, Verdict,
         policy::{Backoff, BucketPolicy, ClassPolicy, Combine, Lane, Per, QueuePolicy, Strategy},
@@ -41,6 +41,8 @@ pub(super) fn policy() -> Policy {
         },
         in_flight: None,
         max_keys: 1_000_000,
+        pause_scope: Scope::Key,
+        one_at_a_time: false,
         classes: vec![ClassPolicy {
             name: "default".into(),
             lane: Lane::Normal,
@@ -55,7 +57,13 @@ pub(super) fn policy() -> Policy {
 }
 
 pub(super) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
-    BucketPolicy { rate, burst: NonZeroU32::new(burst).expect("a burst"), per: Per::Gate, starts_empty: false }
+    BucketPolicy {
+        rate,
+        burst: NonZeroU32::new(burst).expect("a burst"),
+        per: Per::Gate,
+        starts_empty: false,
+        adapt: None,
+    }
 }
 
 pub(super) fn key(item: usize) -> Key {
@@ -77,6 +85,7 @@ impl Gate {
             flow: Flow { id: 0, name: &"flow" },
             key,
             credential: 0,
+            write: false,
             group: Group::Short,
             long_running: false,
             patient: false,

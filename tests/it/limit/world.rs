@@ -8,7 +8,7 @@ use std::{
 };
 
 use tidegate::{
-    api::{Answer, Group, Key, Outcome},
+    api::{Answer, Group, Key, Outcome, Scope},
     limit::{
         Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Reason, Receipt, Refusal, Slot, Ticket, Verdict,
         policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
@@ -172,6 +172,7 @@ impl World {
             flow: Flow { id: caller.flow, name: &name },
             key: caller.key.map(|object| Key { object, collection: object / 10, facet: 0 }),
             credential: caller.credential,
+            write: false,
             group: caller.group,
             long_running: caller.long_running,
             patient: caller.patient,
@@ -417,7 +418,13 @@ pub(super) fn at(millis: u64) -> Moment {
 }
 
 pub(super) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
-    BucketPolicy { rate, burst: NonZeroU32::new(burst).expect("above zero"), per: Per::Gate, starts_empty: false }
+    BucketPolicy {
+        rate,
+        burst: NonZeroU32::new(burst).expect("above zero"),
+        per: Per::Gate,
+        starts_empty: false,
+        adapt: None,
+    }
 }
 
 pub(super) fn slots(max: u32) -> InFlight {
@@ -454,6 +461,8 @@ pub(super) fn open() -> Policy {
         },
         in_flight: None,
         max_keys: 1000,
+        pause_scope: Scope::Key,
+        one_at_a_time: false,
         classes: vec![class("default")],
     }
 }

@@ -1,0 +1,340 @@
+//! `key = [...]`: keys made of the parts that a configuration names, instead of what the kind of API suggests.
+//!
+//! Values of parts come from clients and may be secrets, so a key's readable name shows a checksum of them, but for the few that are known
+//! to name an operation.
+
+use std::{
+    fmt::{self, Write as _},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
+    str::FromStr,
+};
+
+use http::{HeaderMap, HeaderName, header};
+
+use super::{Kind, key::KeySource};
+use crate::api::{Call, Key, Verb, query_pairs};
+
+/// One part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    /// The verb class: read, list, watch or write.
+    Verb,
+    /// The decoded path, without the query.
+    Path,
+    /// Every value of a query parameter.
+    Query(String),
+    /// Every value of a header.
+    Header(HeaderName),
+    /// A digest of the body, of at most 64 KiB.
+    Body,
+}
+
+/// What the keys of a gate or class are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyParts(Vec<KeyPart>);
+
+/// Why something is no part of a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyPartError {
+    /// No such part.
+    #[error("expected \"verb\", \"path\", \"query:NAME\", \"header:NAME\" or \"body\"")]
+    Unknown,
+    /// A part of a request that has no name.
+    #[error("names nothing, expected a name after the colon")]
+    Unnamed,
+    /// No header can be called that.
+    #[error("expected the name of a header after the colon")]
+    NoHeader,
+    /// Credentials are told apart in another way.
+    #[error("carries a credential, which no key is made of; to tell clients apart: per = \"credential\" on a bucket")]
+    Credential,
+}
+
+/// Why parts make no key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyPartsError {
+    /// There is none.
+    #[error("is an empty list, expected at least one part, or \"auto\"")]
+    Empty,
+    /// One is there twice.
+    #[error("is there already")]
+    Twice {
+        /// Which.
+        index: usize,
+    },
+}
+
+/// The parts of one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head<'a> {
+    pub(super) call: &'a Call,
+    pub(super) query: Option<&'a str>,
+    pub(super) headers: &'a HeaderMap,
+}
+
+// === impl KeyPart ===
+
+impl FromStr for KeyPart {
+    type Err = KeyPartError;
+
+    fn from_str(text: &str) -> Result<Self, KeyPartError> {
+        match text.split_once(':') {
+            None if text == "verb" => Ok(Self::Verb),
+            None if text == "path" => Ok(Self::Path),
+            None if text == "body" => Ok(Self::Body),
+            None => Err(KeyPartError::Unknown),
+            Some(("query" | "header", "")) => Err(KeyPartError::Unnamed),
+            Some(("query", name)) => Ok(Self::Query(name.to_owned())),
+            Some(("header", name)) => match name.parse() {
+                Ok(name) if CREDENTIALS.contains(&name) => Err(KeyPartError::Credential),
+                Ok(name) => Ok(Self::Header(name)),
+                Err(_) => Err(KeyPartError::NoHeader),
+            },
+            Some(_) => Err(KeyPartError::Unknown),
+        }
+    }
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Verb => f.write_str("verb"),
+            Self::Path => f.write_str("path"),
+            Self::Query(name) => write!(f, "query:{name}"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Body => f.write_str("body"),
+        }
+    }
+}
+
+// === impl KeyParts ===
+
+impl KeyParts {
+    /// A key of these parts.
+    ///
+    /// # Errors
+    /// When there is none, or one twice.
+    pub fn new(parts: Vec<KeyPart>) -> Result<Self, KeyPartsError> {
+        if parts.is_empty() {
+            return Err(KeyPartsError::Empty);
+        }
+        match (1..parts.len()).find(|index| parts[..*index].contains(&parts[*index])) {
+            Some(index) => Err(KeyPartsError::Twice { index }),
+            None => Ok(Self(parts)),
+        }
+    }
+
+    /// The parts, in the order in which they were given.
+    #[must_use]
+    pub fn parts(&self) -> &[KeyPart] {
+        &self.0
+    }
+
+    /// Whether keys are of one object: only then does the end of an object say anything about its keys.
+    pub(super) fn is_of_object(&self) -> bool {
+        self.0.contains(&KeyPart::Path)
+    }
+
+    /// The key of a call, as far as its head says. The verb class is the key's facet, everything else its object, so that the end of an
+    /// object forgets what was remembered of it under every verb.
+    pub(super) fn source(&self, kind: Kind, head: &Head<'_>, hasher: &RandomState) -> KeySource {
+        if head.call.is_tunnel() {
+            return KeySource::None;
+        }
+        let mut hash = hasher.build_hasher();
+        for part in &self.0 {
+            head.hash_part(part, &mut hash);
+        }
+        let object = hash.finish();
+        let facet = if self.0.contains(&KeyPart::Verb) { hasher.hash_one(verb_class(head.call)) } else { 0 };
+        if kind == Kind::Kubernetes && (head.call.is_collection_read() || head.call.is_discovery()) {
+            return KeySource::Known(Key { object, collection: object, facet }); // backs off for a moment only
+        }
+        match self.0.contains(&KeyPart::Body) {
+            true => KeySource::BodyDigest { object, facet },
+            false => KeySource::Known(Key { object, collection: hasher.hash_one((object, true)), facet }),
+        }
+    }
+
+    /// The readable name of the key, but for what the body adds.
+    pub(super) fn label(&self, head: &Head<'_>) -> String {
+        let mut text = String::new();
+        for part in &self.0 {
+            let gap = if text.is_empty() { "" } else { " " };
+            // Writing to a String cannot fail.
+            let _infallible = match part {
+                KeyPart::Verb => write!(text, "{gap}{}", verb_class(head.call)),
+                KeyPart::Path => write!(text, "{gap}{}", head.call.path()),
+                KeyPart::Query(name) => {
+                    let values: Vec<_> = head.query_values(name).collect();
+                    write!(text, "{gap}{name}={}", shown(name, values.iter().map(|value| value.as_bytes())))
+                }
+                KeyPart::Header(name) => {
+                    let values = head.headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+                    write!(text, "{gap}{name}={}", shown(name.as_str(), values))
+                }
+                KeyPart::Body => Ok(()),
+            };
+        }
+        text
+    }
+}
+
+// === impl Head ===
+
+impl<'a> Head<'a> {
+    fn query_values<'n>(&self, name: &'n str) -> impl Iterator<Item = std::borrow::Cow<'a, str>> + use<'a, 'n> {
+        query_pairs(self.query).filter(move |(found, _)| found == name).map(|(_, value)| value)
+    }
+
+    fn hash_part(&self, part: &KeyPart, hash: &mut impl Hasher) {
+        match part {
+            KeyPart::Verb | KeyPart::Body => {}
+            KeyPart::Path => self.call.path().hash(hash),
+            KeyPart::Query(name) => {
+                self.query_values(name).for_each(|value| (true, value).hash(hash));
+                false.hash(hash);
+            }
+            KeyPart::Header(name) => {
+                self.headers.get_all(name).iter().for_each(|value| (true, value.as_bytes()).hash(hash));
+                false.hash(hash);
+            }
+        }
+    }
+}
+
+/// Reads and writes fail apart, and so do lists and watches.
+fn verb_class(call: &Call) -> &'static str {
+    match call.verb() {
+        Verb::Get => "read",
+        Verb::List => "list",
+        Verb::Watch => "watch",
+        _ => "write",
+    }
+}
+
+/// The values of a part for a name: themselves where they name an operation, else a checksum.
+fn shown<'a>(name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> String {
+    let Some(first) = values.next() else { return "none".to_owned() };
+    if OPERATIONS.contains(&name.to_ascii_lowercase().as_str()) {
+        return String::from_utf8_lossy(first).chars().filter(|c| !c.is_control()).take(LONGEST_NAME).collect();
+    }
+    let all = values.fold(checksum(first, START), |sum, value| checksum(value, checksum(b"\n", sum)));
+    format!("{all:08x}")
+}
+
+/// Not the salted digest: this one is the same after a restart, for people comparing logs.
+pub(super) fn checksum(bytes: &[u8], from: u32) -> u32 {
+    bytes.iter().fold(from, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Of FNV-1a.
+pub(super) const START: u32 = 0x811c_9dc5;
+/// Enough for any operation that was given its name by a person.
+const LONGEST_NAME: usize = 100;
+/// Parameters and headers that are there to name an operation: AWS's, SOAP's, GraphQL's.
+const OPERATIONS: [&str; 5] = ["action", "x-amz-target", "soapaction", "operation", "operationname"];
+/// Headers that carry credentials.
+static CREDENTIALS: [HeaderName; 6] = [
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    header::COOKIE,
+    HeaderName::from_static("private-token"),
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("x-amz-security-token"),
+];
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, Uri};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::api::plain;
+
+    fn parts(texts: &[&str]) -> KeyParts {
+        KeyParts::new(texts.iter().map(|text| text.parse().expect(text)).collect()).expect("parts")
+    }
+
+    fn key(parts: &KeyParts, target: &str, headers: &HeaderMap, hasher: &RandomState) -> Key {
+        let uri: Uri = target.parse().expect(target);
+        let call = plain::read(&Method::GET, &uri);
+        let head = Head { call: &call, query: uri.query(), headers };
+        parts.source(Kind::Http, &head, hasher).with_body(b"", true, hasher).expect("a key")
+    }
+
+    #[test]
+    fn every_part_is_read_and_written_and_nothing_else_is_one() {
+        for text in ["verb", "path", "body", "query:Action", "query:a:b", "header:x-amz-target"] {
+            assert_eq!(text.parse::<KeyPart>().expect(text).to_string(), text);
+        }
+        for (text, error) in [
+            ("", KeyPartError::Unknown),
+            ("Verb", KeyPartError::Unknown),
+            ("query", KeyPartError::Unknown),
+            ("cookie:a", KeyPartError::Unknown),
+            ("query:", KeyPartError::Unnamed),
+            ("header:", KeyPartError::Unnamed),
+            ("header:a b", KeyPartError::NoHeader),
+            ("header:Authorization", KeyPartError::Credential),
+            ("header:Private-Token", KeyPartError::Credential),
+        ] {
+            assert_eq!(text.parse::<KeyPart>(), Err(error), "{text}");
+        }
+        assert_eq!(KeyParts::new(Vec::new()), Err(KeyPartsError::Empty));
+        let twice = vec![KeyPart::Path, KeyPart::Body, KeyPart::Path];
+        assert_eq!(KeyParts::new(twice), Err(KeyPartsError::Twice { index: 2 }));
+    }
+
+    #[test]
+    fn values_of_different_number_or_place_are_different_keys() {
+        let (hasher, none) = (RandomState::new(), HeaderMap::new());
+        let both = parts(&["query:a", "query:b"]);
+        let targets = ["/", "/?a", "/?a=1", "/?a=1&a=2", "/?a=12", "/?b=1", "/?a=1&b=1", "/?a=2&a=1", "/?a=%31%00"];
+        for (place, one) in targets.iter().enumerate() {
+            for other in &targets[..place] {
+                assert_ne!(key(&both, one, &none, &hasher), key(&both, other, &none, &hasher), "{one} {other}");
+            }
+        }
+        assert_eq!(key(&both, "/?c=9&a=%31", &none, &hasher), key(&both, "/x?a=1", &none, &hasher));
+    }
+
+    #[test]
+    fn a_name_shows_no_value_that_could_be_a_secret() {
+        let uri: Uri = "/?Action=RunInstances&access_token=hunter2".parse().expect("a target");
+        let mut headers = HeaderMap::new();
+        headers.insert("x-tenant", "hunter2".parse().expect("a value"));
+        let call = plain::read(&Method::POST, &uri);
+        let head = Head { call: &call, query: uri.query(), headers: &headers };
+        let all =
+            parts(&["verb", "path", "query:Action", "query:access_token", "query:none", "header:x-tenant", "body"]);
+        let label = all.label(&head);
+        assert!(label.starts_with("write / Action=RunInstances access_token="), "{label}");
+        assert!(label.contains(" none=none x-tenant=") && !label.contains("hunter2"), "{label}");
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_equal_exactly_where_every_part_is(
+            which in proptest::sample::subsequence(vec!["path", "query:a", "header:x"], 1..=3),
+            one in ("[pq]", proptest::collection::vec("[12]", 0..3), proptest::collection::vec("[12]", 0..3)),
+            other in ("[pq]", proptest::collection::vec("[12]", 0..3), proptest::collection::vec("[12]", 0..3)),
+        ) {
+            let hasher = RandomState::new();
+            let parts = parts(&which);
+            let made = |(path, query, header): &(String, Vec<String>, Vec<String>)| {
+                let query: Vec<String> = query.iter().map(|value| format!("a={value}")).collect();
+                let mut headers = HeaderMap::new();
+                for value in header {
+                    headers.append("x", value.parse().expect("a value"));
+                }
+                key(&parts, &format!("/{path}?{}", query.join("&")), &headers, &hasher)
+            };
+            let has = |part: &str| which.contains(&part);
+            let same = (!has("path") || one.0 == other.0)
+                && (!has("query:a") || one.1 == other.1)
+                && (!has("header:x") || one.2 == other.2);
+            prop_assert_eq!(made(&one) == made(&other), same);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Tunnels: a client's connection after its call has switched protocols.
+//!
+//! A call that asks to switch carries the [`Desk`] of its connection. When the upstream has switched, the call leaves a [`Tunnel`] there;
+//! once hyper has written the 101 and let go of the connection, the connection's own task finds it and carries the bytes. Two buffers of
+//! 16 KiB (a TLS record's worth) are all that a tunnel holds; a side that does not read stops the other.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use http::request::Parts;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional_with_sizes;
+
+use super::{body::Held, driver::HeldSlot, observe::InFlight};
+use crate::upstream::Protocol;
+
+/// Where a call leaves the tunnel that its connection is to become.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Desk(Arc<Mutex<Option<Tunnel>>>);
+
+/// A call's side of a switch, until the upstream has answered.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    protocol: Protocol,
+    desk: Desk,
+    client: OnUpgrade,
+}
+
+/// Both sides, as soon as they are there, and what the call holds until the end.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    client: OnUpgrade,
+    upstream: OnUpgrade,
+    held: Held,
+}
+
+// === impl Desk ===
+
+impl Desk {
+    /// What a call left here.
+    pub(crate) fn take(&self) -> Option<Tunnel> {
+        self.lock().take()
+    }
+
+    /// Has the tunnel count as in flight until it ends.
+    pub(crate) fn hold(&self, in_flight: Option<InFlight>) {
+        if let Some(tunnel) = self.lock().as_mut() {
+            tunnel.held.1 = in_flight;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Tunnel>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Switch ===
+
+impl Switch {
+    /// What a call asks for, if it asks to switch and its connection can.
+    pub(crate) fn asked(parts: &mut Parts) -> Option<Self> {
+        let desk = parts.extensions.remove::<Desk>()?;
+        let client = parts.extensions.remove::<OnUpgrade>()?;
+        let protocol = Protocol::asked(parts)?;
+        Some(Self { protocol, desk, client })
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// The upstream has switched.
+    pub(crate) fn tunnel(self, upstream: OnUpgrade, slot: HeldSlot) -> Desk {
+        let Self { desk, client, .. } = self;
+        *desk.lock() = Some(Tunnel { client, upstream, held: (Some(slot), None) });
+        desk
+    }
+}
+
+// === impl Tunnel ===
+
+impl Tunnel {
+    /// Carries bytes both ways until both sides have ended. A side that ends its half has it ended on the other; a side that breaks breaks
+    /// the other.
+    pub(crate) async fn carry(self, gate: &str) {
+        let Self { client, upstream, held } = self;
+        match carry(client, upstream).await {
+            Ok((up, down)) => tracing::debug!(gate, up, down, "a tunnel ended"),
+            Err(error) => tracing::debug!(gate, %error, "a tunnel broke"),
+        }
+        drop(held);
+    }
+}
+
+async fn carry(client: OnUpgrade, upstream: OnUpgrade) -> io::Result<(u64, u64)> {
+    let (client, upstream) = tokio::try_join!(client, upstream).map_err(io::Error::other)?;
+    let (mut client, mut upstream): (TokioIo<Upgraded>, _) = (TokioIo::new(client), TokioIo::new(upstream));
+    copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await
+}
+
+/// Each way: a TLS record.
+const BUFFER: usize = 16 << 10;

@@ -1,0 +1,209 @@
+//! Identical GETs that wait become one: one request upstream, and its answer for everybody, but never across identities.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tidegate::limit::policy::Strategy;
+use tokio::{io::AsyncWriteExt, sync::Semaphore, task::JoinHandle};
+
+use crate::support::{AnyBody, Backend, Proxy, Seen, reply, status, within};
+
+/// An upstream that answers as it is allowed to, behind a gate with one slot, and a call that takes it.
+struct Scene {
+    backend: Backend,
+    proxy: Arc<Proxy>,
+    answers: Arc<Semaphore>,
+    holder: JoinHandle<String>,
+}
+
+impl Scene {
+    async fn start(answer: impl Fn(&Seen) -> Response<AnyBody> + Send + Sync + 'static) -> Self {
+        let answers = Arc::new(Semaphore::new(0));
+        let (gate, answer) = (Arc::clone(&answers), Arc::new(answer));
+        let backend = Backend::start(move |seen| {
+            let (gate, answer) = (Arc::clone(&gate), Arc::clone(&answer));
+            async move {
+                gate.acquire().await.expect("open").forget();
+                answer(&seen)
+            }
+        })
+        .await;
+        let proxy = Proxy::before(backend.address).in_flight(1).with(|options| options.coalesce = true).start().await;
+        let proxy = Arc::new(proxy);
+        let scene = Self { holder: get(&proxy, "/holder", ""), backend, proxy, answers };
+        scene.arrived(1).await;
+        scene
+    }
+
+    /// Sends a GET and returns when it waits as the n-th inside the gate.
+    async fn waiting(&self, nth: f64, headers: &str) -> JoinHandle<String> {
+        let call = get(&self.proxy, "/same", headers);
+        self.proxy.reaches("tidegate_in_flight", &[], nth).await;
+        call
+    }
+
+    /// Returns when so many calls have reached the upstream.
+    async fn arrived(&self, calls: usize) {
+        within(async {
+            while self.backend.targets().len() < calls {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    async fn answer_one(&self) {
+        self.answers.add_permits(1);
+    }
+}
+
+fn get(proxy: &Arc<Proxy>, target: &'static str, headers: &str) -> JoinHandle<String> {
+    let proxy = Arc::clone(proxy);
+    let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+    tokio::spawn(async move { proxy.exchange(&request).await })
+}
+
+async fn answer(call: JoinHandle<String>) -> String {
+    within(call).await.expect("no panic")
+}
+
+/// An answer without its own Server-Timing, and that.
+fn told(answer: &str) -> (String, String) {
+    let (own, rest): (Vec<&str>, Vec<&str>) =
+        answer.split_inclusive("\r\n").partition(|line| line.starts_with("server-timing: tidegate"));
+    (rest.concat(), own.concat())
+}
+
+/// A chunked answer with a trailer.
+fn chunked() -> Response<AnyBody> {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-sum", HeaderValue::from_static("7"));
+    let frames = [Frame::data(Bytes::from("half ")), Frame::data(Bytes::from("whole")), Frame::trailers(trailers)];
+    let body = StreamBody::new(futures_util::stream::iter(frames.map(Ok::<_, std::io::Error>)));
+    let response = Response::builder().header("trailer", "x-sum").header("x-note", "a").header("x-note", "b");
+    response.body(BodyExt::boxed_unsync(body)).expect("valid")
+}
+
+#[tokio::test]
+async fn those_who_wait_with_the_same_call_are_answered_from_one_byte_for_byte() {
+    let scene = Scene::start(|seen| if seen.target == "/same" { chunked() } else { reply(200, "ok") }).await;
+    let calls = [
+        scene.waiting(2.0, "TE: trailers\r\n").await,
+        scene.waiting(3.0, "TE: trailers\r\n").await,
+        scene.waiting(4.0, "TE: trailers\r\n").await,
+    ];
+    scene.answer_one().await;
+    scene.arrived(2).await;
+    scene.answer_one().await;
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.push(told(&answer(call).await));
+    }
+    assert_eq!(status(&answers[0].0), 200);
+    assert!(
+        answers[0].0.contains("x-note: a\r\nx-note: b\r\n") && answers[0].0.contains("x-sum: 7"),
+        "{}",
+        answers[0].0
+    );
+    let reassembled =
+        answers.iter().map(|(rest, _)| rest.replace("a\r\nhalf whole\r\n", "5\r\nhalf \r\n5\r\nwhole\r\n"));
+    let reassembled: Vec<String> = reassembled.collect();
+    assert!(reassembled.iter().all(|rest| *rest == reassembled[0]), "{reassembled:#?}");
+    let coalesced = answers.iter().filter(|(_, own)| own.contains("desc=\"coalesced\""));
+    assert_eq!(coalesced.count(), 2, "everybody has a timing of their own: {answers:?}");
+    assert_eq!(scene.backend.targets(), ["/holder", "/same"]);
+    assert_eq!(scene.proxy.metric("tidegate_coalesced_total", &["class=\"default\""]), 2.0);
+    assert_eq!(scene.proxy.metric("tidegate_hangups_total", &[]), 0.0);
+    assert_eq!(status(&answer(scene.holder).await), 200);
+}
+
+#[tokio::test]
+async fn nobody_is_answered_with_what_another_identity_got() {
+    let scene = Scene::start(|seen| {
+        let who = seen.headers.get("authorization").map_or(&b"nobody"[..], |value| value.as_bytes()).to_vec();
+        reply(200, "").map(|_| http_body_util::Full::from(who).map_err(|never| match never {}).boxed_unsync())
+    })
+    .await;
+    let headers = ["", "Authorization: one\r\n", "Authorization: two\r\n", "Authorization: one\r\nAccept: x\r\n"];
+    let mut calls = Vec::new();
+    for (place, headers) in (2_u8..).zip(headers) {
+        calls.push(scene.waiting(place.into(), headers).await);
+    }
+    scene.answers.add_permits(5);
+    for (call, expected) in calls.into_iter().zip(["nobody", "one", "two", "one"]) {
+        let answer = answer(call).await;
+        assert!(answer.ends_with(&format!("\r\n\r\n{expected}")), "{answer}");
+    }
+    assert_eq!(scene.backend.targets().len(), 5);
+    assert_eq!(scene.proxy.metric("tidegate_coalesced_total", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn a_leader_that_leaves_is_followed_by_the_next() {
+    let scene = Scene::start(|_| reply(200, "ok")).await;
+    let mut first = scene.proxy.connect().await;
+    first.write_all(b"GET /same HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.expect("writes");
+    scene.proxy.reaches("tidegate_in_flight", &[], 2.0).await;
+    let (second, third) = (scene.waiting(3.0, "").await, scene.waiting(4.0, "").await);
+    scene.answer_one().await;
+    scene.arrived(2).await;
+    drop(first);
+    scene.arrived(3).await;
+    scene.answers.add_permits(2);
+    assert_eq!((status(&answer(second).await), status(&answer(third).await)), (200, 200));
+    assert_eq!(scene.backend.targets(), ["/holder", "/same", "/same"], "one for the two who stayed");
+}
+
+#[tokio::test]
+async fn a_failure_is_nobodys_but_who_met_it() {
+    let scene = Scene::start(|seen| reply(if seen.target == "/same" { 503 } else { 200 }, "no")).await;
+    let (first, second) = (scene.waiting(2.0, "").await, scene.waiting(3.0, "").await);
+    scene.answers.add_permits(2);
+    assert_eq!(status(&answer(first).await), 503);
+    let second = answer(second).await;
+    assert!(second.contains("tidegate-refusal: backoff"), "what the key says, and not the other's answer: {second}");
+    assert_eq!(scene.proxy.metric("tidegate_coalesced_total", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn an_answer_of_more_than_a_mebibyte_is_nobodys_else() {
+    const LONG: usize = (1 << 20) + 1;
+    let scene = Scene::start(|seen| {
+        let length = if seen.target == "/same" { LONG } else { 0 };
+        reply(200, "")
+            .map(|_| http_body_util::Full::from(vec![b'x'; length]).map_err(|never| match never {}).boxed_unsync())
+    })
+    .await;
+    let (first, second) = (scene.waiting(2.0, "").await, scene.waiting(3.0, "").await);
+    scene.answers.add_permits(3);
+    for call in [first, second] {
+        assert!(answer(call).await.len() > LONG);
+    }
+    assert_eq!(scene.backend.targets().len(), 3);
+}
+
+#[tokio::test]
+async fn watches_and_calls_that_change_things_are_always_sent() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).bucket(20.0, 1).with(|options| options.coalesce = true);
+    let proxy = proxy.policy(|policy| {
+        policy.classes[1].meter_long_running = true;
+        policy.classes[1].backoff.strategy = Strategy::Off;
+        policy.queue.max_wait = Duration::from_secs(60);
+    });
+    let proxy = Arc::new(proxy.start().await);
+    let post = || {
+        let proxy = Arc::clone(&proxy);
+        let request = "POST /same HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        tokio::spawn(async move { proxy.exchange(request).await })
+    };
+    let watch = || get(&proxy, "/api/v1/pods?watch=1", "");
+    let calls = [watch(), watch(), watch(), post(), post(), post()];
+    for call in calls {
+        assert_eq!(status(&answer(call).await), 200);
+    }
+    assert_eq!(backend.targets().len(), 6);
+}

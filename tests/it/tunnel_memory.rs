@@ -1,0 +1,110 @@
+//! What a tunnel costs, measured on a `tidegate` of its own: its peak resident memory while bytes go both ways, and while they cannot.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    cli::{Running, config, start, with_config},
+    cli_usage::free_port,
+};
+
+/// Each way: 4 s without optimization.
+const BYTES: u64 = 1 << 30;
+/// What it may cost; 20 KiB were measured.
+const MOST: u64 = 2 << 20;
+
+/// Switches, then echoes.
+fn echo(listener: &TcpListener) {
+    while let Ok((mut socket, _)) = listener.accept() {
+        thread::spawn(move || {
+            read_head(&mut socket);
+            let switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+            socket.write_all(switched).expect("the gate reads");
+            let mut back = socket.try_clone().expect("a socket");
+            std::io::copy(&mut socket, &mut back).expect("the gate reads");
+            back.shutdown(Shutdown::Write).expect("open");
+        });
+    }
+}
+
+fn read_head(socket: &mut TcpStream) {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        socket.read_exact(&mut byte).expect("a head");
+        head.push(byte[0]);
+    }
+}
+
+fn tunnel(port: u16) -> TcpStream {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("the gate listens");
+    let ask = "POST /api/v1/namespaces/d/pods/p/portforward HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\
+               Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+    socket.write_all(ask.as_bytes()).expect("the gate reads");
+    read_head(&mut socket);
+    socket
+}
+
+/// Sends bytes through a tunnel and gets them back. Does not begin to read before nothing more can be written.
+fn through(port: u16, bytes: u64) {
+    let mut reading = tunnel(port);
+    let mut writing = reading.try_clone().expect("a socket");
+    let written = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let chunk = vec![7; 64 << 10];
+            while written.load(Ordering::Relaxed) < bytes {
+                writing.write_all(&chunk).expect("the gate reads");
+                written.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            }
+            writing.shutdown(Shutdown::Write).expect("open");
+        });
+        let mut before = u64::MAX;
+        while before != written.load(Ordering::Relaxed) {
+            before = written.load(Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(100)); // to see that it has stopped; what is measured is no time
+        }
+        let (mut read, mut some) = (0, vec![0; 256 << 10]);
+        loop {
+            match reading.read(&mut some).expect("the gate writes") {
+                0 => break,
+                more => read += more as u64,
+            }
+        }
+        assert_eq!(read, written.load(Ordering::Relaxed));
+    });
+}
+
+/// A line of the kernel's on a process, in bytes.
+fn memory(gate: &Running, what: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", gate.id())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux says so");
+    let kib: u64 = line.trim_matches([':', '\t', ' ']).trim_end_matches(" kB").parse().expect("a number");
+    kib << 10
+}
+
+#[test]
+fn what_goes_through_a_tunnel_costs_no_memory() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let upstream = listener.local_addr().expect("bound");
+    thread::spawn(move || echo(&listener));
+    let port = free_port();
+    let (_folder, path) = config(&format!(
+        "[admin]\nlisten = \"off\"\n[gates.kubernetes]\nupstream = \"http://{upstream}\"\nlisten = \"127.0.0.1:{port}\"\n"
+    ));
+    let mut gate = start(with_config("run", &path));
+    gate.line("ready");
+
+    through(port, 1 << 20); // what is allocated once
+    fs::write(format!("/proc/{}/clear_refs", gate.id()), "5").expect("the peak can be reset");
+    let before = memory(&gate, "VmRSS");
+    through(port, BYTES);
+    let peak = memory(&gate, "VmHWM");
+    assert!(peak < before + MOST, "{before} bytes before, {peak} at the peak");
+    assert_eq!(gate.terminate(), Some(0));
+}
