@@ -4,11 +4,13 @@
 //! might be. Both drive [`crate::limit::Limiter`] and read calls and answers as the proxy does, so what is simulated is what runs. A run
 //! depends on its input and seed alone.
 
+mod agenda;
 mod builtin;
 mod gate;
 mod histogram;
 mod picture;
 mod play;
+pub mod replay;
 pub mod report;
 mod request;
 mod series;

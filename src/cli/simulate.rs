@@ -1,8 +1,12 @@
 //! `tidegate simulate`: scenarios and recorded calls under limits, in virtual time.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    io::BufReader,
+    path::{Path, PathBuf},
+};
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::Args;
 
 use super::{
@@ -12,7 +16,10 @@ use super::{
 use crate::{
     chart::{Chart, Look},
     config::{self, Problem, scenario},
-    simulate::{self, Builtin, Limits, Picture, Staged, report},
+    simulate::{
+        self, Builtin, Limits, Picture, Staged,
+        replay::{Recorded, report},
+    },
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -29,9 +36,15 @@ pub(super) struct Options {
     /// Numbers of a built-in scenario
     #[arg(value_name = "KEY=VALUE")]
     numbers: Vec<String>,
+    /// Replay a recorded log of calls (log.calls); may be given for each rotated file
+    #[arg(long, value_name = "FILE", requires = "config", conflicts_with = "scenario")]
+    replay: Vec<PathBuf>,
     /// Limits to try: a configuration
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// With --replay: limits to compare with, besides what was recorded
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    baseline: Option<PathBuf>,
     /// The gate of it, if there are several
     #[arg(long, value_name = "NAME")]
     gate: Option<String>,
@@ -47,6 +60,9 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    if let (Some(config), false) = (&options.config, options.replay.is_empty()) {
+        return replay(options, config);
+    }
     let Some(name) = &options.scenario else {
         show::text(&list())?;
         return Ok(());
@@ -55,12 +71,48 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let played: Vec<_> = limits.iter().map(|limits| simulate::play(&scenario, limits)).collect();
     let chart = picture.chart(&scenario, &played);
     let screen = Screen::of_stdout();
-    let mut text = format!("{}\n\n{}", scenario.title, report::table(&played));
-    for sentence in report::findings(&picture, &played) {
+    let mut text = format!("{}\n\n{}", scenario.title, simulate::report::table(&played));
+    for sentence in simulate::report::findings(&picture, &played) {
         text.push_str(&format!("\n{}", show::wrapped(&sentence, screen.width())));
     }
     text.push_str(&format!("\n\n{}", drawn(&chart, &screen)));
-    write(options, &chart, || report::csv(&played), || report::json(&played))?;
+    write(options, &chart, || simulate::report::csv(&played), || simulate::report::json(&played))?;
+    show::text(&text)?;
+    Ok(())
+}
+
+/// Recorded calls under other limits.
+fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
+    let mut limits = Vec::new();
+    if let Some(baseline) = &options.baseline {
+        limits.push(limits_of(baseline, options.gate.as_deref(), None)?);
+    }
+    let candidate = limits_of(config, options.gate.as_deref(), None)?;
+    let gate = candidate.gate.name.to_string();
+    limits.push(candidate);
+    let (mut recorded, mut size) = (Vec::new(), 0);
+    for path in &options.replay {
+        let open = || format!("cannot read {}, expected a log of calls (log.calls)", path.display());
+        let file = File::open(path).with_context(open)?;
+        size += file.metadata().with_context(open)?.len();
+        recorded.push(Recorded {
+            name: path.display().to_string(),
+            input: Box::new(BufReader::with_capacity(1 << 16, file)),
+        });
+    }
+    let mut progress = show::Progress::new("replaying", size);
+    let replays = simulate::replay::replay(recorded, &gate, &limits, &mut |bytes| progress.advance(bytes));
+    progress.end();
+    let replays = replays?;
+    let log = options.replay.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    let chart = report::chart(&replays, &log);
+    let screen = Screen::of_stdout();
+    let mut text = format!("{} calls of gate {gate}\n\n{}", report::calls(&replays), report::table(&replays));
+    for remark in report::remarks(&replays.read) {
+        text.push_str(&format!("\n{}", show::wrapped(&remark, screen.width())));
+    }
+    text.push_str(&format!("\n{}", drawn(&chart, &screen)));
+    write(options, &chart, || report::csv(&replays), || report::json(&replays))?;
     show::text(&text)?;
     Ok(())
 }

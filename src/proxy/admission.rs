@@ -129,7 +129,7 @@ impl Door {
         if switch.is_some() {
             call.upgrade();
         }
-        account.classified(&call);
+        account.classified(&call, &parts.headers);
         let mut intake = Intake::new(body);
         match self.admit(&parts, &call, switch, &mut intake, &mut account).await {
             Ok(Admitted::Goes(permit, way, leader)) => {

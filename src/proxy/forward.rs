@@ -122,7 +122,9 @@ impl Departure {
                         response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) })
                     }
                 };
-                let outcome = sent.answered(response.status(), response.headers());
+                account.told_to_wait(response.headers());
+                let (outcome, key) = sent.answered(response.status(), response.headers());
+                key.into_iter().for_each(|key| account.keyed(key));
                 // A failure is the answer to one attempt, not to a question: the next may do better.
                 if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral)) {
                     let capture = Capture::begin(leader, &response);
@@ -157,13 +159,13 @@ async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>
 // === impl Sent ===
 
 impl Sent {
-    /// The response head came; what it means.
-    fn answered(mut self, status: StatusCode, headers: &HeaderMap) -> Outcome {
+    /// The response head came; what it means, and for which key, if that came to be known only now.
+    fn answered(mut self, status: StatusCode, headers: &HeaderMap) -> (Outcome, Option<Key>) {
         let mut answer =
             outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
         answer.object_gone &= self.call.key_is_of_object;
-        self.settle(answer);
-        answer.outcome
+        let key = self.settle(answer);
+        (answer.outcome, key)
     }
 
     /// There is no response head; what to tell the client.
@@ -192,12 +194,12 @@ impl Sent {
         }
     }
 
-    fn settle(&mut self, answer: Answer) {
-        let Some(owed) = self.owed.take() else {
-            return;
-        };
+    /// Tells the outcome; the key, if it came to be known only now.
+    fn settle(&mut self, answer: Answer) -> Option<Key> {
+        let owed = self.owed.take()?;
         let (key, start) = self.key_from_body(&owed, answer);
         owed.settle(answer, key, &|| self.call.key_name(start.as_deref()));
+        key
     }
 
     /// The key that was not known when the call left, where the outcome concerns one: after a failure, and after a success while some key of

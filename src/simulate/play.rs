@@ -2,7 +2,6 @@
 //!
 //! Nothing here waits, and nothing depends on anything but the scenario, its seed and the limits.
 
-mod agenda;
 mod controller;
 mod lease;
 mod server;
@@ -11,14 +10,10 @@ use std::{sync::Arc, time::Duration};
 
 use slab::Slab;
 
-use self::{
-    agenda::{Agenda, Event},
-    controller::Controller,
-    lease::Lease,
-    server::Server,
-};
+use self::{controller::Controller, lease::Lease, server::Server};
 use super::{
     Limits,
+    agenda::Agenda,
     gate::{Gate, Sent, Turn},
     request::{Read, Reader},
     tally::{LeaseRow, Row},
@@ -58,7 +53,7 @@ struct World<'a> {
     gate: Gate,
     reader: Reader,
     server: Server<'a>,
-    agenda: Agenda,
+    agenda: Agenda<Event>,
     random: Random,
     calls: Slab<Call>,
     controllers: Vec<Controller>,
@@ -66,6 +61,23 @@ struct World<'a> {
     retries: Vec<Moment>,
     first_retries: u64,
     made: u64,
+}
+
+/// Something that will happen.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// Objects of a controller change.
+    Change(usize),
+    /// An object is due again.
+    Requeue { controller: usize, object: u32 },
+    /// A client has slept as Retry-After told it, and makes the call again.
+    Again(u32),
+    /// The upstream has answered a call.
+    Answered(u32),
+    /// A lease is to be renewed.
+    Renew(usize),
+    /// The holder of a lease will not wait any longer for the answer to its call.
+    Impatient { lease: usize, attempt: u64 },
 }
 
 /// A call under way.
@@ -127,7 +139,7 @@ impl<'a> World<'a> {
             gate: Gate::new(&limits.gate, scenario.seed, Moment::ZERO),
             reader: Reader::new(),
             server: Server::new(&scenario.upstream),
-            agenda: Agenda::default(),
+            agenda: Agenda::new(),
             random: Random::new(scenario.seed),
             calls: Slab::new(),
             controllers: scenario.controllers.iter().map(|spec| Controller::new(spec, step)).collect(),

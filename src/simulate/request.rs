@@ -21,6 +21,9 @@ pub(super) struct Request<'a> {
     pub(super) name: &'a str,
     pub(super) subresource: &'a str,
     pub(super) user_agent: &'a str,
+    /// A log that is followed; the other long-running calls are known by verb or subresource.
+    pub(super) follows: bool,
+    pub(super) dry_run: bool,
 }
 
 /// What a gate makes of a request.
@@ -31,8 +34,11 @@ pub(super) struct Read {
     pub(super) flow: u64,
     pub(super) flow_name: String,
     pub(super) key: Option<Key>,
+    pub(super) credential: u64,
     pub(super) group: Group,
     pub(super) patient: bool,
+    pub(super) timeout: Option<Duration>,
+    key_is_of_object: bool,
 }
 
 /// Reads requests under a gate's rules.
@@ -84,9 +90,12 @@ impl Request<'_> {
         if !self.subresource.is_empty() {
             target += &format!("/{}", segment(self.subresource));
         }
-        if self.verb == Verb::Watch {
-            target += "?watch=1";
-        }
+        target += match (self.verb == Verb::Watch, self.follows, self.dry_run) {
+            (true, ..) => "?watch=1",
+            (_, true, _) => "?follow=1",
+            (_, _, true) => "?dryRun=All",
+            _ => "",
+        };
         target
     }
 }
@@ -116,7 +125,18 @@ impl Reader {
         let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
         let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
         let flow = self.number(read.flow);
-        Read { class: read.class, flow, flow_name, key, group: read.group, patient: read.patient, call: read.call }
+        Read {
+            class: read.class,
+            flow,
+            flow_name,
+            key,
+            credential: 0,
+            group: read.group,
+            patient: read.patient,
+            timeout: None,
+            key_is_of_object: read.key_is_of_object,
+            call: read.call,
+        }
     }
 
     /// The same key in numbers that do not change from run to run.
@@ -140,11 +160,12 @@ impl Read {
             class: self.class,
             flow: Flow { id: self.flow, name: &self.flow_name },
             key: self.key,
-            credential: 0,
+            credential: self.credential,
+            write: !self.call.verb().is_read(),
             group: self.group,
             long_running: self.call.is_long_running(),
             patient: self.patient,
-            timeout: None,
+            timeout: self.timeout,
         }
     }
 
@@ -154,7 +175,11 @@ impl Read {
         let seconds = retry_after.map(|after| after.as_secs() + u64::from(after.subsec_nanos() > 0));
         let headers: HeaderMap = seconds.map(|seconds| (RETRY_AFTER, HeaderValue::from(seconds))).into_iter().collect();
         match gate.failures.get(usize::from(self.class.0)) {
-            Some(failures) => outcome::answer(failures, gate.throttling, &self.call, status, &headers),
+            Some(failures) => {
+                let mut answer = outcome::answer(failures, gate.throttling, &self.call, status, &headers);
+                answer.object_gone &= self.key_is_of_object;
+                answer
+            }
             None => Answer::new(crate::api::Outcome::Neutral, Some(status.as_u16())),
         }
     }

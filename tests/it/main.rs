@@ -22,6 +22,7 @@ mod proxy_refusals;
 mod proxy_tls;
 mod proxy_transparency;
 mod proxy_upgrades;
+mod simulate;
 mod support;
 mod tls;
 mod tunnel_memory;

@@ -1,17 +1,21 @@
 //! What is known of one call while it is under way.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode, header::USER_AGENT};
 
 use crate::{
-    api::{Key, Verb},
+    api::{Call, Key, Verb, retry_after},
     classify::Classified,
     clock::Clock,
     limit::{ClassId, Reason},
     moment::Moment,
     proxy::failure::Failure,
-    telemetry::{CallLog, CallRecord, GateMeters, meters::FailureKind},
+    telemetry::{Asked, CallLog, CallRecord, GateMeters, meters::FailureKind},
 };
 
 /// Where a gate's observations go.
@@ -37,6 +41,8 @@ pub(crate) struct Account {
     refused: Option<Reason>,
     /// It was answered without being sent, after this long.
     coalesced: Option<Duration>,
+    /// The upstream's Retry-After.
+    retry_after: Option<Duration>,
     closed: bool,
 }
 
@@ -49,14 +55,27 @@ struct Noted {
     flow: u64,
     key: Option<Key>,
     /// Kept only for the log.
-    resource: Option<(Box<str>, Box<str>)>,
+    asked: Option<Asked>,
+    /// Which object it concerns, where nothing is remembered of it. Only for the log.
+    object: Option<Key>,
     in_flight: Option<InFlight>,
 }
 
-/// Counts as in flight until dropped.
+/// Counts as in flight until dropped; then the log has its line.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     gauge: metrics::Gauge,
+    line: Option<Box<Pending>>,
+}
+
+/// A line of the log that lacks the end of the body.
+#[derive(Debug)]
+struct Pending {
+    log: CallLog,
+    record: CallRecord,
+    clock: Clock,
+    /// When the client was answered.
+    since: Moment,
 }
 
 // === impl Account ===
@@ -72,21 +91,23 @@ impl Account {
             upstream: None,
             refused: None,
             coalesced: None,
+            retry_after: None,
             closed: false,
         }
     }
 
     /// The call is classified.
-    pub(crate) fn classified(&mut self, classified: &Classified) {
+    pub(crate) fn classified(&mut self, classified: &Classified, headers: &HeaderMap) {
         let call = &classified.call;
-        let resource = self.observer.log.as_ref().map(|_| (call.group().into(), call.resource().into()));
+        let asked = self.observer.log.as_ref().map(|_| asked(classified, headers));
         self.call = Some(Noted {
             class: classified.class,
             verb: call.verb(),
             long_running: call.is_long_running(),
             flow: classified.flow,
             key: classified.key.known(),
-            resource,
+            object: asked.as_ref().and_then(|_| object(call)),
+            asked,
             in_flight: self.observer.meters.in_flight(classified.class).map(InFlight::new),
         });
     }
@@ -123,6 +144,13 @@ impl Account {
             && !call.long_running
         {
             self.observer.meters.upstream_took(call.class, took);
+        }
+    }
+
+    /// What the upstream's answer said of when to come back.
+    pub(crate) fn told_to_wait(&mut self, headers: &HeaderMap) {
+        if self.observer.log.is_some() {
+            self.retry_after = retry_after::read(headers);
         }
     }
 
@@ -168,29 +196,46 @@ impl Account {
         if let Some(call) = &self.call {
             self.observer.meters.answered(call.class, call.verb, status.as_u16());
         }
-        self.write(Some(status.as_u16()));
-        self.call.as_mut().and_then(|call| call.in_flight.take())
+        let now = self.observer.clock.now();
+        let record = self.record(Some(status.as_u16()), None);
+        let in_flight = self.call.as_mut().and_then(|call| call.in_flight.take());
+        let Some((log, record)) = self.observer.log.clone().zip(record) else { return in_flight };
+        match in_flight {
+            // What lasts for as long as the client likes may outlast the log.
+            Some(mut in_flight) if !record.asked.long_running => {
+                let pending = Pending { log, record, clock: self.observer.clock, since: now };
+                in_flight.line = Some(Box::new(pending));
+                Some(in_flight)
+            }
+            in_flight => {
+                log.record(record);
+                in_flight
+            }
+        }
     }
 
-    fn write(&mut self, status: Option<u16>) {
-        let (Some(log), Some(call)) = (&self.observer.log, &mut self.call) else {
-            return;
-        };
-        log.record(CallRecord {
+    /// The call's line, if there is a log.
+    fn record(&mut self, status: Option<u16>, gave_up: Option<Duration>) -> Option<CallRecord> {
+        let call = self.call.as_mut()?;
+        Some(CallRecord {
             arrived: self.arrived,
             gate: Arc::clone(self.observer.meters.gate()),
             class: self.observer.meters.class_name(call.class).into(),
             lane: self.observer.meters.lane(call.class),
             flow: call.flow,
             verb: call.verb.word(),
-            resource: call.resource.take().unwrap_or_default(),
-            key: call.key.map(|key| key.object),
+            asked: call.asked.take()?,
+            key: call.key.or(call.object),
             waited: self.waited,
             sent: self.sent,
             upstream: self.upstream,
             status,
             refused: self.refused,
-        });
+            retry_after: self.retry_after,
+            body: None,
+            gave_up,
+            coalesced: self.coalesced,
+        })
     }
 }
 
@@ -202,21 +247,62 @@ impl Drop for Account {
         if let (Some(call), None, None) = (&self.call, self.sent, self.coalesced) {
             self.observer.meters.hung_up(call.class);
         }
-        self.write(None);
+        let gave_up = self.observer.clock.now() - self.arrived;
+        if let Some((log, record)) = self.observer.log.clone().zip(self.record(None, Some(gave_up))) {
+            log.record(record);
+        }
     }
 }
+
+/// What a call asks for, for the log.
+fn asked(classified: &Classified, headers: &HeaderMap) -> Asked {
+    let call = &classified.call;
+    let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    let agent = agent.split(' ').next().filter(|word| word.len() <= LONGEST_AGENT).unwrap_or_default();
+    Asked {
+        group: call.group().into(),
+        resource: call.resource().into(),
+        subresource: call.subresource().into(),
+        namespace: call.namespace().into(),
+        user_agent: agent.into(),
+        credential: classified.credential,
+        long_running: call.is_long_running(),
+        dry_run: call.is_dry_run(),
+        timeout: call.timeout(),
+    }
+}
+
+/// The identity of a named object and of what is done to it, good within this process as that of a key is.
+fn object(call: &Call) -> Option<Key> {
+    static SALT: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let collection = (call.group(), call.resource(), call.namespace());
+    let facet = (call.verb().is_read(), call.subresource());
+    (call.is_resource() && !call.name().is_empty()).then(|| Key {
+        object: SALT.hash_one((collection, call.name())),
+        collection: SALT.hash_one(collection),
+        facet: SALT.hash_one(facet),
+    })
+}
+
+/// A longer word is no name of a program.
+const LONGEST_AGENT: usize = 128;
 
 // === impl InFlight ===
 
 impl InFlight {
     fn new(gauge: metrics::Gauge) -> Self {
         gauge.increment(1.0);
-        Self { gauge }
+        Self { gauge, line: None }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.gauge.decrement(1.0);
+        if let Some(pending) = self.line.take() {
+            let Pending { log, mut record, clock, since } = *pending;
+            record.body = record.sent.map(|_| clock.now() - since);
+            log.record(record);
+        }
     }
 }

@@ -184,6 +184,8 @@ impl World<'_> {
                     name: &format!("object-{object}"),
                     subresource: "",
                     user_agent: &spec.name,
+                    follows: false,
+                    dry_run: false,
                 };
                 Arc::new(self.reader.read(&request, &self.limits.gate))
             }

@@ -52,6 +52,8 @@ impl World<'_> {
             name: &spec.name,
             subresource: "",
             user_agent: &spec.name,
+            follows: false,
+            dry_run: false,
         };
         let read = Arc::new(self.reader.read(&request, &self.limits.gate));
         let lease = &mut self.leases[index];
