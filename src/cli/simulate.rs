@@ -36,7 +36,7 @@ pub(super) struct Options {
     /// Numbers of a built-in scenario
     #[arg(value_name = "KEY=VALUE")]
     numbers: Vec<String>,
-    /// Replay a recorded log of calls (log.calls); may be given for each rotated file
+    /// Replay a log of calls (log.calls); give it once for each rotated file
     #[arg(long, value_name = "FILE", requires = "config", conflicts_with = "scenario")]
     replay: Vec<PathBuf>,
     /// Limits to try: a configuration
@@ -191,7 +191,8 @@ fn list() -> String {
     let scenarios: String = simulate::ALL.iter().map(line).collect();
     format!(
         "Scenarios, with their numbers as they are if nothing else is said:\n\n{scenarios}\n\
-         tidegate simulate SCENARIO [KEY=VALUE]...  plays one; a file has its own (see config/scenario.toml).\n"
+         `tidegate simulate SCENARIO [KEY=VALUE]...` plays one. A file can be a scenario,\n\
+         too: see config/scenario.toml.\n"
     )
 }
 

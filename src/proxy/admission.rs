@@ -182,6 +182,7 @@ impl Door {
         {
             return Err(Failure::Unconnected(Some(why)));
         }
+        account.at_door();
         self.embark(self.arrive(parts, call, key), parts, call, switch, intake).await
     }
 

@@ -303,7 +303,7 @@ pub(super) fn put(text: &mut String, words: std::fmt::Arguments<'_>) {
     let _infallible = text.write_fmt(words);
 }
 
-const HEADER: &str = "limits                          calls  retries  peak/s  refused  p50 wait     p99\n";
+const HEADER: &str = "limits                          calls  retries  peak/s  refused p50 wait     p99\n";
 const RECONCILED: &str = "\nchange to reconciled              p50      p99      max  reconciled     not yet\n";
 const LEASES: &str = "\nleases                                   renewals   longest without one    lost\n";
 

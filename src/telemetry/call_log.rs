@@ -32,6 +32,8 @@ pub struct CallLog {
 pub struct CallRecord {
     /// When it came.
     pub arrived: Moment,
+    /// When the limiter was asked: later by reading the start of a body, or on a machine that is busy.
+    pub at_door: Option<Moment>,
     /// The gate's name.
     pub gate: Arc<str>,
     /// Its class.
@@ -96,6 +98,8 @@ struct Line<'a> {
     arrived_ns: u64,
     /// Milliseconds since 1970.
     wall_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    door_ns: Option<u64>,
     gate: &'a str,
     class: &'a str,
     lane: &'a str,
@@ -201,6 +205,7 @@ fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
     let line = Line {
         arrived_ns: record.arrived.as_nanos(),
         wall_ms: wall(clock, record.arrived),
+        door_ns: record.at_door.map(Moment::as_nanos),
         gate: &record.gate,
         class: &record.class,
         lane: record.lane,
@@ -262,6 +267,7 @@ mod tests {
         let log = CallLog::open(&path, Clock::start()).expect("opens");
         let record = CallRecord {
             arrived: Moment::from_millis(5),
+            at_door: None,
             gate: "kubernetes".into(),
             class: "default".into(),
             lane: "normal",

@@ -33,6 +33,8 @@ pub(crate) struct Observer {
 pub(crate) struct Account {
     observer: Arc<Observer>,
     arrived: Moment,
+    /// When the limiter was asked. Only for the log.
+    at_door: Option<Moment>,
     /// Once the call is classified.
     call: Option<Noted>,
     waited: Option<(Reason, Duration)>,
@@ -85,6 +87,7 @@ impl Account {
         Self {
             observer: Arc::clone(observer),
             arrived: observer.clock.now(),
+            at_door: None,
             call: None,
             waited: None,
             sent: None,
@@ -117,6 +120,11 @@ impl Account {
         if let Some(call) = &mut self.call {
             call.key = Some(key);
         }
+    }
+
+    /// The limiter is about to be asked.
+    pub(crate) fn at_door(&mut self) {
+        self.at_door = self.observer.log.as_ref().map(|_| self.observer.clock.now());
     }
 
     /// The call has left, at the moment that its permit was claimed.
@@ -219,6 +227,7 @@ impl Account {
         let call = self.call.as_mut()?;
         Some(CallRecord {
             arrived: self.arrived,
+            at_door: self.at_door,
             gate: Arc::clone(self.observer.meters.gate()),
             class: self.observer.meters.class_name(call.class).into(),
             lane: self.observer.meters.lane(call.class),

@@ -13,6 +13,7 @@ use crate::{api::Verb, limit::Reason};
 pub(super) struct Line<'a> {
     pub(super) arrived_ns: u64,
     pub(super) wall_ms: u64,
+    door_ns: Option<u64>,
     #[serde(borrow)]
     pub(super) gate: Cow<'a, str>,
     #[serde(borrow)]
@@ -65,7 +66,7 @@ pub(super) enum Fate {
     Lost,
     /// The gate refused it.
     Refused(Reason),
-    /// The client left, this long after it had come.
+    /// The client left, this long after the limiter had been asked.
     GaveUp { after: Duration },
     /// It never came to the limiter or was answered without being sent: nothing to replay.
     Aside,
@@ -103,7 +104,10 @@ impl Line<'_> {
             },
             (Some(_), None, Some(_)) => Fate::Lost,
             (_, _, None) => match self.gave_up_ns {
-                Some(after) => Fate::GaveUp { after: Duration::from_nanos(after) },
+                Some(after) => {
+                    let at = self.arrived_ns.saturating_add(after);
+                    Fate::GaveUp { after: Duration::from_nanos(at.saturating_sub(self.at_door())) }
+                }
                 // An older version did not write when.
                 None => Fate::Aside,
             },
@@ -111,14 +115,19 @@ impl Line<'_> {
         }
     }
 
+    /// When the limiter was asked, on the clock of the process.
+    pub(super) fn at_door(&self) -> u64 {
+        self.door_ns.unwrap_or(self.arrived_ns)
+    }
+
     /// How long it waited, if it left.
     pub(super) fn waited(&self) -> Option<Duration> {
         self.sent_ns.map(|_| Duration::from_nanos(self.waited_ns.unwrap_or(0)))
     }
 
-    /// From arrival to when it left, if it did.
+    /// From the door to when it left, if it did.
     pub(super) fn left_after(&self) -> Option<Duration> {
-        self.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(self.arrived_ns)))
+        self.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(self.at_door())))
     }
 
     pub(super) fn timeout(&self) -> Option<Duration> {

@@ -17,14 +17,14 @@ use crate::{api::Verb, moment::Moment, simulate::agenda::Agenda};
 /// A call that was recorded.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// When it came, counted from the first.
+    /// When the limiter was asked, counted from the first.
     pub(super) at: Moment,
     pub(super) asked: Rc<Asked>,
     pub(super) hashes: Hashes,
     pub(super) timeout: Option<Duration>,
     /// How long it waited, if it left.
     pub(super) waited: Option<Duration>,
-    /// From arrival to when it left.
+    /// From then to when it left.
     pub(super) left_after: Option<Duration>,
     pub(super) fate: Fate,
 }
@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
         let first = self.starts.first().copied().unwrap_or(start);
         // A decade for files that are given in the wrong order.
         let offset = (DECADE + start).saturating_sub(first);
-        Moment::from_nanos(offset.saturating_mul(NANOS_PER_MILLI).saturating_add(line.arrived_ns))
+        Moment::from_nanos(offset.saturating_mul(NANOS_PER_MILLI).saturating_add(line.at_door()))
     }
 
     fn asked(&mut self, line: &Line<'_>) -> Rc<Asked> {

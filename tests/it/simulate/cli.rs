@@ -84,8 +84,8 @@ fn every_problem_of_a_scenario_file_is_listed_with_its_place() {
         "tidegate.toml:7:16: upstream.failures[0].controllers[0]: is \"dbs\", which is no controller here (did you mean \"db\"?)",
         "tidegate.toml:10:10: controllers[0].verbs[0]: is \"upddate\"",
         "tidegate.toml:11:11: controllers[0].requeue: is \"soon\"",
-        "tidegate.toml:12:3: leases[0]: is renewed every 20s",
-        "tidegate.toml:14:3: limits[0].config: is missing",
+        "tidegate.toml:12:1: leases[0]: is renewed every 20s",
+        "tidegate.toml:14:1: limits[0].config: is missing",
     ] {
         assert!(ended.err.contains(problem), "no {problem:?} in\n{}", ended.err);
     }

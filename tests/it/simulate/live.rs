@@ -2,12 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
 use tidegate::{
     clock::Clock,
     config::settings::Gate,
     simulate::{
-        Limits, Replays,
-        replay::{Recorded, replay},
+        Limits,
+        replay::{Recorded, Replays, replay},
     },
     telemetry::CallLog,
 };
@@ -15,12 +17,16 @@ use tidegate::{
 use super::replayed::limits;
 use crate::support::{Backend, Proxy, reply, within};
 
-/// A bucket that is saturated, keys that fail, slots.
-const LIMITS: &str = "bucket = { rate = 100, burst = 20 }\nretry_bucket = { rate = 20, burst = 5 }\nin_flight = { max = 30 }\n\
+/// A bucket that is saturated, keys that fail, slots. The burst is half a second of the rate: so late may a busy machine be without
+/// tokens being lost, which the replay, never late, would not lose.
+const LIMITS: &str = "bucket = { rate = 60, burst = 30 }\nretry_bucket = { rate = 20, burst = 5 }\nin_flight = { max = 20 }\n\
                       backoff = { base = \"200ms\", max = \"2s\" }\n";
 
+/// Healthy calls: so many together, so often.
 const HERDS: u64 = 4;
-const HERD: u64 = 120;
+const HERD: u64 = 100;
+/// Calls that make the gate connect before anything is measured: a replay has no connections to make.
+const WARM: u64 = 25;
 
 #[tokio::test]
 async fn a_replay_under_the_same_limits_waits_as_the_live_calls_did() {
@@ -81,38 +87,44 @@ async fn live(gate: &Gate, path: &std::path::Path) -> usize {
         })
         .start()
         .await;
-    let proxy = Arc::new(proxy);
+    let sender = proxy.connect_http2().await;
+    let get = |target: String| {
+        let mut sender = sender.clone();
+        async move {
+            let uri = format!("http://localhost{target}");
+            let request = http::Request::get(uri).body(Full::<Bytes>::default()).expect("valid");
+            let answer = sender.send_request(request).await.expect("answered");
+            answer.into_body().collect().await.expect("whole");
+        }
+    };
     let clock = Clock::start();
     let mut clients = tokio::task::JoinSet::new();
-    for herd in 0..HERDS {
-        for object in 0..HERD {
-            let proxy = Arc::clone(&proxy);
-            clients.spawn(async move {
-                clock.sleep(Duration::from_millis(900 * herd)).await;
-                proxy.get(&format!("/api/v1/namespaces/n/configmaps/healthy-{object}")).await;
-                1
-            });
-        }
+    for object in 0..WARM {
+        clients.spawn(get(format!("/api/v1/namespaces/n/pods/warm-{object}")));
     }
-    for object in 0..5 {
-        let proxy = Arc::clone(&proxy);
+    for (herd, object) in (0..HERDS).flat_map(|herd| (0..HERD).map(move |object| (herd, object))) {
+        let call = get(format!("/api/v1/namespaces/n/configmaps/healthy-{object}"));
         clients.spawn(async move {
-            for _ in 0..30 {
-                proxy.get(&format!("/api/v1/namespaces/n/secrets/failing-{object}")).await;
-                clock.sleep(Duration::from_millis(100)).await;
-            }
-            30
+            clock.sleep(Duration::from_millis(1000 + 1000 * herd + object)).await;
+            call.await;
         });
     }
-    let holder = Arc::clone(&proxy);
-    clients.spawn(async move {
-        for _ in 0..20 {
-            holder.get("/apis/coordination.k8s.io/v1/namespaces/n/leases/leader").await;
-            clock.sleep(Duration::from_millis(200)).await;
-        }
-        20
-    });
-    let calls = clients.join_all().await.into_iter().sum();
+    for (round, object) in (0..30).flat_map(|round| (0..5).map(move |object| (round, object))) {
+        let call = get(format!("/api/v1/namespaces/n/secrets/failing-{object}"));
+        clients.spawn(async move {
+            clock.sleep(Duration::from_millis(1000 + 150 * round)).await;
+            call.await;
+        });
+    }
+    for round in 0..20 {
+        let call = get("/apis/coordination.k8s.io/v1/namespaces/n/leases/leader".to_owned());
+        clients.spawn(async move {
+            clock.sleep(Duration::from_millis(200 * round)).await;
+            call.await;
+        });
+    }
+    let calls = clients.len();
+    clients.join_all().await;
     proxy.stop.cancel();
     calls
 }
