@@ -12,13 +12,14 @@ pub mod outcome;
 mod path;
 pub mod plain;
 mod query;
-pub mod retry_after;
 mod selector;
+pub mod signals;
 
 pub use self::{
     call::{Call, Verb},
     key::{Group, Key},
     outcome::{Answer, Failures, Outcome, Pause, PauseLength, Scope, Throttling},
+    signals::{Signal, Signals},
 };
 
 /// The well-formed pairs of a query in order, escapes undone.

@@ -9,6 +9,7 @@ mod demo;
 mod folder;
 mod gate;
 mod health;
+mod inject;
 mod kubeconfig;
 mod prepare;
 mod run;
@@ -57,6 +58,9 @@ enum Command {
     /// Print a kubeconfig that points at a gate
     #[command(after_help = kubeconfig::EXAMPLES)]
     Kubeconfig(kubeconfig::Options),
+    /// Add the sidecar to workloads read as YAML, or take it out
+    #[command(after_help = inject::EXAMPLES)]
+    Inject(inject::Options),
 }
 
 /// Why a command failed.
@@ -99,6 +103,7 @@ pub fn main() -> ExitCode {
         Command::Simulate(options) => simulate::run(&options),
         Command::Health(configured) => health::run(&configured),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
+        Command::Inject(options) => inject::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

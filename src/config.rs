@@ -19,6 +19,7 @@ mod problems;
 mod readable;
 pub mod scenario;
 pub mod settings;
+mod signals;
 mod sources;
 
 use std::path::{Path as FilePath, PathBuf};

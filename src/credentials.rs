@@ -3,9 +3,12 @@
 //! [`resolve`] reads in-cluster files, a kubeconfig or a URL into one [`Resolved`]; [`Injector`] does the rest per request. Secrets are behind
 //! types that show nothing in `Debug`, and go nowhere but into requests to the configured upstream (P12).
 
+mod exec;
 pub mod folder;
 mod injector;
 mod kubeconfig;
+mod pod_token;
+mod proxy;
 mod token;
 
 use std::{
@@ -16,14 +19,17 @@ use std::{
 };
 
 use http::{
-    HeaderName, Uri,
+    HeaderName, HeaderValue, Uri,
     header::AUTHORIZATION,
     uri::{Authority, Scheme},
 };
-use rustls::ClientConfig;
 
+use self::exec::Exec;
 pub use self::{
-    injector::{Forbidden, Injector},
+    exec::CredentialError,
+    injector::{Forbidden, Injector, Shown},
+    pod_token::PodToken,
+    proxy::{Proxy, ProxyKind},
     token::{Secret, TokenError},
 };
 use crate::tls::{self, Identity, Pem, Roots, TlsError};
@@ -39,6 +45,8 @@ pub struct Target {
     pub base_path: String,
     /// The name to verify and to send as SNI; `None` for the authority's host.
     pub server_name: Option<String>,
+    /// The proxy on the way, if there is one.
+    pub proxy: Option<Proxy>,
 }
 
 /// Where to read the upstream from.
@@ -85,11 +93,15 @@ pub struct Resolved {
     pub credential: Option<Credential>,
     /// The namespace that goes with the credential.
     pub namespace: Option<String>,
+    /// As whom the credential acts: Impersonate-* headers that inject adds.
+    pub acting_as: Vec<(HeaderName, HeaderValue)>,
     roots: Roots,
     /// The source's own client certificate: an identity that must not be lent to clients who pass their own.
     own_identity: Option<Identity>,
     /// The configuration's client certificate: meant for the connection, whoever calls.
     connection_identity: Option<Identity>,
+    /// The source's exec plugin, which may give a client certificate.
+    exec: Option<Arc<Exec>>,
 }
 
 /// A header that inject adds.
@@ -138,15 +150,14 @@ pub enum CredentialsError {
         /// What there is.
         known: String,
     },
-    /// The kubeconfig asks for something that is not built yet.
+    /// The kubeconfig asks for what client-go itself has given up.
     #[error(
-        "{place} of the kubeconfig uses `{field}`, which tidegate cannot do yet; use a token, tokenFile or client certificate"
+        "{place} of the kubeconfig uses `auth-provider`, which Kubernetes removed in 1.26; use an exec plugin (as `gke-gcloud-auth-plugin` or \
+         `kubelogin`), a token, a tokenFile or a client certificate"
     )]
-    NotBuilt {
+    AuthProvider {
         /// Whose.
         place: String,
-        /// What.
-        field: &'static str,
     },
     /// A field of the kubeconfig is not what it should be. Its content is not shown.
     #[error("`{field}` of {place} in the kubeconfig is not {expected}")]
@@ -189,7 +200,7 @@ pub fn resolve(source: &Source, tls: &UpstreamTls, around: &Surroundings) -> Res
         resolved.target.server_name = Some(name.clone());
     }
     resolved.connection_identity = match (&tls.cert, &tls.key) {
-        (Some(cert), Some(key)) => Some(Identity { chain: Pem::read(cert)?, key: Pem::read(key)? }),
+        (Some(cert), Some(key)) => Some(Identity::read(cert, key)?),
         (None, None) => None,
         _ => return Err(CredentialsError::HalfIdentity),
     };
@@ -241,6 +252,7 @@ fn target(url: &str, from: &str) -> Result<Target, CredentialsError> {
         authority: authority.clone(),
         base_path: uri.path().trim_end_matches('/').to_owned(),
         server_name: None,
+        proxy: None,
     })
 }
 
@@ -262,28 +274,35 @@ impl Resolved {
             target,
             credential: None,
             namespace: None,
+            acting_as: Vec::new(),
             roots: Roots::System,
             own_identity: None,
             connection_identity: None,
+            exec: None,
         }
     }
 
-    /// Whether there is something to inject: a token or a client certificate of the source.
+    /// Whether there is something to inject: a token, a client certificate or a plugin of the source.
     #[must_use]
     pub fn has_credentials(&self) -> bool {
         self.credential.is_some() || self.own_identity.is_some()
     }
 
-    /// TLS to the upstream; `None` for plain HTTP. Only when injecting does it show the source's client certificate.
+    /// TLS to the upstream; `None` for plain HTTP. Only when injecting does it show the source's client certificate, or a plugin's.
     ///
     /// # Errors
     /// The roots or the certificate cannot be used.
-    pub fn tls(&self, injecting: bool) -> Result<Option<Arc<ClientConfig>>, TlsError> {
+    pub fn tls(&self, injecting: bool) -> Result<Option<Arc<tls::Client>>, TlsError> {
         if self.target.scheme == Scheme::HTTP {
             return Ok(None);
         }
         let own = self.own_identity.as_ref().filter(|_| injecting);
-        tls::client(&self.roots, self.connection_identity.as_ref().or(own)).map(Some)
+        let identity = self.connection_identity.as_ref().or(own);
+        let client = Arc::new(tls::Client::new(self.roots.clone(), identity.cloned())?);
+        if let Some(exec) = self.exec.as_ref().filter(|_| injecting && identity.is_none()) {
+            exec.shows_on(&client);
+        }
+        Ok(Some(client))
     }
 }
 

@@ -13,6 +13,7 @@ pub mod clock;
 pub mod config;
 pub mod credentials;
 pub mod demo;
+pub mod inject;
 pub mod limit;
 pub mod moment;
 pub mod proxy;

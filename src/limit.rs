@@ -11,15 +11,18 @@ pub mod policy;
 pub mod snapshot;
 pub mod verdict;
 
+mod adaptive;
 mod ahead;
 mod backoff;
 mod bucket;
 mod buckets;
 mod door;
 mod drops;
+mod heed;
 mod lanes;
 mod needs;
 mod outcome;
+mod pauses;
 mod queue;
 mod reload;
 mod run;

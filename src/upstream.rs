@@ -10,20 +10,25 @@ mod connection;
 mod dial;
 mod error;
 mod lease;
+mod links;
 mod pacing;
 mod pool;
 mod prepare;
 mod send;
 mod streaming;
+mod through;
 mod upgrade;
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, uri::Scheme};
 
 use self::{
     body::{Budget, KEPT_TOGETHER},
@@ -39,7 +44,7 @@ pub use self::{
     upgrade::{Dedicated, Protocol, Upgraded},
 };
 pub use crate::credentials::Target;
-use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters};
+use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters, tls};
 
 /// Who wants to know how many more calls the connections could take. Implemented by the proxy's driver.
 ///
@@ -58,9 +63,11 @@ pub struct Options {
     /// Scheme, host, port and base path.
     pub target: Target,
     /// TLS towards the target; `None` speaks plain HTTP/1.1.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
+    pub tls: Option<Arc<tls::Client>>,
     /// The Host sent upstream.
     pub host: Host,
+    /// Links to the upstream in response headers become links to the gate, by which clients come with this scheme; `None` leaves them.
+    pub rewrite_links: Option<Scheme>,
     /// Whose credentials the upstream sees.
     pub injector: Arc<Injector>,
     /// To a connection that can take calls: name, TCP, TLS, first SETTINGS.
@@ -103,9 +110,15 @@ type Meters = Arc<OnceLock<UpstreamMeters>>;
 struct Inner {
     target: Target,
     host: Host,
+    rewrite_links: Option<Scheme>,
     injector: Arc<Injector>,
     response_timeout: Option<Duration>,
+    clock: Clock,
     budget: Budget,
+    /// Under which TLS settings the connections are that still take calls.
+    tls_changes: AtomicU64,
+    /// The upstream refuses our certificate, and it has been said.
+    certificate_refused: AtomicBool,
     dialer: Arc<Dialer>,
     meters: Meters,
     leases: Arc<Pool>,
@@ -119,7 +132,9 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
-        let dialer = Arc::new(Dialer::new(&options.target, options.tls, options.connect_timeout));
+        let injector = options.injector;
+        let dialer =
+            Arc::new(Dialer::new(&options.target, options.tls, Arc::clone(&injector), options.connect_timeout));
         let meters: Meters = Arc::default();
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
         let inner = Arc::new(Inner {
@@ -129,9 +144,13 @@ impl Upstream {
             upgrades: Arc::default(),
             target: options.target,
             host: options.host,
-            injector: options.injector,
+            rewrite_links: options.rewrite_links,
+            injector,
             response_timeout: options.response_timeout,
+            clock,
             budget: Budget::new(KEPT_TOGETHER),
+            tls_changes: AtomicU64::new(dialer.tls_changes()),
+            certificate_refused: AtomicBool::new(false),
             dialer,
             meters,
         });
@@ -192,7 +211,8 @@ impl Upstream {
     /// # Errors
     /// Its dial failed.
     pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
-        Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades).await
+        let now = self.inner.clock.now();
+        Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades, now).await
     }
 
     /// Sends a request that asks to switch to `protocol` and returns at the response head. Like [`Upstream::send`], but nothing is sent twice.
@@ -237,6 +257,22 @@ impl Inner {
             Group::Upgrades => None,
         }
     }
+
+    fn pools(&self) -> [&Arc<Pool>; 3] {
+        [&self.leases, &self.short, &self.long_running]
+    }
+
+    /// Takes over TLS files that have changed. Connections from before take no more calls once they have successors; their streams run on.
+    fn tend_tls(&self) {
+        let Some(tls) = self.dialer.tls() else { return };
+        tls.tend(self.clock.now());
+        let changes = tls.changes();
+        if self.tls_changes.swap(changes, Ordering::SeqCst) != changes {
+            for pool in self.pools() {
+                pool.outdate();
+            }
+        }
+    }
 }
 
 /// Retires idle and old connections and sets the gauges, for as long as the upstream is in use.
@@ -244,7 +280,8 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     loop {
         clock.sleep(MAINTAIN_EVERY).await;
         let Some(inner) = upstream.upgrade() else { return };
-        for pool in [&inner.leases, &inner.short, &inner.long_running] {
+        inner.tend_tls();
+        for pool in inner.pools() {
             pool.maintain();
             if let Some(meters) = inner.meters.get() {
                 let Occupancy { connections, used, .. } = pool.occupancy();

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-use super::{Call, Verb, retry_after};
+use super::{
+    Call, Verb,
+    signals::{self, Reach, Reading, Refused, Response, Signal, Signals, Wait},
+};
 
 /// What a response means for its key (DESIGN.md, "Outcomes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,12 +92,27 @@ pub struct Failures {
 }
 
 /// What an upstream may ask of us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throttling {
-    /// Whether its Retry-After is honoured.
-    pub honour_retry_after: bool,
+    /// kube-apiserver: only its fair queueing says that there is too much to do; any other 429 is one server's own affair (it shuts down).
+    pub kubernetes: bool,
+    /// What is honoured.
+    pub honour: Signals,
+    /// What pauses.
+    pub scope: Scope,
     /// The longest pause it can ask for.
     pub max_pause: Duration,
+    /// The fraction of an advertised quota that is left to others; from 0 to less than 1.
+    pub reserve: f64,
+}
+
+/// An answer, and whose signal made it what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// For the limiter.
+    pub answer: Answer,
+    /// For metrics and logs; `None` where no signal was acted on.
+    pub signal: Option<Signal>,
 }
 
 // === impl Answer ===
@@ -107,25 +125,35 @@ impl Answer {
     }
 }
 
-/// What a response head means.
+/// What a response head (and, where [`wants_body`] asked for it, the beginning of the body) means.
 #[must_use]
-pub fn answer(
-    failures: &Failures,
-    throttling: Throttling,
-    call: &Call,
-    status: StatusCode,
-    headers: &HeaderMap,
-) -> Answer {
+pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, response: &Response<'_>) -> Told {
+    let status = response.status;
     let failed = failures.statuses.binary_search(&status.as_u16()).is_ok();
-    let outcome = match status {
-        _ if call.is_tunnel() || is_budget_refusal(call, status) => Outcome::Neutral,
-        _ if failed => failure(throttling, headers),
-        _ if is_success(status) && call.is_dry_run() => Outcome::Neutral,
-        _ if is_success(status) => Outcome::Success,
-        _ => Outcome::Neutral,
+    // They answer for a pod, or for an object: not for the API.
+    let speaks = !call.is_tunnel() && !is_budget_refusal(call, status);
+    let reading = if speaks { throttling.read(response) } else { Reading::default() };
+    let refused = reading.refused.filter(|_| failed || !is_failure_by_default(status));
+    let outcome = match refused {
+        Some((_, refused)) => Outcome::Throttled { after: throttling.cap(refused.first_wait()) },
+        None if !speaks => Outcome::Neutral,
+        None if failed => Outcome::Failure,
+        None if is_success(status) && call.is_dry_run() => Outcome::Neutral,
+        None if is_success(status) => Outcome::Success,
+        None => Outcome::Neutral,
     };
     let object_gone = !failed && !call.is_tunnel() && !call.is_dry_run() && is_gone(call, status);
-    Answer { object_gone, ..Answer::new(outcome, Some(status.as_u16())) }
+    let (pause, by) = throttling.pause(&reading).unzip();
+    let throttled = speaks && throttling.is_overload(response, &reading);
+    let signal = by.or_else(|| refused.map(|(signal, _)| signal));
+    let answer = Answer { object_gone, throttled, pause, ..Answer::new(outcome, Some(status.as_u16())) };
+    Told { answer, signal }
+}
+
+/// Whether the beginning of the body could tell more than the head does: [`signals::PEEK`] bytes at most.
+#[must_use]
+pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
+    !call.is_tunnel() && signals::wants_body(throttling.honour, status, headers)
 }
 
 /// What it means that a call was sent and then lost, or not answered in time.
@@ -143,17 +171,14 @@ pub fn left(call: &Call, upstream_for: Duration) -> Answer {
     Answer::new(outcome, None)
 }
 
-/// A failure, with the time that the upstream names.
-fn failure(throttling: Throttling, headers: &HeaderMap) -> Outcome {
-    match retry_after::read(headers).filter(|_| throttling.honour_retry_after) {
-        Some(after) => Outcome::Throttled { after: after.min(throttling.max_pause) },
-        None => Outcome::Failure,
-    }
-}
-
 /// 101 answers a watch over WebSocket.
 fn is_success(status: StatusCode) -> bool {
     status.is_success() || matches!(status, StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS)
+}
+
+/// A refusal with one of these is a failure if `failures` has it. Any other status that turns out to be a refusal always is one.
+fn is_failure_by_default(status: StatusCode) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
 /// An eviction's 429 is a PodDisruptionBudget at work, not a server in trouble.
@@ -170,17 +195,114 @@ fn is_gone(call: &Call, status: StatusCode) -> bool {
     }
 }
 
+// === impl Throttling ===
+
+impl Throttling {
+    fn read(&self, response: &Response<'_>) -> Reading {
+        let mut reading = signals::read(self.honour, self.reserve, response);
+        if self.kubernetes && !is_fair_queueing_at_work(response) {
+            // One server of several, or one object: others need not wait.
+            let own = |refused: Refused| Refused { reach: Reach::Key, ..refused };
+            reading.refused = reading.refused.map(|(signal, refused)| (signal, own(refused)));
+        }
+        reading
+    }
+
+    /// What else must wait, and who said so.
+    fn pause(&self, reading: &Reading) -> Option<(Pause, Signal)> {
+        let spent = reading.spent.map(|(signal, spent)| (signal, Wait::For(spent.wait), spent.reach));
+        let refused = reading.refused.map(|(signal, refused)| (signal, refused.wait, refused.reach));
+        let wide = [refused, spent].into_iter().flatten().filter_map(|(signal, wait, reach)| {
+            let scope = self.scope_of(reach)?;
+            Some((Pause { scope, length: self.length(wait) }, signal))
+        });
+        // A time that the upstream named goes before one that is guessed, the longest before the others.
+        wide.max_by_key(|(pause, _)| match pause.length {
+            PauseLength::Known(length) => (1, length),
+            PauseLength::Growing { first, .. } => (0, first),
+        })
+    }
+
+    /// Who waits, if more than the key does.
+    fn scope_of(&self, reach: Reach) -> Option<Scope> {
+        match (self.scope, reach) {
+            (Scope::Key, _) | (_, Reach::Key) => None,
+            (_, Reach::Class) => Some(Scope::Class),
+            (scope, Reach::All) => Some(scope),
+        }
+    }
+
+    fn length(&self, wait: Wait) -> PauseLength {
+        match wait {
+            Wait::For(wait) => PauseLength::Known(self.cap(wait)),
+            Wait::Growing { first, most } => PauseLength::Growing { first: self.cap(first), most: self.cap(most) },
+        }
+    }
+
+    fn cap(&self, wait: Duration) -> Duration {
+        wait.min(self.max_pause)
+    }
+
+    /// Whether the upstream has too much to do. A 5xx alone may mean anything.
+    fn is_overload(&self, response: &Response<'_>, reading: &Reading) -> bool {
+        if self.kubernetes {
+            return is_fair_queueing_at_work(response);
+        }
+        reading.refused.map_or(response.status == StatusCode::TOO_MANY_REQUESTS, |(_, refused)| refused.overload)
+    }
+}
+
+/// kube-apiserver's priority and fairness turned a call away: its headers are on every answer that passed through it.
+fn is_fair_queueing_at_work(response: &Response<'_>) -> bool {
+    let headers = response.headers;
+    let passed = headers.contains_key("x-kubernetes-pf-flowschema-uid")
+        || headers.contains_key("x-kubernetes-pf-prioritylevel-uid");
+    response.status == StatusCode::TOO_MANY_REQUESTS && passed
+}
+
+// === impl Refused ===
+
+impl Refused {
+    /// How long the same call waits at least.
+    fn first_wait(self) -> Duration {
+        match self.wait {
+            Wait::For(wait) => wait,
+            Wait::Growing { first, .. } => first,
+        }
+    }
+}
+
 /// A caller that leaves later than this after its call was sent had reason to: the call counts as failed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, Method, Uri};
+    use http::{HeaderName, HeaderValue, Method, Uri};
 
     use super::*;
     use crate::api::{kubernetes, plain};
 
-    const MOST: Throttling = Throttling { honour_retry_after: true, max_pause: Duration::from_secs(900) };
+    fn most() -> Throttling {
+        Throttling {
+            kubernetes: true,
+            honour: [Signal::RetryAfter].into_iter().collect(),
+            scope: Scope::Key,
+            max_pause: Duration::from_secs(900),
+            reserve: 0.0,
+        }
+    }
+
+    fn head(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let field = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        pairs.iter().map(field).collect()
+    }
+
+    fn told(throttling: &Throttling, call: &Call, status: u16, pairs: &[(&'static str, &'static str)]) -> Told {
+        let status = StatusCode::from_u16(status).unwrap();
+        answer(&failures(), throttling, call, &Response { status, headers: &head(pairs), body: b"" })
+    }
 
     fn failures() -> Failures {
         Failures { statuses: vec![429, 500, 502, 503, 504], transport: true }
@@ -192,11 +314,8 @@ mod tests {
     }
 
     fn after(line: &str, status: u16, retry_after: Option<&'static str>) -> Answer {
-        let mut headers = HeaderMap::new();
-        if let Some(value) = retry_after {
-            headers.insert("retry-after", HeaderValue::from_static(value));
-        }
-        answer(&failures(), MOST, &call(line), StatusCode::from_u16(status).unwrap(), &headers)
+        let pairs: Vec<_> = retry_after.map(|value| ("retry-after", value)).into_iter().collect();
+        told(&most(), &call(line), status, &pairs).answer
     }
 
     #[test]
@@ -246,12 +365,94 @@ mod tests {
         assert_eq!(after(get, 200, Some("7")).outcome, Outcome::Success);
         assert_eq!(after(get, 403, Some("7")).outcome, Outcome::Neutral);
         assert_eq!(after("POST /api/v1/namespaces/a/pods/p/eviction", 429, Some("10")).outcome, Outcome::Neutral);
-        let deaf = Throttling { honour_retry_after: false, ..MOST };
-        let headers = HeaderMap::from_iter([(http::header::RETRY_AFTER, HeaderValue::from_static("7"))]);
-        assert_eq!(
-            answer(&failures(), deaf, &call(get), StatusCode::TOO_MANY_REQUESTS, &headers).outcome,
-            Outcome::Failure
-        );
+        let deaf = Throttling { honour: Signals::default(), ..most() };
+        assert_eq!(told(&deaf, &call(get), 429, &[("retry-after", "7")]).answer.outcome, Outcome::Failure);
+    }
+
+    #[test]
+    fn a_limit_told_as_a_client_error_counts_as_a_throttle() {
+        let throttling = Throttling { kubernetes: false, honour: [Signal::Aws].into_iter().collect(), ..most() };
+        let post = plain::read(&Method::POST, &Uri::from_static("/"));
+        let thrown = [("x-amzn-errortype", "ThrottlingException")];
+        let thrown = told(&throttling, &post, 400, &thrown);
+        assert_eq!(thrown.answer.outcome, Outcome::Throttled { after: Duration::from_secs(1) });
+        assert!(thrown.answer.throttled);
+        assert_eq!((thrown.answer.pause, thrown.signal), (None, Some(Signal::Aws)), "the scope is the key");
+        assert_eq!(told(&throttling, &post, 400, &[]).answer, Answer::new(Outcome::Neutral, Some(400)));
+    }
+
+    #[test]
+    fn what_pauses_is_the_scope_or_less() {
+        let get = plain::read(&Method::GET, &Uri::from_static("/repos/a/b"));
+        let quota = |resource| {
+            [
+                ("date", "Wed, 17 Jul 2019 00:57:57 GMT"),
+                ("x-ratelimit-limit", "5000"),
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-reset", "1563325137"),
+                ("x-ratelimit-resource", resource),
+            ]
+        };
+        for (scope, resource, expected) in [
+            (Scope::Gate, "core", Some(Scope::Gate)),
+            (Scope::Credential, "core", Some(Scope::Credential)),
+            (Scope::Credential, "search", Some(Scope::Class)),
+            (Scope::Class, "core", Some(Scope::Class)),
+            (Scope::Key, "core", None),
+        ] {
+            let honour = [Signal::Github].into_iter().collect();
+            let throttling = Throttling { kubernetes: false, honour, scope, ..most() };
+            for status in [200, 403] {
+                let pause = told(&throttling, &get, status, &quota(resource)).answer.pause;
+                let length = PauseLength::Known(Duration::from_secs(61));
+                assert_eq!(pause, expected.map(|scope| Pause { scope, length }), "{scope:?} {resource} {status}");
+            }
+            let short = Throttling { max_pause: Duration::from_secs(5), ..throttling };
+            let length = told(&short, &get, 429, &[]).answer.pause.map(|pause| pause.length);
+            let most = Duration::from_secs(5);
+            assert_eq!(length, expected.map(|_| PauseLength::Growing { first: most, most }), "never past max_pause");
+        }
+    }
+
+    #[test]
+    fn only_too_much_to_do_slows_a_bucket_down() {
+        let get = call("GET /api/v1/namespaces/a/pods/p");
+        let evict = call("POST /api/v1/namespaces/a/pods/p/eviction");
+        let pod = call("GET /api/v1/namespaces/a/pods/p/proxy/x");
+        let queued = [("x-kubernetes-pf-flowschema-uid", "u"), ("retry-after", "1")];
+        let stopping = [("retry-after", "5")];
+        let gate = Throttling { scope: Scope::Gate, ..most() };
+        for (call, status, pairs, slows, pauses) in [
+            (&get, 429, &queued[..], true, true),
+            (&get, 429, &queued[..1], true, false),
+            (&get, 429, &stopping, false, false),
+            (&get, 503, &queued, false, false),
+            (&get, 500, &queued, false, false),
+            (&evict, 429, &queued, false, false),
+            (&pod, 429, &queued, false, false),
+        ] {
+            let answer = told(&gate, call, status, pairs).answer;
+            assert_eq!((answer.throttled, answer.pause.is_some()), (slows, pauses), "{call:?} {status} {pairs:?}");
+        }
+        let external = Throttling { kubernetes: false, ..gate };
+        for (status, slows, pauses) in [(429, true, true), (503, false, true), (500, false, false), (403, false, false)]
+        {
+            let answer = told(&external, &get, status, &stopping).answer;
+            assert_eq!((answer.throttled, answer.pause.is_some()), (slows, pauses), "{status}");
+        }
+        assert!(told(&external, &get, 429, &[]).answer.throttled);
+    }
+
+    #[test]
+    fn a_429_that_is_no_failure_leaves_the_key_alone() {
+        let lenient = Failures { statuses: vec![503], transport: true };
+        let get = plain::read(&Method::GET, &Uri::from_static("/a"));
+        let headers = head(&[("retry-after", "7")]);
+        let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers: &headers, body: b"" };
+        let throttling = Throttling { kubernetes: false, scope: Scope::Gate, ..most() };
+        let told = answer(&lenient, &throttling, &get, &response);
+        assert_eq!(told.answer.outcome, Outcome::Neutral);
+        assert!(told.answer.pause.is_some(), "the others were asked to wait all the same");
     }
 
     #[test]
@@ -273,18 +474,19 @@ mod tests {
         }
         let external = |method, status| {
             let call = plain::read(&method, &Uri::from_static("/repos/a/b"));
-            answer(&failures(), MOST, &call, status, &HeaderMap::new()).object_gone
+            told(&most(), &call, status, &[]).answer.object_gone
         };
-        assert!(external(Method::DELETE, StatusCode::NO_CONTENT));
-        assert!(external(Method::GET, StatusCode::NOT_FOUND));
-        assert!(!external(Method::POST, StatusCode::NOT_FOUND));
+        assert!(external(Method::DELETE, 204));
+        assert!(external(Method::GET, 404));
+        assert!(!external(Method::POST, 404));
     }
 
     #[test]
     fn a_status_that_was_made_a_failure_is_one() {
         let strict = Failures { statuses: vec![404, 409], transport: false };
         let get = call("GET /api/v1/namespaces/a/pods/p");
-        let read = answer(&strict, MOST, &get, StatusCode::NOT_FOUND, &HeaderMap::new());
+        let response = Response { status: StatusCode::NOT_FOUND, headers: &HeaderMap::new(), body: b"" };
+        let read = answer(&strict, &most(), &get, &response).answer;
         assert_eq!((read.outcome, read.object_gone), (Outcome::Failure, false));
         assert_eq!(lost(&strict, &get).outcome, Outcome::Neutral);
     }

@@ -1,52 +1,77 @@
-//! Keeps the folder that the controller mounts up to date: kubelet renews a pod's token, and the controller reads the copy.
+//! Keeps what clients of a TLS gate rely on up to date: the listener's certificate, and the folder that the controller mounts. Kubelet renews
+//! a pod's token, and the controller reads the copy.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use super::health::reachable;
 use crate::{
     clock::Clock,
     credentials::{
-        Secret,
-        folder::{self, Contents},
+        PodToken, Secret,
+        folder::{self, Contents, FolderError},
     },
+    moment::Moment,
+    tls::{self, Listener},
 };
 
 /// The folder, and what goes into it.
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
-    pub(super) ca: String,
-    /// The token that the controller sends; `None` where the gate has credentials of its own.
-    pub(super) token: Option<Secret>,
+    pub(super) listener: Arc<Listener>,
+    pub(super) token: Option<Token>,
     pub(super) namespace: Option<String>,
 }
 
-/// Kubelet renews tokens hours before they end.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// What the controller sends as its token.
+#[derive(Debug)]
+pub(super) enum Token {
+    /// Its own identity, which passes through.
+    Passed(Secret),
+    /// What the gate asks for where it lends its own.
+    Pods(PodToken),
+}
 
-/// Writes the folder, and again whenever the token has changed, until `stop`.
-pub(super) fn keep(folder: Folder, listen: &[SocketAddr], clock: Clock, stop: CancellationToken) -> anyhow::Result<()> {
-    let address = listen.first().copied().context("tls.write_to needs a gate that listens on TCP")?;
-    let server = format!("https://{}", reachable(address));
-    let mut written = folder.token.as_ref().map(|token| token.reveal(clock.now()));
-    folder.write(&server, written.as_deref())?;
-    let Some(token) = folder.token.clone() else { return Ok(()) };
+/// What stands in the folder.
+#[derive(PartialEq, Eq)]
+struct Written {
+    ca: Arc<str>,
+    token: Option<String>,
+}
+
+/// Certificates are renewed hours before they end, and so are tokens; files of other hands are to be taken over well within a minute.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Writes the folder, if there is one; then keeps it and the listener's certificate fresh until `stop`.
+pub(super) fn keep(
+    listener: Arc<Listener>,
+    folder: Option<Folder>,
+    listen: &[SocketAddr],
+    clock: Clock,
+    stop: CancellationToken,
+) -> Result<(), FolderError> {
+    // a kubeconfig cannot say where a Unix socket is
+    let server = listen.first().map(|address| format!("https://{}", reachable(*address)));
+    let mut written = match &folder {
+        Some(folder) => Some(folder.write(server.as_deref(), clock.now())?),
+        None => None,
+    };
     tokio::spawn(async move {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = clock.sleep(LOOK_AGAIN) => {}
             }
-            let now = Some(token.reveal(clock.now()));
-            if now == written {
+            listener.tend(tls::wall());
+            let Some(folder) = &folder else { continue };
+            if written.as_ref() == Some(&folder.contents(clock.now())) && folder.path.join("ca.crt").exists() {
                 continue;
             }
-            match folder.write(&server, now.as_deref()) {
-                Ok(()) => written = now,
-                Err(error) => tracing::warn!(%error, "the controller's copy of the token is old"),
+            match folder.write(server.as_deref(), clock.now()) {
+                Ok(contents) => written = Some(contents),
+                Err(error) => tracing::warn!(%error, "what the controller reads is old"),
             }
         }
     });
@@ -56,9 +81,20 @@ pub(super) fn keep(folder: Folder, listen: &[SocketAddr], clock: Clock, stop: Ca
 // === impl Folder ===
 
 impl Folder {
-    fn write(&self, server: &str, token: Option<&str>) -> Result<(), folder::FolderError> {
-        let contents = Contents { ca: &self.ca, token, namespace: self.namespace.as_deref(), server };
-        folder::write(&self.path, &contents)
+    fn contents(&self, now: Moment) -> Written {
+        let token = match &self.token {
+            None => None,
+            Some(Token::Passed(secret)) => secret.reveal(now),
+            Some(Token::Pods(token)) => Some(token.reveal().to_owned()),
+        };
+        Written { ca: self.listener.ca(), token }
+    }
+
+    fn write(&self, server: Option<&str>, now: Moment) -> Result<Written, FolderError> {
+        let written = self.contents(now);
+        let (token, namespace) = (written.token.as_deref(), self.namespace.as_deref());
+        folder::write(&self.path, &Contents { ca: &written.ca, token, namespace, server })?;
+        Ok(written)
     }
 }
 
@@ -67,19 +103,25 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewed_token_reaches_the_controller() {
+    async fn a_renewed_token_reaches_the_controller_and_a_lost_folder_is_written_again() {
         let place = tempfile::tempdir().expect("a folder");
         let (source, path) = (place.path().join("source"), place.path().join("shared"));
         std::fs::write(&source, "old").expect("it can be written");
-        let token = Secret::file(&source).expect("a token");
-        let folder = Folder { path: path.clone(), ca: "ca".to_owned(), token: Some(token), namespace: None };
+        let token = Token::Passed(Secret::file(&source).expect("a token"));
+        let listener = Arc::new(tls::self_signed(&[], &[], None).expect("made"));
+        let folder =
+            Folder { path: path.clone(), listener: Arc::clone(&listener), token: Some(token), namespace: None };
         let (clock, stop) = (Clock::start(), CancellationToken::new());
-        keep(folder, &["[::]:8443".parse().expect("an address")], clock, stop).expect("it can be written");
+        let listen = ["[::]:8443".parse().expect("an address")];
+        keep(Arc::clone(&listener), Some(folder), &listen, clock, stop).expect("it can be written");
         let read = |name: &str| std::fs::read_to_string(path.join(name)).expect("it was written");
-        assert_eq!(read("token"), "old");
+        assert_eq!((read("token").as_str(), read("ca.crt").as_str()), ("old", &*listener.ca()));
         assert!(read("kubeconfig").contains("https://[::1]:8443"));
         std::fs::write(&source, "new").expect("it can be written");
-        clock.sleep(Duration::from_secs(300)).await;
+        clock.sleep(Duration::from_secs(60) + LOOK_AGAIN).await;
+        assert_eq!(read("token"), "new");
+        std::fs::remove_dir_all(&path).expect("removed");
+        clock.sleep(LOOK_AGAIN * 2).await;
         assert_eq!(read("token"), "new");
     }
 }

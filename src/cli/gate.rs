@@ -2,17 +2,20 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use super::folder::Folder;
+use super::folder::{Folder, Token};
 use crate::{
     classify::Kind,
     clock::Clock,
     config::settings::{self, Credentials, Gate, ListenerTls, TlsMode},
-    credentials::{self, Credential, CredentialsError, Injector, Resolved, Secret, Source, Surroundings, UpstreamTls},
+    credentials::{
+        self, Credential, CredentialsError, Injector, PodToken, Resolved, Secret, Source, Surroundings, UpstreamTls,
+    },
     proxy::{self, Listen, RetryAfter},
     tls,
     upstream::{self, Host},
 };
 use anyhow::anyhow;
+use http::uri::Scheme;
 
 /// A gate that only needs its sockets.
 #[derive(Debug)]
@@ -43,17 +46,19 @@ pub(super) fn prepare_gate(
     clock: Clock,
 ) -> Result<PreparedGate, Trouble> {
     let resolved = resolve(&gate, around)?;
-    let listener = gate.tls.as_ref().map(|tls| listener(tls, &gate.listen)).transpose()?;
+    let listener = gate.tls.as_ref().map(|tls| listener(tls, &gate.listen)).transpose()?.map(Arc::new);
     let injects = gate.injects()
         && (gate.credentials == Credentials::Inject || resolved.has_credentials() || gate.credential.is_some());
-    let injector = injector(&gate, &resolved, injects, clock)?;
+    let pod_token = pod_token(&gate, injects)?;
+    let injector = injector(&gate, &resolved, injects, pod_token.clone(), clock)?;
     let tls = resolved.tls(injects).map_err(|error| Trouble::wrong("upstream_tls", error))?;
     let notes = notes(&gate, injects);
-    let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects));
+    let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects, pod_token.as_ref()));
+    let scheme = if gate.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let options = proxy::Options {
         name: gate.name,
         listen: gate.listen.into_iter().map(listen).collect(),
-        tls: listener.map(|listener| listener.config),
+        tls: listener,
         hosts: gate.allowed_hosts.into_iter().chain(gate.tls.into_iter().flat_map(|tls| tls.names)).collect(),
         rules: gate.rules,
         policy: gate.policy,
@@ -73,6 +78,7 @@ pub(super) fn prepare_gate(
                 settings::Host::Preserve => Host::Preserve,
                 settings::Host::Literal(name) => Host::Literal(name),
             },
+            rewrite_links: gate.rewrite_links.then_some(scheme),
             injector: Arc::new(injector),
             connect_timeout: gate.connect_timeout,
             response_timeout: gate.response_timeout,
@@ -84,15 +90,27 @@ pub(super) fn prepare_gate(
 }
 
 /// What the controller is given to reach a TLS gate, if there is a folder for it.
-fn folder(gate: &Gate, listener: &tls::Listener, resolved: &Resolved, injects: bool) -> Option<Folder> {
+fn folder(
+    gate: &Gate,
+    listener: &Arc<tls::Listener>,
+    resolved: &Resolved,
+    injects: bool,
+    pod_token: Option<&PodToken>,
+) -> Option<Folder> {
     let path = gate.tls.as_ref()?.write_to.clone()?;
-    let passed = resolved.credential.as_ref().filter(|_| !injects);
-    Some(Folder {
-        path,
-        ca: listener.ca.clone(),
-        token: passed.map(|credential| credential.secret.clone()),
-        namespace: resolved.namespace.clone(),
-    })
+    let token = match pod_token {
+        Some(token) => Some(Token::Pods(token.clone())),
+        None => resolved.credential.as_ref().filter(|_| !injects).map(|passed| Token::Passed(passed.secret.clone())),
+    };
+    Some(Folder { path, listener: Arc::clone(listener), token, namespace: resolved.namespace.clone() })
+}
+
+/// What clients must show where the gate lends its identity over TLS, and can tell them by the folder.
+fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
+    if !(injects && gate.asks_for_a_token()) {
+        return Ok(None);
+    }
+    PodToken::random().map(Some).map_err(|error| Trouble::Missing(error.into()))
 }
 
 /// Where calls go.
@@ -133,7 +151,13 @@ fn addresses(listen: &[settings::Listen]) -> Vec<IpAddr> {
 }
 
 /// Whose credentials the upstream sees.
-fn injector(gate: &Gate, resolved: &Resolved, injects: bool, clock: Clock) -> Result<Injector, Trouble> {
+fn injector(
+    gate: &Gate,
+    resolved: &Resolved,
+    injects: bool,
+    pod_token: Option<PodToken>,
+    clock: Clock,
+) -> Result<Injector, Trouble> {
     if !injects {
         return Ok(Injector::pass_through());
     }
@@ -144,7 +168,11 @@ fn injector(gate: &Gate, resolved: &Resolved, injects: bool, clock: Clock) -> Re
         }
         None => resolved.credential.clone(),
     };
-    Ok(Injector::inject(own, gate.impersonation, clock))
+    let injector = Injector::inject(own, gate.impersonation, clock).acting_as(resolved.acting_as.clone());
+    Ok(match pod_token {
+        Some(token) => injector.only_for(token),
+        None => injector,
+    })
 }
 
 /// What the user should know once, at start.

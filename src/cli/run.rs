@@ -90,9 +90,10 @@ async fn start(prepared: PreparedGate, clock: Clock, stop: CancellationToken) ->
     let PreparedGate { options, credentials, notes, folder } = prepared;
     let (name, target) = (Arc::clone(&options.name), options.upstream.target.clone());
     tokio::spawn(look_up(Arc::clone(&name), target.clone()));
+    let tls = options.tls.clone();
     let gate = Gate::start(options, clock, stop.clone()).await?;
-    if let Some(folder) = folder {
-        folder::keep(folder, gate.addresses(), clock, stop)?;
+    if let Some(tls) = tls {
+        folder::keep(tls, folder, gate.addresses(), clock, stop)?;
     }
     let listen: Vec<String> = gate.addresses().iter().map(ToString::to_string).collect();
     let upstream = format!("{}://{}{}", target.scheme, target.authority, target.base_path);

@@ -75,6 +75,7 @@ pub(super) fn check(shape: &Shape, report: &mut Report<'_>) -> Checked {
     }
     let settings = Settings { admin, log, drain, gates };
     check_addresses(&settings, report);
+    check_paths(&settings, report);
     Checked { settings, gates: extras, files }
 }
 
@@ -135,6 +136,25 @@ fn check_addresses(settings: &Settings, report: &mut Report<'_>) {
                 report.problem(&at, format!("{address} is taken by {other} already, expected another port"));
             }
             taken.push((*address, at.clone()));
+        }
+    }
+}
+
+/// No two gates with one socket, or one folder: each would overwrite what the other's clients rely on.
+fn check_paths(settings: &Settings, report: &mut Report<'_>) {
+    let mut taken: Vec<(&std::path::Path, Path)> = Vec::new();
+    for (name, gate) in &settings.gates {
+        let at = Path::default().key("gates").key(name);
+        let sockets = gate.listen.iter().filter_map(|listen| match listen {
+            Listen::Tcp(_) => None,
+            Listen::Unix(path) => Some((path.as_path(), at.key("listen"))),
+        });
+        let folder = gate.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
+        for (path, at) in sockets.chain(folder.map(|path| (path, at.key("tls").key("write_to")))) {
+            if let Some((_, other)) = taken.iter().find(|(other, _)| *other == path) {
+                report.problem(&at, format!("is {path:?}, which {other} has already, expected another"));
+            }
+            taken.push((path, at));
         }
     }
 }

@@ -76,7 +76,7 @@ fn gate(out: &mut Out, name: &str, gate: &Gate, extras: &Extras) {
             Host::Literal(name) => name.to_str().unwrap_or_default(),
         },
     );
-    out.line("rewrite_links", false);
+    out.line("rewrite_links", gate.rewrite_links);
     out.key(extras.key.as_ref());
     out.line("one_at_a_time", gate.policy.one_at_a_time);
     // Words in the place of tables come before the tables.
@@ -104,10 +104,10 @@ fn limits(out: &mut Out, gate: &Gate, extras: &Extras, section: &impl Fn(&str) -
     out.word("combine", gate.policy.queue.combine);
     out.line("coalesce", gate.coalesce);
     out.table(&section("signals"));
-    out.list("honour", gate.throttling.honour_retry_after.then(|| "retry_after".to_owned()).into_iter());
+    out.list("honour", gate.throttling.honour.iter().map(|signal| signal.word().to_owned()));
     out.word("scope", gate.policy.pause_scope);
     out.duration("max_pause", gate.throttling.max_pause);
-    out.line("reserve", "0.0");
+    out.line("reserve", format!("{:?}", gate.throttling.reserve));
     out.table(&section("timeouts"));
     out.duration("connect", gate.connect_timeout);
     out.text("response", &gate.response_timeout.map_or_else(|| "off".to_owned(), duration::write));

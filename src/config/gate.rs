@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 use super::{
     check::{self, Extras},
     classes::{self, Ground},
-    field::{Field, Section},
+    field::Field,
     file::{self, Impersonation},
     leaf::{Or, Word},
     limits,
@@ -13,8 +13,8 @@ use super::{
     presets::{self, Numbers, Preset},
     problems::{Report, did_you_mean},
     readable::FileUse,
-    settings::{Credentials, Failures, Gate, Host, Listen, RetryAfter, Throttling},
-    sources,
+    settings::{Credentials, Failures, Gate, Host, Listen, RetryAfter},
+    signals, sources,
 };
 use crate::{
     api::Scope,
@@ -38,6 +38,8 @@ pub(super) fn gate(
     unbuilt(keys, at, report);
     let limits = Limits::read(keys, at, kind, preset, &numbers, report);
     let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
+    let scope = limits.policy.pause_scope;
+    let throttling = signals::throttling(&keys.signals, &at.key("signals"), kind, scope, &numbers, report);
     let by_credential = limits.is_split_by_credential();
     let rules =
         Rules::new(kind, limits.fair_by, by_credential, numbered.traits, numbered.rules).with_keys(numbered.keys);
@@ -58,9 +60,10 @@ pub(super) fn gate(
         retry_after: keys.retry_after.get(&at.key("retry_after"), report).map_or(RetryAfter::Auto, |Word(when)| when),
         allowed_hosts: allowed_hosts(keys, &at.key("allowed_hosts"), report),
         host: host(&keys.host, &at.key("host"), report),
+        rewrite_links: keys.rewrite_links.get(&at.key("rewrite_links"), report).unwrap_or(false),
         rules: Arc::new(rules),
         failures: numbered.failures,
-        throttling: throttling(&keys.signals, &at.key("signals"), &numbers, report),
+        throttling,
         policy: Policy { classes: numbered.policies, ..limits.policy },
         coalesce: limits.coalesce,
         connect_timeout: connect,
@@ -93,18 +96,13 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
         if kind != Kind::Http {
             report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
         }
-        report.warn(
-            &at.key("preset"),
-            "of \"github\" this version has the rates, the calls in flight, Retry-After and max_pause; its signals \"github\" \
-             (x-ratelimit-*), scope \"credential\" and reserve = 0.1 are not built yet",
-        );
     }
     (preset, rate, preset.numbers(kind, rate))
 }
 
 /// Keys of features that this version does not have.
 fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [("shadow", &keys.shadow, "shadow mode"), ("rewrite_links", &keys.rewrite_links, "rewriting links")];
+    let switches = [("shadow", &keys.shadow, "shadow mode")];
     for (key, field, what) in switches {
         if field.get(&at.key(key), report) == Some(true) {
             report.unbuilt(&at.key(key), what);
@@ -158,7 +156,7 @@ impl Limits {
                 .keys()
                 .scope
                 .get(&at.key("signals").key("scope"), report)
-                .map_or(Scope::Key, |Word(scope)| scope),
+                .map_or(numbers.scope, |Word(scope)| scope),
             one_at_a_time: keys.one_at_a_time.get(&at.key("one_at_a_time"), report) == Some(true),
             classes: Vec::new(),
         };
@@ -196,13 +194,24 @@ fn listen(field: &Field<super::leaf::OneOrMore>, at: &Path, report: &mut Report<
     let mut listen = Vec::new();
     for (index, text) in texts.0.iter().enumerate() {
         let at = if is_list { at.index(index) } else { at.clone() };
-        if text.starts_with("unix:") {
-            report.unbuilt(&at, "listening on a Unix socket");
-            continue;
+        match text.strip_prefix("unix:") {
+            Some(path) => listen.extend(socket(path, &at, report).map(Listen::Unix)),
+            None => listen.extend(check::address(text, &at, ", or \"unix:/path/of/a.sock\"", report).map(Listen::Tcp)),
         }
-        listen.extend(check::address(text, &at, "", report).map(Listen::Tcp));
     }
     listen
+}
+
+/// A path that a Unix socket can have.
+fn socket(path: &str, at: &Path, report: &mut Report<'_>) -> Option<PathBuf> {
+    if !path.starts_with('/') || path.ends_with('/') || path.len() > SOCKET_PATH {
+        report.problem(
+            at,
+            format!("is \"unix:{path}\", expected \"unix:\" and an absolute path of at most {SOCKET_PATH} bytes"),
+        );
+        return None;
+    }
+    Some(PathBuf::from(path))
 }
 
 fn allowed_hosts(keys: &file::Gate, at: &Path, report: &mut Report<'_>) -> Vec<String> {
@@ -248,36 +257,13 @@ fn response_timeout(or: Option<Or<Duration>>, at: &Path, report: &mut Report<'_>
     }
 }
 
-fn throttling(section: &Section<file::Signals>, at: &Path, numbers: &Numbers, report: &mut Report<'_>) -> Throttling {
-    let keys = section.open(at, report);
-    let honour = keys.honour.get(&at.key("honour"), report);
-    for (index, signal) in honour.iter().flat_map(|list| &list.0).enumerate() {
-        let at = at.key("honour").index(index);
-        match SIGNALS.contains(&signal.as_str()) {
-            true if signal == SIGNALS[0] => {}
-            true => report.unbuilt(&at, &format!("the signal {signal:?}")),
-            false => {
-                let expected = super::leaf::one_of(&SIGNALS);
-                report.problem(&at, format!("is {signal:?}, expected {expected}{}", did_you_mean(signal, &SIGNALS)));
-            }
-        }
-    }
-    match keys.reserve.get(&at.key("reserve"), report) {
-        None => {}
-        Some(reserve) if !(0.0..1.0).contains(&reserve) => {
-            report.problem(&at.key("reserve"), format!("is {reserve:?}, expected a fraction from 0 to less than 1"));
-        }
-        Some(reserve) if reserve > 0.0 => report.unbuilt(&at.key("reserve"), "a reserve (anything but 0)"),
-        Some(_) => {}
-    }
-    let max_pause = keys.max_pause.get(&at.key("max_pause"), report).map_or(numbers.max_pause, |span| span.0);
-    Throttling {
-        honour_retry_after: honour.is_none_or(|list| list.0.iter().any(|signal| signal == SIGNALS[0])),
-        max_pause,
-    }
-}
-
 impl Gate {
+    /// Whether clients must show the token that is in the folder, where the gate injects: over TLS, unless they show certificates.
+    #[must_use]
+    pub fn asks_for_a_token(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some())
+    }
+
     /// Whether the upstream sees the gate's own credentials: `auto` decided by where the gate listens and what it has.
     #[must_use]
     pub fn injects(&self) -> bool {
@@ -295,6 +281,7 @@ impl Gate {
     }
 }
 
+/// What `sockaddr_un` holds, less the end and what the socket is called while it is made.
+const SOCKET_PATH: usize = 100;
 const LISTEN: &str = "127.0.0.1:8001";
 const CONNECT: Duration = Duration::from_secs(5);
-const SIGNALS: [&str; 9] = ["retry_after", "ietf", "github", "gitlab", "azure", "aws", "okta", "docker", "google"];

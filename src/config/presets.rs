@@ -4,6 +4,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use super::settings;
 use crate::{
+    api::{Scope, Signal},
     classify::Kind,
     limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy},
 };
@@ -32,7 +33,10 @@ pub(super) struct Numbers {
     pub(super) retry_bucket: Option<BucketPolicy>,
     pub(super) strategy: Strategy,
     pub(super) in_flight: Option<InFlight>,
+    pub(super) honour: &'static [Signal],
+    pub(super) scope: Scope,
     pub(super) max_pause: Duration,
+    pub(super) reserve: f64,
 }
 
 impl Preset {
@@ -43,7 +47,10 @@ impl Preset {
             retry_bucket: None,
             strategy: Strategy::Off,
             in_flight: None,
+            honour: &[Signal::RetryAfter],
+            scope: Scope::Key,
             max_pause: MAX_PAUSE,
+            reserve: 0.0,
         };
         let gentle = exponential(Duration::from_secs(1), Duration::from_secs(60));
         match self {
@@ -75,7 +82,10 @@ impl Preset {
                 bucket: Some(bucket(1.25, 20, Per::Gate)),
                 strategy: gentle,
                 in_flight: NonZeroU32::new(100).map(|max| InFlight { max, per: Per::Gate }),
+                honour: &[Signal::RetryAfter, Signal::Github],
+                scope: Scope::Credential,
                 max_pause: Duration::from_secs(65 * 60),
+                reserve: 0.1,
                 ..none
             },
             Self::None => none,

@@ -70,6 +70,8 @@ pub struct Gate {
     pub allowed_hosts: Vec<String>,
     /// The Host sent upstream.
     pub host: Host,
+    /// Links of the upstream's in response headers point back at the gate.
+    pub rewrite_links: bool,
     /// Classes, flows and keys.
     pub rules: Arc<Rules>,
     /// What counts as failure, by class id.

@@ -61,10 +61,10 @@ fn check_together(sources: &Sources, keys: &file::Gate, at: &Path, listen: &[Lis
     }
     if sources.credentials == Credentials::Inject
         && is_off_loopback
-        && sources.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
+        && sources.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none())
     {
-        let message = "is \"inject\" off loopback: whoever reaches the port gets the identity; expected a loopback listener \
-                       (tls.client_ca is not built in this version)";
+        let message = "is \"inject\" off loopback: whoever reaches the port gets the identity; expected a loopback listener, or [tls] with \
+                       client_ca (clients show certificates) or write_to (they show the token in that folder)";
         report.problem(&credentials, message);
     }
     if sources.credentials == Credentials::PassThrough && keys.credential.is_present() {
@@ -149,9 +149,7 @@ fn tls(
     let cert = file(&keys.cert, &at.key("cert"), Holds::Certificate, files, report);
     let key = file(&keys.key, &at.key("key"), Holds::Key, files, report);
     let write_to = keys.write_to.get(&at.key("write_to"), report);
-    if keys.client_ca.get(&at.key("client_ca"), report).is_some_and(|path| !path.is_empty()) {
-        report.unbuilt(&at.key("client_ca"), "asking clients for certificates");
-    }
+    let client_ca = file(&keys.client_ca, &at.key("client_ca"), Holds::Certificate, files, report);
     let mode = match (mode, cert, key) {
         (Mode::Files, Some(cert), Some(key)) => TlsMode::Files { cert, key },
         (Mode::Files, cert, _) => {
@@ -176,7 +174,7 @@ fn tls(
     // A certificate of our own making is of no use to anybody who cannot get at its CA.
     let own = (mode == TlsMode::SelfSigned).then(|| WRITE_TO.to_owned());
     let write_to = write_to.or(own).filter(|path| !path.is_empty()).map(PathBuf::from);
-    Some(ListenerTls { mode, names, write_to, client_ca: None })
+    Some(ListenerTls { mode, names, write_to, client_ca })
 }
 
 fn certificate_names(names: &[String], at: &Path, report: &mut Report<'_>) {

@@ -23,11 +23,9 @@ fn good(text: &str) -> Loaded {
 
 #[test]
 fn the_example_files_have_no_problems() {
-    for (name, text, warnings) in [("example", EXAMPLE, 0), ("crossplane", CROSSPLANE, 0), ("github", GITHUB, 1)] {
-        let loaded = good(text);
-        assert_eq!(loaded.warnings.len(), warnings, "{name}: {:?}", loaded.warnings);
+    for (name, text) in [("example", EXAMPLE), ("crossplane", CROSSPLANE), ("github", GITHUB)] {
+        assert_eq!(good(text).warnings, [""; 0], "{name}");
     }
-    assert!(good(GITHUB).warnings[0].starts_with("f.toml:12:1: gates.github.preset: "), "{:?}", good(GITHUB).warnings);
 }
 
 #[test]

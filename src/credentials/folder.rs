@@ -3,12 +3,12 @@
 //!
 //! Each file is written beside its place and renamed into it: a reader sees the old one or the new one. All are readable to everyone in
 //! the pod (0644), the token too, as kubelet's own are: the controller usually runs under another user than the gate, and the folder is a
-//! volume of this pod, which no other pod can mount.
+//! volume of this pod, which no other pod can mount. Where there is no such volume, the folder is made for the gate's own user (0700).
 
 use std::{
-    fs::{self, OpenOptions, Permissions},
+    fs::{self, DirBuilder, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -23,8 +23,8 @@ pub struct Contents<'a> {
     pub token: Option<&'a str>,
     /// The namespace it runs in.
     pub namespace: Option<&'a str>,
-    /// `https://host:port` of the gate.
-    pub server: &'a str,
+    /// `https://host:port` of the gate; without it no kubeconfig is written.
+    pub server: Option<&'a str>,
 }
 
 /// The folder could not be written.
@@ -49,7 +49,8 @@ pub enum User<'a> {
 /// # Errors
 /// Which file could not be written.
 pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> {
-    fs::create_dir_all(folder).map_err(|source| FolderError { path: folder.to_owned(), source })?;
+    let make = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
+    make.map_err(|source| FolderError { path: folder.to_owned(), source })?;
     put(folder, "ca.crt", contents.ca)?;
     if let Some(token) = contents.token {
         put(folder, "token", token)?;
@@ -57,9 +58,10 @@ pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> 
     if let Some(namespace) = contents.namespace {
         put(folder, "namespace", namespace)?;
     }
+    let Some(server) = contents.server else { return Ok(()) };
     let token = folder.join("token");
     let user = if contents.token.is_some() { User::TokenFile(&token) } else { User::Nobody };
-    put(folder, "kubeconfig", &kubeconfig(contents.server, Some(contents.ca), contents.namespace, user))
+    put(folder, "kubeconfig", &kubeconfig(server, Some(contents.ca), contents.namespace, user))
 }
 
 /// The text of a kubeconfig that points at a gate.
@@ -92,7 +94,12 @@ fn put(folder: &Path, name: &str, content: &str) -> Result<(), FolderError> {
 }
 
 fn write_beside(path: &Path, content: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    // made anew: what another container may have put there is not followed
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
     file.write_all(content.as_bytes())?;
     // the mode again, past the umask
     file.set_permissions(Permissions::from_mode(MODE))?;
@@ -101,6 +108,8 @@ fn write_beside(path: &Path, content: &str) -> io::Result<()> {
 
 /// See the module's doc.
 const MODE: u32 = 0o644;
+/// A folder that is not there is no volume of a pod: nobody else's business.
+const FOLDER_MODE: u32 = 0o700;
 
 impl std::fmt::Debug for Contents<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

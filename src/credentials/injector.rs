@@ -2,12 +2,14 @@
 //!
 //! Never "inject only if missing": what the upstream sees must not depend on what the client happens to send.
 
+use std::sync::Arc;
+
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL},
 };
 
-use super::Credential;
+use super::{Credential, CredentialError, PodToken};
 use crate::clock::Clock;
 
 /// Makes a request's credentials upstream's. Pass-through leaves them; inject replaces them with the gate's.
@@ -19,8 +21,16 @@ struct Inject {
     /// `None` where the gate's credential is its client certificate.
     credential: Option<Credential>,
     impersonation: bool,
+    /// The gate's own Impersonate-* headers.
+    acting_as: Vec<(HeaderName, HeaderValue)>,
+    /// What clients must show.
+    door: Option<PodToken>,
     clock: Clock,
 }
+
+/// Which credential a request went with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown(u64);
 
 /// Why a request may not pass with the gate's credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +40,14 @@ pub enum Forbidden {
         "impersonation is off at this gate: Impersonate-* headers would act with the gate's own rights; impersonation = \"allow\" permits it"
     )]
     Impersonation,
+    /// The gate acts as somebody else already.
+    #[error("this gate's own identity is an impersonated one already: Impersonate-* headers cannot go on top of it")]
+    ActsAlready,
+    /// Nobody who may use the gate's credentials.
+    #[error(
+        "this gate lends its own identity, and only to clients that send the bearer token in the folder that it writes (tls.write_to)"
+    )]
+    Unauthenticated,
 }
 
 impl Injector {
@@ -42,35 +60,76 @@ impl Injector {
     /// The gate's credentials, whatever the client sends. `credential` is `None` where it is the connection's client certificate.
     #[must_use]
     pub const fn inject(credential: Option<Credential>, impersonation: bool, clock: Clock) -> Self {
-        Self(Some(Inject { credential, impersonation, clock }))
+        Self(Some(Inject { credential, impersonation, acting_as: Vec::new(), door: None, clock }))
+    }
+
+    /// The gate's credentials act as somebody else, by these headers.
+    #[must_use]
+    pub fn acting_as(mut self, headers: Vec<(HeaderName, HeaderValue)>) -> Self {
+        if let Some(inject) = &mut self.0 {
+            inject.acting_as = headers;
+        }
+        self
+    }
+
+    /// Only clients that show this token get the gate's credentials.
+    #[must_use]
+    pub fn only_for(mut self, token: PodToken) -> Self {
+        if let Some(inject) = &mut self.0 {
+            inject.door = Some(token);
+        }
+        self
     }
 
     /// Whether a request with these headers may pass at all: to be asked before it waits.
     ///
     /// # Errors
-    /// Why not; a 403 to the client.
+    /// Why not; a 401 or 403 to the client.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Forbidden> {
-        let Some(Inject { impersonation: false, .. }) = &self.0 else { return Ok(()) };
+        let Some(inject) = &self.0 else { return Ok(()) };
+        if inject.door.as_ref().is_some_and(|token| !token.is_shown(headers)) {
+            return Err(Forbidden::Unauthenticated);
+        }
         let impersonates = headers.keys().any(|name| name.as_str().starts_with("impersonate-"));
-        if impersonates { Err(Forbidden::Impersonation) } else { Ok(()) }
-    }
-
-    /// Strips what is the client's and adds what is the gate's, if this is inject. `Upstream::send` does this.
-    pub fn authorize(&self, headers: &mut HeaderMap) {
-        let Some(inject) = &self.0 else { return };
-        strip(headers, inject.impersonation);
-        if let Some(credential) = &inject.credential {
-            headers.remove(&credential.header);
-            if let Some(value) = credential.secret.header(&credential.prefix, inject.clock.now()) {
-                headers.insert(credential.header.clone(), value);
-            }
+        match (impersonates, inject.impersonation) {
+            (false, _) => Ok(()),
+            (true, false) => Err(Forbidden::Impersonation),
+            (true, true) if inject.acting_as.is_empty() => Ok(()),
+            (true, true) => Err(Forbidden::ActsAlready),
         }
     }
 
-    /// The upstream answered 401: the credential is read anew before its next use. `Upstream::send` does this.
-    pub fn upstream_said_unauthorized(&self) {
-        if let Some(Inject { credential: Some(credential), .. }) = &self.0 {
-            credential.secret.refused();
+    /// Returns when there are credentials to inject: at once, but where an exec plugin has to be asked first. `Upstream` does this.
+    ///
+    /// # Errors
+    /// There are none to be had.
+    pub async fn ready(&self) -> Result<(), Arc<CredentialError>> {
+        match &self.0 {
+            Some(Inject { credential: Some(credential), clock, .. }) => credential.secret.ready(*clock).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Strips what is the client's and adds what is the gate's, if this is inject. `Upstream::send` does this.
+    pub fn authorize(&self, headers: &mut HeaderMap) -> Shown {
+        let Some(inject) = &self.0 else { return Shown(0) };
+        strip(headers, inject.impersonation && inject.acting_as.is_empty());
+        for (name, value) in &inject.acting_as {
+            headers.append(name.clone(), value.clone());
+        }
+        let Some(credential) = &inject.credential else { return Shown(0) };
+        headers.remove(&credential.header);
+        let (value, number) = credential.secret.header(&credential.prefix, inject.clock.now());
+        if let Some(value) = value {
+            headers.insert(credential.header.clone(), value);
+        }
+        Shown(number)
+    }
+
+    /// The upstream answered 401 to this credential: it is read anew before its next use. `Upstream::send` does this.
+    pub fn upstream_said_unauthorized(&self, shown: Shown) {
+        if let Some(Inject { credential: Some(credential), clock, .. }) = &self.0 {
+            credential.secret.refused(shown.0, *clock);
         }
     }
 }
@@ -190,6 +249,37 @@ mod tests {
             ]
         );
         assert!(!format!("{injector:?} {headers:?}").contains("gates-own"), "neither Debug shows it");
+    }
+
+    #[test]
+    fn who_acts_as_somebody_already_takes_nobody_along() {
+        let headers = vec![
+            (HeaderName::from_static("impersonate-user"), HeaderValue::from_static("robot")),
+            (HeaderName::from_static("impersonate-group"), HeaderValue::from_static("a")),
+            (HeaderName::from_static("impersonate-group"), HeaderValue::from_static("b")),
+        ];
+        for impersonation in [false, true] {
+            let injector = injecting(impersonation).acting_as(headers.clone());
+            assert!(injector.check(&clients()).is_err());
+            let mut sent = clients();
+            injector.authorize(&mut sent);
+            assert_eq!(sent.get_all("impersonate-user").iter().collect::<Vec<_>>(), ["robot"]);
+            assert_eq!(sent.get_all("impersonate-group").iter().collect::<Vec<_>>(), ["a", "b"]);
+            assert!(!sent.contains_key("impersonate-extra-a"));
+        }
+    }
+
+    #[test]
+    fn the_pods_token_is_asked_for_and_never_passed_on() {
+        let token = PodToken::random().expect("randomness");
+        let injector = injecting(true).only_for(token.clone());
+        assert_eq!(injector.check(&clients()), Err(Forbidden::Unauthenticated));
+        let mut headers = HeaderMap::new();
+        let shown = HeaderValue::try_from(format!("Bearer {}", token.reveal())).expect("a value");
+        headers.insert(AUTHORIZATION, shown);
+        assert_eq!(injector.check(&headers), Ok(()));
+        injector.authorize(&mut headers);
+        assert_eq!(headers[AUTHORIZATION], "Bearer gates-own");
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! kubeconfig files: found and merged as client-go does, read as far as tidegate can act on them.
+//! kubeconfig files: found, merged and read as client-go does.
 //!
 //! `KUBECONFIG` is a list of files: the first that names a cluster, user, context or the current context wins. Paths in a file are relative
-//! to it. What cannot be acted on yet (exec plugins, basic auth, impersonation, proxies) is an error that says so: never silently another
-//! identity. Fields that hold secrets never appear in an error.
+//! to it. What cannot be acted on is an error that says so: never silently another identity. Fields that hold secrets never appear in an
+//! error.
+
+mod user;
 
 use std::{
     io,
@@ -10,10 +12,12 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::{Credential, CredentialsError, Resolved, Secret, Surroundings, target};
-use crate::tls::{Identity, Pem, Roots};
+use self::user::User;
+use super::{CredentialsError, Proxy, Resolved, Surroundings, target};
+use crate::tls::{Pem, Roots};
 
 /// One file, as far as it matters here. Fields that are not listed are left alone, as client-go does.
 #[derive(Default, Deserialize)]
@@ -56,6 +60,15 @@ struct Cluster {
     tls_server_name: Option<String>,
     insecure_skip_tls_verify: Option<bool>,
     proxy_url: Option<String>,
+    extensions: Option<Vec<Extension>>,
+}
+
+/// More about a cluster, for whoever knows the name.
+#[derive(Deserialize)]
+struct Extension {
+    name: String,
+    #[serde(default)]
+    extension: Value,
 }
 
 #[derive(Deserialize)]
@@ -63,27 +76,6 @@ struct NamedUser {
     name: String,
     #[serde(default)]
     user: Option<User>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "kebab-case", default)]
-struct User {
-    token: Option<String>,
-    #[serde(rename = "tokenFile")]
-    token_file: Option<String>,
-    client_certificate: Option<String>,
-    client_certificate_data: Option<String>,
-    client_key: Option<String>,
-    client_key_data: Option<String>,
-    username: Option<String>,
-    password: Option<String>,
-    exec: Option<IgnoredAny>,
-    auth_provider: Option<IgnoredAny>,
-    #[serde(rename = "as")]
-    act_as: Option<String>,
-    as_uid: Option<String>,
-    as_groups: Option<IgnoredAny>,
-    as_user_extra: Option<IgnoredAny>,
 }
 
 /// Something found, and the folder its relative paths are meant from.
@@ -111,10 +103,10 @@ pub(super) fn resolve(context: Option<&str>, around: &Surroundings) -> Result<Re
 
     let clusters =
         || files.iter().flat_map(|(path, file)| file.clusters.iter().flatten().map(move |found| (path, found)));
-    let (path, cluster) = clusters().find(|(_, found)| found.name == context.cluster).ok_or_else(|| {
+    let (cluster_path, cluster) = clusters().find(|(_, found)| found.name == context.cluster).ok_or_else(|| {
         missing("cluster", &context.cluster, clusters().map(|(_, found)| found.name.as_str()).collect())
     })?;
-    let mut resolved = read_cluster(&cluster.name, &Found { item: &cluster.cluster, folder: folder_of(path) })?;
+    let mut resolved = read_cluster(&cluster.name, &Found { item: &cluster.cluster, folder: folder_of(cluster_path) })?;
     resolved.namespace.clone_from(&context.namespace);
 
     if !context.user.is_empty() {
@@ -124,7 +116,8 @@ pub(super) fn resolve(context: Option<&str>, around: &Surroundings) -> Result<Re
             .find(|(_, found)| found.name == context.user)
             .ok_or_else(|| missing("user", &context.user, users().map(|(_, found)| found.name.as_str()).collect()))?;
         if let Some(found) = &user.user {
-            read_user(&user.name, &Found { item: found, folder: folder_of(path) }, &mut resolved)?;
+            let told = about(&cluster.cluster, &folder_of(cluster_path));
+            user::read(&user.name, &Found { item: found, folder: folder_of(path) }, &told, &mut resolved)?;
         }
     }
     Ok(resolved)
@@ -190,9 +183,6 @@ fn folder_of(path: &Path) -> PathBuf {
 fn read_cluster(name: &str, found: &Found<&Cluster>) -> Result<Resolved, CredentialsError> {
     let cluster = found.item;
     let place = format!("cluster `{name}`");
-    if filled(cluster.proxy_url.as_ref()).is_some() {
-        return Err(CredentialsError::NotBuilt { place, field: "proxy-url" });
-    }
     let server = filled(cluster.server.as_ref()).ok_or(CredentialsError::Field {
         place: place.clone(),
         field: "server",
@@ -200,6 +190,14 @@ fn read_cluster(name: &str, found: &Found<&Cluster>) -> Result<Resolved, Credent
     })?;
     let mut resolved = Resolved::at(target(server, &format!("server of {place}"))?);
     resolved.target.server_name = filled(cluster.tls_server_name.as_ref()).map(str::to_owned);
+    if let Some(url) = filled(cluster.proxy_url.as_ref()) {
+        let proxy = Proxy::parse(url).ok_or(CredentialsError::Field {
+            place: place.clone(),
+            field: "proxy-url",
+            expected: "http, https or socks5 and ://[user:password@]host[:port]",
+        })?;
+        resolved.target.proxy = Some(proxy);
+    }
     let authority = (
         "certificate-authority-data",
         cluster.certificate_authority_data.as_ref(),
@@ -214,53 +212,28 @@ fn read_cluster(name: &str, found: &Found<&Cluster>) -> Result<Resolved, Credent
     Ok(resolved)
 }
 
-fn read_user(name: &str, found: &Found<&User>, resolved: &mut Resolved) -> Result<(), CredentialsError> {
-    let user = found.item;
-    let place = format!("user `{name}`");
-    let unbuilt = [
-        ("exec", user.exec.is_some()),
-        ("auth-provider", user.auth_provider.is_some()),
-        ("username", filled(user.username.as_ref()).is_some()),
-        ("password", filled(user.password.as_ref()).is_some()),
-        ("as", filled(user.act_as.as_ref()).is_some()),
-        ("as-uid", filled(user.as_uid.as_ref()).is_some()),
-        ("as-groups", user.as_groups.is_some()),
-        ("as-user-extra", user.as_user_extra.is_some()),
-    ];
-    if let Some((field, _)) = unbuilt.into_iter().find(|(_, used)| *used) {
-        return Err(CredentialsError::NotBuilt { place, field });
-    }
-    // as client-go: a token wins over a tokenFile
-    if let Some(token) = filled(user.token.as_ref()) {
-        resolved.credential = Some(Credential::bearer(Secret::fixed(token, &format!("`token` of {place}"))?));
-    } else if let Some(path) = filled(user.token_file.as_ref()) {
-        resolved.credential = Some(Credential::bearer(Secret::file(&found.folder.join(path))?));
-    }
-    let chain = pem(
-        &place,
-        ("client-certificate-data", user.client_certificate_data.as_ref(), user.client_certificate.as_ref()),
-        &found.folder,
-    )?;
-    let key = pem(&place, ("client-key-data", user.client_key_data.as_ref(), user.client_key.as_ref()), &found.folder)?;
-    resolved.own_identity = match (chain, key) {
-        (Some(chain), Some(key)) => Some(Identity { chain, key }),
-        (None, None) => None,
-        (Some(_), None) => {
-            return Err(CredentialsError::Field {
-                place,
-                field: "client-key",
-                expected: "set; it goes with client-certificate",
-            });
-        }
-        (None, Some(_)) => {
-            return Err(CredentialsError::Field {
-                place,
-                field: "client-certificate",
-                expected: "set; it goes with client-key",
-            });
-        }
+/// What an exec plugin is told about the cluster.
+fn about(cluster: &Cluster, folder: &Path) -> Value {
+    let data = filled(cluster.certificate_authority_data.as_ref()).map(str::to_owned);
+    let from_file = || {
+        let path = filled(cluster.certificate_authority.as_ref())?;
+        std::fs::read(folder.join(path)).ok().map(|pem| STANDARD.encode(pem))
     };
-    Ok(())
+    let extensions = || cluster.extensions.iter().flatten();
+    let config = extensions().find(|one| one.name == EXEC_EXTENSION).map(|one| one.extension.clone());
+    let mut told = json!({ "server": cluster.server, "config": config });
+    let more = [
+        ("tls-server-name", filled(cluster.tls_server_name.as_ref()).map(Value::from)),
+        ("insecure-skip-tls-verify", cluster.insecure_skip_tls_verify.filter(|skip| *skip).map(Value::from)),
+        ("certificate-authority-data", data.or_else(from_file).map(Value::from)),
+        ("proxy-url", filled(cluster.proxy_url.as_ref()).map(Value::from)),
+    ];
+    for (name, value) in more {
+        if let Some(value) = value {
+            told[name] = value;
+        }
+    }
+    told
 }
 
 /// Inline data wins over a file, as in client-go.
@@ -287,3 +260,6 @@ fn pem(
 fn filled(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }
+
+/// The cluster's extension that is meant for exec plugins.
+const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";

@@ -1,4 +1,4 @@
-//! One secret: a fixed one, or a file that is rotated under us.
+//! One secret: a fixed one, a file that is rotated under us, or what an exec plugin gives.
 //!
 //! A file is read again at most every 60 s, and at once after the upstream has answered 401; the last good content is kept when a read
 //! fails. What is read must be one line of at most 64 KiB: a line break inside would end the header it goes into.
@@ -14,7 +14,8 @@ use std::{
 
 use http::HeaderValue;
 
-use crate::moment::Moment;
+use super::exec::{CredentialError, Exec};
+use crate::{clock::Clock, moment::Moment};
 
 /// A secret. Shows nothing of itself.
 #[derive(Clone)]
@@ -24,6 +25,7 @@ pub struct Secret(Kind);
 enum Kind {
     Fixed(String),
     File(Arc<TokenFile>),
+    Exec(Arc<Exec>),
 }
 
 /// A file with a secret.
@@ -81,30 +83,53 @@ impl Secret {
         Ok(Self(Kind::File(Arc::new(TokenFile { path: path.to_owned(), state: Mutex::new(state) }))))
     }
 
-    /// The secret behind `prefix`, as a header value that no library logs.
-    pub(super) fn header(&self, prefix: &str, now: Moment) -> Option<HeaderValue> {
-        let text = match &self.0 {
-            Kind::Fixed(text) => format!("{prefix}{text}"),
-            Kind::File(file) => format!("{prefix}{}", file.current(now)),
-        };
-        let mut value = HeaderValue::from_str(&text).ok()?;
-        value.set_sensitive(true);
-        Some(value)
+    /// What a plugin gives.
+    pub(super) const fn exec(exec: Arc<Exec>) -> Self {
+        Self(Kind::Exec(exec))
     }
 
-    /// The upstream refused it: it is read anew before its next use.
-    pub(super) fn refused(&self) {
-        if let Kind::File(file) = &self.0 {
-            file.state.lock().unwrap_or_else(PoisonError::into_inner).refused = true;
+    /// Returns when there is something to send: only a plugin is ever waited for.
+    ///
+    /// # Errors
+    /// The plugin fails.
+    pub(super) async fn ready(&self, clock: Clock) -> Result<(), Arc<CredentialError>> {
+        match &self.0 {
+            Kind::Fixed(_) | Kind::File(_) => Ok(()),
+            Kind::Exec(exec) => exec.ready(clock).await,
         }
     }
 
-    /// Its text, to be written where the controller reads it.
-    #[must_use]
-    pub fn reveal(&self, now: Moment) -> String {
+    /// The secret behind `prefix`, as a header value that no library logs, and a number that tells it from those before and after. A plugin
+    /// may give a client certificate and nothing to go into a header.
+    pub(super) fn header(&self, prefix: &str, now: Moment) -> (Option<HeaderValue>, u64) {
+        let (text, number) = match &self.0 {
+            Kind::Fixed(text) => (Some(text.clone()), 0),
+            Kind::File(file) => (Some(file.current(now)), 0),
+            Kind::Exec(exec) => exec.token(),
+        };
+        let mut value = text.and_then(|text| HeaderValue::try_from(format!("{prefix}{text}")).ok());
+        if let Some(value) = &mut value {
+            value.set_sensitive(true);
+        }
+        (value, number)
+    }
+
+    /// The upstream refused the one with this number: it is read anew before its next use.
+    pub(super) fn refused(&self, number: u64, clock: Clock) {
         match &self.0 {
-            Kind::Fixed(text) => text.clone(),
-            Kind::File(file) => file.current(now),
+            Kind::Fixed(_) => {}
+            Kind::File(file) => file.state.lock().unwrap_or_else(PoisonError::into_inner).refused = true,
+            Kind::Exec(exec) => exec.refused(number, clock),
+        }
+    }
+
+    /// Its text, to be written where the controller reads it; a plugin's is not for that.
+    #[must_use]
+    pub fn reveal(&self, now: Moment) -> Option<String> {
+        match &self.0 {
+            Kind::Fixed(text) => Some(text.clone()),
+            Kind::File(file) => Some(file.current(now)),
+            Kind::Exec(_) => None,
         }
     }
 }
@@ -114,6 +139,7 @@ impl fmt::Debug for Secret {
         match &self.0 {
             Kind::Fixed(_) => f.write_str("***"),
             Kind::File(file) => write!(f, "*** of {}", file.path.display()),
+            Kind::Exec(exec) => exec.fmt(f),
         }
     }
 }
@@ -188,7 +214,7 @@ mod tests {
     use super::*;
 
     fn value(secret: &Secret, now: Moment) -> String {
-        let value = secret.header("Bearer ", now).expect("a header");
+        let value = secret.header("Bearer ", now).0.expect("a header");
         assert!(value.is_sensitive());
         value.to_str().expect("ASCII").to_owned()
     }
@@ -203,7 +229,7 @@ mod tests {
         assert_eq!(value(&secret, now), "Bearer one");
         fs::write(&path, "two").expect("written");
         assert_eq!(value(&secret, now), "Bearer one");
-        secret.refused();
+        secret.refused(0, Clock::start());
         assert_eq!(value(&secret, now), "Bearer two");
         fs::write(&path, "three").expect("written");
         now += Duration::from_secs(60);

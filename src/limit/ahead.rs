@@ -7,6 +7,7 @@
 use super::{
     lanes::{ClassTurns, Door, Lanes, PASSED},
     needs::Needs,
+    pauses::Pauses,
     queue::QueueId,
     supply::Supply,
     verdict::Reason,
@@ -31,20 +32,44 @@ struct Others {
     metered: usize,
 }
 
+/// Who asks, and when the pauses are over that hold it.
+struct Ask<'a> {
+    needs: &'a Needs,
+    pauses: &'a Pauses,
+    now: Moment,
+    over: Moment,
+}
+
+// === impl Ask ===
+
+impl Ask<'_> {
+    /// When the calls of a class have no pause any more.
+    fn over_of(&self, class: usize) -> Moment {
+        self.now.max(self.pauses.ends(class, None).shared)
+    }
+}
+
 // === impl Lanes ===
 
 impl Lanes {
     /// When a call that joined now at the end of this queue could leave at the earliest.
     pub(super) fn certain(&self, id: &QueueId, needs: &Needs, supply: &Supply, now: Moment) -> Certain {
-        let mut certain = Certain { at: now, reason: Reason::Slot, retry_at: None };
+        // Those of its own bundle pause as long as it does, others perhaps only with the gate.
+        let over = now.max(supply.pauses.ends(id.class, needs.credential).all());
+        let ask = Ask { needs, pauses: &supply.pauses, now, over };
+        let gate_over = now.max(supply.pauses.gate_ends());
+        let reason = if over > now { Reason::Pause } else { Reason::Slot };
+        let mut certain = Certain { at: over, reason, retry_at: None };
         let own = self.own_bundle_turns(id, needs);
         for charge in needs.charges.iter() {
-            let before =
-                own.saturating_add(self.others_before(id, needs, own, |other| other.charges.contains(charge.bucket)));
-            let at = supply.buckets.get(charge.bucket).map_or(now, |bucket| bucket.ready_after(before, now));
+            let metered = |other: &Needs| other.charges.contains(charge.bucket);
+            let before = own.saturating_add(self.others_before(id, &ask, own, metered));
+            let Some(bucket) = supply.buckets.get(charge.bucket) else { continue };
             if charge.reason == Reason::RetryBucket {
-                certain.retry_at = Some(at);
+                // Its token, whatever else holds it.
+                certain.retry_at = Some(bucket.ready_after(before, now));
             }
+            let at = bucket.ready_after(own, over).max(bucket.ready_after(before, gate_over));
             if at > certain.at {
                 (certain.at, certain.reason) = (at, charge.reason);
             }
@@ -60,8 +85,13 @@ impl Lanes {
             .flatten()
             .flat_map(|class| self.classes[*class].doors.iter().map(move |door| (class, door)));
         let until = |(class, door): (&usize, &Door)| {
-            let bundle = self.bundles.get(door.ready.first()?.1 as usize)?;
-            supply.blocked(&bundle.needs, *class, now).map_or(Some(now), |block| Some(block.until))
+            let has_room = supply.room(door.mode.group) > 0;
+            // Without room it still matters when there is nothing else: then a connection is wanted.
+            let (looked_at, free) = if has_room { (1, now) } else { (BUNDLES_LOOKED_AT, Moment::MAX) };
+            let bundles =
+                door.ready.iter().take(looked_at).filter_map(|(_, bundle)| self.bundles.get(*bundle as usize));
+            let blocks = bundles.map(|bundle| supply.blocked_but_for_room(&bundle.needs, *class, now));
+            blocks.map(|block| block.map_or(free, |block| block.until)).min()
         };
         let parked = self.parked.first().map(|(until, _)| *until);
         doors.filter_map(until).filter(|until| *until < Moment::MAX).chain(parked).min()
@@ -98,7 +128,7 @@ impl Lanes {
     }
 
     /// Turns that other classes have before it, of calls that `metered` counts.
-    fn others_before(&self, id: &QueueId, needs: &Needs, own: usize, metered: impl Fn(&Needs) -> bool) -> usize {
+    fn others_before(&self, id: &QueueId, ask: &Ask<'_>, own: usize, metered: impl Fn(&Needs) -> bool) -> usize {
         let Some(mine) = self.classes.get(id.class) else { return 0 };
         let lane = mine.lane();
         // Between two turns of its class every other class of the lane has one.
@@ -106,18 +136,18 @@ impl Lanes {
         let classes = self.active[lane].iter().copied().filter(beside);
         let (mut turns, mut counted) = (own, 0_usize);
         for class in classes {
-            let others = self.others(&self.classes[class], class, needs, &metered);
+            let others = self.others(&self.classes[class], class, ask, &metered);
             counted = counted.saturating_add(others.in_turns(own));
-            let any = self.others(&self.classes[class], class, needs, &|_| true);
+            let any = self.others(&self.classes[class], class, ask, &|_| true);
             turns = turns.saturating_add(any.metered.min(own));
         }
         // Higher lanes go first but for every tenth turn, and of the nine in between a lower lane may have one. Calls of lower lanes that
         // need something else than this one have their turns when they like, and those too count as passing it.
         let lower = self.active[lane + 1..].iter().flatten();
-        let slips: usize = lower.map(|class| self.slips(&self.classes[*class], *class, needs)).sum();
+        let slips: usize = lower.map(|class| self.slips(&self.classes[*class], *class, ask)).sum();
         let mut higher = Others::default();
         for class in self.active[..lane].iter().flatten() {
-            let others = self.others(&self.classes[*class], *class, needs, &metered);
+            let others = self.others(&self.classes[*class], *class, ask, &metered);
             higher = Others { all: higher.all + others.all, metered: higher.metered + others.metered };
         }
         let passed = self.passed[lane] as usize;
@@ -126,7 +156,11 @@ impl Lanes {
     }
 
     /// Calls of a class that may go while one with these needs may not.
-    fn slips(&self, turns: &ClassTurns, class: usize, needs: &Needs) -> usize {
+    fn slips(&self, turns: &ClassTurns, class: usize, ask: &Ask<'_>) -> usize {
+        if ask.over_of(class) < ask.over {
+            return turns.waiting;
+        }
+        let needs = ask.needs;
         let goes_later = |other: &Needs| other.group == needs.group && needs.charges.are_among(&other.charges);
         let plain = turns.doors.iter().filter_map(|door| self.plain_bundle(class, door.mode));
         let later: usize = plain.filter(|bundle| goes_later(&bundle.needs)).map(|bundle| bundle.waiting).sum();
@@ -134,9 +168,13 @@ impl Lanes {
     }
 
     /// Those of a class who go whenever a call with these needs could.
-    fn others(&self, turns: &ClassTurns, class: usize, needs: &Needs, metered: &impl Fn(&Needs) -> bool) -> Others {
-        let goes_first = |needs_of: &Needs| needs_of.group == needs.group && needs_of.charges.are_among(&needs.charges);
+    fn others(&self, turns: &ClassTurns, class: usize, ask: &Ask<'_>, metered: &impl Fn(&Needs) -> bool) -> Others {
         let mut others = Others { all: turns.waiting, metered: 0 };
+        if ask.over_of(class) > ask.over {
+            return others;
+        }
+        let needs = ask.needs;
+        let goes_first = |needs_of: &Needs| needs_of.group == needs.group && needs_of.charges.are_among(&needs.charges);
         for door in &turns.doors {
             // Bundles with something of their own may be set aside; there is at most one without.
             let plain = self

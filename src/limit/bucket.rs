@@ -2,7 +2,8 @@
 //!
 //! governor alone cannot be asked without being charged, cannot give back and starts full again after a change of rate. So its one number
 //! (the "theoretical arrival time", TAT: when the bucket would be full again) lives here, where it can be read, moved back and carried
-//! over. Promises P1 and P11: a token is spent once, a refund is never worth more than what it cost, a new rate keeps the level.
+//! over. Promises P1 and P11: a token is spent once, a refund is never worth more than what it cost, a new rate keeps the level. Between
+//! two changes a rate is constant, so that what a bucket brings is the sum of level and rate times time, exactly.
 
 use std::{
     fmt,
@@ -21,7 +22,7 @@ use governor::{
     state::{NotKeyed, StateStore},
 };
 
-use super::policy::BucketPolicy;
+use super::{adaptive::Adaptive, policy::BucketPolicy};
 use crate::moment::Moment;
 
 /// How a bucket begins.
@@ -35,7 +36,15 @@ pub(super) enum Start {
 
 /// Tokens at a rate, with a burst.
 pub(super) struct Bucket {
+    /// What was configured.
+    limits: BucketPolicy,
+    /// What holds now: slower, with a smaller burst, while the rate gives way.
     policy: BucketPolicy,
+    adaptive: Option<Adaptive>,
+    /// When the last token was taken, while the rate gives way.
+    last_take: Moment,
+    /// Whether a call has found it short since.
+    short: bool,
     /// Nanoseconds per token.
     period: u64,
     tat: Tat,
@@ -62,7 +71,18 @@ impl Bucket {
         let period = period(&policy);
         let (tat, dial) = (Tat(Arc::new(AtomicU64::new(FULL))), Dial::default());
         let governor = governor(&policy, period, &tat, &dial);
-        let bucket = Self { policy, period, tat, dial, governor, brimming: 0 };
+        let bucket = Self {
+            limits: policy,
+            policy,
+            adaptive: policy.adapt.map(|adapt| Adaptive::new(adapt.floor, policy.rate)),
+            last_take: Moment::ZERO,
+            short: false,
+            period,
+            tat,
+            dial,
+            governor,
+            brimming: 0,
+        };
         if let Start::Level(tokens, at) = start {
             let missing = u64::from(policy.burst.get().saturating_sub(tokens));
             bucket.tat.set(clamp(at).saturating_add(missing.saturating_mul(period)));
@@ -79,7 +99,55 @@ impl Bucket {
     pub(super) fn ready_after(&self, calls: usize, now: Moment) -> Moment {
         let taken = (calls as u64).saturating_mul(self.period);
         let full_again = self.tat.get().max(clamp(now)).saturating_add(taken);
-        now.max(Moment::from_nanos(full_again.saturating_sub(self.tolerance())))
+        let at = now.max(Moment::from_nanos(full_again.saturating_sub(self.tolerance())));
+        match self.adaptive.filter(Adaptive::is_slowed) {
+            None => at,
+            // Meanwhile the rate may rise, no higher than this.
+            Some(adaptive) => now + (at - now).mul_f64(adaptive.rate() / adaptive.at_best(at - now)),
+        }
+    }
+
+    /// The rate now, and the one when nothing slows it down.
+    pub(super) fn rates(&self) -> (f64, f64) {
+        (self.policy.rate, self.limits.rate)
+    }
+
+    /// What it holds at most now.
+    pub(super) fn burst(&self) -> u32 {
+        self.policy.burst.get()
+    }
+
+    /// A call is there and finds no token.
+    pub(super) fn note_short(&mut self, now: Moment) {
+        self.short |= self.adaptive.is_some() && self.ready_at(now) > now;
+    }
+
+    /// A token was just taken, as take `number`; `awaited`: by a call that waited for it and nothing else.
+    pub(super) fn learn(&mut self, awaited: bool, now: Moment, number: u64) {
+        let Some(adaptive) = self.adaptive.as_mut().filter(|adaptive| adaptive.is_slowed()) else { return };
+        let short = std::mem::take(&mut self.short) || awaited;
+        let gap = now - std::mem::replace(&mut self.last_take, now);
+        if short && adaptive.grow(gap.min(Duration::from_nanos(self.period))) {
+            self.follow(now, number);
+        }
+    }
+
+    /// The upstream turned away a call that had take `left`; `number` is that of the last take.
+    pub(super) fn throttled(&mut self, left: u64, now: Moment, number: u64) {
+        if self.adaptive.as_mut().is_some_and(|adaptive| adaptive.throttled(left, number)) {
+            (self.last_take, self.short) = (now, false);
+            self.follow(now, number);
+        }
+    }
+
+    /// Takes over the rate that has adapted.
+    fn follow(&mut self, now: Moment, number: u64) {
+        let slowed = |adaptive: Adaptive| BucketPolicy {
+            rate: adaptive.rate(),
+            burst: adaptive.burst(self.limits.burst),
+            ..self.limits
+        };
+        self.reshape(self.adaptive.map_or(self.limits, slowed), now, number);
     }
 
     /// Takes the token that is there at `at`; `number` counts takes upwards. Says whether there was one.
@@ -118,16 +186,28 @@ impl Bucket {
         f64::from(self.policy.burst.get()) - missing
     }
 
-    /// Whether dropping it loses nothing: a new one would be the same.
-    pub(super) fn is_full(&self, now: Moment) -> bool {
-        self.tat.get() <= clamp(now)
+    /// Whether dropping it loses nothing: a new one would be the same, or what this one has learnt is old.
+    pub(super) fn is_idle(&self, now: Moment) -> bool {
+        let slowed = self.policy.rate < self.limits.rate && now - self.last_take < REMEMBERED;
+        self.tat.get() <= clamp(now) && !slowed
     }
 
     /// A new rate and burst at the same level (at most the new burst). `number` is that of the last take.
     pub(super) fn resize(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
-        if policy == self.policy {
+        if policy == self.limits {
             return;
         }
+        self.limits = policy;
+        self.adaptive = policy.adapt.map(|adapt| {
+            let mut adaptive = self.adaptive.unwrap_or(Adaptive::new(adapt.floor, policy.rate));
+            adaptive.reconfigure(adapt.floor, policy.rate);
+            adaptive
+        });
+        self.follow(now, number);
+    }
+
+    /// The same for what holds now.
+    fn reshape(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
         let (now, new_period) = (u128::from(clamp(now)), period(&policy));
         let debt = u128::from(self.tat.get()).saturating_sub(now);
         // In new nanoseconds: what was missing to the old burst, and what the burst has grown by or shrunk.
@@ -198,6 +278,9 @@ impl Clock for Dial {
         self.0.load(Relaxed).into()
     }
 }
+
+/// What a bucket of many has learnt is worth keeping for so long after its last call.
+const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// Full since always.
 const FULL: u64 = 0;

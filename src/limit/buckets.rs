@@ -28,8 +28,18 @@ pub(super) struct Buckets {
     retries: Option<Family>,
     classes: Vec<Option<Family>>,
     serial: u32,
-    /// Tokens taken so far, of whatever bucket: orders takes in time.
+    /// Calls that have left so far, with tokens or without: orders them in time.
     takes: u64,
+}
+
+/// When a call takes what it needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pub(super) now: Moment,
+    /// When its tokens are judged: `now`, or before that when somebody was late.
+    pub(super) at: Moment,
+    /// When the last of what it waited for was there; `None` when it did not wait.
+    pub(super) there_since: Option<Moment>,
 }
 
 /// A bucket with those who look at it.
@@ -50,6 +60,20 @@ pub(super) struct Family {
     /// The only one, or that of all flows or credentials past the limit.
     shared: Option<BucketId>,
     swept: Moment,
+}
+
+// === impl Turn ===
+
+impl Turn {
+    /// That of a call that need not wait.
+    pub(super) fn at_once(now: Moment) -> Self {
+        Self { now, at: now, there_since: None }
+    }
+
+    /// Whether a token that was there at `ready_at` was the last thing that the call waited for.
+    fn waited_for(self, ready_at: Moment) -> bool {
+        self.there_since.is_some_and(|there_since| ready_at >= there_since)
+    }
 }
 
 // === impl Buckets ===
@@ -103,16 +127,39 @@ impl Buckets {
         self.get(id).map_or(now, |bucket| bucket.ready_at(now))
     }
 
+    /// How many calls have left so far.
+    pub(super) fn takes(&self) -> u64 {
+        self.takes
+    }
+
     /// The number of the take that comes next.
     pub(super) fn next_take(&mut self) -> u64 {
         self.takes += 1;
         self.takes
     }
 
-    pub(super) fn take(&mut self, id: BucketId, at: Moment, number: u64) {
+    /// Takes the token that is there at `at`. `could_leave` is when the call could have left but for this bucket, if it waited at all.
+    pub(super) fn take(&mut self, id: BucketId, turn: Turn, number: u64) {
         if let Some(cell) = self.cell(id) {
-            let taken = cell.bucket.take(at, number);
+            let awaited = turn.waited_for(cell.bucket.ready_at(Moment::ZERO));
+            let taken = cell.bucket.take(turn.at, number);
             debug_assert!(taken, "a token was taken that was not there");
+            cell.bucket.learn(awaited, turn.now, number);
+        }
+    }
+
+    /// A call is there and must wait, or go: buckets without a token take note.
+    pub(super) fn note_short(&mut self, id: BucketId, now: Moment) {
+        if let Some(cell) = self.cell(id) {
+            cell.bucket.note_short(now);
+        }
+    }
+
+    /// The upstream turned away a call that had take `left`.
+    pub(super) fn throttled(&mut self, id: BucketId, left: u64, now: Moment) {
+        let takes = self.takes;
+        if let Some(cell) = self.cell(id) {
+            cell.bucket.throttled(left, now, takes);
         }
     }
 
@@ -223,7 +270,7 @@ impl Buckets {
     /// Drops those of many that are full and that nobody waits for.
     fn sweep(&mut self, owner: Owner, now: Moment) {
         let idle = |cells: &Slab<Cell>, id: BucketId| {
-            cells.get(id.index as usize).is_none_or(|cell| cell.users.is_empty() && cell.bucket.is_full(now))
+            cells.get(id.index as usize).is_none_or(|cell| cell.users.is_empty() && cell.bucket.is_idle(now))
         };
         let Some(family) = self.family(owner).filter(|family| now.since(family.swept) >= SWEEP_EVERY) else { return };
         let gone: Vec<_> =

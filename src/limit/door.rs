@@ -4,6 +4,7 @@
 //! vain (P8), and nobody past those who wait already (P5).
 
 use super::{
+    buckets::Turn,
     limiter::{Limiter, Verdict},
     needs::{BucketId, Needs},
     permit::Permit,
@@ -55,9 +56,9 @@ impl Limiter {
     }
 
     /// What an exempt call leaves with: nothing.
-    pub(super) fn exempt_grant(&self) -> Grant {
-        let left = self.table.failures();
-        Grant { needs: None, number: 0, left, pass: Pass::default(), sequence: 0, waited: None }
+    pub(super) fn exempt_grant(&mut self) -> Grant {
+        let (left, number) = (self.table.failures(), self.supply.buckets.next_take());
+        Grant { needs: None, number, left, pass: Pass::default(), sequence: 0, waited: None }
     }
 
     pub(super) fn class(&self, call: &Call) -> &ClassPolicy {
@@ -102,6 +103,7 @@ impl Limiter {
             _ if certain.at <= ends => None,
             // It could have waited that long, had its client not been in a hurry.
             _ if certain.at <= call.arrived + self.policy.queue.max_wait => refuse(Reason::Deadline, certain.at),
+            _ if self.paused_until(call, now).is_some_and(|until| until > ends) => refuse(Reason::Pause, certain.at),
             _ => refuse(certain.reason, certain.at),
         }
     }
@@ -121,12 +123,14 @@ impl Limiter {
         let class = if class < self.policy.classes.len() { class } else { self.default_class() };
         let policy = &self.policy.classes[class];
         let forgetful = policy.lane == Lane::Exempt || policy.backoff.strategy == Strategy::Off;
+        let alone = policy.lane != Lane::Exempt && self.policy.one_at_a_time && arrival.write;
         Call {
             class,
             serial: self.serials[class],
             flow: arrival.flow.id,
             credential: arrival.credential,
-            key: arrival.key.filter(|_| !forgetful),
+            key: arrival.key.filter(|_| !forgetful || alone),
+            write: arrival.write,
             group: arrival.group,
             long_running: arrival.long_running,
             patient: arrival.patient,
@@ -137,7 +141,12 @@ impl Limiter {
 
     fn at_key(&mut self, call: &Call, now: Moment) -> AtKey {
         let Some(key) = &call.key else { return AtKey::On(Way::default()) };
-        let Some(view) = self.keys().view(key, now) else { return AtKey::On(Way::default()) };
+        let (alone, id) = (self.goes_alone(call), KeyId::from(key));
+        let busy = alone && self.writes.contains(&id);
+        let Some(view) = self.keys().view(key, now) else {
+            let stays = busy || alone && self.lines.get(&id).is_some_and(|line| line.holds_anyone());
+            return if stays { self.behind_a_write(call, now) } else { AtKey::On(Way::default()) };
+        };
         let (backoff, ends) = (self.class(call).backoff, self.ends(call));
         let hold_ends = (now + backoff.hold).min(ends);
         let pay = self.reckons_on_arrival(call).then(|| Self::asker(call, true));
@@ -150,8 +159,9 @@ impl Limiter {
         let refuse = |reason, retry_at| {
             AtKey::Refuse(Refusal { reason, retry_at, waited: std::time::Duration::ZERO, key: Some(view.state) })
         };
-        let held_before = self.lines.get(&KeyId::from(key)).is_some_and(|line| line.holds_anyone());
-        if view.trial == 0 && !held_before && earliest <= now {
+        let held_before = self.lines.get(&id).is_some_and(|line| line.holds_anyone());
+        let tried = view.trial != 0 || held_before;
+        if !tried && !busy && earliest <= now {
             return AtKey::On(Way { retry: Some(view.state), pay });
         }
         if earliest > hold_ends && !call.patient {
@@ -159,11 +169,29 @@ impl Limiter {
             return refuse(if hurried { Reason::Deadline } else { reason }, earliest);
         }
         if hold_ends <= now {
+            if busy && !tried {
+                return refuse(Reason::OneAtATime, earliest.max(now));
+            }
             let after_failure = now + backoff.delay_of(key, view.state.failures.saturating_add(1));
             return refuse(Reason::Trial, after_failure.max(earliest));
         }
-        let reason = if view.trial != 0 || held_before { Reason::Trial } else { reason };
+        let reason = match (tried, busy) {
+            (true, _) => Reason::Trial,
+            (false, true) => Reason::OneAtATime,
+            (false, false) => reason,
+        };
         AtKey::Hold { pay, reason }
+    }
+
+    /// What a write is told while another of its healthy key is on its way.
+    fn behind_a_write(&self, call: &Call, now: Moment) -> AtKey {
+        let hold_ends = (now + self.class(call).backoff.hold).min(self.ends(call));
+        if hold_ends > now {
+            return AtKey::Hold { pay: None, reason: Reason::OneAtATime };
+        }
+        // Nobody knows when that write is over: at once, for all that is certain.
+        let waited = std::time::Duration::ZERO;
+        AtKey::Refuse(Refusal { reason: Reason::OneAtATime, retry_at: now, waited, key: None })
     }
 
     /// Whether a retry token is reckoned when the call arrives, and not taken when it leaves.
@@ -180,11 +208,11 @@ impl Limiter {
         reason: Reason,
         now: Moment,
     ) -> Verdict {
-        if let Some(refusal) = self.full(now) {
+        if let Some(refusal) = self.paused_in_vain(&call, now).or_else(|| self.full(now)) {
             return Verdict::Refuse(refusal);
         }
         let (ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
-        let pass = Pass { trial: 0, paid: self.pay(pay, now) };
+        let pass = Pass { paid: self.pay(pay, now), ..Pass::default() };
         let mut waiter = Waiter::new(call, pass, ends, hold_ends);
         waiter.held_for = Some(reason);
         waiter.flow_name = Some(arrival.flow.name.to_string().into());
@@ -204,6 +232,7 @@ impl Limiter {
             None if alone => return Verdict::Admit(self.admit(call, needs, way, now)),
             block => block.map_or(Reason::Bucket, |block| block.reason),
         };
+        self.supply.note_short(&needs, now);
         let (mut ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
         // A retry is not held for a retry token, however soon that comes: where many keys fail under one worker the bucket is empty all the
         // time, and holding each until the next token would leave the worker time for nothing else.
@@ -236,7 +265,7 @@ impl Limiter {
     fn admit(&mut self, call: Call, needs: Needs, way: Way, now: Moment) -> Permit {
         let pass = self.begin_pass(&call, way, now);
         self.sequence += 1;
-        let number = self.supply.take(&needs, call.class, now);
+        let number = self.supply.take(&needs, call.class, Turn::at_once(now));
         if let Some(charge) = needs.charges.retry().copied() {
             self.refuse_overdue(charge.bucket, now);
         }
@@ -250,7 +279,7 @@ impl Limiter {
     fn begin_pass(&mut self, call: &Call, way: Way, now: Moment) -> Pass {
         let key = call.key.as_ref().filter(|_| way.retry.is_some());
         let trial = key.map_or(0, |key| self.table.begin_trial(KeyId::from(key)));
-        Pass { trial, paid: self.pay(way.pay, now) }
+        Pass { trial, paid: self.pay(way.pay, now), alone: self.begin_write(call) }
     }
 
     fn pay(&mut self, bucket: Option<BucketId>, now: Moment) -> Option<(BucketId, u64, Moment)> {

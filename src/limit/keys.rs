@@ -6,7 +6,7 @@
 use std::{
     fmt,
     hash::{BuildHasherDefault, Hasher},
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
 use dashmap::DashMap;
@@ -24,6 +24,8 @@ pub struct Keys {
     /// Failing keys by collection.
     collections: DashMap<u64, u32, Spread>,
     len: AtomicUsize,
+    /// Whether successes matter beyond their keys: a pause grows until one.
+    listening: AtomicBool,
 }
 
 /// One failing key.
@@ -65,7 +67,8 @@ type Spread = BuildHasherDefault<Mixer>;
 
 impl Keys {
     pub(super) fn new() -> Self {
-        Self { objects: DashMap::default(), collections: DashMap::default(), len: AtomicUsize::new(0) }
+        let (objects, collections) = (DashMap::default(), DashMap::default());
+        Self { objects, collections, len: AtomicUsize::new(0), listening: AtomicBool::new(false) }
     }
 
     /// Whether an outcome changes nothing (the usual case: success of a healthy key), in which case the receipt is settled. No lock of
@@ -78,9 +81,13 @@ impl Keys {
         let counts = match answer.outcome {
             Outcome::Failure | Outcome::Throttled { .. } => true,
             Outcome::Abandoned | Outcome::Neutral => answer.object_gone && self.holds(receipt.key.as_ref(), true),
-            Outcome::Success => self.holds(receipt.key.as_ref(), answer.object_gone),
+            Outcome::Success => self.holds(receipt.key.as_ref(), answer.object_gone) || self.listening.load(Relaxed),
         };
-        if counts || receipt.inner.is_trial() { Err(receipt) } else { Ok(()) }
+        if counts || answer.throttled || answer.pause.is_some() || receipt.inner.holds_key() {
+            Err(receipt)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether any key of the collection fails, so that names in bodies are worth reading.
@@ -112,6 +119,11 @@ impl Keys {
             }
         }
         found
+    }
+
+    /// Whether every success is to be told to the limiter.
+    pub(super) fn listen(&self, listening: bool) {
+        self.listening.store(listening, Relaxed);
     }
 
     /// What is known of a key, if it fails.

@@ -208,6 +208,13 @@ impl Lanes {
         }
     }
 
+    /// Whatever was of a bundle's own and stopped it is looked at again.
+    pub(super) fn unpark_all(&mut self) {
+        while let Some(&(_, bundle)) = self.parked.first() {
+            self.unpark(bundle);
+        }
+    }
+
     /// The bundle of a class and mode that needs nothing of its own.
     pub(super) fn plain_bundle(&self, class: usize, mode: Mode) -> Option<&Bundle> {
         self.plain.get(&(class, mode)).and_then(|bundle| self.bundles.get(*bundle as usize))

@@ -4,7 +4,7 @@
 //! go. All that happens to waiting calls comes out as events, so nothing in here calls out.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -66,6 +66,8 @@ pub struct Limiter {
     pub(super) waiters: Waiters,
     /// Waiting calls of keys that fail, or of which several wait.
     pub(super) lines: HashMap<KeyId, Line>,
+    /// Keys of which a write is past the key stage, where only one may be.
+    pub(super) writes: HashSet<KeyId>,
     pub(super) timers: Timers,
     /// Keys whose line must be looked at.
     pub(super) stirred: Vec<KeyId>,
@@ -99,6 +101,7 @@ impl Limiter {
             policy,
             waiters: Waiters::default(),
             lines: HashMap::new(),
+            writes: HashSet::new(),
             timers: Timers::default(),
             stirred: Vec::new(),
             freed: Vec::new(),
@@ -128,7 +131,11 @@ impl Limiter {
     /// Whether nobody waits, nothing is in flight and no trial is out: nothing is owed to anyone.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        let nobody = self.waiters.len() == 0 && self.lines.is_empty() && self.timers.is_empty() && self.waiting == 0;
+        let nobody = self.waiters.len() == 0
+            && self.writes.is_empty()
+            && self.lines.is_empty()
+            && self.timers.is_empty()
+            && self.waiting == 0;
         nobody && self.lanes.is_empty() && self.supply.gate_slots.used() == 0 && self.table.trials_out() == 0
     }
 
@@ -156,7 +163,10 @@ impl Limiter {
 
     /// Takes the verdict of a waiting call.
     pub fn claim(&mut self, ticket: Ticket, now: Moment) -> Claim {
-        self.catch_up(now);
+        let now = self.catch_up(now);
+        if self.supply.pauses.any(now) && self.waiters.find(ticket).is_some() {
+            self.stop_if_paused(ticket.index, now);
+        }
         match self.waiters.find(ticket).map(Waiter::is_waiting) {
             None => return Claim::Unconnected,
             Some(true) => return Claim::Waiting,
@@ -308,10 +318,14 @@ impl Limiter {
         self.supply.give_back_slot(needs.places, class, &mut self.freed);
     }
 
-    /// What a call got at the key stage goes back: the trial, and a retry token reckoned on arrival.
+    /// What a call got at the key stage goes back: the trial, being the one write, and a retry token reckoned on arrival.
     pub(super) fn end_pass(&mut self, key: Option<KeyId>, pass: Pass) {
         if let Some((bucket, number, _)) = pass.paid {
             self.supply.buckets.give_back(bucket, number, &mut self.freed);
+        }
+        if let Some(key) = key.filter(|_| pass.alone) {
+            self.writes.remove(&key);
+            self.stirred.push(key);
         }
         if let Some(key) = key.filter(|_| pass.trial != 0) {
             self.table.end_trial(key, pass.trial);

@@ -41,13 +41,15 @@ pub(super) enum Place {
     Rest { era: u32 },
 }
 
-/// Everything a call takes at the moment it leaves, together or not at all.
+/// Everything a call takes at the moment it leaves, together or not at all, and whose pause it heeds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Needs {
     pub(super) group: Group,
     /// Among the gate's slots, among the class's.
     pub(super) places: [Place; 2],
     pub(super) charges: Charges,
+    /// Its credential, where pauses are told apart by it.
+    pub(super) credential: Option<u64>,
 }
 
 /// Why a call cannot leave now.
@@ -103,6 +105,8 @@ impl Place {
 impl Needs {
     /// Whether anything here is one of many, so that the queue may stop while others of its class go on.
     pub(super) fn have_own(&self) -> bool {
-        self.charges.iter().any(|charge| charge.own) || self.places.iter().any(|place| place.is_own())
+        self.credential.is_some()
+            || self.charges.iter().any(|charge| charge.own)
+            || self.places.iter().any(|place| place.is_own())
     }
 }

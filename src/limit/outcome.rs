@@ -27,8 +27,9 @@ impl Limiter {
         let now = self.catch_up(now);
         let Receipt { key: known, inner, .. } = receipt;
         let tried = inner.call.key.as_ref().map(KeyId::from);
-        // The token that was reckoned on arrival is spent: only the trial ends.
-        let trial = super::waiter::Pass { trial: inner.grant.pass.trial, paid: None };
+        // The token that was reckoned on arrival is spent: only what concerns the key ends.
+        let trial = super::waiter::Pass { paid: None, ..inner.grant.pass };
+        self.heed(&inner, answer, now);
         if let Some(key) = key.or(known) {
             self.learn(key, inner.call.serial, inner.grant.left, answer, name, now);
         }

@@ -92,9 +92,9 @@ impl Permit {
 // === impl ReceiptState ===
 
 impl ReceiptState {
-    /// Whether the call is the trial of a failing key.
-    pub(super) fn is_trial(&self) -> bool {
-        self.grant.pass.trial != 0
+    /// Whether others of its key wait for the call: it is the trial of a failing key, or the one write.
+    pub(super) fn holds_key(&self) -> bool {
+        self.grant.pass.trial != 0 || self.grant.pass.alone
     }
 }
 

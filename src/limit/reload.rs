@@ -94,7 +94,7 @@ impl Limiter {
         waiter.call = call;
         waiter.ends = ends;
         let paid = if sequential { waiter.pass.paid.take() } else { None };
-        self.end_pass(None, Pass { trial: 0, paid });
+        self.end_pass(None, Pass { paid, ..Pass::default() });
         self.set_timer(index);
     }
 

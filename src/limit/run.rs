@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    buckets::Turn,
     limiter::Limiter,
     needs::BucketId,
     verdict::{KeyState, Reason, Refusal},
@@ -155,11 +156,12 @@ impl Limiter {
             return;
         };
         let Some(entered) = self.waiters.get(index).map(|waiter| waiter.entered) else { return };
-        // Judged when it could have left had nobody been late: not before the tokens, nor it, nor whatever else held it were there. But
+        // Judged when it could have left had nobody been late: not before the tokens, nor it, nor whatever else held it was over. But
         // no more than so late, or a driver that slept through a minute would let a minute's calls out at once (P1).
-        let could_leave = self.supply.tokens_since(&needs).max(self.settled).max(entered);
+        let could_leave = self.supply.there_since(&needs, class).max(self.settled).max(entered);
         let at = could_leave.min(now).max(now.back(LATENESS));
-        let number = self.supply.take(&needs, class, at);
+        let turn = Turn { now, at, there_since: Some(could_leave) };
+        let number = self.supply.take(&needs, class, turn);
         let stopped = self.lanes.stopped(queue);
         self.lanes.had_turn(queue);
         self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
@@ -219,11 +221,19 @@ impl Limiter {
         }
         let block = self.supply.blocked(&needs, class, now);
         let reason = block.map_or_else(|| self.lanes.stopped(queue), |block| block.reason);
-        let id = self.lanes.queue(queue).map(|queue| queue.id);
-        // What coming back then means: the end of the queue.
-        let retry_at = id.map_or(now, |id| self.lanes.certain(&id, &needs, &self.supply, now).at);
+        let retry_at = self.end_of_its_queue(index, now);
         let key = self.key_state(index, now).filter(|_| reason.concerns_key());
         self.refuse(index, reason, retry_at, key, now);
+    }
+
+    /// What coming back means for a call in a queue: the end of it.
+    pub(super) fn end_of_its_queue(&self, index: u32, now: Moment) -> Moment {
+        let queue = match self.waiters.get(index).map(|waiter| &waiter.state) {
+            Some(State::Queued(queue)) => *queue,
+            _ => return now,
+        };
+        let found = self.lanes.queue(queue).zip(self.lanes.bundle_of(queue));
+        found.map_or(now, |(queue, bundle)| self.lanes.certain(&queue.id, &bundle.needs, &self.supply, now).at)
     }
 
     fn note_overdue(&mut self, index: u32) {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{buckets::Owner, limiter::Limiter, policy::Lane, verdict::ClassId};
+use super::{bucket::Bucket, buckets::Owner, limiter::Limiter, policy::Lane, verdict::ClassId};
 use crate::{api::Group, moment::Moment};
 
 /// A limiter at one moment.
@@ -78,7 +78,7 @@ pub struct BucketView {
     pub rate: f64,
     /// Tokens per second when nothing slows it down.
     pub full_rate: f64,
-    /// Tokens at most.
+    /// Tokens at most now: less while its rate gives way.
     pub burst: u32,
     /// Tokens now; below zero when some are reserved.
     pub level: f64,
@@ -132,8 +132,8 @@ impl Limiter {
             retry_buckets: self.bucket_views(Owner::Retries, now),
             slots: slot_view(&self.supply.gate_slots),
             rooms: [room(Group::Leases), room(Group::Short), room(Group::LongRunning)],
-            pauses: Vec::new(),
-            writes: 0,
+            pauses: self.supply.pauses.views(now, SHOWN),
+            writes: self.writes.len(),
             classes: self.policy.classes.iter().enumerate().map(class).collect(),
             queues: self.queue_views(now),
         }
@@ -141,13 +141,16 @@ impl Limiter {
 
     fn bucket_views(&self, owner: Owner, now: Moment) -> Vec<BucketView> {
         let Some(family) = self.supply.buckets.family(owner) else { return Vec::new() };
-        let (rate, burst) = (family.policy().rate, family.policy().burst.get());
         let ids = family.ids();
-        let views = ids.iter().take(SHOWN).filter_map(|id| self.supply.buckets.get(*id));
-        let mut views: Vec<_> =
-            views.map(|bucket| BucketView { rate, full_rate: rate, burst, level: bucket.level(now) }).collect();
+        let buckets = ids.iter().take(SHOWN).filter_map(|id| self.supply.buckets.get(*id));
+        let view = |bucket: &Bucket| {
+            let (rate, full_rate) = bucket.rates();
+            BucketView { rate, full_rate, burst: bucket.burst(), level: bucket.level(now) }
+        };
+        let mut views: Vec<_> = buckets.map(view).collect();
         if views.is_empty() {
             // Not asked for yet, so as it starts.
+            let (rate, burst) = (family.policy().rate, family.policy().burst.get());
             let level = if family.policy().starts_empty { 0.0 } else { f64::from(burst) };
             views.push(BucketView { rate, full_rate: rate, burst, level });
         }

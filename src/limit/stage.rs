@@ -1,6 +1,7 @@
 //! The key stage: calls of a failing key wait for its backoff and for each other here, in line, with no place in a queue.
 //!
 //! One trial at a time is past this stage (P3). When a failure is recorded, whatever of the key had passed and not left comes back (P2).
+//! Where writes go one at a time, one is past this stage, whether the key fails or not.
 
 use super::{
     limiter::Limiter,
@@ -53,9 +54,11 @@ impl Limiter {
         let Some(first) = held.first else { return };
         let whole = self.waiters.get(first).and_then(|waiter| waiter.call.key);
         let Some(view) = whole.and_then(|key| self.keys().view(&key, now)) else {
-            // Not failing (any more): all go, in order.
+            // Not failing (any more): all go, in order, but for writes behind a write.
             for index in held.collect(&self.waiters, By::Key) {
-                self.enter(index, false, now);
+                if !self.waits_for_write(index) {
+                    self.enter(index, false, now);
+                }
             }
             return;
         };
@@ -68,6 +71,9 @@ impl Limiter {
             return;
         }
         let Some(first) = self.lines.get(&key).and_then(|line| line.held.first) else { return };
+        if self.waits_for_write(first) {
+            return;
+        }
         let token_at = self.waiters.get(first).and_then(|waiter| waiter.pass.paid).map_or(now, |(_, _, at)| at);
         let at = view.state.ready_at.max(token_at);
         if at <= now {
@@ -126,11 +132,12 @@ impl Limiter {
         let Some(key) = call.key.as_ref().map(KeyId::from) else { return };
         self.leave_line(key, index);
         let trial = if retry { self.table.begin_trial(key) } else { 0 };
+        let alone = self.begin_write(&call);
         let Some(waiter) = self.waiters.get_mut(index) else { return };
-        waiter.pass.trial = trial;
+        (waiter.pass.trial, waiter.pass.alone) = (trial, alone);
         let unneeded = if retry { None } else { waiter.pass.paid.take() };
         let name = waiter.flow_name.take();
-        self.end_pass(None, Pass { trial: 0, paid: unneeded });
+        self.end_pass(None, Pass { paid: unneeded, ..Pass::default() });
         let queue = self.lanes.open(id, &needs, || name, &mut self.supply);
         let block = self.supply.blocked(&needs, call.class, now);
         if let Some(block) = block {
@@ -156,10 +163,15 @@ impl Limiter {
         let view = call.key.and_then(|key| self.keys().view(&key, now));
         let is_trial = key.is_some_and(|key| self.table.is_trial(key, grant.pass.trial));
         let held = view.is_some_and(|view| !is_trial || view.state.ready_at > now);
+        let kept = match (held, is_trial) {
+            (true, _) => Pass::default(),
+            (false, true) => grant.pass,
+            (false, false) => Pass { alone: grant.pass.alone, ..Pass::default() },
+        };
         if held || !is_trial {
-            self.end_pass(key, grant.pass);
+            self.end_pass(key, Pass { alone: grant.pass.alone && !kept.alone, ..grant.pass });
             if let Some(waiter) = self.waiters.get_mut(index) {
-                waiter.pass = Pass::default();
+                waiter.pass = kept;
             }
         }
         if held {
@@ -180,7 +192,11 @@ impl Limiter {
     pub(super) fn hold_is_over(&mut self, index: u32, now: Moment) {
         let Some(waiter) = self.waiters.get(index) else { return };
         let (call, paid) = (waiter.call, waiter.pass.paid);
+        let behind = self.waits_for_write(index);
         let Some((key, view)) = call.key.and_then(|key| Some((key, self.keys().view(&key, now)?))) else {
+            if behind {
+                return self.refuse(index, Reason::OneAtATime, now, None, now);
+            }
             self.stirred.extend(call.key.as_ref().map(KeyId::from));
             return;
         };
@@ -190,12 +206,35 @@ impl Limiter {
         let (reason, retry_at) = if view.trial != 0 || !is_first {
             let failures = view.state.failures.saturating_add(1);
             (Reason::Trial, (now + self.class(&call).backoff.delay_of(&key, failures)).max(earliest))
+        } else if behind {
+            (Reason::OneAtATime, earliest)
         } else if token_at > view.state.ready_at {
             (Reason::RetryBucket, token_at)
         } else {
             (Reason::Backoff, earliest)
         };
         self.refuse(index, reason, retry_at, Some(view.state), now);
+    }
+
+    /// Whether at most one call like this one may be past the key stage.
+    pub(super) fn goes_alone(&self, call: &Call) -> bool {
+        self.policy.one_at_a_time && call.write && call.key.is_some()
+    }
+
+    /// Notes that a call is the one write of its key, if that matters.
+    pub(super) fn begin_write(&mut self, call: &Call) -> bool {
+        let key = call.key.as_ref().map(KeyId::from).filter(|_| self.goes_alone(call));
+        key.is_some_and(|key| {
+            let is_only = self.writes.insert(key);
+            debug_assert!(is_only, "one write at a time");
+            is_only
+        })
+    }
+
+    /// Whether a held call is a write, and another of its key is on its way.
+    fn waits_for_write(&self, index: u32) -> bool {
+        let Some(call) = self.waiters.get(index).map(|waiter| &waiter.call) else { return false };
+        self.goes_alone(call) && call.key.as_ref().is_some_and(|key| self.writes.contains(&KeyId::from(key)))
     }
 
     /// Refuses a held call that its key will not let go in time.

@@ -1,8 +1,10 @@
-//! All that calls compete for: rooms, slots and buckets. What a call needs is asked for and taken as one.
+//! All that calls compete for: rooms, slots and buckets, and the pauses that keep them from it. What a call needs is asked for and taken
+//! as one.
 
 use super::{
-    buckets::{Buckets, Owner},
+    buckets::{Buckets, Owner, Turn},
     needs::{Block, BucketId, Charge, Charges, Needs, Place},
+    pauses::Pauses,
     policy::{Combine, Per, Policy},
     slots::Slots,
     verdict::Reason,
@@ -14,6 +16,7 @@ use crate::{api::Group, moment::Moment};
 pub(super) struct Supply {
     rooms: [i64; 4],
     pub(super) buckets: Buckets,
+    pub(super) pauses: Pauses,
     pub(super) gate_slots: Slots,
     pub(super) class_slots: Vec<Slots>,
 }
@@ -37,6 +40,7 @@ impl Supply {
         Self {
             rooms: [0, 0, 0, ALWAYS],
             buckets: Buckets::new(policy, now),
+            pauses: Pauses::new(policy),
             gate_slots: Slots::new(policy.in_flight),
             class_slots: policy.classes.iter().map(|class| Slots::new(class.in_flight)).collect(),
         }
@@ -70,7 +74,7 @@ impl Supply {
             let slots = &mut self.class_slots[asker.class];
             [gate, slots.place(who(slots), now)]
         };
-        Needs { group: asker.group, places, charges }
+        Needs { group: asker.group, places, charges, credential: self.pauses.own(asker.credential) }
     }
 
     /// The retry bucket's own charge, for reservations.
@@ -97,6 +101,10 @@ impl Supply {
 
     /// The same for a call that has room.
     pub(super) fn blocked_but_for_room(&self, needs: &Needs, class: usize, now: Moment) -> Option<Block> {
+        let paused = self.pauses.ends(class, needs.credential);
+        if paused.shared > now {
+            return Some(Block { reason: Reason::Pause, until: paused.shared, own: false });
+        }
         let mut own_slot = false;
         for (slots, place) in
             [(Some(&self.gate_slots), needs.places[0]), (self.class_slots.get(class), needs.places[1])]
@@ -120,20 +128,22 @@ impl Supply {
                 *block = Some(Block { reason, until, own: charge.own });
             }
         }
+        let own_pause = Block { reason: Reason::Pause, until: paused.own, own: true };
         let own_slot = own_slot.then_some(Block { reason: Reason::Slot, until: Moment::MAX, own: true });
-        shared.or(own_slot).or(own)
+        shared.or((paused.own > now).then_some(own_pause)).or(own_slot).or(own)
     }
 
-    /// When the last of the tokens that a call needs came to be there.
-    pub(super) fn tokens_since(&self, needs: &Needs) -> Moment {
-        needs.charges.iter().map(|charge| self.buckets.ready_at(charge.bucket, Moment::ZERO)).max().unwrap_or_default()
+    /// When the last of the tokens that a call needs came to be there, and its pauses were over.
+    pub(super) fn there_since(&self, needs: &Needs, class: usize) -> Moment {
+        let tokens = needs.charges.iter().map(|charge| self.buckets.ready_at(charge.bucket, Moment::ZERO));
+        tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.credential).all())
     }
 
-    /// Takes all of it. The tokens are judged at `at`. Gives the take's number, which a refund names.
-    pub(super) fn take(&mut self, needs: &Needs, class: usize, at: Moment) -> u64 {
+    /// Takes all of it. Gives the take's number, which a refund names.
+    pub(super) fn take(&mut self, needs: &Needs, class: usize, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
         for charge in needs.charges.iter() {
-            self.buckets.take(charge.bucket, at, number);
+            self.buckets.take(charge.bucket, turn, number);
         }
         self.gate_slots.take(needs.places[0]);
         if let Some(slots) = self.class_slots.get_mut(class) {
@@ -141,6 +151,11 @@ impl Supply {
         }
         self.add_room(needs.group, -1);
         number
+    }
+
+    /// A call with these needs is there and cannot leave now.
+    pub(super) fn note_short(&mut self, needs: &Needs, now: Moment) {
+        needs.charges.iter().for_each(|charge| self.buckets.note_short(charge.bucket, now));
     }
 
     /// Gives the tokens of a take back.
@@ -212,6 +227,7 @@ impl Supply {
     /// New limits; `origins` says for each new class which old one it was.
     pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &[Option<usize>], now: Moment) {
         self.buckets.reconfigure(policy, origins, now);
+        self.pauses.reconfigure(policy, origins);
         self.gate_slots.reconfigure(policy.in_flight);
         let mut old: Vec<_> = std::mem::take(&mut self.class_slots).into_iter().map(Some).collect();
         let classes = policy.classes.iter().zip(origins).map(|(class, origin)| {

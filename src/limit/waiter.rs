@@ -27,6 +27,8 @@ pub(super) struct Call {
     pub(super) flow: u64,
     pub(super) credential: u64,
     pub(super) key: Option<Key>,
+    /// It changes something.
+    pub(super) write: bool,
     pub(super) group: Group,
     pub(super) long_running: bool,
     pub(super) patient: bool,
@@ -50,13 +52,15 @@ pub(super) struct Grant {
     pub(super) waited: Option<(Reason, Duration)>,
 }
 
-/// What a call of a failing key got at the key stage.
+/// What a call got at the key stage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pass {
     /// The number of its trial; 0 for calls of healthy keys.
     pub(super) trial: u64,
     /// A retry token reckoned on arrival (`max_of`): the bucket, the take's number, and when it is there.
     pub(super) paid: Option<(BucketId, u64, Moment)>,
+    /// It is the one write of its key, where only one may be on its way.
+    pub(super) alone: bool,
 }
 
 /// Where a waiting call is.
@@ -299,6 +303,11 @@ impl Timers {
             Timer::Key(key) => _ = self.keys.remove(&(at, key)),
             Timer::Waiter(index) => _ = self.waiters.remove(&(at, index)),
         }
+    }
+
+    /// Those whose wait ends before `at`, first come first.
+    pub(super) fn waiters_before(&self, at: Moment) -> Vec<u32> {
+        self.waiters.range(..(at, 0)).map(|(_, index)| *index).collect()
     }
 
     pub(super) fn first(&self) -> Option<Moment> {

@@ -3,6 +3,8 @@
 //! An enum and not a box: frames pass through without a call through a table of their own. What the call still holds (its slot, its place
 //! in the in-flight gauge) rides in the body and goes back when the body ends, breaks or is dropped.
 
+mod peek;
+
 use std::{
     pin::Pin,
     sync::Arc,
@@ -14,6 +16,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
 
+pub(crate) use self::peek::Peeked;
 use super::{
     coalesce::{Capture, Whole},
     driver::HeldSlot,
@@ -30,7 +33,7 @@ pin_project! {
         /// The gate's own answer.
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's.
-        Upstream { #[pin] body: Streaming, held: Held, ends_quietly: bool, capture: Option<Box<Capture>> },
+        Upstream { #[pin] body: Peeked<Streaming>, held: Held, ends_quietly: bool, capture: Option<Box<Capture>> },
         /// The upstream's answer to another call, which was the same call.
         Shared { whole: Arc<Whole>, next: usize },
         /// None: bytes of another protocol follow, through the tunnel that holds what the call holds.
@@ -51,7 +54,7 @@ impl Body {
     /// The upstream's body. One that `ends_quietly` when the upstream is lost is a watch over HTTP/2: client-go takes a reset stream for a
     /// failed watch and lists everything again, where it resumes after an end, as it does when a direct connection is lost. Each event is
     /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which client-go takes for an end.
-    pub(crate) fn upstream(body: Streaming, slot: HeldSlot, ends_quietly: bool) -> Self {
+    pub(crate) fn upstream(body: Peeked<Streaming>, slot: HeldSlot, ends_quietly: bool) -> Self {
         Self::Upstream { body, held: (Some(slot), None), ends_quietly, capture: None }
     }
 

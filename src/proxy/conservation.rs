@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use self::{client::client, dice::Dice};
 use super::{Listen, Options, RetryAfter, gate::reception, listener::Reception};
 use crate::{
-    api::{Failures, Scope, Throttling},
+    api::{Failures, Scope, Signal, Throttling},
     classify::{FairBy, Kind, Matching, Rule, Rules, Traits},
     clock::Clock,
     credentials::Injector,
@@ -99,7 +99,13 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         )),
         policy: policy(seed),
         failures: vec![failures.clone(), failures],
-        throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(60) },
+        throttling: Throttling {
+            kubernetes: true,
+            honour: [Signal::RetryAfter].into_iter().collect(),
+            scope: Scope::Key,
+            max_pause: Duration::from_secs(60),
+            reserve: 0.0,
+        },
         retry_after: RetryAfter::Auto,
         coalesce: !seed.is_multiple_of(3),
         upstream: pool::Options {
@@ -108,9 +114,11 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
                 authority: address.to_string().parse().expect("an authority"),
                 base_path: String::new(),
                 server_name: None,
+                proxy: None,
             },
             tls: None,
             host: pool::Host::Rewrite,
+            rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
             connect_timeout: Duration::from_secs(5),
             response_timeout: Some(Duration::from_secs(20)),

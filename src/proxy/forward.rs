@@ -10,7 +10,7 @@ use hyper::upgrade::OnUpgrade;
 
 use super::{
     admission::{Door, body_key},
-    body::Body,
+    body::{Body, Peeked},
     coalesce::{Capture, Leader},
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
@@ -18,7 +18,11 @@ use super::{
     tunnel::Switch,
 };
 use crate::{
-    api::{Answer, Failures, Key, Outcome, Throttling, Verb, outcome},
+    api::{
+        Answer, Failures, Key, Outcome, Throttling, Verb,
+        outcome::{self, Told},
+        signals,
+    },
     classify::Classified,
     limit::{Admitted, ClassId},
     moment::Moment,
@@ -67,6 +71,8 @@ struct Sent {
     /// Kept only where the key is in the body.
     kept: Option<Kept>,
     at: Moment,
+    /// What the head alone means, while its body is looked at.
+    so_far: Option<Answer>,
 }
 
 /// Sends what was admitted. No tower service: its future cannot be named, and would cost a second box beside admission's.
@@ -98,7 +104,7 @@ impl Departure {
         let kept = call.key.needs_body().then(|| body.kept());
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
-        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at };
+        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, so_far: None };
         Self { way, request, sent, slot, account, method, ends_quietly, leader: None }
     }
 
@@ -113,18 +119,19 @@ impl Departure {
         let failure = match send(&sent.door.upstream, way, request).await {
             Ok(arrived) => {
                 account.answered(sent.door.driver.clock().now());
-                let mut response = match arrived {
+                let (mut response, learned) = match arrived {
                     Arrived::Answer(response) => {
+                        let (response, learned) = sent.answered(response, &account).await;
                         let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
-                        response.map(|body| Body::upstream(body, slot, ends_quietly))
+                        (response.map(|body| Body::upstream(body, slot, ends_quietly)), learned)
                     }
                     Arrived::Switch(response, switch, upstream) => {
-                        response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) })
+                        let learned = sent.switched(&response);
+                        (response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) }), learned)
                     }
                 };
-                account.told_to_wait(response.headers());
-                let (outcome, key) = sent.answered(response.status(), response.headers());
-                key.into_iter().for_each(|key| account.keyed(key));
+                account.learned(&learned.answer, learned.key);
+                let outcome = learned.answer.outcome;
                 // A failure is the answer to one attempt, not to a question: the next may do better.
                 if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral)) {
                     let capture = Capture::begin(leader, &response);
@@ -136,6 +143,13 @@ impl Departure {
         };
         Err(Box::new(Failed { failure, account, verb, method }))
     }
+}
+
+/// What an answer told.
+struct Learned {
+    answer: Answer,
+    /// The key that it concerns, if that came to be known only now.
+    key: Option<Key>,
 }
 
 /// What came back.
@@ -159,13 +173,40 @@ async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>
 // === impl Sent ===
 
 impl Sent {
-    /// The response head came; what it means, and for which key, if that came to be known only now.
-    fn answered(mut self, status: StatusCode, headers: &HeaderMap) -> (Outcome, Option<Key>) {
-        let mut answer =
-            outcome::answer(self.failures(), self.door.outcomes.throttling, &self.call.call, status, headers);
-        answer.object_gone &= self.call.key_is_of_object;
+    /// The response head came; what it means. Where only the body tells, its beginning is looked at.
+    async fn answered(
+        mut self,
+        response: Response<Streaming>,
+        account: &Account,
+    ) -> (Response<Peeked<Streaming>>, Learned) {
+        let (head, mut body) = response.map(Peeked::unread).into_parts();
+        let throttling = &self.door.outcomes.throttling;
+        let mut beginning = Vec::new();
+        if outcome::wants_body(throttling, &self.call.call, head.status, &head.headers) {
+            self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
+            body.peek(self.door.driver.clock()).await;
+            beginning = body.beginning();
+        }
+        let told = self.told(head.status, &head.headers, &beginning);
+        if let Some(signal) = told.signal {
+            account.signalled(signal);
+        }
+        let key = self.settle(told.answer);
+        (Response::from_parts(head, body), Learned { answer: told.answer, key })
+    }
+
+    /// The upstream agreed to speak another protocol from here on.
+    fn switched(mut self, response: &Response<()>) -> Learned {
+        let answer = self.told(response.status(), response.headers(), &[]).answer;
         let key = self.settle(answer);
-        (answer.outcome, key)
+        Learned { answer, key }
+    }
+
+    fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
+        let response = signals::Response { status, headers, body };
+        let mut told = outcome::answer(self.failures(), &self.door.outcomes.throttling, &self.call.call, &response);
+        told.answer.object_gone &= self.call.key_is_of_object;
+        told
     }
 
     /// There is no response head; what to tell the client.
@@ -176,6 +217,11 @@ impl Sent {
                 account.failed(FailureKind::Unconnected);
                 self.settle(NOTHING);
                 Failure::Unconnected(None)
+            }
+            SendError::Unconnected { source } => {
+                account.failed(FailureKind::Unconnected);
+                self.settle(NOTHING);
+                Failure::Unconnected(Some(Arc::clone(source)))
             }
             SendError::Client { .. } => {
                 self.settle(NOTHING);
@@ -231,7 +277,8 @@ impl Drop for Sent {
     fn drop(&mut self) {
         if self.owed.is_some() {
             let upstream_for: Duration = self.door.driver.clock().now() - self.at;
-            self.settle(outcome::left(&self.call.call, upstream_for));
+            let left = || outcome::left(&self.call.call, upstream_for);
+            self.settle(self.so_far.unwrap_or_else(left));
         }
     }
 }

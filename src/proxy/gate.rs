@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -20,7 +19,7 @@ use super::{
     forward::Outcomes,
     gauges,
     guard::request::Hosts,
-    listener::{Bound, Reception},
+    listener::{Bound, Reception, Strangers},
     observe::Observer,
     respond::{Responder, RetryAfter},
     stack,
@@ -31,6 +30,7 @@ use crate::{
     clock::Clock,
     limit::{Limiter, Policy},
     telemetry::{self, CallLog, GateMeters, Sampler, UpstreamMeters},
+    tls,
     upstream::{self, Upstream},
 };
 
@@ -42,7 +42,7 @@ pub struct Options {
     /// Where it listens; at least one.
     pub listen: Vec<Listen>,
     /// TLS on all of them; `None` for plain HTTP.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub tls: Option<Arc<tls::Listener>>,
     /// Host names to accept besides localhost and the address that the client connected to.
     pub hosts: Vec<String>,
     /// Classes, flows and keys.
@@ -207,7 +207,8 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
             responder: Arc::new(responder),
             door: Arc::new(door),
         },
-        tls: options.tls.map(TlsAcceptor::from),
+        tls: options.tls,
+        strangers: Strangers::default(),
         clock,
         clients: TaskTracker::new(),
         closing: CancellationToken::new(),

@@ -8,7 +8,7 @@ use super::driver::Driver;
 use crate::{
     api::Group,
     clock::Clock,
-    limit::snapshot::BucketView,
+    limit::snapshot::{BucketView, Paused},
     telemetry::{self, Sampler, UpstreamMeters, meters::as_f64, table},
     upstream::Upstream,
 };
@@ -20,12 +20,17 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
     let failing = table::KEYS_FAILING.gauge(&[&gate]);
     let (waiting, bytes) = (table::WAITING.gauge(&[&gate]), table::WAITING_BYTES.gauge(&[&gate]));
     let slots = table::SLOTS.gauge(&[&gate]);
+    let pauses = SCOPES.map(|scope| (scope, table::PAUSES.gauge(&[&gate, scope])));
     Arc::new(move || {
         let now = driver.look(|limiter, now| limiter.snapshot(now));
         failing.set(as_f64(now.failing_keys));
         waiting.set(as_f64(now.waiting));
         bytes.set(as_f64(now.waiting_bytes));
         slots.set(f64::from(now.slots.used));
+        for (scope, gauge) in &pauses {
+            let number = now.pauses.iter().filter(|pause| scope_of(pause.who) == *scope).count();
+            gauge.set(as_f64(number));
+        }
         show(&gate, "gate", &now.buckets);
         show(&gate, "retry", &now.retry_buckets);
         for class in now.classes {
@@ -39,14 +44,26 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
     })
 }
 
-/// The level of a bucket; of one that is split, that of the part with least.
+/// The level and the rate of a bucket; of one that is split, those of the parts with least.
 fn show(gate: &str, bucket: &str, views: &[BucketView]) {
     let Some(least) = views.iter().min_by(|one, other| one.level.total_cmp(&other.level)) else {
         return; // there is no such limit
     };
     table::BUCKET_TOKENS.gauge(&[gate, bucket]).set(least.level);
-    table::BUCKET_RATE.gauge(&[gate, bucket]).set(least.rate);
+    let slowest = views.iter().map(|view| view.rate).fold(least.rate, f64::min);
+    table::BUCKET_RATE.gauge(&[gate, bucket]).set(slowest);
 }
+
+fn scope_of(paused: Paused) -> &'static str {
+    match paused {
+        Paused::Class(_) => SCOPES[0],
+        Paused::Credential(_) | Paused::OtherCredentials => SCOPES[1],
+        Paused::Gate => SCOPES[2],
+    }
+}
+
+/// What pauses, as label.
+const SCOPES: [&str; 3] = ["class", "credential", "gate"];
 
 /// Every second: folds the histograms' samples, and says when calls have begun to wait for good, and when that is over.
 pub(super) async fn upkeep(gate: Arc<str>, driver: Driver, clock: Clock, over: CancellationToken) {

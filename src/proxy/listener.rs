@@ -5,6 +5,7 @@
 
 mod connection;
 mod socket;
+mod strangers;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -12,15 +13,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use self::socket::{Accepted, Bound};
+pub(crate) use self::{
+    socket::{Accepted, Bound},
+    strangers::Strangers,
+};
 use super::stack;
-use crate::{clock::Clock, telemetry::table};
+use crate::{clock::Clock, telemetry::table, tls};
 
 /// What serving a client takes; one per gate.
 pub(crate) struct Reception {
     pub(crate) gate: Arc<str>,
     pub(crate) parts: stack::Parts,
-    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) tls: Option<Arc<tls::Listener>>,
+    pub(crate) strangers: Strangers,
     pub(crate) clock: Clock,
     pub(crate) clients: TaskTracker,
     /// Connections say goodbye: GOAWAY, `Connection: close`.
@@ -76,12 +81,12 @@ impl Reception {
         let Some(tls) = &self.tls else {
             return self.serve(stream, local, false).await;
         };
-        match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+        match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls.config()).accept(stream)).await {
             Ok(Ok(stream)) => {
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 self.serve(stream, local, http2).await;
             }
-            Ok(Err(error)) => tracing::debug!(gate = &*self.gate, %error, "a TLS handshake failed"),
+            Ok(Err(error)) => self.strangers.complain(&self.gate, &error, self.clock.now()),
             Err(_) => tracing::debug!(gate = &*self.gate, "a TLS handshake took too long"),
         }
     }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, hash::RandomState, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::{
-    api::{Answer, Call, Group, Key, Verb, outcome},
+    api::{Answer, Call, Group, Key, Verb, outcome, signals},
     classify::Kind,
     config::settings,
     limit::{Arrival, ClassId, Flow},
@@ -176,7 +176,8 @@ impl Read {
         let headers: HeaderMap = seconds.map(|seconds| (RETRY_AFTER, HeaderValue::from(seconds))).into_iter().collect();
         match gate.failures.get(usize::from(self.class.0)) {
             Some(failures) => {
-                let mut answer = outcome::answer(failures, gate.throttling, &self.call, status, &headers);
+                let response = signals::Response { status, headers: &headers, body: &[] };
+                let mut answer = outcome::answer(failures, &gate.throttling, &self.call, &response).answer;
                 answer.object_gone &= self.key_is_of_object;
                 answer
             }

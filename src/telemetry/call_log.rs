@@ -58,7 +58,7 @@ pub struct CallRecord {
     pub status: Option<u16>,
     /// Why it was refused.
     pub refused: Option<Reason>,
-    /// What the upstream's Retry-After said.
+    /// How long the upstream said to wait, by Retry-After or another signal that the gate honours.
     pub retry_after: Option<Duration>,
     /// From the response head to the end of its body, where that was waited for.
     pub body: Option<Duration>,

@@ -14,7 +14,7 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::table;
 use crate::{
-    api::{Group, Verb},
+    api::{Group, Signal, Verb},
     limit::{
         ClassId, Policy, Reason,
         policy::{ClassPolicy, Lane},
@@ -111,6 +111,11 @@ impl GateMeters {
     /// The gate could not complete a call.
     pub fn failed(&self, class: ClassId, kind: FailureKind) {
         table::FAILURES.counter(&[&self.gate, self.class_name(class), kind.word()]).increment(1);
+    }
+
+    /// What the upstream said of its limits was acted on.
+    pub fn signalled(&self, class: ClassId, signal: Signal) {
+        table::SIGNALS.counter(&[&self.gate, self.class_name(class), signal.word()]).increment(1);
     }
 
     /// A caller left while the call waited.

@@ -52,6 +52,8 @@ metrics_table! {
         "Callers who left while their call waited";
     COALESCED = Kind::Counter, "tidegate_coalesced_total", ["gate", "class"],
         "Calls answered with the answer to an identical call that was sent for them";
+    SIGNALS = Kind::Counter, "tidegate_signals_total", ["gate", "class", "signal"],
+        "Answers that made somebody wait because of what the upstream said of its limits, by whose words it said it in";
     GUARDED = Kind::Counter, "tidegate_guarded_total", ["gate", "rule"],
         "Requests turned away by the guard";
     WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"],
@@ -71,7 +73,9 @@ metrics_table! {
     BUCKET_TOKENS = Kind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"],
         "Tokens in a bucket now";
     BUCKET_RATE = Kind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"],
-        "Tokens per second that a bucket gains";
+        "Tokens per second that a bucket gains now: less than configured while the upstream throttles";
+    PAUSES = Kind::Gauge, "tidegate_pauses", ["gate", "scope"],
+        "Pauses in force that the upstream asked for (at most a hundred are counted)";
     SLOTS = Kind::Gauge, "tidegate_slots_in_use", ["gate"],
         "Places taken among the calls in flight";
     CONNECTIONS = Kind::Gauge, "tidegate_upstream_connections", ["gate", "group"],
@@ -160,7 +164,7 @@ mod tests {
     fn no_label_could_hold_a_name_or_a_path() {
         let closed = BTreeSet::from([
             "gate", "class", "lane", "verb", "code", "reason", "group", "resource", "kind", "rule", "host", "bucket",
-            "version",
+            "scope", "signal", "version",
         ]);
         for label in TABLE.iter().flat_map(|metric| metric.labels) {
             assert!(closed.contains(label), "{label}");

@@ -1,6 +1,11 @@
-//! The pod-local CA: made at start, signs one certificate, and its key is gone before the function returns.
+//! The pod-local CA: made at start, and its key stays in this memory. It lasts as long as the process, so that what clients were given to
+//! trust stays good; the certificates by it last a day and are renewed after two thirds of it.
 
-use std::net::IpAddr;
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -13,51 +18,86 @@ use rustls::{
 
 use super::{TlsError, provider};
 
-/// A certificate with its key, and the CA that signed it.
-pub(super) struct Made {
-    pub(super) key: CertifiedKey,
-    /// PEM.
-    pub(super) ca: String,
+/// A CA of our own.
+pub(super) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+    /// What its certificates are for.
+    names: Vec<String>,
 }
 
-/// Makes a CA and a certificate by it.
-pub(super) fn issue(names: &[String], addresses: &[IpAddr]) -> Result<Made, TlsError> {
-    let ca_key = KeyPair::generate()?;
-    let mut ca = params("tidegate pod-local CA", &[])?;
-    ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let ca_certificate = ca.self_signed(&ca_key)?;
-
-    let mut all: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
-    // an unspecified address is no address that a client can have dialled
-    all.extend(addresses.iter().filter(|address| !address.is_unspecified()).map(ToString::to_string));
-    all.extend(names.iter().cloned());
-    all.sort();
-    all.dedup();
-    let leaf_key = KeyPair::generate()?;
-    let mut leaf = params("tidegate", &all)?;
-    leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    leaf.use_authority_key_identifier_extension = true;
-    let leaf_certificate = leaf.signed_by(&leaf_key, &Issuer::new(ca, ca_key))?;
-
-    let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(leaf_key.serialize_der()));
-    let key = CertifiedKey::from_der(vec![leaf_certificate.der().clone()], der, &provider())?;
-    Ok(Made { key, ca: ca_certificate.pem() })
+/// A certificate by the CA, with its key.
+#[derive(Clone)]
+pub(super) struct Leaf {
+    pub(super) key: Arc<CertifiedKey>,
+    begins: SystemTime,
+    renew_at: SystemTime,
 }
 
-fn params(common_name: &str, names: &[String]) -> Result<CertificateParams, TlsError> {
-    for name in names {
-        // rcgen takes any ASCII; what no client could ask for is a mistake in the configuration
-        ServerName::try_from(name.strip_prefix("*.").unwrap_or(name))
-            .map_err(|_| TlsError::Name { name: name.clone() })?;
+// === impl Authority ===
+
+impl Authority {
+    /// Makes a CA for these names and addresses, and those that in-pod clients use anyway.
+    pub(super) fn new(names: &[String], addresses: &[IpAddr]) -> Result<Self, TlsError> {
+        let mut all: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
+        // an unspecified address is no address that a client can have dialled
+        all.extend(addresses.iter().filter(|address| !address.is_unspecified()).map(ToString::to_string));
+        all.extend(names.iter().cloned());
+        all.sort();
+        all.dedup();
+        for name in &all {
+            // rcgen takes any ASCII; what no client could ask for is a mistake in the configuration
+            ServerName::try_from(name.strip_prefix("*.").unwrap_or(name))
+                .map_err(|_| TlsError::Name { name: name.clone() })?;
+        }
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name.push(DnType::CommonName, "tidegate pod-local CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        // It ends with the process. Fixed dates, so that no clock can be wrong about it; before 2050 every parser reads them.
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2049, 12, 31);
+        let pem = params.self_signed(&key)?.pem();
+        Ok(Self { issuer: Issuer::new(params, key), pem, names: all })
     }
-    let mut params = CertificateParams::new(names.to_vec())?;
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    // It ends with the process that made it. Fixed dates, so that no clock can be wrong about it; before 2050 every parser reads them.
-    params.not_before = date_time_ymd(2020, 1, 1);
-    params.not_after = date_time_ymd(2049, 12, 31);
-    Ok(params)
+
+    /// A certificate for a day, with a key of its own.
+    pub(super) fn issue(&self, wall: SystemTime) -> Result<Leaf, TlsError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(self.names.clone())?;
+        params.distinguished_name.push(DnType::CommonName, "tidegate");
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let begins = wall.checked_sub(EARLIER).unwrap_or(SystemTime::UNIX_EPOCH);
+        params.not_before = begins.into();
+        params.not_after = (wall + LIFE).into();
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let key = CertifiedKey::from_der(vec![certificate.der().clone()], der, &provider())?;
+        Ok(Leaf { key: Arc::new(key), begins, renew_at: wall + LIFE * 2 / 3 })
+    }
+
+    /// What clients are to trust.
+    pub(super) fn pem(&self) -> &str {
+        &self.pem
+    }
+}
+
+// === impl Leaf ===
+
+impl Leaf {
+    /// Whether it is time for the next one: also when the clock was set back behind its beginning.
+    pub(super) fn is_due(&self, wall: SystemTime) -> bool {
+        wall >= self.renew_at || wall < self.begins
+    }
+}
+
+impl PartialEq for Leaf {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.key, &other.key)
+    }
 }
 
 /// What in-pod clients call an API server.
@@ -70,3 +110,7 @@ const ALWAYS: [&str; 7] = [
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 ];
+/// Long enough that a machine that slept over a weekend is the only one to meet its end, and then only for as long as a look takes.
+const LIFE: Duration = Duration::from_secs(24 * 3600);
+/// Clients in the pod share the clock, but it may be set back while they run.
+const EARLIER: Duration = Duration::from_secs(3600);

@@ -97,6 +97,13 @@ impl<H> Books<H> {
         self.lines.iter().filter(stale).map(|line| line.id).collect()
     }
 
+    /// Ends the age of all connections there are.
+    pub(super) fn expire(&mut self, now: Moment) {
+        for line in &mut self.lines {
+            line.expires = line.expires.min(now);
+        }
+    }
+
     /// Whether a connection is past its age and should get a successor.
     pub(super) fn has_expired(&self, now: Moment) -> bool {
         self.lines.iter().any(|line| line.expires <= now)

@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::{
     body::Outgoing,
     books::Id,
-    dial::{Dialer, Socket},
+    dial::{Dialer, Socket, certificate_alert},
     error::DialFailure,
     pool::Pool,
     upgrade::Open,
@@ -106,16 +106,21 @@ async fn raise_http2(socket: Socket) -> Result<Raised, DialFailure> {
         .keep_alive_while_idle(true)
         .handshake(TokioIo::new(socket))
         .await
-        .map_err(DialFailure::Http)?;
+        .map_err(http_failure)?;
     let mut connection = Http2 { connection, waker };
     let limit = poll_fn(|cx| match connection.poll(cx) {
         Poll::Ready(Ok(())) => Poll::Ready(Err(DialFailure::ClosedAtOnce)),
-        Poll::Ready(Err(error)) => Poll::Ready(Err(DialFailure::Http(error))),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(http_failure(error))),
         Poll::Pending if connection.limit() > 0 => Poll::Ready(Ok(connection.limit())),
         Poll::Pending => Poll::Pending,
     })
     .await?;
     Ok(Raised::Http2 { sender, connection: Box::new(connection), limit })
+}
+
+/// A refused client certificate shows only here: in TLS 1.3 the server answers it after the handshake.
+fn http_failure(error: hyper::Error) -> DialFailure {
+    certificate_alert(&error).map_or_else(|| DialFailure::Http(error), DialFailure::ClientCertificate)
 }
 
 // === impl Http2 ===

@@ -3,6 +3,7 @@
 //! Every socket gets `TCP_NODELAY` (without it a small window costs 40 ms a turn) and TCP keepalive.
 
 use std::{
+    error::Error as StdError,
     io,
     pin::Pin,
     sync::Arc,
@@ -11,7 +12,7 @@ use std::{
 };
 
 use http::uri::Scheme;
-use rustls::{CertificateError, ClientConfig, pki_types::ServerName};
+use rustls::{AlertDescription, CertificateError, ClientConfig, pki_types::ServerName};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -22,6 +23,12 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{
     Target,
     error::{DialError, DialFailure},
+    through::{self, Wire},
+};
+use crate::{
+    credentials::{Injector, Proxy},
+    moment::Moment,
+    tls,
 };
 
 /// Dials one upstream.
@@ -30,41 +37,60 @@ pub(super) struct Dialer {
     host: String,
     port: u16,
     server_name: Option<ServerName<'static>>,
-    /// Offers h2 and HTTP/1.1.
-    any: Option<Arc<ClientConfig>>,
-    /// Offers HTTP/1.1 only: for upgrades.
-    http1: Option<Arc<ClientConfig>>,
+    proxy: Option<Proxy>,
+    tls: Option<Arc<tls::Client>>,
+    injector: Arc<Injector>,
     timeout: Duration,
 }
 
 /// A connected byte stream.
 #[derive(Debug)]
 pub(super) enum Socket {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(Wire),
+    Tls(Box<TlsStream<Wire>>),
 }
 
 impl Dialer {
-    pub(super) fn new(target: &Target, tls: Option<Arc<ClientConfig>>, timeout: Duration) -> Self {
+    pub(super) fn new(
+        target: &Target,
+        tls: Option<Arc<tls::Client>>,
+        injector: Arc<Injector>,
+        timeout: Duration,
+    ) -> Self {
         let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = target.authority.port_u16().unwrap_or(if target.scheme == Scheme::HTTPS { 443 } else { 80 });
         let name = target.server_name.clone().unwrap_or_else(|| host.clone());
-        let http1 = tls.as_deref().map(|config| {
-            let mut config = config.clone();
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
-            Arc::new(config)
-        });
-        Self { host, port, server_name: ServerName::try_from(name).ok(), any: tls, http1, timeout }
+        let (server_name, proxy) = (ServerName::try_from(name).ok(), target.proxy.clone());
+        Self { host, port, server_name, proxy, tls, injector, timeout }
+    }
+
+    /// To be called before a dial: waits for credentials that the handshake may need, and reads TLS files again when it is time to. Not part
+    /// of the connect timeout: an exec plugin takes what it takes. Tells under which TLS settings the dial is made.
+    pub(super) async fn prepare(&self, now: Moment) -> Result<u64, DialFailure> {
+        self.injector.ready().await.map_err(DialFailure::Credentials)?;
+        if let Some(tls) = &self.tls {
+            tls.tend(now);
+        }
+        Ok(self.tls_changes())
+    }
+
+    /// How often the TLS settings have changed.
+    pub(super) fn tls_changes(&self) -> u64 {
+        self.tls.as_ref().map_or(0, |tls| tls.changes())
+    }
+
+    pub(super) fn tls(&self) -> Option<&tls::Client> {
+        self.tls.as_deref()
     }
 
     /// Everything up to the connected socket, and whether it speaks h2.
     pub(super) async fn connect(&self) -> Result<(Socket, bool), DialFailure> {
-        self.within(self.establish(self.any.as_ref())).await
+        self.within(self.establish(self.tls.as_ref().map(|tls| tls.config()))).await
     }
 
     /// The same for a connection that must speak HTTP/1.1.
     pub(super) async fn connect_http1(&self) -> Result<Socket, DialFailure> {
-        Ok(self.within(self.establish(self.http1.as_ref())).await?.0)
+        Ok(self.within(self.establish(self.tls.as_ref().map(|tls| tls.http1_config()))).await?.0)
     }
 
     /// Bounds a dial, or any part of it, by the connect timeout.
@@ -79,22 +105,33 @@ impl Dialer {
         DialError { at: if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }, what }
     }
 
-    async fn establish(&self, tls: Option<&Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
-        let tcp = self.tcp().await?;
-        let Some(config) = tls else { return Ok((Socket::Plain(tcp), false)) };
+    async fn establish(&self, tls: Option<Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
+        let wire = match &self.proxy {
+            None => Wire::Tcp(self.tcp(&self.host, self.port).await?),
+            Some(proxy) => {
+                let tcp =
+                    self.tcp(proxy.host(), proxy.port()).await.map_err(|failure| through::proxy_failure(&failure))?;
+                through::proxy(proxy, tcp, self.tls(), (&self.host, self.port)).await?
+            }
+        };
+        let Some(config) = tls else { return Ok((Socket::Plain(wire), false)) };
         let Some(name) = self.server_name.clone() else {
             let text = format!("`{}` is not a name a certificate can be for; set upstream_tls.server_name", self.host);
             return Err(DialFailure::Tls(io::Error::other(text)));
         };
-        let stream = TlsConnector::from(Arc::clone(config)).connect(name, tcp).await.map_err(tls_failure)?;
+        let stream = TlsConnector::from(config).connect(name, wire).await.map_err(|error| {
+            if let Some(tls) = &self.tls {
+                tls.suspect(); // a new certificate may be by a CA that we have on file by now
+            }
+            tls_failure(error)
+        })?;
         let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         Ok((Socket::Tls(Box::new(stream)), h2))
     }
 
     /// The first address that answers, each with its share of the time.
-    async fn tcp(&self) -> Result<TcpStream, DialFailure> {
-        let addresses: Vec<_> =
-            tokio::net::lookup_host((self.host.as_str(), self.port)).await.map_err(DialFailure::Name)?.collect();
+    async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, DialFailure> {
+        let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await.map_err(DialFailure::Name)?.collect();
         let share = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
         let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
         for address in addresses {
@@ -116,6 +153,9 @@ impl Dialer {
 
 /// Sorts TLS failures by what the operator has to do.
 fn tls_failure(error: io::Error) -> DialFailure {
+    if let Some(alert) = certificate_alert(&error) {
+        return DialFailure::ClientCertificate(alert);
+    }
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(certificate)) = inner else { return DialFailure::Tls(error) };
     let certificate = certificate.clone();
@@ -132,6 +172,33 @@ fn tls_failure(error: io::Error) -> DialFailure {
         _ => DialFailure::Tls(error),
     }
 }
+
+/// What the other side says of our certificate, if that is why it ended the connection: in TLS 1.3 it says so only after the handshake.
+pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        // an io::Error's own source is that of what it wraps
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let tls = wrapped.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref());
+        if let Some(rustls::Error::AlertReceived(alert)) = tls {
+            return ABOUT_CERTIFICATES.contains(alert).then_some(*alert);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Alerts by which a server refuses a client's certificate, or the lack of one.
+const ABOUT_CERTIFICATES: [AlertDescription; 8] = [
+    AlertDescription::AccessDenied,
+    AlertDescription::BadCertificate,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateRequired,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::UnsupportedCertificate,
+];
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

@@ -2,7 +2,9 @@
 
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
-use rustls::CertificateError;
+use rustls::{AlertDescription, CertificateError};
+
+use crate::credentials::CredentialError;
 
 /// No connection could be had. Cloned by `Arc`: everybody who waited gets the same.
 #[derive(Debug, thiserror::Error)]
@@ -30,14 +32,25 @@ pub enum DialFailure {
     #[error("no connection within {0:?}; check the address and network policies, or raise timeouts.connect")]
     Timeout(Duration),
     /// The upstream's certificate is not for this name.
-    #[error("its certificate is for another name ({0}); set upstream_tls.server_name to the name in the certificate")]
+    #[error("its certificate is for another name; set upstream_tls.server_name to the name in the certificate")]
     WrongHost(CertificateError),
     /// The upstream's certificate is not valid now.
-    #[error("its certificate is expired or not valid yet ({0}); renew it, or check the clocks")]
+    #[error("its certificate is expired or not valid yet; renew it, or check the clocks")]
     Expired(CertificateError),
     /// Nobody trusted signed the upstream's certificate.
-    #[error("its certificate is signed by nobody trusted here ({0}); set upstream_tls.ca to the right CA file")]
+    #[error("its certificate is signed by nobody trusted here; set upstream_tls.ca to the right CA file")]
     UnknownIssuer(CertificateError),
+    /// The upstream wants a client certificate, or another one.
+    #[error(
+        "it refuses the gate's client certificate, or misses one ({0:?}); check upstream_tls.cert, or the kubeconfig's user"
+    )]
+    ClientCertificate(AlertDescription),
+    /// The gate's own credentials cannot be had. The cause is for the log only.
+    #[error("the gate cannot get its own credentials; its log says why")]
+    Credentials(#[source] Arc<CredentialError>),
+    /// The proxy on the way does not let us through.
+    #[error("the proxy on the way does not let calls through: {0}; check the kubeconfig's proxy-url")]
+    Proxy(String),
     /// Another TLS failure.
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
@@ -49,6 +62,22 @@ pub enum DialFailure {
     ClosedAtOnce,
 }
 
+// === impl DialError ===
+
+impl DialError {
+    /// What lies behind it: for the log, and not for clients.
+    #[must_use]
+    pub fn cause(&self) -> Option<String> {
+        match &self.what {
+            DialFailure::WrongHost(cause) | DialFailure::Expired(cause) | DialFailure::UnknownIssuer(cause) => {
+                Some(cause.to_string())
+            }
+            DialFailure::Credentials(cause) => Some(cause.to_string()),
+            _ => None,
+        }
+    }
+}
+
 /// What became of a request that got no response head.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
@@ -57,6 +86,12 @@ pub enum SendError {
     Unsent {
         /// Why.
         source: Arc<dyn StdError + Send + Sync>,
+    },
+    /// It was not sent: there was no connection to send it on, or no credential to send with it.
+    #[error("not sent: {source}")]
+    Unconnected {
+        /// Why.
+        source: Arc<DialError>,
     },
     /// It was sent, and then the connection or the stream was lost: whether the upstream acted on it is not known.
     #[error("sent, then lost before an answer: {source}")]

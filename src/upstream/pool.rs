@@ -133,13 +133,18 @@ impl Pool {
     }
 
     async fn dial_for_itself(self: &Arc<Self>) -> Result<Lease, Arc<DialError>> {
-        let raised = self.raise().await?;
-        let lease = self.put_up(raised, |state| state.pacing.recovered(), true);
+        let (raised, under) = self.raise().await?;
+        let lease = self.put_up(raised, under, |state| state.pacing.recovered(), true);
         lease.ok_or_else(|| Arc::new(self.dialer.failure(DialFailure::ClosedAtOnce)))
     }
 
-    async fn raise(&self) -> Result<Raised, Arc<DialError>> {
-        connection::raise(&self.dialer).await.map_err(|what| {
+    /// A connection, and the TLS settings it was made under.
+    async fn raise(&self) -> Result<(Raised, u64), Arc<DialError>> {
+        let raising = async {
+            let under = self.dialer.prepare(self.clock.now()).await?;
+            Ok((connection::raise(&self.dialer).await?, under))
+        };
+        raising.await.map_err(|what| {
             if let Some(meters) = self.meters.get() {
                 meters.dial_failed(self.group);
             }
@@ -151,8 +156,8 @@ impl Pool {
     async fn dial(self: Arc<Self>) {
         let begun = self.clock.now();
         match self.raise().await {
-            Ok(raised) => {
-                self.put_up(raised, |state| state.pacing.succeeded(), false);
+            Ok((raised, under)) => {
+                self.put_up(raised, under, |state| state.pacing.succeeded(), false);
             }
             Err(error) => self.dial_failed(&error, begun),
         }
@@ -162,7 +167,7 @@ impl Pool {
         let now = self.clock.now();
         let waiters = self.with(|state, after| {
             if state.pacing.failed(Arc::clone(error), begun, now) {
-                tracing::warn!(group = ?self.group, %error, "the upstream cannot be reached");
+                tracing::warn!(group = ?self.group, %error, cause = error.cause(), "the upstream cannot be reached");
             }
             after.unreachable = state.books.free() == 0;
             std::mem::take(&mut state.replays)
@@ -177,6 +182,7 @@ impl Pool {
     fn put_up(
         self: &Arc<Self>,
         raised: Raised,
+        under: u64,
         up: impl FnOnce(&mut State) -> Option<Arc<DialError>>,
         own: bool,
     ) -> Option<Lease> {
@@ -186,7 +192,8 @@ impl Pool {
                 tracing::info!(group = ?self.group, at = %before.at, "the upstream can be reached again");
             }
             let limit = raised.limit();
-            let expires = now + MAX_AGE + MAX_AGE.mul_f64(jitter());
+            let outdated = self.dialer.tls_changes() != under;
+            let expires = if outdated { now } else { now + MAX_AGE + MAX_AGE.mul_f64(jitter()) };
             match raised {
                 Raised::Http1 { sender, connection, traffic } => {
                     state.multiplexed = Some(false);
@@ -206,7 +213,9 @@ impl Pool {
                     tokio::spawn(connection.drive(Arc::downgrade(self), id, limit));
                 }
             }
-            if own { state.open(self, false, after) } else { None }
+            let opened = if own { state.open(self, false, after) } else { None };
+            state.retire(now, after);
+            opened
         })
     }
 
@@ -263,13 +272,19 @@ impl Pool {
     pub(super) fn maintain(self: &Arc<Self>) {
         let now = self.clock.now();
         self.with(|state, after| {
-            for id in state.books.stale(now, MAX_IDLE) {
-                state.close(id, after);
-            }
+            state.retire(now, after);
             if state.books.has_expired(now) {
                 state.pacing.want_ahead();
             }
         });
+    }
+
+    /// The connections there are were made under TLS settings that hold no longer: those that are idle go now, the others as soon as they
+    /// have successors, and what they carry runs on.
+    pub(super) fn outdate(self: &Arc<Self>) {
+        let now = self.clock.now();
+        self.with(|state, _| state.books.expire(now));
+        self.maintain();
     }
 
     /// Runs `change` under the lock, serves whoever can be served then, and does the rest without the lock.
@@ -313,8 +328,6 @@ fn jitter() -> f64 {
     f64::from(u32::try_from(RandomState::new().hash_one(0_u8) % 1_000).unwrap_or(0)) / 5_000.0
 }
 
-/// kube-apiserver closes idle connections after 90 s: well before it, so as not to send into a closing one.
-const MAX_IDLE: Duration = Duration::from_secs(75);
 /// Then names are resolved anew and load spreads over servers that have come since.
 const MAX_AGE: Duration = Duration::from_secs(600);
 /// What an exempt call grants a dial that began before its own.

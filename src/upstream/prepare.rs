@@ -199,6 +199,7 @@ mod tests {
             authority: Authority::from_static("api.test:6443"),
             base_path: base.into(),
             server_name: None,
+            proxy: None,
         }
     }
 

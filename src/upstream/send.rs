@@ -13,18 +13,23 @@ use std::{
 use http::{
     Request, Response, StatusCode,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+    request,
 };
 use hyper::client::conn::TrySendError;
+use rustls::AlertDescription;
 
 use super::{
     Upstream,
     body::Outgoing,
+    dial::certificate_alert,
     error::{DialFailure, SendError},
     lease::{Exclusive, Lease, Stream},
+    links::Links,
     prepare::{self, Head},
     streaming::{Hold, Streaming},
     upgrade::Protocol,
 };
+use crate::credentials::Shown;
 
 /// What is known of a request that got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +40,8 @@ enum Fate {
     Unprocessed { fresh: bool },
     /// The upstream refused the stream, most likely because it has too much to do.
     Refused,
+    /// It was not looked at, because of our client certificate.
+    Unwelcome(AlertDescription),
     /// Nobody knows.
     Lost,
 }
@@ -52,8 +59,9 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Response<Streaming>, SendError> {
         let (parts, body) = request.into_parts();
+        let links = self.links(&parts);
         let mut head = Head::new(parts, &self.inner.target, &self.inner.host, None).map_err(unsent)?;
-        self.inner.injector.authorize(head.headers_mut());
+        let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
         let pool = Arc::clone(&lease.pool);
         let (mut lease, mut replays, mut refusals, mut returns) = (lease, 0, 0, 0);
@@ -61,7 +69,7 @@ impl Upstream {
             let failed = match attempt(lease.stream, head.clone(), &body).await {
                 Ok(response) => {
                     body.settle();
-                    return Ok(self.answered(response));
+                    return Ok(self.answered(response, shown, links.as_ref()));
                 }
                 Err(failed) => failed,
             };
@@ -81,6 +89,7 @@ impl Upstream {
                     refusals += 1;
                     false
                 }
+                Fate::Unwelcome(alert) => return Err(self.unwelcome(alert)),
                 Fate::Unsent => return Err(SendError::Unsent { source: failed.source }),
                 Fate::Unprocessed { .. } | Fate::Refused | Fate::Lost => {
                     return Err(SendError::Lost { source: failed.source });
@@ -90,17 +99,63 @@ impl Upstream {
             if let Some(meters) = self.inner.meters.get() {
                 meters.replayed(pool.group());
             }
-            lease = pool.take_again(fresh).await.map_err(|source| SendError::Unsent { source })?;
+            lease = pool.take_again(fresh).await.map_err(|source| SendError::Unconnected { source })?;
         }
     }
 
+    /// What points the links of the answer to this request back at the gate, if that is wanted.
+    pub(super) fn links(&self, parts: &request::Parts) -> Option<Links<'_>> {
+        let scheme = self.inner.rewrite_links.as_ref()?;
+        Links::back(scheme, parts, &self.inner.target, &self.inner.host)
+    }
+
     /// The response as the client is to see it.
-    pub(super) fn answered(&self, mut response: Response<Streaming>) -> Response<Streaming> {
+    pub(super) fn answered(
+        &self,
+        mut response: Response<Streaming>,
+        shown: Shown,
+        links: Option<&Links<'_>>,
+    ) -> Response<Streaming> {
         prepare::answer(&mut response);
+        if let Some(links) = links {
+            links.rewrite(response.headers_mut());
+        }
+        self.inner.certificate_refused.store(false, Ordering::Relaxed);
         if response.status() == StatusCode::UNAUTHORIZED {
-            self.inner.injector.upstream_said_unauthorized();
+            self.unauthorized(shown);
         }
         response
+    }
+
+    /// Puts the gate's credentials into a request, if this gate injects, and waits for them where a plugin has to be asked first.
+    pub(super) async fn authorize(&self, head: &mut Head) -> Result<Shown, SendError> {
+        self.inner.injector.ready().await.map_err(|error| self.unconnected(DialFailure::Credentials(error)))?;
+        Ok(self.inner.injector.authorize(head.headers_mut()))
+    }
+
+    /// The upstream does not take what it was shown, in a header or in the handshake: either may have been renewed.
+    fn unauthorized(&self, shown: Shown) {
+        self.inner.injector.upstream_said_unauthorized(shown);
+        if let Some(tls) = self.inner.dialer.tls() {
+            tls.suspect();
+            self.inner.tend_tls();
+        }
+    }
+
+    /// The upstream refuses our certificate, which over HTTP/1.1 shows at the first call only.
+    fn unwelcome(&self, alert: AlertDescription) -> SendError {
+        if let Some(tls) = self.inner.dialer.tls() {
+            tls.suspect();
+        }
+        let error = self.inner.dialer.failure(DialFailure::ClientCertificate(alert));
+        if !self.inner.certificate_refused.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "the upstream cannot be reached");
+        }
+        SendError::Unconnected { source: Arc::new(error) }
+    }
+
+    fn unconnected(&self, what: DialFailure) -> SendError {
+        SendError::Unconnected { source: Arc::new(self.inner.dialer.failure(what)) }
     }
 }
 
@@ -167,7 +222,9 @@ async fn attempt_http1(mut exclusive: Exclusive, head: Head, body: &Outgoing) ->
     };
     let silent = traffic.read.load(Ordering::Relaxed) == before.0;
     let unwritten = traffic.written.load(Ordering::Relaxed) == before.1;
-    let fate = if error.take_message().is_some() || unwritten {
+    let fate = if let Some(alert) = certificate_alert(error.error()) {
+        Fate::Unwelcome(alert)
+    } else if error.take_message().is_some() || unwritten {
         Fate::Unsent
     } else if exclusive.reused && silent && safe {
         Fate::Unprocessed { fresh: true }

@@ -27,7 +27,7 @@ use super::{
     send::{Broken, lost, unsent},
     streaming::{Hold, Streaming},
 };
-use crate::api::Group;
+use crate::{api::Group, moment::Moment};
 
 /// What a call may ask to speak instead of HTTP. What is not here is not asked of the upstream: `h2c` above all, which Java's client offers
 /// with every first request.
@@ -98,13 +98,18 @@ impl Dedicated {
         dialer: &Dialer,
         meters: &Meters,
         upgrades: &Arc<Upgrades>,
+        now: Moment,
     ) -> Result<Self, Arc<DialError>> {
-        let dialled = dialer.within(async {
-            let socket = dialer.connect_http1().await?;
-            let traffic = Traffic { _open: Some(Open::one(upgrades)), ..Traffic::default() };
-            let io = TokioIo::new(Counted::new(socket, Arc::new(traffic)));
-            connection::http1_builder().handshake(io).await.map_err(DialFailure::Http)
-        });
+        let dialled = async {
+            dialer.prepare(now).await?;
+            let raising = async {
+                let socket = dialer.connect_http1().await?;
+                let traffic = Traffic { _open: Some(Open::one(upgrades)), ..Traffic::default() };
+                let io = TokioIo::new(Counted::new(socket, Arc::new(traffic)));
+                connection::http1_builder().handshake(io).await.map_err(DialFailure::Http)
+            };
+            dialer.within(raising).await
+        };
         let (sender, connection) = dialled.await.map_err(|what| {
             if let Some(meters) = meters.get() {
                 meters.dial_failed(Group::Upgrades);
@@ -128,8 +133,9 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Upgraded, SendError> {
         let (parts, body) = request.into_parts();
+        let links = self.links(&parts);
         let mut head = Head::new(parts, &self.inner.target, &self.inner.host, Some(protocol)).map_err(unsent)?;
-        self.inner.injector.authorize(head.headers_mut());
+        let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
         let sent = connection.sender.send_request(head.http1(body.attempt(None))).await;
         let mut response = sent.map_err(|error| match body.broken() {
@@ -146,7 +152,7 @@ impl Upstream {
             return Ok(Upgraded::Switched(head, bytes));
         }
         let response = response.map(|body| Streaming::new(body, Hold::Nothing));
-        Ok(Upgraded::Answered(self.answered(response)))
+        Ok(Upgraded::Answered(self.answered(response, shown, links.as_ref())))
     }
 }
 

@@ -24,6 +24,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("admin", &["clock", "moment", "telemetry"]),
     ("demo", &["chart", "clock", "moment", "random"]),
     ("simulate", &["api", "chart", "classify", "config", "limit", "moment", "random"]),
+    ("inject", &[]),
     (
         "cli",
         &[
@@ -35,6 +36,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "config",
             "credentials",
             "demo",
+            "inject",
             "limit",
             "moment",
             "proxy",

@@ -4,7 +4,10 @@ use std::{fs, path::PathBuf};
 
 use tidegate::{
     api::Scope,
-    config::{self, Loaded, Problem, Source, settings::Upstream},
+    config::{
+        self, Loaded, Problem, Source,
+        settings::{Listen, Upstream},
+    },
 };
 
 const SMALLEST: &str = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
@@ -282,8 +285,8 @@ fn listeners_need_ports_of_their_own() {
     in_gate(
         "listen = [\"localhost:1\", \"127.0.0.1\"]",
         &[
-            "f.toml:3:11: gates.kubernetes.listen[0]: is \"localhost:1\", expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"",
-            "f.toml:3:26: gates.kubernetes.listen[1]: is \"127.0.0.1\", expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"",
+            "f.toml:3:11: gates.kubernetes.listen[0]: is \"localhost:1\", expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\", or \"unix:/path/of/a.sock\"",
+            "f.toml:3:26: gates.kubernetes.listen[1]: is \"127.0.0.1\", expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\", or \"unix:/path/of/a.sock\"",
         ],
     );
     in_gate("listen = []", &["f.toml:3:10: gates.kubernetes.listen: is an empty list, expected at least one address"]);
@@ -293,6 +296,33 @@ fn listeners_need_ports_of_their_own() {
         &[
             "f.toml:1:16: admin.listen: is \"9464\", expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\", or \"off\"",
         ],
+    );
+}
+
+#[test]
+fn sockets_and_folders_belong_to_one_gate() {
+    let loaded = load(&format!("{SMALLEST}listen = [\"unix:/run/x.sock\", \"127.0.0.1:1\"]"), &[]).unwrap();
+    assert_eq!(loaded.settings.gates["kubernetes"].listen[0], Listen::Unix(PathBuf::from("/run/x.sock")));
+    assert!(loaded.effective.contains("unix:/run/x.sock"), "{}", loaded.effective);
+    let long = format!("/{}", "x".repeat(100));
+    for path in ["x.sock", "", "/run/", &long] {
+        let expected = format!(
+            "f.toml:3:10: gates.kubernetes.listen: is \"unix:{path}\", expected \"unix:\" and an absolute path of at most 100 bytes"
+        );
+        in_gate(&format!("listen = \"unix:{path}\""), &[&expected]);
+    }
+    let two = |keys: &str| {
+        format!("[gates.a]\nupstream = \"in_cluster\"\n{keys}[gates.b]\nupstream = \"in_cluster\"\n{keys}")
+    };
+    expect(
+        &two("listen = \"unix:/x.sock\"\n"),
+        &[],
+        &["f.toml:6:10: gates.b.listen: is \"/x.sock\", which gates.a.listen has already, expected another"],
+    );
+    expect(
+        &two("listen = \"127.0.0.1:0\"\ntls.write_to = \"/x\"\n"),
+        &[],
+        &["f.toml:8:16: gates.b.tls.write_to: is \"/x\", which gates.a.tls.write_to has already, expected another"],
     );
 }
 
@@ -368,6 +398,14 @@ fn upstreams_and_credentials_must_make_sense() {
         off_loopback[0].starts_with("f.toml:4:15: gates.kubernetes.credentials: is \"inject\" off loopback"),
         "{off_loopback:?}"
     );
+    let guarded = |tls: &str| {
+        let text =
+            format!("{SMALLEST}listen = \"0.0.0.0:8001\"\ncredentials = \"inject\"\n[gates.kubernetes.tls]\n{tls}");
+        load(&text, &[]).map(|loaded| loaded.settings.gates["kubernetes"].asks_for_a_token())
+    };
+    assert_eq!(guarded(""), Ok(true), "clients show the token in the folder");
+    assert_eq!(guarded("client_ca = \"/ca\""), Ok(false), "clients show certificates");
+    assert!(guarded("write_to = \"\"").is_err(), "clients could show nothing");
     let open = load(&format!("{SMALLEST}listen = \"0.0.0.0:8001\""), &[]).unwrap();
     assert!(!open.settings.gates["kubernetes"].injects(), "auto never injects off loopback");
     in_gate(
@@ -415,16 +453,14 @@ fn the_parts_of_a_key_must_exist_and_be_named_once() {
 
 #[test]
 fn what_is_not_built_is_said_and_never_ignored() {
-    for (more, at, what) in [
-        ("shadow = true", "1: gates.kubernetes.shadow", "shadow mode"),
-        ("rewrite_links = true", "1: gates.kubernetes.rewrite_links", "rewriting links"),
-        ("signals.honour = [\"github\"]", "19: gates.kubernetes.signals.honour[0]", "the signal \"github\""),
-        ("signals.reserve = 0.1", "9: gates.kubernetes.signals.reserve", "a reserve (anything but 0)"),
-        ("listen = \"unix:/run/x.sock\"", "1: gates.kubernetes.listen", "listening on a Unix socket"),
-        ("tls.client_ca = \"/ca\"", "5: gates.kubernetes.tls.client_ca", "asking clients for certificates"),
-    ] {
+    for (more, at, what) in [("shadow = true", "1: gates.kubernetes.shadow", "shadow mode")] {
         in_gate(more, &[&format!("f.toml:3:{at}: {what} is not built in this version")]);
     }
+    in_gate("bucket.adapt = \"off\"\nqueue.coalesce = false\nsignals.honour = []\nkey = \"auto\"", &[]);
+}
+
+#[test]
+fn signals_must_be_known_and_a_reserve_must_be_one() {
     in_gate(
         "signals.honour = [\"retry-after\"]",
         &[
@@ -432,6 +468,29 @@ fn what_is_not_built_is_said_and_never_ignored() {
          \"okta\", \"docker\" or \"google\" (did you mean \"retry_after\"?)",
         ],
     );
+    for (more, problem) in [
+        (
+            "signals.reserve = 1.0",
+            "19: gates.kubernetes.signals.reserve: is 1.0, expected a fraction from 0 to less than 1",
+        ),
+        (
+            "signals.reserve = -0.1",
+            "19: gates.kubernetes.signals.reserve: is -0.1, expected a fraction from 0 to less than 1",
+        ),
+        (
+            "signals.reserve = 0.1",
+            "19: gates.kubernetes.signals.reserve: has no effect with scope = \"key\": a quota is everyone's, expected scope \"class\", \
+             \"credential\" or \"gate\"",
+        ),
+        (
+            "signals = { reserve = 0.1, scope = \"gate\", honour = [\"aws\"] }",
+            "23: gates.kubernetes.signals.reserve: has no effect: none of the signals in `honour` tells of a quota, expected \"ietf\", \
+             \"github\", \"gitlab\", \"okta\" or \"docker\"",
+        ),
+    ] {
+        in_gate(more, &[&format!("f.toml:3:{problem}")]);
+    }
+    in_gate("signals = { honour = [\"ietf\", \"aws\"], scope = \"gate\", reserve = 0.25, max_pause = \"1m\" }", &[]);
     in_gate("bucket.adapt = \"off\"\nqueue.coalesce = true\nsignals.honour = []\nkey = \"auto\"", &[]);
 }
 

@@ -34,7 +34,7 @@ fn file(folder: &Path, name: &str, content: &str) -> String {
 }
 
 fn ca() -> String {
-    tls::self_signed(&[], &[], None).expect("a CA").ca
+    tls::self_signed(&[], &[], None).expect("a CA").ca().to_string()
 }
 
 /// The Authorization that requests get.
@@ -123,7 +123,9 @@ fn a_client_certificate_is_not_lent_to_clients_who_pass_their_own() {
     let resolved = kubeconfig(&path, None).expect("resolved");
     assert!(resolved.has_credentials());
     assert_eq!(authorization(&resolved), None);
-    let shows = |injecting| resolved.tls(injecting).expect("TLS").expect("https").client_auth_cert_resolver.has_certs();
+    let shows = |injecting| {
+        resolved.tls(injecting).expect("TLS").expect("https").config().client_auth_cert_resolver.has_certs()
+    };
     assert!(shows(true));
     assert!(!shows(false));
 
@@ -149,21 +151,57 @@ fn of_several_files_the_first_that_names_a_thing_wins() {
 }
 
 #[test]
-fn what_cannot_be_done_yet_is_said_and_never_passed_over() {
+fn what_cannot_be_done_is_said_and_never_passed_over() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (cluster, user, field) in [
-        ("", "exec: {command: aws, apiVersion: v1}", "exec"),
-        ("", &format!("username: admin, password: {CANARY}"), "username"),
-        ("", &format!("password: {CANARY}"), "password"),
-        ("", "auth-provider: {name: gcp}", "auth-provider"),
-        ("", "token: t, as: admin", "as"),
-        ("", "token: t, as-groups: [a]", "as-groups"),
-        (", proxy-url: 'http://proxy'", "token: t", "proxy-url"),
+    let exec = |more: &str| format!("exec: {{apiVersion: client.authentication.k8s.io/v1, {more}}}");
+    for (cluster, user, expected) in [
+        (
+            "",
+            "auth-provider: {name: gcp}".to_owned(),
+            "`auth-provider`, which Kubernetes removed in 1.26; use an exec plugin",
+        ),
+        ("", "exec: {command: aws, apiVersion: client.authentication.k8s.io/v1alpha1}".to_owned(), "v1 or v1beta1"),
+        ("", exec("interactiveMode: Never"), "`exec.command` of user `u`"),
+        ("", exec("command: aws, interactiveMode: Always"), "nobody sits at the gate's terminal"),
+        ("", format!("token: t, username: a, password: {CANARY}"), "not both"),
+        ("", "token: t, as-groups: [a]".to_owned(), "`as` of user `u`"),
+        ("", format!("token: t, as: \"a\\n{CANARY}\""), "text that can go into a header"),
+        (", proxy-url: 'ftp://proxy'", "token: t".to_owned(), "`proxy-url` of cluster `k`"),
     ] {
-        let path = file(folder.path(), "config", &config(&format!("server: 'https://x'{cluster}"), user));
-        let error = kubeconfig(&path, None).expect_err(field).to_string();
-        assert!(error.contains(&format!("`{field}`")) && error.contains("cannot do yet"), "{error}");
+        let path = file(folder.path(), "config", &config(&format!("server: 'https://x'{cluster}"), &user));
+        let error = kubeconfig(&path, None).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn a_user_and_a_password_are_basic_authentication() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = config("server: 'https://x'", &format!("username: admin, password: '{CANARY}'"));
+    let resolved = kubeconfig(&file(folder.path(), "config", &text), None).expect("resolved");
+    let expected = format!("Basic {}", STANDARD.encode(format!("admin:{CANARY}")));
+    assert_eq!(authorization(&resolved), Some(expected));
+}
+
+#[test]
+fn a_kubeconfig_can_act_as_somebody_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let user = "token: t, as: robot, as-uid: u1, as-groups: [a, b], as-user-extra: {Example.com/Scopes%: [x, y]}";
+    let path = file(folder.path(), "config", &config("server: 'https://x'", user));
+    let resolved = kubeconfig(&path, None).expect("resolved");
+    let said: Vec<_> =
+        resolved.acting_as.iter().map(|(name, value)| (name.as_str(), value.to_str().expect("text"))).collect();
+    assert_eq!(
+        said,
+        [
+            ("impersonate-user", "robot"),
+            ("impersonate-uid", "u1"),
+            ("impersonate-group", "a"),
+            ("impersonate-group", "b"),
+            ("impersonate-extra-example.com%2fscopes%25", "x"),
+            ("impersonate-extra-example.com%2fscopes%25", "y"),
+        ]
+    );
 }
 
 #[test]
@@ -218,7 +256,7 @@ fn the_controllers_folder_is_written_whole_and_readable() {
     let folder = parent.path().join("run").join("tidegate");
     let ca = ca();
     let server = "https://127.0.0.1:8001";
-    let contents = Contents { ca: &ca, token: Some("t1"), namespace: Some("apps"), server };
+    let contents = Contents { ca: &ca, token: Some("t1"), namespace: Some("apps"), server: Some(server) };
     folder::write(&folder, &contents).expect("written");
     folder::write(&folder, &Contents { token: Some("t2"), ..contents }).expect("written again");
     let mut names: Vec<_> = fs::read_dir(&folder)
@@ -249,7 +287,7 @@ fn a_kubeconfig_for_a_plain_gate_names_nobody() {
     assert_eq!((&resolved.target.scheme, resolved.has_credentials()), (&Scheme::HTTP, false));
 
     let blocked = folder.path().join("config").join("below-a-file");
-    let error =
-        folder::write(&blocked, &Contents { ca: "", token: None, namespace: None, server: "" }).expect_err("no folder");
+    let error = folder::write(&blocked, &Contents { ca: "", token: None, namespace: None, server: None })
+        .expect_err("no folder");
     assert!(error.to_string().contains("is the volume mounted"), "{error}");
 }

@@ -85,7 +85,7 @@ async fn a_server_that_accepts_and_says_nothing_times_out() {
         drop(socket);
     })
     .await;
-    let ca = tls::self_signed(&[], &[], None).expect("a CA").ca;
+    let ca = tls::self_signed(&[], &[], None).expect("a CA").ca();
     let mut options = options(server.address, Some(&ca));
     options.connect_timeout = Duration::from_millis(50);
     let error = soon(Caller::start(options).lease(Group::Short)).await.expect_err("no handshake");
@@ -104,7 +104,7 @@ async fn a_wrong_certificate_is_named_for_what_it_is() {
     assert!(matches!(error.what, DialFailure::WrongHost(_)), "{error}");
     assert!(error.to_string().contains("upstream_tls.server_name"), "{error}");
 
-    let stranger = tls::self_signed(&[], &[], None).expect("a CA").ca;
+    let stranger = tls::self_signed(&[], &[], None).expect("a CA").ca();
     let error = soon(Caller::start(options(server.address, Some(&stranger))).lease(Group::Short))
         .await
         .expect_err("a stranger");
@@ -128,13 +128,13 @@ async fn an_expired_certificate_is_named_for_what_it_is() {
     std::fs::write(&cert, certificate.pem()).expect("written");
     std::fs::write(&file, key.serialize_pem()).expect("written");
     let listener = tls::from_files(&cert, &file, None).expect("usable");
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&listener.config));
+    let acceptor = tokio_rustls::TlsAcceptor::from(listener.config());
     let server = Server::plain(move |socket| {
         let acceptor = acceptor.clone();
         async move { drop(acceptor.accept(socket).await) }
     })
     .await;
-    let error = soon(Caller::start(options(server.address, Some(&listener.ca))).lease(Group::Short))
+    let error = soon(Caller::start(options(server.address, Some(&listener.ca()))).lease(Group::Short))
         .await
         .expect_err("expired");
     assert!(matches!(error.what, DialFailure::Expired(_)), "{error}");
@@ -144,7 +144,7 @@ async fn an_expired_certificate_is_named_for_what_it_is() {
 async fn insecure_takes_any_certificate() {
     let server = Server::http2(10, |_, _| async { answer("ok") }.boxed()).await;
     let mut options = options(server.address, server.ca.as_deref());
-    options.tls = Some(tls::client(&Roots::Anybody, None).expect("TLS"));
+    options.tls = Some(Arc::new(tls::Client::new(Roots::Anybody, None).expect("TLS")));
     options.target.server_name = Some("api.example".into());
     let caller = Caller::start(options);
     assert_eq!(text(caller.get(Group::Short, "/").await.expect("an answer")).await, "ok");

@@ -226,11 +226,13 @@ pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
         authority: address.to_string().parse().expect("an authority"),
         base_path: String::new(),
         server_name: None,
+        proxy: None,
     };
     Options {
         target,
-        tls: ca.map(|ca| tls::client(&Roots::Only(Pem::new(ca.into(), "test CA")), None).expect("TLS")),
+        tls: ca.map(|ca| Arc::new(tls::Client::new(Roots::Only(Pem::new(ca.into(), "test CA")), None).expect("TLS"))),
         host: Host::Rewrite,
+        rewrite_links: None,
         injector: Arc::new(Injector::pass_through()),
         connect_timeout: Duration::from_secs(20),
         response_timeout: None,
@@ -305,7 +307,7 @@ impl Server {
         S: Future<Output = ()> + Send + 'static,
     {
         let listener = tls::self_signed(&[], &[], None).expect("a certificate");
-        let acceptor = TlsAcceptor::from(Arc::clone(&listener.config));
+        let acceptor = TlsAcceptor::from(listener.config());
         let script = Arc::new(script);
         let mut server = Self::plain(move |socket| {
             let (acceptor, script) = (acceptor.clone(), Arc::clone(&script));
@@ -316,7 +318,7 @@ impl Server {
             }
         })
         .await;
-        server.ca = Some(listener.ca);
+        server.ca = Some(listener.ca().to_string());
         server
     }
 

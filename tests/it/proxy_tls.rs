@@ -22,11 +22,12 @@ use crate::support::{Backend, Proxy, status, within};
 /// A gate with a certificate of its own, and a client that trusts it and offers these protocols.
 async fn gate(backend: &Backend) -> (Proxy, impl AsyncFn(&[&str]) -> TlsStream<TcpStream>) {
     let listener = tls::self_signed(&[], &[[127, 0, 0, 1].into()], None).expect("made");
-    let config = Arc::clone(&listener.config);
+    let listener = Arc::new(listener);
+    let config = Arc::clone(&listener);
     let proxy =
         Proxy::before(backend.address).bucket(0.000_001, 3).with(|options| options.tls = Some(config)).start().await;
     let mut roots = RootCertStore::empty();
-    for ca in CertificateDer::pem_slice_iter(listener.ca.as_bytes()) {
+    for ca in CertificateDer::pem_slice_iter(listener.ca().as_bytes()) {
         roots.add(ca.expect("PEM")).expect("a CA");
     }
     let address = proxy.address;

@@ -152,7 +152,7 @@ async fn the_upstream_is_asked_over_http1_though_it_would_speak_http2() {
     let proxy = Proxy::before(server.address)
         .with(|options| {
             options.upstream.target.scheme = http::uri::Scheme::HTTPS;
-            options.upstream.tls = Some(tls::client(&roots, None).expect("TLS"));
+            options.upstream.tls = Some(Arc::new(tls::Client::new(roots, None).expect("TLS")));
         })
         .start()
         .await;

@@ -18,7 +18,7 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate::{
-    api::{Failures, Scope, Throttling},
+    api::{Failures, Scope, Signal, Throttling},
     classify::{FairBy, Kind, Matching, Rule, Rules, Traits},
     clock::Clock,
     credentials::Injector,
@@ -312,7 +312,13 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             classes: vec![class("leases", Lane::Exempt), class("default", Lane::Normal)],
         },
         failures: vec![failures.clone(), failures],
-        throttling: Throttling { honour_retry_after: true, max_pause: Duration::from_secs(900) },
+        throttling: Throttling {
+            kubernetes: true,
+            honour: [Signal::RetryAfter].into_iter().collect(),
+            scope: Scope::Key,
+            max_pause: Duration::from_secs(900),
+            reserve: 0.0,
+        },
         retry_after: RetryAfter::Auto,
         coalesce: false,
         upstream: upstream::Options {
@@ -321,9 +327,11 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
                 authority: upstream.to_string().parse().expect("an authority"),
                 base_path: String::new(),
                 server_name: None,
+                proxy: None,
             },
             tls: None,
             host: upstream::Host::Rewrite,
+            rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
             connect_timeout: Duration::from_secs(5),
             response_timeout: None,

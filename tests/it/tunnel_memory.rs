@@ -67,7 +67,7 @@ fn through(port: u16, bytes: u64) {
         let mut before = u64::MAX;
         while before != written.load(Ordering::Relaxed) {
             before = written.load(Ordering::Relaxed);
-            thread::sleep(Duration::from_millis(100)); // to see that it has stopped; what is measured is no time
+            thread::park_timeout(Duration::from_millis(100)); // to see that it has stopped; what is measured is no time
         }
         let (mut read, mut some) = (0, vec![0; 256 << 10]);
         loop {

@@ -4,6 +4,8 @@
 //! that it was skipped and passes; `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a failure. A topic per module.
 
 mod backoff;
+mod credentials;
+mod exec;
 mod hangup;
 mod kube_rs;
 mod kubectl;

@@ -1,9 +1,13 @@
 //! Sockets to listen on: TCP and Unix.
+//!
+//! A Unix socket appears at its path with its mode set (0660: the gate's user and group, which a pod's `fsGroup` shares between containers).
+//! What an ended process left there is replaced, what a living one listens on is not, and at the end the gate removes its own and no other's.
 
 use std::{
-    fs, io,
+    fs::{self, Permissions},
+    io,
     net::{IpAddr, SocketAddr},
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -17,7 +21,19 @@ use crate::proxy::Listen;
 #[derive(Debug)]
 pub(crate) enum Bound {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    /// With its file, which goes when it goes.
+    Unix {
+        listener: UnixListener,
+        _file: SocketFile,
+    },
+}
+
+/// The file of a Unix socket.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode: whose it is.
+    id: Option<(u64, u64)>,
 }
 
 /// A client, accepted.
@@ -34,10 +50,7 @@ impl Bound {
     pub(crate) async fn bind(listen: &Listen) -> io::Result<Self> {
         match listen {
             Listen::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
-            Listen::Unix(path) => {
-                remove_stale(path)?;
-                UnixListener::bind(path).map(|listener| Self::Unix(listener, path.clone()))
-            }
+            Listen::Unix(path) => bind_unix(path).await,
         }
     }
 
@@ -45,7 +58,7 @@ impl Bound {
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix(..) => None,
+            Self::Unix { .. } => None,
         }
     }
 
@@ -60,28 +73,60 @@ impl Bound {
                 let local = stream.local_addr()?.ip();
                 Ok(Accepted::Tcp(stream, local))
             }
-            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
         }
     }
 }
 
-impl Drop for Bound {
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self
-            && let Err(error) = fs::remove_file(&path)
+        // another gate may have taken the path over
+        if self.id.is_some()
+            && self.id == id(&self.path)
+            && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::debug!(path = %path.display(), %error, "the socket's file stays behind");
+            tracing::debug!(path = %self.path.display(), %error, "the socket's file stays behind");
         }
     }
 }
 
-/// A socket that an earlier process left behind is in the way; anything else at that path is not ours to remove.
-fn remove_stale(path: &Path) -> io::Result<()> {
+/// Made beside its place and renamed into it, so that nobody finds it there with another mode.
+async fn bind_unix(path: &Path) -> io::Result<Bound> {
+    check_place(path).await?;
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    remove_socket(&beside)?;
+    let listener = UnixListener::bind(&beside)?;
+    fs::set_permissions(&beside, Permissions::from_mode(MODE))?;
+    fs::rename(&beside, path)?;
+    Ok(Bound::Unix { listener, _file: SocketFile { path: path.to_owned(), id: id(path) } })
+}
+
+/// A socket that nobody listens on may be replaced; a living one, or anything else at that path, is not ours to take.
+async fn check_place(path: &Path) -> io::Result<()> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is no socket"));
+    }
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(_) => Ok(()),
+    }
+}
+
+fn remove_socket(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => fs::remove_file(path),
         _ => Ok(()),
     }
 }
 
+fn id(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Who may connect: the gate's user and group.
+const MODE: u32 = 0o660;
 /// A peer that vanished without a word is found within a few minutes.
 const KEEPALIVE: Duration = Duration::from_secs(30);

@@ -9,7 +9,7 @@ use std::{
 use http::{HeaderMap, Method, StatusCode, header::USER_AGENT};
 
 use crate::{
-    api::{Call, Key, Verb, retry_after},
+    api::{Answer, Call, Key, Outcome, PauseLength, Signal, Verb},
     classify::Classified,
     clock::Clock,
     limit::{ClassId, Reason},
@@ -43,7 +43,7 @@ pub(crate) struct Account {
     refused: Option<Reason>,
     /// It was answered without being sent, after this long.
     coalesced: Option<Duration>,
-    /// The upstream's Retry-After.
+    /// How long the upstream said to wait.
     retry_after: Option<Duration>,
     closed: bool,
 }
@@ -155,11 +155,18 @@ impl Account {
         }
     }
 
-    /// What the upstream's answer said of when to come back.
-    pub(crate) fn told_to_wait(&mut self, headers: &HeaderMap) {
-        if self.observer.log.is_some() {
-            self.retry_after = retry_after::read(headers);
-        }
+    /// What the upstream's answer meant: for which key, if that came to be known only now, and how long to wait by whatever signal.
+    pub(crate) fn learned(&mut self, answer: &Answer, key: Option<Key>) {
+        key.into_iter().for_each(|key| self.keyed(key));
+        let of_key = match answer.outcome {
+            Outcome::Throttled { after } => Some(after),
+            Outcome::Abandoned | Outcome::Failure | Outcome::Neutral | Outcome::Success => None,
+        };
+        let of_others = answer.pause.and_then(|pause| match pause.length {
+            PauseLength::Known(length) => Some(length),
+            PauseLength::Growing { .. } => None,
+        });
+        self.retry_after = of_key.max(of_others);
     }
 
     /// The call will not leave.
@@ -180,6 +187,13 @@ impl Account {
     pub(crate) fn failed(&self, kind: FailureKind) {
         if let Some(call) = &self.call {
             self.observer.meters.failed(call.class, kind);
+        }
+    }
+
+    /// What the upstream said of its limits was acted on.
+    pub(crate) fn signalled(&self, signal: Signal) {
+        if let Some(call) = &self.call {
+            self.observer.meters.signalled(call.class, signal);
         }
     }
 

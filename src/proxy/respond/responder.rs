@@ -16,6 +16,7 @@ use crate::{
     api::Verb,
     classify::Kind,
     clock::Clock,
+    credentials::Forbidden,
     limit::{Reason, Refusal},
     proxy::{
         body::Body,
@@ -131,6 +132,9 @@ impl Responder {
         if let Some(reason) = answer.reason {
             headers.insert(REFUSAL, HeaderValue::from_static(reason.word()));
         }
+        if answer.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tidegate\""));
+        }
         if answer.status == StatusCode::METHOD_NOT_ALLOWED {
             headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
         }
@@ -144,6 +148,7 @@ fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, O
     let safe = *method == Method::GET || *method == Method::HEAD;
     match failure {
         Failure::Client => (StatusCode::BAD_REQUEST, None),
+        Failure::Forbidden(Forbidden::Unauthenticated) => (StatusCode::UNAUTHORIZED, None),
         Failure::Forbidden(_) => (StatusCode::FORBIDDEN, None),
         // client-go would have tried a reset GET again by itself; with the header it still does.
         Failure::Lost => (StatusCode::BAD_GATEWAY, safe.then_some(1)),

@@ -111,6 +111,7 @@ const fn sentence(reason: Reason) -> &'static str {
 fn status_reason(status: StatusCode) -> &'static str {
     match status {
         StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
+        StatusCode::UNAUTHORIZED => "Unauthorized",
         StatusCode::FORBIDDEN => "Forbidden",
         StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
         StatusCode::GATEWAY_TIMEOUT => "Timeout",

@@ -2,7 +2,7 @@
 //!
 //! Nothing here calls out; what is to be done once the lock is let go is collected in [`After`].
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use hyper::client::conn::{http1, http2};
 use tokio::{sync::oneshot, task::AbortHandle};
@@ -89,6 +89,13 @@ impl State {
         }
     }
 
+    /// Closes what is idle or old, as far as it can be spared.
+    pub(super) fn retire(&mut self, now: Moment, after: &mut After) {
+        for id in self.books.stale(now, MAX_IDLE) {
+            self.close(id, after);
+        }
+    }
+
     pub(super) fn close(&mut self, id: Id, after: &mut After) {
         let (handle, change) = self.books.remove(id);
         after.room += change;
@@ -163,5 +170,7 @@ impl Raised {
     }
 }
 
+/// kube-apiserver closes idle connections after 90 s: well before it, so as not to send into a closing one.
+const MAX_IDLE: Duration = Duration::from_secs(75);
 /// Dials at once to an HTTP/1.1 upstream, where every call needs a connection.
 const HTTP1_DIALS: usize = 16;

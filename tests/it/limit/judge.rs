@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use tidegate::{
-    api::Outcome,
+    api::{Outcome, Pause, PauseLength, Scope},
     limit::{
         ClassId, Policy,
         policy::{Backoff, BucketPolicy, Lane, Per, Strategy},
@@ -26,14 +26,29 @@ pub(super) enum Meter {
 pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], lateness: f64) {
     let mut levels: HashMap<u64, (f64, Moment)> = HashMap::new();
     let mut number = 0;
+    let place = meter.place(&policies[0]);
+    let mut bucket = policy_of(meter, &policies[0]);
     // What a bucket has that nobody has used yet.
-    let mut fresh = policy_of(meter, &policies[0]).map_or((0.0, Moment::ZERO), |bucket| (start(&bucket), Moment::ZERO));
+    let mut fresh = bucket.map_or((0.0, Moment::ZERO), |bucket| (start(&bucket), Moment::ZERO));
     for (at, event) in &world.events {
         match event {
+            Event::Rate(changed, rate) => {
+                // Of many buckets one is looked at: for the others the full rate is the bound.
+                let Some(bucket) = bucket.as_mut().filter(|bucket| *changed == place && bucket.per == Per::Gate) else {
+                    continue;
+                };
+                for level in levels.values_mut().chain([&mut fresh]) {
+                    *level = (refill(level.0, bucket, level.1, *at), *at);
+                }
+                bucket.rate = *rate;
+            }
             Event::Reloaded(next) => {
                 let (before, after) = (policy_of(meter, &policies[number]), policy_of(meter, &policies[*next]));
-                match (before, after) {
-                    (before, after) if before == after => {}
+                number = *next;
+                if before == after {
+                    continue;
+                }
+                match (bucket, after) {
                     (Some(before), Some(after)) if before.per == after.per => {
                         let keep =
                             |(level, last)| (refill(level, &before, last, *at).min(f64::from(after.burst.get())), *at);
@@ -45,23 +60,29 @@ pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], laten
                         fresh = (after.map_or(0.0, |bucket| start(&bucket).min(1.0)), *at);
                     }
                 }
-                number = *next;
+                bucket = after;
             }
             Event::Left(call) => {
                 let (caller, policy) = (world.calls[*call].caller, &policies[number]);
-                let Some(bucket) = policy_of(meter, policy).filter(|_| is_metered(meter, &caller, policy, policies))
-                else {
-                    continue;
-                };
-                let who = who(bucket.per, &caller);
-                let (level, last) = levels.entry(who).or_insert(fresh);
+                let Some(bucket) = bucket.filter(|_| is_metered(meter, &caller, policy, policies)) else { continue };
+                let full = policy_of(meter, policy).map_or(0.0, |bucket| bucket.rate);
+                let (level, last) = levels.entry(who(bucket.per, &caller)).or_insert(fresh);
                 *level = refill(*level, &bucket, *last, *at) - 1.0;
                 *last = *at;
-                let least = -bucket.rate * lateness - 1e-6;
+                let least = -full * lateness - 1e-6;
                 assert!(*level >= least, "{meter:?} at {at:?}: {} tokens short, call {call}", -*level);
             }
-            Event::Stayed | Event::Answered(..) => {}
+            Event::Stayed | Event::Answered(..) | Event::Paused(..) => {}
         }
+    }
+}
+
+impl Meter {
+    /// Which bucket [`Event::Rate`] means.
+    fn place(self, policy: &Policy) -> u16 {
+        let Self::Class(name) = self else { return 0 };
+        let place = policy.classes.iter().position(|class| &*class.name == name).expect("it is a class");
+        u16::try_from(place).expect("a few classes") + 1
     }
 }
 
@@ -145,7 +166,7 @@ pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) -> Vec<(u
                 let Some(key) = caller.key.filter(|_| caller.class != exempt) else { continue };
                 answered(&mut keys, key, *call, left[call], number, *outcome, *at, backoff);
             }
-            Event::Stayed | Event::Reloaded(_) => {}
+            Event::Stayed | Event::Reloaded(_) | Event::Paused(..) | Event::Rate(..) => {}
         }
     }
     let mut expected: Vec<_> = keys
@@ -232,6 +253,78 @@ pub(super) fn order_holds(world: &World) {
         let queue = (caller.class, caller.flow, caller.credential, caller.long_running);
         if let Some((before, _)) = last.insert(queue, (call, turn)) {
             assert!(before < call, "call {call} left after call {before} of the same queue");
+        }
+    }
+}
+
+/// What a judge remembers of a scope's pauses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Paused {
+    until: Moment,
+    grown: Duration,
+    /// The event of the last one that grew.
+    began: usize,
+}
+
+/// Nobody leaves whose pause is not over. Scopes are told apart by what they are and whose.
+pub(super) fn pauses_hold(world: &World, scope: Scope, exempt: u16) {
+    let mut scopes: HashMap<(u8, u64), Paused> = HashMap::new();
+    let mut left = HashMap::new();
+    let all = |call: &usize| {
+        let caller = &world.calls[*call].caller;
+        let own = if scope == Scope::Credential { caller.credential } else { u64::MAX };
+        [(0, 0), (1, u64::from(caller.class)), (2, own)]
+    };
+    for (number, (at, event)) in world.events.iter().enumerate() {
+        match event {
+            Event::Left(call) => {
+                left.insert(*call, number);
+                let exempt = world.calls[*call].caller.class == exempt;
+                for scope in all(call).iter().filter(|_| !exempt) {
+                    let until = scopes.get(scope).map_or(Moment::ZERO, |paused| paused.until);
+                    assert!(*at >= until, "call {call} left at {at:?}, {scope:?} pauses until {until:?}");
+                }
+            }
+            Event::Paused(call, Pause { scope: asked, length }) => {
+                let place = match asked {
+                    Scope::Class => 1,
+                    Scope::Credential if scope == Scope::Credential => 2,
+                    _ => 0,
+                };
+                let paused = scopes.entry(all(call)[place]).or_default();
+                let length = match length {
+                    PauseLength::Known(length) => *length,
+                    PauseLength::Growing { .. } if paused.began > left[call] => continue,
+                    PauseLength::Growing { first, most } => {
+                        paused.grown = if paused.grown.is_zero() { *first } else { (2 * paused.grown).min(*most) };
+                        paused.began = number;
+                        paused.grown
+                    }
+                };
+                paused.until = paused.until.max(*at + length);
+            }
+            Event::Answered(call, Outcome::Success) => {
+                for scope in all(call) {
+                    let paused = scopes.entry(scope).or_default();
+                    paused.grown = if left[call] > paused.began { Duration::ZERO } else { paused.grown };
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// At most one write of a key is out, failing or not.
+pub(super) fn writes_hold(world: &World, exempt: u16) {
+    let mut out: HashMap<u64, usize> = HashMap::new();
+    for (at, event) in &world.events {
+        let (Event::Left(call) | Event::Answered(call, _)) = event else { continue };
+        let caller = &world.calls[*call].caller;
+        let Some(key) = caller.key.filter(|_| caller.writes() && caller.class != exempt) else { continue };
+        if matches!(event, Event::Answered(..)) {
+            out.remove(&key);
+        } else if let Some(other) = out.insert(key, *call) {
+            panic!("call {call} of key {key} left at {at:?} while call {other} was out");
         }
     }
 }

@@ -4,10 +4,10 @@ use std::{fmt, ops::Range, time::Duration};
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use tidegate::{
-    api::{Group, Outcome},
+    api::{Answer, Group, Outcome, Pause, PauseLength, Scope},
     limit::{
         ClassId, Policy,
-        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy as Delays},
+        policy::{Adapt, Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy as Delays},
     },
 };
 
@@ -19,7 +19,7 @@ pub(super) enum Op {
     Arrive(Caller),
     HangUp(usize),
     Claim(usize),
-    Answer(usize, Outcome),
+    Answer(usize, Answer),
     End(usize),
     Requeue(usize),
     Retract(usize),
@@ -53,11 +53,14 @@ pub(super) struct Cast {
     pub(super) timeouts: bool,
     pub(super) late: bool,
     pub(super) prompt: bool,
+    /// Whether answers ask for pauses and say that the upstream throttles.
+    pub(super) signals: bool,
 }
 
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { bucket, retry_bucket, queue, in_flight, max_keys, classes, .. } = &self.0;
+        let Policy { bucket, retry_bucket, queue, in_flight, max_keys, classes, pause_scope, one_at_a_time } = &self.0;
+        writeln!(f, "{pause_scope:?} pauses, one write at a time: {one_at_a_time}")?;
         writeln!(f, "bucket {bucket:?}\n  retries {retry_bucket:?}\n  {queue:?} {in_flight:?} {max_keys} keys")?;
         classes.iter().try_for_each(|class| writeln!(f, "  {class:?}"))
     }
@@ -88,18 +91,22 @@ impl Cast {
         timeouts: true,
         late: true,
         prompt: false,
+        signals: true,
     };
 }
 
 /// Policies of every shape: five classes, of which the last is exempt.
 pub(super) fn policies() -> impl Strategy<Value = Limits> {
     let buckets = || prop_oneof![1 => Just(None), 4 => buckets().prop_map(Some)];
-    let gate = (buckets(), buckets(), proptest::option::of(in_flight(1..6)), 1_usize..8);
+    let pauses = select(vec![Scope::Key, Scope::Class, Scope::Credential, Scope::Gate]);
+    let keys = (1_usize..8, pauses, prop::bool::weighted(0.3));
+    let gate = (buckets(), buckets(), proptest::option::of(in_flight(1..6)), keys);
     let waiting = (select(vec![0, 50, 400, 3000, 60_000]), select(vec![2, 10, 1000]), any::<bool>());
     let classes =
         (vec((buckets(), proptest::option::of(in_flight(1..4)), any::<bool>(), any::<bool>()), 4), 0_u16..3, holds());
-    (gate, waiting, classes).prop_map(|((gate, retries, in_flight, max_keys), waiting, (classes, within, hold))| {
-        let mut policy = Policy { bucket: gate, retry_bucket: retries, max_keys, ..open() };
+    (gate, waiting, classes).prop_map(|((gate, retries, in_flight, keys), waiting, (classes, within, hold))| {
+        let mut policy = Policy { bucket: gate, retry_bucket: retries, ..open() };
+        (policy.max_keys, policy.pause_scope, policy.one_at_a_time) = keys;
         policy.in_flight = in_flight;
         (policy.queue.max_wait, policy.queue.max_waiting) = (ms(waiting.0), waiting.1);
         policy.queue.combine = if waiting.2 { Combine::MaxOf } else { Combine::Sequential };
@@ -127,8 +134,13 @@ pub(super) fn policies() -> impl Strategy<Value = Limits> {
 
 fn buckets() -> impl Strategy<Value = BucketPolicy> {
     let per = prop_oneof![6 => Just(Per::Gate), 1 => Just(Per::Flow), 1 => Just(Per::Credential)];
-    (select(vec![0.3, 1.0, 7.0, 50.0, 1234.5]), 1_u32..6, per, prop::bool::weighted(0.1))
-        .prop_map(|(rate, burst, per, starts_empty)| BucketPolicy { per, starts_empty, ..bucket(rate, burst) })
+    let floor = proptest::option::weighted(0.3, select(vec![0.1, 0.6]));
+    (select(vec![0.3, 1.0, 7.0, 50.0, 1234.5]), 1_u32..6, per, prop::bool::weighted(0.1), floor).prop_map(
+        |(rate, burst, per, starts_empty, floor)| {
+            let adapt = floor.map(|floor| Adapt { floor: floor * rate });
+            BucketPolicy { per, starts_empty, adapt, ..bucket(rate, burst) }
+        },
+    )
 }
 
 fn in_flight(max: Range<u32>) -> impl Strategy<Value = InFlight> {
@@ -156,7 +168,7 @@ pub(super) fn stories(cast: Cast, length: Range<usize>) -> impl Strategy<Value =
         12 => callers(cast).prop_map(Op::Arrive),
         hang_ups => call().prop_map(Op::HangUp),
         4 => call().prop_map(Op::Claim),
-        answers => (call(), outcomes()).prop_map(|(call, outcome)| Op::Answer(call, outcome)),
+        answers => (call(), self::answers(cast)).prop_map(|(call, answer)| Op::Answer(call, answer)),
         answers => call().prop_map(Op::End),
         take_backs => call().prop_map(Op::Requeue),
         take_backs => call().prop_map(Op::Retract),
@@ -200,6 +212,25 @@ fn outcomes() -> impl Strategy<Value = Outcome> {
     ]
 }
 
+fn answers(cast: Cast) -> impl Strategy<Value = Answer> {
+    let likely = if cast.signals { 0.15 } else { 0.0 };
+    let pause = proptest::option::weighted(likely, pauses());
+    (outcomes(), prop::bool::weighted(likely), pause).prop_map(|(outcome, throttled, pause)| Answer {
+        throttled,
+        pause,
+        ..Answer::new(outcome, Some(500))
+    })
+}
+
+fn pauses() -> impl Strategy<Value = Pause> {
+    let length = prop_oneof![
+        (0_u64..3_000).prop_map(|length| PauseLength::Known(ms(length))),
+        (1_u64..500).prop_map(|first| PauseLength::Growing { first: ms(first), most: ms(5 * first) }),
+    ];
+    (select(vec![Scope::Class, Scope::Credential, Scope::Gate]), length)
+        .prop_map(|(scope, length)| Pause { scope, length })
+}
+
 /// Lives a life. `policies` are what `Reload` reloads; `look` is called after every step.
 pub(super) fn live(world: &mut World, story: &Story, policies: &[Policy], mut look: impl FnMut(&World)) {
     let mut turn = 0_usize;
@@ -216,7 +247,7 @@ pub(super) fn live(world: &mut World, story: &Story, policies: &[Policy], mut lo
             Op::Arrive(caller) => _ = world.arrive(*caller),
             Op::HangUp(n) => pick(n).into_iter().for_each(|call| world.hang_up(call)),
             Op::Claim(n) => pick(n).into_iter().for_each(|call| world.claim(call)),
-            Op::Answer(n, outcome) => pick(n).into_iter().for_each(|call| world.answer(call, *outcome)),
+            Op::Answer(n, answer) => pick(n).into_iter().for_each(|call| world.answer_with(call, *answer)),
             Op::End(n) => pick(n).into_iter().for_each(|call| world.end(call)),
             Op::Requeue(n) => pick(n).into_iter().for_each(|call| world.take_back(call, true)),
             Op::Retract(n) => pick(n).into_iter().for_each(|call| world.take_back(call, false)),

@@ -6,7 +6,7 @@ use std::{collections::HashMap, time::Duration};
 
 use proptest::prelude::*;
 use tidegate::{
-    api::Group,
+    api::{Answer, Group, Outcome, Pause, PauseLength, Scope},
     limit::{
         ClassId, Policy,
         policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, QueuePolicy},
@@ -54,6 +54,8 @@ struct Model {
     passed: [u32; 3],
     turns: u64,
     now: Moment,
+    /// When the pause of the gate, of a class, of a credential ends.
+    pauses: HashMap<(Scope, u64), Moment>,
     left: Vec<(usize, Moment)>,
 }
 
@@ -111,6 +113,7 @@ impl Model {
             passed: [0; 3],
             turns: 0,
             now: Moment::ZERO,
+            pauses: HashMap::new(),
             left: Vec::new(),
             policy: policy.clone(),
         }
@@ -163,7 +166,24 @@ impl Model {
         caller.long_running || free(self.policy.in_flight, false) && free(self.class(caller).in_flight, true)
     }
 
+    /// Whose pauses a call heeds.
+    fn scopes(&self, caller: &Caller) -> Vec<(Scope, u64)> {
+        let mut scopes = vec![(Scope::Gate, 0), (Scope::Class, u64::from(caller.class))];
+        scopes.extend((self.policy.pause_scope == Scope::Credential).then_some((Scope::Credential, caller.credential)));
+        scopes
+    }
+
+    fn pause(&mut self, caller: &Caller, scope: Scope, length: Duration) {
+        let scopes = self.scopes(caller);
+        let scope = scopes.iter().find(|(found, _)| *found == scope).unwrap_or(&scopes[0]);
+        let until = self.pauses.entry(*scope).or_default();
+        *until = (*until).max(self.now + length);
+    }
+
     fn can_leave(&self, caller: &Caller) -> bool {
+        if self.scopes(caller).iter().any(|scope| self.pauses.get(scope).is_some_and(|until| *until > self.now)) {
+            return false;
+        }
         let token = |bucket: &usize| {
             self.tokens.get(&self.tokens(*bucket, caller)).is_none_or(|tokens| tokens.next_token(self.now) <= self.now)
         };
@@ -187,7 +207,7 @@ impl Model {
         let slots = |slots: Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
         let bucket = |bucket: Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let mut split = bucket(self.policy.bucket) || bucket(self.policy.retry_bucket) || slots(self.policy.in_flight);
-        split |= slots(self.class(caller).in_flight);
+        split |= slots(self.class(caller).in_flight) || self.policy.pause_scope == Scope::Credential;
         let mut next = Some(ClassId(caller.class));
         while let Some(ClassId(class)) = next {
             split |= bucket(self.policy.classes[usize::from(class)].bucket);
@@ -251,7 +271,8 @@ impl Model {
     fn pass_to(&mut self, to: Moment) {
         loop {
             self.settle();
-            let next = self.tokens.values().map(|tokens| tokens.next_token(self.now)).filter(|at| *at > self.now).min();
+            let tokens = self.tokens.values().map(|tokens| tokens.next_token(self.now));
+            let next = tokens.chain(self.pauses.values().copied()).filter(|at| *at > self.now).min();
             match next.filter(|next| *next <= to) {
                 Some(next) => self.now = next,
                 None => break,
@@ -307,9 +328,14 @@ proptest! {
                     model.settle();
                 }
                 Op::Answer(n, _) | Op::End(n) => {
+                    let pause = if let Op::Answer(_, answer) = op { answer.pause } else { None };
                     let Some(call) = pick(n).filter(|call| world.calls[*call].left.is_some() && !ended.contains(call)) else { continue };
                     ended.push(call);
                     let caller = world.calls[call].caller;
+                    if let Some(Pause { scope, length: PauseLength::Known(length) }) = pause {
+                        world.answer_with(call, Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) });
+                        model.pause(&caller, scope, length);
+                    }
                     if world.calls[call].caller.class != 4 {
                         world.end(call);
                         model.end(&caller);

@@ -8,10 +8,11 @@ use std::{
 };
 
 use tidegate::{
-    api::{Answer, Group, Key, Outcome, Scope},
+    api::{Answer, Group, Key, Outcome, Pause, Scope},
     limit::{
         Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Reason, Receipt, Refusal, Slot, Ticket, Verdict,
         policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
+        snapshot::BucketView,
     },
     moment::Moment,
 };
@@ -67,6 +68,10 @@ pub(super) enum Event {
     /// It was about to leave, and did not.
     Stayed,
     Answered(usize, Outcome),
+    /// The answer of a call asked for a pause.
+    Paused(usize, Pause),
+    /// The gate's bucket (0) or that of a class (its place and one) has another rate now.
+    Rate(u16, f64),
     Reloaded(usize),
 }
 
@@ -81,6 +86,9 @@ pub(super) struct World {
     /// Callers claim at once; otherwise they must be told to.
     pub(super) prompt: bool,
     leaves: usize,
+    /// Whether any rate adapts, and the rates when they were last looked at.
+    adapts: bool,
+    rates: Vec<(u16, f64)>,
 }
 
 struct Name(u64);
@@ -118,6 +126,11 @@ impl Caller {
     pub(super) fn of_key(self, key: u64) -> Self {
         Self { key: Some(key), ..self }
     }
+
+    /// Odd keys are those of writes.
+    pub(super) fn writes(&self) -> bool {
+        self.key.is_some_and(|key| key % 2 == 1)
+    }
 }
 
 // === impl World ===
@@ -134,6 +147,7 @@ impl World {
 
     pub(super) fn without_room(policy: Policy) -> Self {
         Self {
+            adapts: adapts(&policy),
             limiter: Limiter::new(policy, 1, Moment::ZERO),
             now: Moment::ZERO,
             calls: Vec::new(),
@@ -141,6 +155,7 @@ impl World {
             tickets: HashMap::new(),
             prompt: true,
             leaves: 0,
+            rates: Vec::new(),
         }
     }
 
@@ -172,7 +187,7 @@ impl World {
             flow: Flow { id: caller.flow, name: &name },
             key: caller.key.map(|object| Key { object, collection: object / 10, facet: 0 }),
             credential: caller.credential,
-            write: false,
+            write: caller.writes(),
             group: caller.group,
             long_running: caller.long_running,
             patient: caller.patient,
@@ -230,8 +245,24 @@ impl World {
         self.drain();
     }
 
+    /// Takes note of rates that have changed.
+    fn note_rates(&mut self) {
+        if !self.adapts {
+            return;
+        }
+        let snapshot = self.limiter.snapshot(self.now);
+        let classes = (1_u16..).zip(&snapshot.classes).map(|(place, class)| (place, &class.buckets));
+        let first = |(place, buckets): (u16, &Vec<BucketView>)| Some((place, buckets.first()?.rate));
+        let rates: Vec<_> = [(0, &snapshot.buckets)].into_iter().chain(classes).filter_map(first).collect();
+        for (place, rate) in rates.iter().filter(|rate| !self.rates.contains(rate)) {
+            self.events.push((self.now, Event::Rate(*place, *rate)));
+        }
+        self.rates = rates;
+    }
+
     /// Takes note of whose answer has changed.
     fn drain(&mut self) {
+        self.note_rates();
         while let Some(ticket) = self.limiter.next_event() {
             let call = *self.tickets.get(&ticket).expect("events are about calls that wait");
             if self.prompt {
@@ -308,6 +339,7 @@ impl World {
         let Life::Out(receipt, _) = &mut self.calls[call].life else { return };
         let Some(receipt) = receipt.take() else { return };
         self.events.push((self.now, Event::Answered(call, answer.outcome)));
+        self.events.extend(answer.pause.map(|pause| (self.now, Event::Paused(call, pause))));
         if let Err(receipt) = self.limiter.keys().settle(receipt, answer) {
             self.limiter.finish(receipt, answer, None, &|| format!("call {call}"), self.now);
         }
@@ -358,7 +390,9 @@ impl World {
         self.limiter.advance(self.now);
         self.drain();
         self.events.push((self.now, Event::Reloaded(number)));
+        self.adapts |= adapts(&policy);
         self.limiter.reconfigure(policy, self.now);
+        self.rates.clear();
         self.drain();
     }
 
@@ -403,6 +437,11 @@ impl World {
             );
         }
     }
+}
+
+fn adapts(policy: &Policy) -> bool {
+    let classes = policy.classes.iter().map(|class| class.bucket);
+    [policy.bucket].into_iter().chain(classes).flatten().any(|bucket| bucket.adapt.is_some())
 }
 
 pub(super) fn ms(millis: u64) -> Duration {

@@ -1,5 +1,5 @@
 // Command controller is the real Go client of the tests: a controller, a herd, watches, informers and a leader.
-// Every mode takes its cluster from KUBECONFIG and reports on stdout, one JSON object per line: `event`, `at`
+// Every mode but script takes its cluster from KUBECONFIG and reports on stdout, one JSON object per line: `event`, `at`
 // (microseconds since the epoch) and, where something took time, `micros`.
 package main
 
@@ -27,6 +27,7 @@ var modes = map[string]func(context.Context, []string) error{
 	"watches":   watches,
 	"informers": informers,
 	"leader":    leader,
+	"script":    script,
 }
 
 func main() {
@@ -34,7 +35,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if len(os.Args) < 2 || modes[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader [flags]")
+		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader|script [flags]")
 		os.Exit(64)
 	}
 	if err := modes[os.Args[1]](ctx, os.Args[2:]); err != nil {

@@ -4,6 +4,7 @@
 //! flags, so a fresh clone finds what an older one has built. A file lock keeps parallel test processes from
 //! building the same thing; a rename at the end means that a path that exists is a finished program.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,23 +18,21 @@ const VERSION: &str = "v1.36.3";
 /// Where go.mod stands.
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes");
 
-/// Our own Go clients, built from `controller/`.
-const CLIENTS: &str = "controller";
-
-/// Name and Go package of what can be built.
-const PACKAGES: [(&str, &str); 5] = [
+/// Name and Go package of what can be built; ours are in folders here.
+const PACKAGES: [(&str, &str); 7] = [
     ("etcd", "go.etcd.io/etcd/server/v3"),
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
-    (CLIENTS, "./controller"),
+    ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    ("controller", "./controller"),
+    ("node", "./node"),
 ];
 
 /// The programs, all there.
 #[derive(Debug)]
 pub(crate) struct Binaries {
-    bin: PathBuf,
-    clients: PathBuf,
+    paths: HashMap<&'static str, PathBuf>,
 }
 
 impl Binaries {
@@ -54,7 +53,7 @@ impl Binaries {
 
     /// The path of a program.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        if name == CLIENTS { self.clients.clone() } else { self.bin.join(name) }
+        self.paths[name].clone()
     }
 
     fn find() -> Result<Self, String> {
@@ -64,8 +63,16 @@ impl Binaries {
         let root = cache_root()?.join(format!("kubernetes-{:016x}", hash.0));
         let bin = root.join("bin");
         fs::create_dir_all(&bin).map_err(|e| format!("{}: {e}", bin.display()))?;
-        let clients = bin.join(format!("{CLIENTS}-{:016x}", own_sources()?));
-        let found = Self { bin, clients };
+        let mut paths = HashMap::new();
+        for (name, package) in PACKAGES {
+            // An edit of our own sources builds them anew.
+            let file = match package.strip_prefix("./") {
+                Some(folder) => format!("{name}-{:016x}", own_sources(folder)?),
+                None => name.to_owned(),
+            };
+            paths.insert(name, bin.join(file));
+        }
+        let found = Self { paths };
         if PACKAGES.iter().all(|(name, _)| found.path(name).exists()) {
             return Ok(found);
         }
@@ -111,16 +118,17 @@ fn linker_flags() -> String {
     format!("-s -w {set}Version={VERSION} {set}Major={major} {set}Minor={minor}")
 }
 
-fn cache_root() -> Result<PathBuf, String> {
+/// Where what is built or fetched once for this user lies.
+pub(super) fn cache_root() -> Result<PathBuf, String> {
     let named = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let root = named.or_else(home).ok_or("neither XDG_CACHE_HOME nor HOME says where a cache may be")?;
     Ok(root.join("tidegate"))
 }
 
-/// The hash of our own Go sources: an edit builds them anew.
-fn own_sources() -> Result<u64, String> {
-    let folder = Path::new(MODULE).join(CLIENTS);
+/// The hash of one of our own programs.
+fn own_sources(folder: &str) -> Result<u64, String> {
+    let folder = Path::new(MODULE).join(folder);
     let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.sort();
@@ -132,14 +140,14 @@ fn own_sources() -> Result<u64, String> {
 }
 
 /// FNV-1a: stable over compilers, which std's hasher does not promise; a cache name needs no more.
-struct Fnv(u64);
+pub(super) struct Fnv(pub(super) u64);
 
 impl Fnv {
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
 
-    fn add(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(super) fn add(&mut self, bytes: &[u8]) -> &mut Self {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }

@@ -29,7 +29,7 @@ apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
-- {level: None, users: ["system:apiserver", "system:kube-controller-manager", "tidegate:harness"]}
+- {level: None, users: ["system:apiserver", "system:kube-controller-manager", "tidegate:harness", "tidegate:kwok"]}
 - {level: Metadata}
 "#;
 
@@ -126,6 +126,11 @@ impl ControlPlane {
         self.relay.as_ref().expect("this test asked for a relay")
     }
 
+    /// A file of its folder: certificates, keys, logs.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
     /// The CA that signed the API server's certificate.
     pub(crate) fn ca_file(&self) -> PathBuf {
         self.dir.path().join("ca.crt")
@@ -156,6 +161,11 @@ impl ControlPlane {
         let path = self.dir.path().join(format!("direct-{}.kubeconfig", user.token));
         write_kubeconfig(&path, &self.url(), &self.ca_file(), user);
         path
+    }
+
+    /// Another CA, and another serving certificate by it; the API server takes them over by itself.
+    pub(crate) fn rotate_serving(&self) {
+        write_serving(self.dir.path());
     }
 
     /// Everything in the audit log so far.
@@ -226,10 +236,12 @@ impl ControlPlane {
             format!("--audit-policy-file={}", file("audit-policy.yaml")),
             format!("--audit-log-path={}", file("audit.log")),
             format!("--cert-dir={}", file("certs")),
+            format!("--kubelet-client-certificate={}", file("to-kubelet.crt")),
+            format!("--kubelet-client-key={}", file("to-kubelet.key")),
         ];
         let fixed = "--bind-address=127.0.0.1 --advertise-address=10.99.0.1 --endpoint-reconciler-type=none \
             --service-cluster-ip-range=10.0.0.0/24 --authorization-mode=RBAC --allow-privileged=true \
-            --shutdown-send-retry-after=true --audit-log-mode=blocking --audit-log-maxsize=4096";
+            --shutdown-send-retry-after=true --kubelet-preferred-address-types=InternalIP --audit-log-mode=blocking --audit-log-maxsize=4096";
         flags.extend(fixed.split_whitespace().map(str::to_owned));
         flags.extend(self.flags.iter().cloned());
         command(self.binaries.path("kube-apiserver"), flags)
@@ -316,7 +328,16 @@ fn start_etcd(binaries: &Binaries, dir: &Path) -> (Process, u16) {
     (etcd, client)
 }
 
+/// A CA, a serving certificate by it, and what service accounts' tokens are signed with.
 fn write_certificates(dir: &Path) {
+    write_serving(dir);
+    let accounts = rcgen::KeyPair::generate().expect("a key can be made");
+    let write = |name: &str, text: String| fs::write(dir.join(name), text).expect("the folder is ours");
+    write("sa.key", accounts.serialize_pem());
+    write("sa.pub", accounts.public_key_pem());
+}
+
+fn write_serving(dir: &Path) {
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     let key = || KeyPair::generate().expect("a key can be made");
     let mut ca = CertificateParams::new(Vec::new()).expect("no names to be wrong");
@@ -328,18 +349,22 @@ fn write_certificates(dir: &Path) {
     let server =
         CertificateParams::new(names).expect("valid names").signed_by(&server_key, &ca).expect("it can be signed");
     let write = |name: &str, text: String| fs::write(dir.join(name), text).expect("the folder is ours");
+    let kubelet_key = key();
+    let mut to_kubelet = CertificateParams::new(Vec::new()).expect("no names to be wrong");
+    to_kubelet.distinguished_name.push(rcgen::DnType::CommonName, "kube-apiserver-kubelet-client");
+    let to_kubelet = to_kubelet.signed_by(&kubelet_key, &ca).expect("it can be signed");
+    write("to-kubelet.crt", to_kubelet.pem());
+    write("to-kubelet.key", kubelet_key.serialize_pem());
     write("ca.crt", ca.pem());
     write("api.crt", server.pem());
     write("api.key", server_key.serialize_pem());
-    let accounts = key();
-    write("sa.key", accounts.serialize_pem());
-    write("sa.pub", accounts.public_key_pem());
 }
 
 fn write_tokens(dir: &Path) {
     let mut lines = vec![
         r#"harness,tidegate:harness,harness,"system:masters""#.to_owned(),
         "manager,system:kube-controller-manager,manager,\"system:masters\"".to_owned(),
+        "kwok,tidegate:kwok,kwok,\"system:masters\"".to_owned(),
     ];
     for number in 0..USERS {
         lines.push(format!(r#"master{number}-token,master{number},master{number},"system:masters""#));

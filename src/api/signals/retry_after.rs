@@ -5,30 +5,39 @@
 
 use std::time::Duration;
 
-use http::{
-    HeaderMap, HeaderValue,
-    header::{DATE, RETRY_AFTER},
-};
+use http::{HeaderMap, HeaderValue, StatusCode, header::RETRY_AFTER};
+
+use super::{Reach, Refused, Response, fields};
+
+/// Too many calls, or nobody there to take them: whoever comes next will hear the same. Any other failure is the call's own.
+pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+    let refused = Refused::all(read(response.headers)?);
+    match response.status {
+        StatusCode::TOO_MANY_REQUESTS => Some(refused),
+        StatusCode::SERVICE_UNAVAILABLE => Some(Refused { overload: false, ..refused }),
+        status if status.is_server_error() => Some(Refused { overload: false, ..refused }.within(Reach::Key)),
+        _ => None,
+    }
+}
 
 /// How long a response asks to wait; the longest if it says several. Garbage is ignored, the past is now.
 #[must_use]
-pub fn read(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn read(headers: &HeaderMap) -> Option<Duration> {
     headers.get_all(RETRY_AFTER).iter().filter_map(|value| duration(value, headers)).max()
 }
 
 fn duration(value: &HeaderValue, headers: &HeaderMap) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than fit is a very long time, which the caller clamps.
-        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+    if let Some(seconds) = fields::digits(text) {
+        return Some(Duration::from_secs(seconds));
     }
     let at = httpdate::parse_http_date(text).ok()?;
-    let sent = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?.trim()).ok()?;
-    Some(at.duration_since(sent).unwrap_or(Duration::ZERO))
+    Some(at.duration_since(fields::date(headers)?).unwrap_or(Duration::ZERO))
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header::DATE;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,0 +1,143 @@
+//! AWS: an error code, in a header or in the body, whatever the status; never a time.
+//!
+//! The codes are botocore's (`botocore/retries/standard.py`), which also says how long to wait: a random part of 1 s, 2 s, 4 s, ... 20 s.
+//! JSON services name the code in `x-amzn-errortype` or `__type`, query services in `<Code>`.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+
+use super::{Reach, Refused, Response, json};
+
+pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
+    STATUSES.contains(&status.as_u16()) && NAMES.iter().all(|name| !headers.contains_key(*name))
+}
+
+pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+    let fast = Refused::growing(Duration::from_secs(1), Duration::from_secs(20));
+    let refused = match code(response) {
+        Some(code) if CODES.contains(&code) => fast,
+        Some(code) if NARROW.contains(&code) => fast.within(Reach::Key),
+        Some(code) if BUSY.contains(&code) => Refused { overload: false, ..fast.within(Reach::Key) },
+        _ if response.status == StatusCode::TOO_MANY_REQUESTS => fast,
+        _ => return None,
+    };
+    Some(response.retry_after().map_or(refused, |wait| Refused { wait: super::Wait::For(wait), ..refused }))
+}
+
+fn code<'a>(response: &Response<'a>) -> Option<&'a str> {
+    if !response.status.is_client_error() && !response.status.is_server_error() {
+        return None;
+    }
+    let header = NAMES.iter().find_map(|name| response.headers.get(*name)?.to_str().ok());
+    header.or_else(|| in_body(response.body)).map(bare)
+}
+
+fn in_body(body: &[u8]) -> Option<&str> {
+    let text = body.trim_ascii_start();
+    if text.starts_with(b"<") {
+        let text = match std::str::from_utf8(text) {
+            Ok(text) => text,
+            Err(error) => std::str::from_utf8(text.get(..error.valid_up_to())?).ok()?,
+        };
+        return Some(text.split_once("<Code>")?.1.split_once("</Code>")?.0.trim());
+    }
+    let mut texts = json::texts(text);
+    texts.find(|(key, _)| matches!(*key, "__type" | "code" | "Code")).map(|(_, code)| code)
+}
+
+/// `com.amazonaws.dynamodb.v20120810#ThrottlingException:http://...` and `AWS.SimpleQueueService.X;Sender` without what is around the code.
+fn bare(code: &str) -> &str {
+    let code = code.split([':', ';']).next().unwrap_or(code);
+    code.rsplit('#').next().unwrap_or(code).trim()
+}
+
+/// Where the code is read from first.
+const NAMES: [&str; 2] = ["x-amzn-errortype", "x-amzn-query-error"];
+/// Where a body may hold a code that matters. A 429 is a throttle without it.
+const STATUSES: [u16; 5] = [400, 403, 500, 503, 509];
+/// Too many calls.
+const CODES: [&str; 11] = [
+    "BandwidthLimitExceeded",
+    "EC2ThrottledException",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "SlowDown",
+    "ThrottledException",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+    "TooManyRequestsException",
+];
+/// Too many calls for one table.
+const NARROW: [&str; 1] = ["ProvisionedThroughputExceededException"];
+/// Something is under way or is full: the same call again must wait, others need not.
+const BUSY: [&str; 3] = ["LimitExceededException", "PriorRequestNotComplete", "TransactionInProgressException"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::signals::tests::{For, Growing, headers, refusal};
+
+    const ALL: Option<(crate::api::signals::tests::Told, Reach)> = Some((Growing(1, 20), Reach::All));
+    const SAME: Option<(crate::api::signals::tests::Told, Reach)> = Some((Growing(1, 20), Reach::Key));
+
+    #[test]
+    fn the_code_counts_and_not_the_status() {
+        let dynamo = r#"{"__type":"com.amazonaws.dynamodb.v20120810#ThrottlingException","message":"Rate exceeded"}"#;
+        let table = r#"{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException"}"#;
+        let ec2 = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Response><Errors><Error><Code>RequestLimitExceeded</Code><Message>Request \
+                   limit exceeded.</Message></Error></Errors></Response>";
+        let s3 = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>";
+        let sts = "<ErrorResponse><Error><Type>Sender</Type><Code>Throttling</Code></Error></ErrorResponse>";
+        for (status, body, expected) in [
+            (400, dynamo, ALL),
+            (400, table, SAME),
+            (503, ec2, ALL),
+            (503, s3, ALL),
+            (400, sts, ALL),
+            (429, "", ALL),
+            (400, r#"{"__type":"LimitExceededException"}"#, SAME),
+            (400, r#"{"message":"x","code":"TooManyRequestsException"}"#, ALL),
+            (400, r#"{"__type":"ValidationException","message":"ThrottlingException"}"#, None),
+            (400, "<Error><Code>AccessDenied</Code></Error>", None),
+            (503, "<html><body>Service Unavailable</body></html>", None),
+            (400, "", None),
+            (200, dynamo, None),
+        ] {
+            assert_eq!(refusal(refused, status, &[], body), expected, "{status} {body}");
+        }
+        let busy = headers(&[("x-amzn-errortype", "LimitExceededException")]);
+        let full = refused(&Response { status: StatusCode::BAD_REQUEST, headers: &busy, body: b"" });
+        assert!(full.is_some_and(|full| !full.overload), "no reason to slow others down");
+    }
+
+    #[test]
+    fn the_header_is_enough() {
+        for value in [
+            "ThrottlingException",
+            "ThrottlingException:http://internal.amazon.com/coral/com.amazon.coral.availability/",
+            "aws.protocoltests.restjson#ThrottlingException",
+        ] {
+            assert_eq!(refusal(refused, 400, &[("x-amzn-errortype", value)], ""), ALL, "{value}");
+        }
+        assert_eq!(refusal(refused, 400, &[("x-amzn-query-error", "RequestThrottled;Sender")], ""), ALL);
+        assert_eq!(refusal(refused, 400, &[("x-amzn-errortype", "ValidationException")], ""), None);
+        let with_time = [("x-amzn-errortype", "ThrottlingException"), ("retry-after", "3")];
+        assert_eq!(refusal(refused, 400, &with_time, ""), Some((For(3), Reach::All)));
+        let known = headers(&[("x-amzn-errortype", "X")]);
+        assert!(!wants_body(StatusCode::BAD_REQUEST, &known));
+        assert!(wants_body(StatusCode::BAD_REQUEST, &HeaderMap::new()));
+        assert!(!wants_body(StatusCode::NOT_FOUND, &HeaderMap::new()));
+        assert!(!wants_body(StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new()), "a throttle in any case");
+    }
+
+    #[test]
+    fn a_cut_character_hides_nothing_before_it() {
+        let body = b"<Error><Code>SlowDown</Code><Message>\xe2\x82";
+        let headers = HeaderMap::new();
+        let response = Response { status: StatusCode::SERVICE_UNAVAILABLE, headers: &headers, body };
+        assert!(refused(&response).is_some());
+    }
+}

@@ -1,0 +1,74 @@
+//! Azure Resource Manager: 429 with Retry-After, and how many calls a subscription or tenant has left.
+//!
+//! <https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling>: the numbers left belong to token
+//! buckets that gain some every second; their size is not told, so that nothing can be reserved. Where they are not near 0 it was the
+//! resource provider that refused.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+
+use super::{Reach, Refused, Response, Spent, fields};
+
+pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+    if response.status != StatusCode::TOO_MANY_REQUESTS {
+        return None;
+    }
+    let refused = match response.retry_after().or_else(|| millis(response.headers)) {
+        Some(wait) => Refused::all(wait),
+        None => Refused::growing(Duration::from_secs(1), Duration::from_secs(60)),
+    };
+    let by_provider = least(response.headers).is_some_and(|least| least > 0);
+    Some(refused.within(if by_provider { Reach::Class } else { Reach::All }))
+}
+
+pub(super) fn spent(response: &Response<'_>) -> Option<Spent> {
+    let empty = least(response.headers) == Some(0);
+    empty.then_some(Spent { wait: Duration::from_secs(1), reach: Reach::All })
+}
+
+/// What is left where least is.
+fn least(headers: &HeaderMap) -> Option<u64> {
+    let left = headers.iter().filter(|(name, _)| {
+        let kind = name.as_str().strip_prefix("x-ms-ratelimit-remaining-");
+        kind.is_some_and(|kind| kind.starts_with("subscription-") || kind.starts_with("tenant-"))
+    });
+    left.filter_map(|(_, value)| fields::digits(value.to_str().ok()?.trim())).min()
+}
+
+fn millis(headers: &HeaderMap) -> Option<Duration> {
+    let given = ["x-ms-retry-after-ms", "retry-after-ms"].into_iter().find_map(|name| fields::number(headers, name));
+    given.map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::signals::tests::{For, Growing, headers, refusal, response};
+
+    #[test]
+    fn who_refused_decides_whom_it_concerns() {
+        let by_manager = [("retry-after", "17"), ("x-ms-ratelimit-remaining-subscription-reads", "0")];
+        assert_eq!(refusal(refused, 429, &by_manager, ""), Some((For(17), Reach::All)));
+        let by_provider = [
+            ("retry-after", "40"),
+            ("x-ms-ratelimit-remaining-subscription-reads", "11999"),
+            ("x-ms-ratelimit-remaining-resource", "Microsoft.Compute/HighCostGet3Min;0"),
+        ];
+        assert_eq!(refusal(refused, 429, &by_provider, ""), Some((For(40), Reach::Class)));
+        assert_eq!(refusal(refused, 429, &[("x-ms-retry-after-ms", "2500")], ""), Some((For(2), Reach::All)));
+        assert_eq!(refusal(refused, 429, &[], ""), Some((Growing(1, 60), Reach::All)));
+        assert_eq!(refusal(refused, 503, &by_manager, ""), None);
+    }
+
+    #[test]
+    fn an_empty_bucket_gains_some_in_a_second() {
+        let wait = |left| {
+            let headers = headers(&[("x-ms-ratelimit-remaining-tenant-writes", left)]);
+            spent(&response(200, &headers, "")).map(|spent| spent.wait.as_secs())
+        };
+        assert_eq!(wait("0"), Some(1));
+        assert_eq!(wait("1"), None);
+        assert_eq!(wait("?"), None);
+    }
+}

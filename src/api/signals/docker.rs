@@ -1,0 +1,87 @@
+//! Docker: pulls per rolling window (`ratelimit-remaining: 76;w=21600`) on the registry, `X-RateLimit-*` on the Hub's own API.
+//!
+//! <https://docs.docker.com/docker-hub/usage/pulls/> and <https://docs.docker.com/reference/api/hub/latest/>. A rolling window has no reset:
+//! on average one pull comes back every window/limit, so that is the wait.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::{Reach, Refused, Response, Spent, fields, ietf};
+
+pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+    if response.status != StatusCode::TOO_MANY_REQUESTS {
+        return None;
+    }
+    let hub = || fields::until(fields::number(response.headers, "x-retry-after")?, response.headers);
+    let told = response.retry_after().or_else(hub).or_else(|| reset(response)).or_else(|| pace(response));
+    Some(match told {
+        Some(wait) => Refused::all(wait).within(Reach::Class),
+        None => Refused::growing(FIRST, MOST).within(Reach::Class),
+    })
+}
+
+pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
+    let (limit, remaining, wait) = match ietf::counted(response.headers, "ratelimit-limit") {
+        Some((limit, _)) => (limit, ietf::counted(response.headers, "ratelimit-remaining")?.0, pace(response)),
+        None => {
+            let number = |name| fields::number(response.headers, name);
+            (number("x-ratelimit-limit")?, number("x-ratelimit-remaining")?, reset(response))
+        }
+    };
+    let wait = wait.filter(|wait| !wait.is_zero() && limit > 0 && fields::is_spent(remaining, limit, reserve))?;
+    Some(Spent { wait, reach: Reach::Class })
+}
+
+/// How long it takes on average until one pull more is allowed.
+fn pace(response: &Response<'_>) -> Option<Duration> {
+    let (limit, window) = ietf::counted(response.headers, "ratelimit-limit")?;
+    let every = window?.as_secs().checked_div(limit)?;
+    Some(Duration::from_secs(every.max(1)))
+}
+
+fn reset(response: &Response<'_>) -> Option<Duration> {
+    fields::until(fields::number(response.headers, "x-ratelimit-reset")?, response.headers)
+}
+
+const FIRST: Duration = Duration::from_secs(60);
+const MOST: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::signals::tests::{For, Growing, Key, headers, refusal, response};
+
+    const EMPTY: [Key; 3] = [
+        ("ratelimit-limit", "100;w=21600"),
+        ("ratelimit-remaining", "0;w=21600"),
+        ("docker-ratelimit-source", "192.0.2.1"),
+    ];
+
+    #[test]
+    fn a_refused_pull_comes_again_when_one_is_allowed_on_average() {
+        assert_eq!(refusal(refused, 429, &EMPTY, ""), Some((For(216), Reach::Class)));
+        assert_eq!(refusal(refused, 429, &[("retry-after", "9")], ""), Some((For(9), Reach::Class)));
+        let hub = [("date", "Thu, 31 Dec 2020 23:59:30 GMT"), ("x-retry-after", "1609459200")];
+        assert_eq!(refusal(refused, 429, &hub, ""), Some((For(31), Reach::Class)));
+        assert_eq!(refusal(refused, 429, &[], ""), Some((Growing(60, 3600), Reach::Class)));
+        assert_eq!(refusal(refused, 200, &EMPTY, ""), None);
+    }
+
+    #[test]
+    fn the_reserve_is_left_to_others() {
+        let wait = |remaining: &'static str| {
+            let headers = headers(&[("ratelimit-limit", "100;w=21600"), ("ratelimit-remaining", remaining)]);
+            spent(&response(200, &headers, ""), 0.1).map(|spent| spent.wait.as_secs())
+        };
+        assert_eq!(wait("76;w=21600"), None);
+        assert_eq!(wait("10;w=21600"), Some(216));
+        let hub = headers(&[
+            ("date", "Thu, 31 Dec 2020 23:59:30 GMT"),
+            ("x-ratelimit-limit", "600"),
+            ("x-ratelimit-remaining", "60"),
+            ("x-ratelimit-reset", "1609459200"),
+        ]);
+        assert_eq!(spent(&response(200, &hub, ""), 0.1).map(|spent| spent.wait.as_secs()), Some(31));
+    }
+}

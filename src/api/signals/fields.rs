@@ -1,0 +1,81 @@
+//! Numbers and times in header fields, as providers write them.
+
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, header::DATE};
+
+/// A whole number, with nothing else in the field; the first where there are several fields.
+pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    digits(headers.get(name)?.to_str().ok()?.trim())
+}
+
+/// Digits only. More of them than fit are a very large number, which the caller clamps.
+pub(super) fn digits(text: &str) -> Option<u64> {
+    let all_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    all_digits.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+/// When the response was made, by the upstream's own clock.
+pub(super) fn date(headers: &HeaderMap) -> Option<SystemTime> {
+    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?.trim()).ok()
+}
+
+/// How long until a moment that is given as seconds (or milliseconds) since 1970; the past is now. A second more than it says: both it and
+/// `Date` are cut to whole seconds, and whoever comes early is refused again.
+pub(super) fn until(epoch: u64, headers: &HeaderMap) -> Option<Duration> {
+    let at = if epoch >= MILLIS { Duration::from_millis(epoch) } else { Duration::from_secs(epoch) };
+    let now = date(headers)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(at.checked_sub(now).map_or(Duration::ZERO, |left| left.saturating_add(Duration::from_secs(1))))
+}
+
+/// How long until a reset that may be given as seconds to go, or as a time of day: no window lasts thirty years.
+pub(super) fn reset(value: u64, headers: &HeaderMap) -> Option<Duration> {
+    if value < EPOCHS { Some(Duration::from_secs(value)) } else { until(value, headers) }
+}
+
+/// Whether no more than the reserve is left.
+#[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
+pub(super) fn is_spent(left: u64, limit: u64, reserve: f64) -> bool {
+    left == 0 || left as f64 <= limit as f64 * reserve
+}
+
+/// Above: a time of day (2001 and later).
+const EPOCHS: u64 = 1_000_000_000;
+/// Above: in milliseconds.
+const MILLIS: u64 = 100_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(date: &str) -> HeaderMap {
+        HeaderMap::from_iter([(DATE, date.parse().unwrap())])
+    }
+
+    #[test]
+    fn a_reset_is_seconds_to_go_or_a_time_of_day() {
+        let headers = at("Wed, 17 Jul 2019 00:57:57 GMT"); // 1563325077
+        for (value, seconds) in [
+            (0, Some(0)),
+            (30, Some(30)),
+            (86_400, Some(86_400)),
+            (1_563_325_137, Some(61)),
+            (1_563_325_077, Some(1)),
+            (1_563_325_000, Some(0)),
+            (1_563_325_137_000, Some(61)),
+        ] {
+            assert_eq!(reset(value, &headers).map(|wait| wait.as_secs()), seconds, "{value}");
+        }
+        assert_eq!(reset(1_563_325_137, &HeaderMap::new()), None, "by whose clock?");
+        assert_eq!(reset(1_563_325_137, &at("yesterday")), None);
+        assert!(reset(u64::MAX, &headers).is_some());
+    }
+
+    #[test]
+    fn nothing_left_is_spent_whatever_the_reserve() {
+        assert!(is_spent(0, 5000, 0.0));
+        assert!(!is_spent(1, 5000, 0.0));
+        assert!(is_spent(500, 5000, 0.1));
+        assert!(!is_spent(501, 5000, 0.1));
+    }
+}

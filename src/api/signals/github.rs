@@ -1,0 +1,156 @@
+//! GitHub: an hourly quota per kind of resource, and secondary limits that tell no numbers.
+//!
+//! <https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api>: a refusal is a 403 or a 429. With Retry-After: not before
+//! it. With nothing remaining: not before the reset. Otherwise at least a minute, then exponentially longer. A 403 that says none of it may
+//! as well be a missing permission: only its text tells.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+
+use super::{Reach, Refused, Response, Spent, Wait, fields, json};
+
+pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
+    let silent = !headers.contains_key(RETRY_AFTER) && fields::number(headers, REMAINING) != Some(0);
+    status == StatusCode::FORBIDDEN && silent
+}
+
+pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
+    if !matches!(response.status, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) {
+        return None;
+    }
+    let exhausted = spent(response, 0.0);
+    match (response.retry_after(), exhausted) {
+        // Both must be over.
+        (Some(after), Some(spent)) if spent.wait > after => Some(Refused::all(spent.wait).within(spent.reach)),
+        (Some(after), _) => Some(Refused::all(after)),
+        (None, Some(spent)) => Some(Refused::all(spent.wait).within(spent.reach)),
+        (None, None) => is_secondary(response).then_some(SECONDARY),
+    }
+}
+
+pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
+    let headers = response.headers;
+    let limit = fields::number(headers, LIMIT).filter(|limit| *limit > 0)?;
+    let remaining = fields::number(headers, REMAINING)?;
+    if !fields::is_spent(remaining, limit, reserve) {
+        return None;
+    }
+    let wait = fields::until(fields::number(headers, RESET)?, headers).filter(|wait| !wait.is_zero())?;
+    // Searches, GraphQL and so on have quotas of their own, much smaller ones some of them.
+    let core = headers.get(RESOURCE).is_none_or(|resource| resource == "core");
+    Some(Spent { wait, reach: if core { Reach::All } else { Reach::Class } })
+}
+
+fn is_secondary(response: &Response<'_>) -> bool {
+    response.status == StatusCode::TOO_MANY_REQUESTS
+        || json::texts(response.body).any(|(key, text)| match key {
+            "message" => {
+                let text = text.to_ascii_lowercase();
+                MESSAGES.iter().any(|message| text.contains(message))
+            }
+            "documentation_url" => PAGES.iter().any(|page| text.contains(page)),
+            _ => false,
+        })
+}
+
+/// At least a minute, then exponentially longer.
+const SECONDARY: Refused = Refused {
+    wait: Wait::Growing { first: Duration::from_secs(60), most: Duration::from_secs(3600) },
+    reach: Reach::All,
+    overload: true,
+};
+const LIMIT: &str = "x-ratelimit-limit";
+const REMAINING: &str = "x-ratelimit-remaining";
+const RESET: &str = "x-ratelimit-reset";
+const RESOURCE: &str = "x-ratelimit-resource";
+/// Secondary limits were once called abuse detection, and still are on older Enterprise servers.
+const MESSAGES: [&str; 3] = ["secondary rate limit", "abuse detection", "api rate limit exceeded"];
+const PAGES: [&str; 2] = ["secondary-rate-limits", "abuse-rate-limits"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::signals::tests::{For, Growing, Key, headers, refusal, response};
+
+    const DATE: (&str, &str) = ("date", "Wed, 17 Jul 2019 00:57:57 GMT"); // 1563325077
+    const SECONDARY_BODY: &str = r#"{"message":"You have exceeded a secondary rate limit. Please wait a few minutes before you try again.","documentation_url":"https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api#about-secondary-rate-limits"}"#;
+
+    fn quota(remaining: &'static str, resource: &'static str) -> Vec<(&'static str, &'static str)> {
+        vec![
+            DATE,
+            ("x-ratelimit-limit", "5000"),
+            ("x-ratelimit-remaining", remaining),
+            ("x-ratelimit-used", "1"),
+            ("x-ratelimit-reset", "1563328677"),
+            ("x-ratelimit-resource", resource),
+        ]
+    }
+
+    #[test]
+    fn a_used_up_quota_waits_for_its_reset() {
+        for status in [403, 429] {
+            assert_eq!(refusal(refused, status, &quota("0", "core"), ""), Some((For(3601), Reach::All)));
+            assert_eq!(refusal(refused, status, &quota("0", "search"), ""), Some((For(3601), Reach::Class)));
+        }
+        assert_eq!(refusal(refused, 404, &quota("0", "core"), ""), None);
+    }
+
+    #[test]
+    fn a_secondary_limit_says_when_or_grows_from_a_minute() {
+        let mut with = quota("4000", "core");
+        with.push(("retry-after", "30"));
+        assert_eq!(refusal(refused, 403, &with, ""), Some((For(30), Reach::All)));
+        assert_eq!(refusal(refused, 429, &with, ""), Some((For(30), Reach::All)));
+        let minute = Some((Growing(60, 3600), Reach::All));
+        assert_eq!(refusal(refused, 429, &[], ""), minute);
+        assert_eq!(refusal(refused, 403, &quota("4000", "core"), SECONDARY_BODY), minute);
+        let old = r#"{ "message" : "You have triggered an abuse detection mechanism. Please wait" }"#;
+        assert_eq!(refusal(refused, 403, &[], old), minute);
+    }
+
+    #[test]
+    fn both_waits_must_be_over() {
+        let mut both = quota("0", "core");
+        both.push(("retry-after", "30"));
+        assert_eq!(refusal(refused, 403, &both, ""), Some((For(3601), Reach::All)));
+        both.pop();
+        both.push(("retry-after", "7200"));
+        assert_eq!(refusal(refused, 403, &both, ""), Some((For(7200), Reach::All)));
+    }
+
+    #[test]
+    fn a_missing_permission_is_no_limit() {
+        let body = r#"{"message":"Resource not accessible by integration","documentation_url":"https://docs.github.com/rest"}"#;
+        assert_eq!(refusal(refused, 403, &quota("4000", "core"), body), None);
+        assert_eq!(refusal(refused, 403, &[], ""), None);
+        let text = r#"{"message":"no","body":"You have exceeded a secondary rate limit"}"#;
+        assert_eq!(refusal(refused, 403, &[], text), None, "only the message counts");
+    }
+
+    #[test]
+    fn the_body_is_asked_for_only_where_the_head_does_not_tell() {
+        let wants = |status: u16, pairs: &[Key]| wants_body(StatusCode::from_u16(status).unwrap(), &headers(pairs));
+        assert!(wants(403, &quota("4000", "core")));
+        assert!(wants(403, &[]));
+        assert!(!wants(403, &quota("0", "core")));
+        assert!(!wants(403, &[("retry-after", "60")]));
+        assert!(!wants(429, &[]));
+        assert!(!wants(200, &[]));
+    }
+
+    #[test]
+    fn the_reserve_is_left_to_others() {
+        let left = |remaining, reserve| {
+            let headers = headers(&quota(remaining, "core"));
+            spent(&response(200, &headers, ""), reserve).map(|spent| spent.wait.as_secs())
+        };
+        assert_eq!(left("501", 0.1), None);
+        assert_eq!(left("500", 0.1), Some(3601));
+        assert_eq!(left("1", 0.0), None);
+        assert_eq!(left("0", 0.0), Some(3601));
+        let mut over = quota("0", "core");
+        over[4].1 = "1563325000";
+        assert_eq!(spent(&response(200, &headers(&over), ""), 0.1), None, "the window is over");
+    }
+}

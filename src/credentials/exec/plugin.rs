@@ -1,0 +1,243 @@
+//! One run of an exec plugin: what it is told, and what it answers.
+//!
+//! Its standard input is closed: nobody sits at the gate's terminal. Of its standard error the last line is shown if it fails.
+
+use std::{
+    fmt, io,
+    process::{ExitStatus, Stdio},
+    time::{Duration, SystemTime},
+};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::{Child, Command},
+};
+
+use super::CredentialError;
+use crate::{
+    clock::Clock,
+    tls::{self, Identity, Pem},
+};
+
+/// A program and how it is to be run.
+pub(in crate::credentials) struct Plugin {
+    pub(in crate::credentials) api_version: String,
+    /// A name to be looked for in PATH, or a path.
+    pub(in crate::credentials) command: String,
+    pub(in crate::credentials) args: Vec<String>,
+    pub(in crate::credentials) env: Vec<(String, String)>,
+    pub(in crate::credentials) install_hint: String,
+    /// What it is told about the cluster, where it asks for that.
+    pub(in crate::credentials) cluster: Option<Value>,
+}
+
+/// What a plugin gave.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) token: Option<String>,
+    pub(super) identity: Option<Identity>,
+    /// How much longer it holds; `None`: until it is refused.
+    pub(super) life: Option<Duration>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecCredential {
+    kind: String,
+    api_version: String,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    expiration_timestamp: Option<String>,
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+}
+
+impl Plugin {
+    /// Its name, to be shown. Its arguments may hold secrets.
+    pub(super) fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// Runs it.
+    pub(super) async fn ask(&self, clock: Clock) -> Result<Given, CredentialError> {
+        let answer = tokio::select! {
+            answer = self.run() => answer?,
+            () = clock.sleep(PATIENCE) => {
+                return Err(CredentialError::TooSlow { command: self.command.clone(), after: PATIENCE });
+            }
+        };
+        self.read(&answer, tls::wall())
+    }
+
+    /// Its standard output. Dropped before that, the program is ended.
+    async fn run(&self) -> Result<Vec<u8>, CredentialError> {
+        let mut child = self.spawn()?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (answer, said) = tokio::join!(read(stdout), read(stderr));
+        let status = child.wait().await.map_err(|source| self.not_run(source))?;
+        if !status.success() {
+            return Err(self.failed(status, &said));
+        }
+        Ok(answer)
+    }
+
+    fn spawn(&self) -> Result<Child, CredentialError> {
+        let mut spec = json!({ "interactive": false });
+        if let Some(cluster) = &self.cluster {
+            spec["cluster"] = cluster.clone();
+        }
+        let info = json!({ "kind": "ExecCredential", "apiVersion": self.api_version, "spec": spec });
+        let spawned = Command::new(&self.command)
+            .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .env("KUBERNETES_EXEC_INFO", info.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        spawned.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => {
+                let hint = self.install_hint.trim();
+                let hint = if hint.is_empty() { String::new() } else { format!(": {}", one_line(hint)) };
+                CredentialError::NotInstalled { command: self.command.clone(), hint }
+            }
+            _ => self.not_run(source),
+        })
+    }
+
+    /// What an answer says at this time of day.
+    fn read(&self, answer: &[u8], wall: SystemTime) -> Result<Given, CredentialError> {
+        let wrong = |what| CredentialError::Answer { command: self.command.clone(), what };
+        let credential: ExecCredential =
+            serde_json::from_slice(answer).map_err(|_| wrong("expected an ExecCredential as JSON"))?;
+        if credential.kind != "ExecCredential" || credential.api_version != self.api_version {
+            return Err(wrong("expected an ExecCredential of the kubeconfig's apiVersion"));
+        }
+        let status = credential.status.ok_or_else(|| wrong("expected a status in it"))?;
+        let life = match filled(status.expiration_timestamp) {
+            None => None,
+            Some(text) => {
+                let ends = OffsetDateTime::parse(&text, &Rfc3339)
+                    .map_err(|_| wrong("expected an expirationTimestamp such as 2030-01-31T12:00:00Z"))?;
+                let life = SystemTime::from(ends).duration_since(wall).ok().filter(|life| !life.is_zero());
+                Some(life.ok_or_else(|| wrong("expected a credential that has not ended yet"))?)
+            }
+        };
+        let identity = match (filled(status.client_certificate_data), filled(status.client_key_data)) {
+            (Some(chain), Some(key)) => {
+                let pem = |text: String, what| {
+                    Pem::new(text.into_bytes(), format!("{what} of the exec plugin {}", self.command))
+                };
+                Some(Identity { chain: pem(chain, "clientCertificateData"), key: pem(key, "clientKeyData") })
+            }
+            (None, None) => None,
+            _ => return Err(wrong("expected clientCertificateData and clientKeyData together")),
+        };
+        let token = filled(status.token).map(|token| token.trim().to_owned());
+        if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err(wrong("expected a token without blanks and control characters"));
+        }
+        if token.is_none() && identity.is_none() {
+            return Err(wrong("expected a token or a client certificate in its status"));
+        }
+        Ok(Given { token, identity, life })
+    }
+
+    fn not_run(&self, source: io::Error) -> CredentialError {
+        CredentialError::NotRun { command: self.command.clone(), source }
+    }
+
+    fn failed(&self, status: ExitStatus, said: &[u8]) -> CredentialError {
+        let said = String::from_utf8_lossy(said);
+        let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+        let said = last.map_or_else(String::new, |line| format!(": {}", one_line(line)));
+        CredentialError::Failed { command: self.command.clone(), status, said }
+    }
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin").field("command", &self.command).finish_non_exhaustive()
+    }
+}
+
+async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut text = Vec::new();
+    if let Some(pipe) = pipe {
+        // what was read before a pipe broke is judged as it is
+        drop(pipe.take(LONGEST).read_to_end(&mut text).await);
+    }
+    text
+}
+
+fn filled(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+}
+
+/// A plugin that asks a server answers in a second or two.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Certificates and a token are a few KiB.
+const LONGEST: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plugin() -> Plugin {
+        Plugin {
+            api_version: "client.authentication.k8s.io/v1".to_owned(),
+            command: "aws".to_owned(),
+            args: Vec::new(),
+            env: Vec::new(),
+            install_hint: String::new(),
+            cluster: None,
+        }
+    }
+
+    fn read(status: &Value) -> Result<Given, String> {
+        let answer =
+            json!({ "kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": status });
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000); // 2023-11-14T22:13:20Z
+        plugin().read(answer.to_string().as_bytes(), wall).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_token_and_its_end_are_read() {
+        let given = read(&json!({ "token": "t", "expirationTimestamp": "2023-11-14T23:13:20+00:30" })).expect("read");
+        assert_eq!((given.token.as_deref(), given.life), (Some("t"), Some(Duration::from_secs(1800))));
+        assert_eq!(read(&json!({ "token": "t" })).expect("read").life, None);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said_without_being_shown() {
+        for (status, expected) in [
+            (json!({}), "a token or a client certificate"),
+            (json!({ "token": "hunter2\nx" }), "without blanks"),
+            (json!({ "token": "hunter2", "expirationTimestamp": "tomorrow" }), "expirationTimestamp such as"),
+            (json!({ "token": "hunter2", "expirationTimestamp": "2023-11-14T22:13:20Z" }), "has not ended"),
+            (json!({ "clientCertificateData": "hunter2" }), "together"),
+        ] {
+            let error = read(&status).expect_err("unusable");
+            assert!(error.contains(expected) && error.contains("`aws`") && !error.contains("hunter2"), "{error}");
+        }
+        for answer in
+            ["hunter2", "{\"kind\": \"ExecCredential\", \"apiVersion\": \"v9\", \"status\": {\"token\": \"hunter2\"}}"]
+        {
+            let error = plugin().read(answer.as_bytes(), SystemTime::UNIX_EPOCH).expect_err("unusable").to_string();
+            assert!(error.contains("expected an ExecCredential") && !error.contains("hunter2"), "{error}");
+        }
+    }
+}

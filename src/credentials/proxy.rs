@@ -1,0 +1,108 @@
+//! The proxy on the way to an upstream, as a kubeconfig's `proxy-url` names it. Shows its host, and never the password in it.
+
+use std::fmt;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::Uri;
+use percent_encoding::percent_decode_str;
+
+/// A proxy on the way.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Proxy {
+    kind: ProxyKind,
+    host: String,
+    port: u16,
+    login: Option<(String, String)>,
+}
+
+/// How a proxy is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyKind {
+    /// HTTP CONNECT.
+    Http,
+    /// HTTP CONNECT over TLS.
+    Https,
+    /// SOCKS5; the proxy looks names up.
+    Socks5,
+}
+
+impl Proxy {
+    /// Reads `http`, `https` or `socks5` and `://[user:password@]host[:port]`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let uri: Uri = text.parse().ok()?;
+        let (kind, port) = match uri.scheme_str()? {
+            "http" => (ProxyKind::Http, 80),
+            "https" => (ProxyKind::Https, 443),
+            "socks5" | "socks5h" => (ProxyKind::Socks5, 1080),
+            _ => return None,
+        };
+        let authority = uri.authority().filter(|authority| !authority.host().is_empty())?;
+        let login = match authority.as_str().rsplit_once('@') {
+            None => None,
+            Some((login, _)) => {
+                let (user, password) = login.split_once(':').unwrap_or((login, ""));
+                Some((decoded(user)?, decoded(password)?))
+            }
+        };
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Some(Self { kind, host, port: authority.port_u16().unwrap_or(port), login })
+    }
+
+    /// How it is spoken to.
+    #[must_use]
+    pub const fn kind(&self) -> ProxyKind {
+        self.kind
+    }
+
+    /// Its name or address, without brackets.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Its port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// User and password, if it wants them.
+    #[must_use]
+    pub fn login(&self) -> Option<(&str, &str)> {
+        self.login.as_ref().map(|(user, password)| (user.as_str(), password.as_str()))
+    }
+
+    /// The login as `Proxy-Authorization` has it.
+    #[must_use]
+    pub fn basic(&self) -> Option<String> {
+        self.login().map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} proxy {}:{}", self.kind, self.host, self.port)
+    }
+}
+
+fn decoded(text: &str) -> Option<String> {
+    percent_decode_str(text).decode_utf8().ok().map(std::borrow::Cow::into_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_url_is_read_and_its_password_not_shown() {
+        let proxy = Proxy::parse("http://me:hunter%32@proxy.example:3128").expect("a proxy");
+        assert_eq!((proxy.host(), proxy.port(), proxy.login()), ("proxy.example", 3128, Some(("me", "hunter2"))));
+        assert_eq!(format!("{proxy:?}"), "Http proxy proxy.example:3128");
+        let proxy = Proxy::parse("socks5://[::1]").expect("a proxy");
+        assert_eq!((proxy.kind(), proxy.host(), proxy.port()), (ProxyKind::Socks5, "::1", 1080));
+        assert_eq!(Proxy::parse("https://p").map(|proxy| proxy.port()), Some(443));
+        for wrong in ["p:80", "ftp://p", "http://", ""] {
+            assert_eq!(Proxy::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! A tree written as YAML again: two spaces a level, lists not indented, as `kubectl` and `kustomize` write them.
+//!
+//! Scalars keep their style where it can say the value; where it cannot (a value with control characters, a block scalar inside a flow
+//! collection), double quotes can say any.
+
+use granit_parser::ScalarStyle;
+
+use super::yaml::{Node, Scalar};
+
+/// Writes a document.
+pub(super) fn document(root: &Node, out: &mut String) {
+    match root {
+        Node::Map(..) | Node::List(..) if is_block(root) => block(root, 0, out),
+        _ => {
+            flow(root, out);
+            out.push('\n');
+        }
+    }
+}
+
+/// Whether a node takes lines of its own.
+fn is_block(node: &Node) -> bool {
+    match node {
+        Node::Scalar(_) => false,
+        Node::List(_, shape) | Node::Map(_, shape) => !shape.flow && !node.is_empty(),
+    }
+}
+
+/// Every entry on a line of its own, after `indent` spaces.
+fn block(node: &Node, indent: usize, out: &mut String) {
+    match node {
+        Node::Scalar(scalar) => value(scalar, indent, out),
+        Node::List(items, _) => {
+            for item in items {
+                pad(indent, out);
+                out.push('-');
+                item_after_dash(item, indent, out);
+            }
+        }
+        Node::Map(entries, _) => {
+            for (name, value) in entries {
+                pad(indent, out);
+                entry(name, value, indent, out);
+            }
+        }
+    }
+}
+
+/// `key: value` with everything under it.
+fn entry(name: &Node, value: &Node, indent: usize, out: &mut String) {
+    if is_block(name) || matches!(name, Node::List(..) | Node::Map(..)) {
+        out.push_str("? ");
+        flow(name, out);
+        out.push('\n');
+        pad(indent, out);
+    } else {
+        flow(name, out);
+    }
+    out.push(':');
+    under(value, indent, out);
+}
+
+/// What follows a key: on its line, or on lines below it.
+fn under(node: &Node, indent: usize, out: &mut String) {
+    tag_before(node, out);
+    match node {
+        Node::Scalar(scalar) => value(scalar, indent, out),
+        Node::List(..) if is_block(node) => {
+            out.push('\n');
+            block(node, indent, out);
+        }
+        Node::Map(..) if is_block(node) => {
+            out.push('\n');
+            block(node, indent + 2, out);
+        }
+        _ => {
+            out.push(' ');
+            untagged(node, out);
+            out.push('\n');
+        }
+    }
+}
+
+/// What follows a dash. The first entry of a map stands on its line.
+fn item_after_dash(node: &Node, indent: usize, out: &mut String) {
+    let tagged = tag(node).is_some();
+    match node {
+        Node::Map(entries, _) if is_block(node) && !tagged => {
+            for (index, (name, value)) in entries.iter().enumerate() {
+                if index == 0 {
+                    out.push(' ');
+                } else {
+                    pad(indent + 2, out);
+                }
+                entry(name, value, indent + 2, out);
+            }
+        }
+        Node::List(..) if is_block(node) => {
+            tag_before(node, out);
+            out.push('\n');
+            block(node, indent + 2, out);
+        }
+        _ => under(node, indent, out),
+    }
+}
+
+/// A scalar after its key or dash, with the end of its line.
+fn value(scalar: &Scalar, indent: usize, out: &mut String) {
+    match scalar.style {
+        ScalarStyle::Literal | ScalarStyle::Folded if lines_can_say(&scalar.text) => {
+            // Folding anew could break lines elsewhere; literal says the same value.
+            out.push_str(" |");
+            if scalar.text.starts_with([' ', '\n']) {
+                out.push('2');
+            }
+            out.push_str(match scalar.text.strip_suffix('\n') {
+                None => "-",
+                Some(rest) if rest.ends_with('\n') || rest.is_empty() => "+",
+                Some(_) => "",
+            });
+            out.push('\n');
+            for line in scalar.text.strip_suffix('\n').unwrap_or(&scalar.text).split('\n') {
+                if !line.is_empty() {
+                    pad(indent + 2, out);
+                    out.push_str(line);
+                }
+                out.push('\n');
+            }
+        }
+        _ => {
+            let start = out.len();
+            out.push(' ');
+            scalar_text(scalar, false, out);
+            if out.len() == start + 1 {
+                out.pop(); // nothing after `key:`
+            }
+            out.push('\n');
+        }
+    }
+}
+
+fn lines_can_say(text: &str) -> bool {
+    !text.is_empty() && !text.chars().any(|c| c != '\n' && c != '\t' && (c.is_control() || is_break(c)))
+}
+
+/// Line breaks to some readers and not to others, and what is no character in a file.
+fn is_break(c: char) -> bool {
+    matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// On one line, wherever that is.
+fn flow(node: &Node, out: &mut String) {
+    if let Some(tag) = tag(node) {
+        out.push_str(tag);
+        out.push(' ');
+    }
+    untagged(node, out);
+}
+
+fn untagged(node: &Node, out: &mut String) {
+    match node {
+        Node::Scalar(scalar) => {
+            let start = out.len();
+            scalar_text(scalar, true, out);
+            if out.len() == start {
+                out.push_str("null");
+            }
+        }
+        Node::List(items, _) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                flow(item, out);
+            }
+            out.push(']');
+        }
+        Node::Map(entries, _) => {
+            out.push('{');
+            for (index, (name, value)) in entries.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                flow(name, out);
+                out.push_str(": ");
+                flow(value, out);
+            }
+            out.push('}');
+        }
+    }
+}
+
+fn scalar_text(scalar: &Scalar, in_flow: bool, out: &mut String) {
+    let text = &scalar.text;
+    match scalar.style {
+        ScalarStyle::Plain if is_plain(text, in_flow) => out.push_str(text),
+        ScalarStyle::SingleQuoted if !text.contains(|c: char| c.is_control() || is_break(c)) => {
+            out.push('\'');
+            out.push_str(&text.replace('\'', "''"));
+            out.push('\'');
+        }
+        _ => double_quoted(text, out),
+    }
+}
+
+/// A plain scalar came from a plain scalar: only where it stood can make a difference.
+fn is_plain(text: &str, in_flow: bool) -> bool {
+    let needs_quotes = |c: char| c.is_control() || is_break(c) || in_flow && matches!(c, ',' | '[' | ']' | '{' | '}');
+    !text.contains(needs_quotes)
+}
+
+fn double_quoted(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if c.is_control() || is_break(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn tag(node: &Node) -> Option<&str> {
+    match node {
+        Node::Scalar(scalar) => scalar.tag.as_deref(),
+        Node::List(_, shape) | Node::Map(_, shape) => shape.tag.as_deref(),
+    }
+}
+
+fn tag_before(node: &Node, out: &mut String) {
+    if let Some(tag) = tag(node) {
+        out.push(' ');
+        out.push_str(tag);
+    }
+}
+
+fn pad(indent: usize, out: &mut String) {
+    out.extend(std::iter::repeat_n(' ', indent));
+}

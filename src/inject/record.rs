@@ -1,0 +1,97 @@
+//! What was in the way of an edit, kept in an annotation of the pod, so that taking the sidecar out gives back the original.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    emit,
+    yaml::{self, Node, Shape},
+};
+
+/// The annotation that marks an injected pod.
+pub(super) const ANNOTATION: &str = "tidegate-injected";
+
+/// What an injection changed, beyond what carries its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The containers that were pointed at the gate.
+    pub(super) containers: Vec<String>,
+    /// By place: the YAML that was there before, or nothing where nothing was.
+    was: BTreeMap<String, Option<String>>,
+}
+
+// === impl Record ===
+
+impl Record {
+    /// The record of an injected pod.
+    pub(super) fn read(pod: &Node) -> Option<Self> {
+        let text = pod.at(&["metadata", "annotations", ANNOTATION])?.text()?;
+        Some(serde_json::from_str(text).unwrap_or_default())
+    }
+
+    /// As the annotation's value.
+    pub(super) fn written(&self) -> Node {
+        // Maps of strings are always JSON.
+        Node::quoted(serde_json::to_string(self).unwrap_or_default())
+    }
+
+    /// Notes what was at a place. What was noted first stays.
+    pub(super) fn note(&mut self, place: String, was: Option<&Node>) {
+        self.was.entry(place).or_insert_with(|| {
+            was.map(|node| {
+                let mut text = String::new();
+                emit::document(node, &mut text);
+                text
+            })
+        });
+    }
+
+    /// What was at a place: `None` when nothing was noted of it, `Some(None)` when nothing was there.
+    pub(super) fn was(&self, place: &str) -> Option<Option<Node>> {
+        let text = self.was.get(place)?;
+        // An annotation that somebody edited by hand is no reason to fail: the place is then as if nothing had been there.
+        Some(text.as_deref().and_then(|text| yaml::read(text, 0).ok().flatten()))
+    }
+
+    /// The map or list under `key`, made if it is missing (and noted).
+    pub(super) fn open<'a>(
+        &mut self,
+        parent: &'a mut Node,
+        key: &str,
+        place: &str,
+        empty: Node,
+    ) -> Option<&'a mut Node> {
+        let old = parent.get(key);
+        if old.is_none_or(Node::is_null) {
+            self.note(place.to_owned(), old);
+            parent.set(key, empty);
+        } else if old.is_some_and(Node::is_empty) {
+            // Grows lines of its own, and is `[]` again when it is empty again.
+            parent.set(key, empty);
+        }
+        parent.get_mut(key)
+    }
+
+    /// Takes away what [`Self::open`] made, if it is empty again.
+    pub(super) fn close(&self, parent: &mut Node, key: &str, place: &str) {
+        if !parent.get(key).is_some_and(Node::is_empty) {
+            return;
+        }
+        match self.was(place) {
+            None => {}
+            Some(None) => drop(parent.remove(key)),
+            Some(Some(old)) => parent.set(key, old),
+        }
+    }
+}
+
+/// An empty list to open.
+pub(super) fn list() -> Node {
+    Node::list([])
+}
+
+/// An empty map to open.
+pub(super) fn map() -> Node {
+    Node::Map(Vec::new(), Shape::block())
+}

@@ -1,0 +1,355 @@
+//! The edit itself: what a pod gets, and how it is taken out again.
+
+use super::{
+    record::{self, ANNOTATION, Record},
+    workload::{Found, PACKAGE_RUNTIME},
+    yaml::Node,
+};
+
+/// What to add.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The sidecar's image.
+    pub image: String,
+    /// How the containers are pointed at the gate.
+    pub mode: Mode,
+    /// Which containers; all when empty.
+    pub containers: Vec<String>,
+    /// A `ConfigMap` with a `tidegate.toml`, mounted into the sidecar.
+    pub config_map: Option<String>,
+    /// More variables of the sidecar: limits as `TIDEGATE__…`.
+    pub variables: Vec<(String, String)>,
+    /// The port of the gate on the pod's loopback.
+    pub port: u16,
+    /// A Prometheus operator's `PodMonitor` beside each workload.
+    pub pod_monitor: bool,
+}
+
+/// How a container is pointed at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// `KUBECONFIG` names the one that the gate writes.
+    Kubeconfig,
+    /// For clients that know only in-cluster configuration: the variables of the API's service, and the gate's folder in place of the
+    /// service account's.
+    InCluster,
+}
+
+/// What everything that is added is called.
+pub(super) const NAME: &str = "tidegate";
+/// The port that probes and Prometheus reach.
+pub(super) const ADMIN_PORT: &str = "tidegate-admin";
+const CONFIG: &str = "tidegate-config";
+const FOLDER: &str = "/run/tidegate";
+const CONFIG_FOLDER: &str = "/etc/tidegate";
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Whether a pod has something of our name that was not injected.
+pub(super) fn is_foreign(pod: &Node) -> bool {
+    let named = |list: &str| {
+        let items = pod.at(&["spec", list]).map_or(&[][..], Node::items);
+        items.iter().any(|item| item.get("name").and_then(Node::text) == Some(NAME))
+    };
+    Record::read(pod).is_none() && ["containers", "initContainers", "volumes"].into_iter().any(named)
+}
+
+/// Adds the sidecar; says whether there was anything to add it to.
+pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<String>) -> bool {
+    let title = found.title().to_owned();
+    let mut record = Record::default();
+    found.note_made(&mut record);
+    if found.is_overlay() {
+        ensure_package_runtime(found.pod_mut(), &mut record);
+    }
+    let Some(spec) = found.pod_mut().get_mut("spec") else { return false };
+    let chosen = chosen(spec, &options.containers);
+    if chosen.is_empty() {
+        notes.push(format!("{title}: has no container to point at the gate; left as it is"));
+        return false;
+    }
+    warn(&title, spec, options, &chosen, notes);
+    let mut account_mount = None;
+    for container in containers_mut(spec).filter(|container| chosen.iter().any(|name| is_named(container, name))) {
+        let mount = point(container, options.mode, options.port, &mut record);
+        account_mount = account_mount.or(mount);
+    }
+    let runs_as_root = spec.at(&["securityContext", "runAsUser"]).and_then(Node::text) == Some("0");
+    let sidecar = container(options, account_mount, runs_as_root);
+    if let Some(list) = record.open(spec, "initContainers", "initContainers", record::list()).and_then(Node::items_mut)
+    {
+        list.push(sidecar);
+    }
+    if let Some(list) = record.open(spec, "volumes", "volumes", record::list()).and_then(Node::items_mut) {
+        list.extend(volumes(options));
+    }
+    record.containers = chosen;
+    mark(found.pod_mut(), record);
+    true
+}
+
+/// Takes the sidecar out; says whether it was there.
+pub(super) fn take_out(found: &mut Found<'_>) -> bool {
+    let Some(record) = Record::read(found.pod()) else { return false };
+    found.recall_made(&record);
+    let pod = found.pod_mut();
+    if let Some(metadata) = pod.get_mut("metadata") {
+        if let Some(annotations) = metadata.get_mut("annotations") {
+            annotations.remove(ANNOTATION);
+        }
+        record.close(metadata, "annotations", "annotations");
+    }
+    record.close(pod, "metadata", "metadata");
+    let Some(spec) = pod.get_mut("spec") else { return true };
+    for (key, names) in [("initContainers", &[NAME][..]), ("volumes", &[NAME, CONFIG])] {
+        if let Some(list) = spec.get_mut(key).and_then(Node::items_mut) {
+            list.retain(|item| !names.iter().any(|name| is_named(item, name)));
+        }
+        record.close(spec, key, key);
+    }
+    for container in containers_mut(spec) {
+        if record.containers.iter().any(|name| is_named(container, name)) {
+            point_back(container, &record);
+        }
+    }
+    if let Some(list) = spec.get_mut("containers").and_then(Node::items_mut) {
+        let is_made = |item: &Node| {
+            matches!(item, Node::Map(entries, _) if entries.len() == 1) && is_named(item, PACKAGE_RUNTIME)
+        };
+        if record.was("container").is_some() {
+            list.retain(|item| !is_made(item));
+        }
+    }
+    record.close(spec, "containers", "containers");
+    true
+}
+
+/// A runtime config names only what differs from the pod that Crossplane makes.
+fn ensure_package_runtime(pod: &mut Node, record: &mut Record) {
+    let Some(spec) = pod.get_mut("spec") else { return };
+    let Some(list) = record.open(spec, "containers", "containers", record::list()).and_then(Node::items_mut) else {
+        return;
+    };
+    if !list.iter().any(|item| is_named(item, PACKAGE_RUNTIME)) {
+        record.note("container".to_owned(), None);
+        list.push(Node::map([("name", Node::plain(PACKAGE_RUNTIME))]));
+    }
+}
+
+/// The names of the containers to point at the gate.
+fn chosen(spec: &Node, wanted: &[String]) -> Vec<String> {
+    let containers = spec.get("containers").map_or(&[][..], Node::items);
+    let names = containers.iter().filter_map(|container| container.get("name")).filter_map(Node::text);
+    names.filter(|name| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name)).map(str::to_owned).collect()
+}
+
+/// What keeps a container from reaching the gate, or the gate from its credentials.
+fn warn(title: &str, spec: &Node, options: &Options, chosen: &[String], notes: &mut Vec<String>) {
+    if spec.get("hostNetwork").and_then(Node::text) == Some("true") {
+        notes.push(format!(
+            "{title}: is on the host's network, where port {} may be taken (an API server's is 6443) and every pod of the node on that network reaches it; choose another with --port",
+            options.port
+        ));
+    }
+    for container in spec.get("containers").map_or(&[][..], Node::items) {
+        let name = container.get("name").and_then(Node::text).unwrap_or_default();
+        let words = ["command", "args"].into_iter().filter_map(|key| container.get(key)).flat_map(Node::items);
+        let flag = words
+            .filter_map(Node::text)
+            .find(|word| ["--kubeconfig", "--master"].iter().any(|flag| word.starts_with(flag)));
+        if let Some(flag) = flag.filter(|_| chosen.iter().any(|chosen| chosen == name)) {
+            notes.push(format!(
+                "{title}: container {name} is started with {flag:?}, which wins over what was added; take it out"
+            ));
+        }
+    }
+    let has_account = |container: &Node| {
+        let mounts = container.get("volumeMounts").map_or(&[][..], Node::items);
+        mounts.iter().any(|mount| mount.get("mountPath").and_then(Node::text) == Some(ACCOUNT))
+    };
+    let containers = spec.get("containers").map_or(&[][..], Node::items);
+    if spec.get("automountServiceAccountToken").and_then(Node::text) == Some("false")
+        && !(options.mode == Mode::InCluster && containers.iter().any(has_account))
+    {
+        notes.push(format!(
+            "{title}: automountServiceAccountToken is false, so the sidecar finds no API server and no token; set it to true"
+        ));
+    }
+}
+
+/// Points a container at the gate. Gives the mount of the service account that the gate's folder replaced.
+fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Option<Node> {
+    let name = container.get("name").and_then(Node::text).unwrap_or_default().to_owned();
+    let mut variables = Vec::new();
+    match mode {
+        Mode::Kubeconfig => variables.push(("KUBECONFIG", Node::plain(format!("{FOLDER}/kubeconfig")))),
+        Mode::InCluster => {
+            variables.push(("KUBERNETES_SERVICE_HOST", Node::plain("127.0.0.1")));
+            variables.push(("KUBERNETES_SERVICE_PORT", Node::quoted(port.to_string())));
+        }
+    }
+    let env = record.open(container, "env", &format!("{name}/env"), record::list()).and_then(Node::items_mut)?;
+    for (variable, value) in variables {
+        let entry = Node::map([("name", Node::plain(variable)), ("value", value)]);
+        match env.iter_mut().find(|item| is_named(item, variable)) {
+            Some(old) => {
+                record.note(format!("{name}/env/{variable}"), Some(old));
+                *old = entry;
+            }
+            None => {
+                record.note(format!("{name}/env/{variable}"), None);
+                env.push(entry);
+            }
+        }
+    }
+    let path = if mode == Mode::Kubeconfig { FOLDER } else { ACCOUNT };
+    let mounts =
+        record.open(container, "volumeMounts", &format!("{name}/mounts"), record::list()).and_then(Node::items_mut)?;
+    let replaced = mounts.iter_mut().find(|mount| mount.get("mountPath").and_then(Node::text) == Some(path));
+    match replaced {
+        Some(old) => {
+            record.note(format!("{name}/mount"), Some(old));
+            Some(std::mem::replace(old, mount(NAME, path, true)))
+        }
+        None => {
+            mounts.push(mount(NAME, path, true));
+            None
+        }
+    }
+}
+
+/// Undoes [`point`].
+fn point_back(container: &mut Node, record: &Record) {
+    let name = container.get("name").and_then(Node::text).unwrap_or_default().to_owned();
+    if let Some(env) = container.get_mut("env").and_then(Node::items_mut) {
+        for variable in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
+            let Some(was) = record.was(&format!("{name}/env/{variable}")) else { continue };
+            let is_ours = |item: &Node| is_named(item, variable) && item.get("value").is_some_and(is_our_value);
+            let Some(index) = env.iter().position(is_ours) else { continue };
+            match was {
+                Some(old) => env[index] = old,
+                None => drop(env.remove(index)),
+            }
+        }
+    }
+    record.close(container, "env", &format!("{name}/env"));
+    if let Some(mounts) = container.get_mut("volumeMounts").and_then(Node::items_mut)
+        && let Some(index) = mounts.iter().position(|mount| is_named(mount, NAME))
+    {
+        match record.was(&format!("{name}/mount")).flatten() {
+            Some(old) => mounts[index] = old,
+            None => drop(mounts.remove(index)),
+        }
+    }
+    record.close(container, "volumeMounts", &format!("{name}/mounts"));
+}
+
+/// A value that [`point`] gave, and nobody has changed since.
+fn is_our_value(value: &Node) -> bool {
+    let text = value.text().unwrap_or_default();
+    text == "127.0.0.1" || text.strip_prefix(FOLDER) == Some("/kubeconfig") || text.parse::<u16>().is_ok()
+}
+
+fn mark(pod: &mut Node, mut record: Record) {
+    let Some(metadata) = record.open(pod, "metadata", "metadata", record::map()) else { return };
+    if record.open(metadata, "annotations", "annotations", record::map()).is_none() {
+        return;
+    }
+    let written = record.written();
+    if let Some(annotations) = metadata.get_mut("annotations") {
+        annotations.set(ANNOTATION, written);
+    }
+}
+
+/// The sidecar: a native one, so that it is there before the controller and goes after it.
+fn container(options: &Options, account: Option<Node>, runs_as_root: bool) -> Node {
+    let plain = |text: &str| Node::plain(text);
+    let mut args = vec![plain("run")];
+    let mut mounts = vec![mount(NAME, FOLDER, false)];
+    if options.config_map.is_some() {
+        args.push(plain("--config=/etc/tidegate/tidegate.toml"));
+        mounts.push(mount(CONFIG, CONFIG_FOLDER, true));
+    }
+    mounts.extend(account);
+    let mut security = Node::map([
+        ("allowPrivilegeEscalation", plain("false")),
+        ("capabilities", Node::map([("drop", Node::list([plain("ALL")]))])),
+        ("readOnlyRootFilesystem", plain("true")),
+        ("runAsNonRoot", plain("true")),
+        ("seccompProfile", Node::map([("type", plain("RuntimeDefault"))])),
+    ]);
+    if runs_as_root {
+        security.set("runAsUser", plain("65532"));
+    }
+    let mut health = vec![plain("/tidegate"), plain("health")];
+    health.extend(args.get(1).cloned());
+    Node::map([
+        ("name", plain(NAME)),
+        ("image", Node::quoted(&*options.image)),
+        ("restartPolicy", plain("Always")),
+        ("args", Node::list(args)),
+        (
+            "env",
+            Node::list(
+                variables(options)
+                    .map(|(name, value)| Node::map([("name", plain(&name)), ("value", Node::quoted(value))])),
+            ),
+        ),
+        ("ports", Node::list([Node::map([("name", plain(ADMIN_PORT)), ("containerPort", plain("9464"))])])),
+        (
+            "startupProbe",
+            Node::map([
+                ("exec", Node::map([("command", Node::list(health))])),
+                ("periodSeconds", plain("1")),
+                ("failureThreshold", plain("30")),
+            ]),
+        ),
+        (
+            "resources",
+            Node::map([
+                ("requests", Node::map([("cpu", plain("10m")), ("memory", plain("32Mi"))])),
+                // No limit of CPU: a throttled gate would delay leases.
+                ("limits", Node::map([("memory", plain("128Mi"))])),
+            ]),
+        ),
+        ("securityContext", security),
+        ("volumeMounts", Node::list(mounts)),
+    ])
+}
+
+/// The sidecar's variables: where the gate is, and the limits of the options. They win over the file, so that the two cannot disagree with what the controller is told.
+pub fn variables(options: &Options) -> impl Iterator<Item = (String, String)> {
+    let gate = |key: &str| format!("TIDEGATE__GATES__KUBERNETES__{key}");
+    let own = [
+        ("TIDEGATE__ADMIN__LISTEN".to_owned(), "[::]:9464".to_owned()),
+        (gate("UPSTREAM"), "in_cluster".to_owned()),
+        (gate("LISTEN"), format!("127.0.0.1:{}", options.port)),
+        (gate("TLS__MODE"), "self_signed".to_owned()),
+        (gate("TLS__WRITE_TO"), FOLDER.to_owned()),
+    ];
+    own.into_iter().chain(options.variables.iter().cloned())
+}
+
+fn volumes(options: &Options) -> impl Iterator<Item = Node> {
+    let memory = Node::map([("medium", Node::plain("Memory"))]);
+    let shared = Node::map([("name", Node::plain(NAME)), ("emptyDir", memory)]);
+    let config = options.config_map.as_ref().map(|name| {
+        Node::map([("name", Node::plain(CONFIG)), ("configMap", Node::map([("name", Node::quoted(&**name))]))])
+    });
+    std::iter::once(shared).chain(config)
+}
+
+fn mount(volume: &str, path: &str, read_only: bool) -> Node {
+    let mut mount = Node::map([("name", Node::plain(volume)), ("mountPath", Node::plain(path))]);
+    if read_only {
+        mount.set("readOnly", Node::plain("true"));
+    }
+    mount
+}
+
+fn containers_mut(spec: &mut Node) -> impl Iterator<Item = &mut Node> {
+    spec.get_mut("containers").and_then(Node::items_mut).into_iter().flatten()
+}
+
+fn is_named(item: &Node, name: &str) -> bool {
+    item.get("name").and_then(Node::text) == Some(name)
+}

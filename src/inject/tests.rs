@@ -1,0 +1,202 @@
+use super::{yaml::Node, *};
+
+/// A node on one line, without regard to how it was written.
+fn line(node: &Node) -> String {
+    match node {
+        Node::Scalar(scalar) if scalar.style == granit_parser::ScalarStyle::Plain => scalar.text.clone(),
+        Node::Scalar(scalar) => format!("{:?}", scalar.text),
+        Node::List(items, _) => format!("[{}]", items.iter().map(line).collect::<Vec<_>>().join(", ")),
+        Node::Map(entries, _) => {
+            let entries: Vec<_> =
+                entries.iter().map(|(key, value)| format!("{}: {}", line(key), line(value))).collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+    }
+}
+
+fn read(text: &str) -> Node {
+    yaml::read(text, 0).unwrap().unwrap()
+}
+
+fn options() -> Options {
+    Options {
+        image: "registry.example/tidegate:0.1.0".to_owned(),
+        mode: Mode::Kubeconfig,
+        containers: Vec::new(),
+        config_map: None,
+        variables: Vec::new(),
+        port: 6443,
+        pod_monitor: false,
+    }
+}
+
+const DEPLOYMENT: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: op
+spec:
+  template:
+    spec:
+      containers:
+      - name: manager
+        image: op:1
+";
+
+#[test]
+fn a_pod_gets_the_sidecar_and_its_controller_the_kubeconfig() {
+    let edited = inject(DEPLOYMENT, &options()).unwrap();
+    assert_eq!(edited.changed, ["Deployment/op"]);
+    assert_eq!(edited.notes, [""; 0]);
+    for line in [
+        "      initContainers:\n      - name: tidegate\n        image: \"registry.example/tidegate:0.1.0\"\n        restartPolicy: Always\n",
+        "        env:\n        - name: KUBECONFIG\n          value: /run/tidegate/kubeconfig\n",
+        "        volumeMounts:\n        - name: tidegate\n          mountPath: /run/tidegate\n          readOnly: true\n",
+        "      volumes:\n      - name: tidegate\n        emptyDir:\n          medium: Memory\n",
+    ] {
+        assert!(edited.text.contains(line), "{line}\nis not in\n{}", edited.text);
+    }
+}
+
+#[test]
+fn taking_out_gives_back_the_original_and_twice_is_once() {
+    let once = inject(DEPLOYMENT, &options()).unwrap().text;
+    assert_eq!(inject(&once, &options()).unwrap().text, once);
+    assert_eq!(uninject(&once).unwrap().text, DEPLOYMENT);
+    assert_eq!(uninject(DEPLOYMENT).unwrap().changed, [""; 0]);
+}
+
+#[test]
+fn what_is_no_workload_stays_byte_for_byte() {
+    let stream = "# a note\n---\nkind:   ConfigMap # odd\ndata: {a:   'b'}\n---\n# nothing\n---\n";
+    assert_eq!(inject(stream, &options()).unwrap().text, stream);
+}
+
+#[test]
+fn a_variable_that_was_there_comes_back() {
+    let stream = DEPLOYMENT.replace(
+        "image: op:1\n",
+        "image: op:1\n        env:\n        - name: A\n          value: 'x'\n        - name: KUBECONFIG\n          valueFrom:\n            secretKeyRef: {name: s, key: \"k, 1\"}\n        - name: B\n          value: y\n",
+    );
+    let once = inject(&stream, &options()).unwrap().text;
+    assert!(!once.contains("valueFrom:\n"), "{once}");
+    let back = uninject(&once).unwrap().text;
+    assert_eq!(
+        yaml::read(&back, 0).unwrap().map(|node| line(&node)),
+        yaml::read(&stream, 0).unwrap().map(|node| line(&node))
+    );
+}
+
+#[test]
+fn a_container_that_mounts_its_service_account_gives_the_mount_to_the_sidecar() {
+    let stream = DEPLOYMENT.replace(
+        "image: op:1\n",
+        "image: op:1\n        volumeMounts:\n        - name: token\n          mountPath: /var/run/secrets/kubernetes.io/serviceaccount\n",
+    );
+    let once = inject(&stream, &Options { mode: Mode::InCluster, ..options() }).unwrap().text;
+    let node = read(&once);
+    let spec = node.at(&["spec", "template", "spec"]).unwrap();
+    let mounts = |list: &str| line(spec.get(list).unwrap().items()[0].get("volumeMounts").unwrap());
+    assert!(mounts("initContainers").contains("{name: token, mountPath: /var/run"), "{once}");
+    assert!(mounts("containers").contains("{name: tidegate, mountPath: /var/run"), "{once}");
+    assert_eq!(uninject(&once).unwrap().text, stream);
+}
+
+#[test]
+fn crossplanes_overlay_is_made_where_it_is_missing_and_goes_again() {
+    for stream in [
+        "apiVersion: pkg.crossplane.io/v1beta1\nkind: DeploymentRuntimeConfig\nmetadata:\n  name: x\n",
+        "apiVersion: pkg.crossplane.io/v1beta1\nkind: DeploymentRuntimeConfig\nmetadata:\n  name: x\nspec:\n  deploymentTemplate:\n    spec:\n      replicas: 2\n      selector: {}\n",
+        "apiVersion: pkg.crossplane.io/v1beta1\nkind: DeploymentRuntimeConfig\nmetadata:\n  name: x\nspec:\n  deploymentTemplate:\n    spec:\n      selector: {}\n      template:\n        spec:\n          containers:\n          - name: package-runtime\n            args: [--debug]\n",
+    ] {
+        let once = inject(stream, &options()).unwrap().text;
+        assert!(once.contains("selector: {}") && once.contains("- name: package-runtime"), "{once}");
+        assert_eq!(inject(&once, &options()).unwrap().text, once);
+        assert_eq!(uninject(&once).unwrap().text, stream);
+        assert_eq!(uninject(stream).unwrap().text, stream);
+    }
+}
+
+#[test]
+fn a_pod_monitor_stands_beside_its_workload_once() {
+    let stream = DEPLOYMENT.replace("  template:\n", "  template:\n    metadata:\n      labels: {app: op}\n");
+    let options = Options { pod_monitor: true, ..options() };
+    let once = inject(&stream, &options).unwrap().text;
+    assert_eq!(once.matches("kind: PodMonitor").count(), 1);
+    assert!(once.contains("matchLabels: {app: op}") && once.contains("- port: tidegate-admin"), "{once}");
+    assert_eq!(inject(&once, &options).unwrap().text, once);
+    assert_eq!(uninject(&once).unwrap().text, stream);
+    assert!(inject(DEPLOYMENT, &options).unwrap().notes[0].contains("no labels"));
+}
+
+#[test]
+fn anchors_become_what_they_stand_for_so_that_an_edit_reaches_one_place() {
+    let stream = "\
+kind: List
+apiVersion: v1
+items:
+- apiVersion: apps/v1
+  kind: Deployment
+  metadata: {name: a}
+  spec:
+    template:
+      spec: &pod
+        containers: [{name: c, env: &env [{name: X, value: \"0644\"}]}]
+        defaultMode: 0644
+- apiVersion: v1
+  kind: ConfigMap
+  data: {keep: yes}
+  env: *env
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: b}
+  spec:
+    <<: *pod
+    hostNetwork: false
+";
+    let edited = inject(stream, &options()).unwrap();
+    assert_eq!(edited.changed, ["Deployment/a", "Pod/b"]);
+    let node = read(&edited.text);
+    let items = node.get("items").unwrap().items();
+    assert_eq!(
+        line(&items[1]),
+        "{apiVersion: v1, kind: ConfigMap, data: {keep: yes}, env: [{name: X, value: \"0644\"}]}"
+    );
+    assert_eq!(items[2].at(&["spec", "defaultMode"]).and_then(Node::text), Some("0644"));
+    assert_eq!(edited.text.matches("name: KUBECONFIG").count(), 2);
+    let back = uninject(&edited.text).unwrap().text;
+    let expanded = read(stream);
+    assert_eq!(line(&read(&back)), line(&expanded));
+}
+
+#[test]
+fn what_might_not_work_is_said() {
+    let stream = DEPLOYMENT.replace(
+        "image: op:1\n",
+        "image: op:1\n        args: [--leader-elect, --kubeconfig=/etc/kube]\n      hostNetwork: true\n      automountServiceAccountToken: false\n",
+    );
+    let notes = inject(&stream, &options()).unwrap().notes;
+    for (note, word) in notes.iter().zip(["host's network", "--kubeconfig=/etc/kube", "automountServiceAccountToken"]) {
+        assert!(note.starts_with("Deployment/op: ") && note.contains(word), "{note}");
+    }
+    assert_eq!(notes.len(), 3);
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let stream = DEPLOYMENT.replace("name: manager", "name: tidegate");
+    let edited = inject(&stream, &options()).unwrap();
+    assert_eq!((edited.text, edited.changed.len(), edited.notes.len()), (stream, 0, 1));
+}
+
+#[test]
+fn what_is_no_yaml_is_named_by_its_line() {
+    let error = inject("a: 1\n---\nb: [\n", &options()).unwrap_err();
+    assert!(error.line >= 3, "{error}");
+    let bomb: String = std::iter::once("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned())
+        .chain((1..12).map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(","))))
+        .collect();
+    let error = inject(&bomb, &options()).unwrap_err();
+    assert!(error.what.contains("stands for more than"), "{error}");
+    assert!(inject("a: &a [*a]\n", &options()).is_err());
+}

@@ -1,0 +1,147 @@
+//! Where a pod is described: in every kind that makes pods, in Crossplane's `DeploymentRuntimeConfig`, and in lists of them.
+
+use super::{
+    monitor,
+    record::{self, Record},
+    yaml::Node,
+};
+
+/// A workload of a document.
+pub(super) struct Found<'a> {
+    name: String,
+    title: String,
+    namespace: Option<String>,
+    /// Holds `metadata` and `spec` of the pod.
+    pod: &'a mut Node,
+    /// Crossplane makes the pod itself: container and fields may be missing that others require.
+    is_overlay: bool,
+    /// The first step of the way to it that was made for it.
+    made: usize,
+}
+
+/// The container that Crossplane runs a package in, and merges with by name.
+pub(super) const PACKAGE_RUNTIME: &str = "package-runtime";
+
+/// Shows every workload in a document.
+pub(super) fn each(root: &mut Node, show: &mut impl FnMut(&mut Found<'_>)) {
+    let kind = root.get("kind").and_then(Node::text).unwrap_or_default().to_owned();
+    if kind.ends_with("List")
+        && let Some(items) = root.get_mut("items").and_then(Node::items_mut)
+    {
+        items.iter_mut().for_each(|item| each(item, show));
+        return;
+    }
+    let name = |path: &[&str]| root.at(path).and_then(Node::text).map(str::to_owned);
+    let name = name(&["metadata", "name"]).or_else(|| name(&["metadata", "generateName"])).unwrap_or_default();
+    let group = root.get("apiVersion").and_then(Node::text).unwrap_or_default();
+    let group = group.split_once('/').map_or("", |(group, _)| group).to_owned();
+    let Some(path) = template_of(&group, &kind) else { return };
+    let is_overlay = kind == "DeploymentRuntimeConfig";
+    let title = format!("{kind}/{name}");
+    let namespace = root.at(&["metadata", "namespace"]).and_then(Node::text).map(str::to_owned);
+    if is_overlay {
+        with_overlay(root, &name, show);
+    } else if let Some(pod) = walk(root, path)
+        && pod.get("spec").is_some_and(|spec| matches!(spec, Node::Map(..)))
+    {
+        show(&mut Found { name, title, namespace, pod, is_overlay, made: OVERLAY.len() });
+    }
+}
+
+/// The way from the object to what holds the pod's `metadata` and `spec`.
+fn template_of(group: &str, kind: &str) -> Option<&'static [&'static str]> {
+    match (group, kind) {
+        ("", "Pod") => Some(&[]),
+        ("", "PodTemplate") => Some(&["template"]),
+        ("apps", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet")
+        | ("batch", "Job")
+        | ("", "ReplicationController") => Some(&["spec", "template"]),
+        ("batch", "CronJob") => Some(&["spec", "jobTemplate", "spec", "template"]),
+        ("pkg.crossplane.io", "DeploymentRuntimeConfig") => Some(&[]),
+        _ => None,
+    }
+}
+
+fn walk<'a>(root: &'a mut Node, path: &[&str]) -> Option<&'a mut Node> {
+    path.iter().try_fold(root, |node, key| node.get_mut(key))
+}
+
+/// Shows the pod of a runtime config. Every step of the way there may be missing: it is made before, and goes again if it is empty
+/// afterwards and was made, now or by an injection before.
+fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Found<'_>)) {
+    let mut made = OVERLAY.len();
+    let mut node = &mut *root;
+    for (depth, key) in OVERLAY.into_iter().enumerate() {
+        if node.get(key).is_none_or(Node::is_null) {
+            made = made.min(depth);
+            let empty = if depth == TEMPLATE_SPEC { Node::map([("selector", record::map())]) } else { record::map() };
+            node.set(key, empty);
+        }
+        let Some(next) = node.get_mut(key) else { return };
+        node = next;
+    }
+    if let Some(pod) = walk(root, &OVERLAY[..TEMPLATE]) {
+        let (name, title) = (name.to_owned(), format!("DeploymentRuntimeConfig/{name}"));
+        let mut found = Found { name, title, namespace: None, pod, is_overlay: true, made };
+        show(&mut found);
+        made = found.made;
+    }
+    for depth in (made..OVERLAY.len()).rev() {
+        let Some(parent) = walk(root, &OVERLAY[..depth]) else { return };
+        let only_selector = |node: &Node| {
+            let is_one = matches!(node, Node::Map(entries, _) if entries.len() == 1);
+            depth == TEMPLATE_SPEC && is_one && node.get("selector").is_some_and(Node::is_empty)
+        };
+        if parent.get(OVERLAY[depth]).is_some_and(|node| node.is_empty() || only_selector(node)) {
+            parent.remove(OVERLAY[depth]);
+        }
+    }
+}
+
+/// The way to the pod's spec in a runtime config.
+const OVERLAY: [&str; 5] = ["spec", "deploymentTemplate", "spec", "template", "spec"];
+/// How many steps lead to what holds the pod's metadata and spec.
+const TEMPLATE: usize = 4;
+/// The step whose schema demands a selector.
+const TEMPLATE_SPEC: usize = 2;
+
+// === impl Found ===
+
+impl Found<'_> {
+    /// `Kind/name`.
+    pub(super) fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// What holds the pod's `metadata` and `spec`.
+    pub(super) fn pod(&self) -> &Node {
+        self.pod
+    }
+
+    /// The same, to change.
+    pub(super) fn pod_mut(&mut self) -> &mut Node {
+        self.pod
+    }
+
+    /// The `PodMonitor` of its pods.
+    pub(super) fn monitor(&self) -> Option<Node> {
+        monitor::of(&self.name, self.namespace.as_deref(), self.pod)
+    }
+
+    /// Whether the pod is an overlay over one that someone else makes.
+    pub(super) fn is_overlay(&self) -> bool {
+        self.is_overlay
+    }
+
+    /// Writes down which steps of the way to the pod were made.
+    pub(super) fn note_made(&self, record: &mut Record) {
+        for depth in self.made..OVERLAY.len() {
+            record.note(format!("step {depth}"), None);
+        }
+    }
+
+    /// Reads which steps of the way to the pod an injection has made.
+    pub(super) fn recall_made(&mut self, record: &Record) {
+        self.made = (0..self.made).find(|depth| record.was(&format!("step {depth}")).is_some()).unwrap_or(self.made);
+    }
+}

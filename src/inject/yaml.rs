@@ -1,0 +1,315 @@
+//! A document as a tree that keeps what an edit must not change: order, quoting, the very text of plain scalars (`0644` stays octal).
+//!
+//! Aliases become copies of what they stand for, and merge keys (`<<`) the entries that they bring. Both are bounded: a few lines of nested
+//! anchors could otherwise stand for more than fits in memory.
+
+use std::collections::HashMap;
+
+use granit_parser::{Event, Parser, ScalarStyle, StructureStyle, Tag};
+
+/// A node of a document.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Node {
+    /// Text.
+    Scalar(Scalar),
+    /// A list.
+    List(Vec<Self>, Shape),
+    /// Entries in order.
+    Map(Vec<(Self, Self)>, Shape),
+}
+
+/// Text and how it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Scalar {
+    /// The value.
+    pub(super) text: String,
+    /// How it was written.
+    pub(super) style: ScalarStyle,
+    /// Its tag as written, `!!binary`.
+    pub(super) tag: Option<String>,
+}
+
+/// How a collection was written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shape {
+    /// `[a, b]` and not one line each.
+    pub(super) flow: bool,
+    /// Its tag as written.
+    pub(super) tag: Option<String>,
+}
+
+/// What is not YAML.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct Unreadable {
+    /// Line of the stream, from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// More nodes than any manifest has.
+const MOST_NODES: usize = 1_000_000;
+/// Deeper than any manifest is.
+const MOST_DEPTH: usize = 100;
+
+/// The tree of one document; `None` for one without content. `line` is where it starts in its stream.
+pub(super) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> {
+    let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line };
+    loop {
+        match reader.next()? {
+            Some((Event::StreamEnd | Event::DocumentEnd, _)) | None => return Ok(None),
+            Some((Event::StreamStart | Event::DocumentStart(..) | Event::Comment(..), _)) => {}
+            Some((event, at)) => {
+                let root = reader.node(event, at, 0)?;
+                return Ok(Some(root));
+            }
+        }
+    }
+}
+
+/// Reads events into nodes.
+struct Reader<'a> {
+    parser: Parser<'a, granit_parser::StrInput<'a>>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+    line: usize,
+}
+
+// === impl Reader ===
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<Option<(Event<'a>, usize)>, Unreadable> {
+        match self.parser.next() {
+            None => Ok(None),
+            Some(Ok((event, span))) => Ok(Some((event, span.start.line()))),
+            Some(Err(error)) => Err(self.wrong(error.marker().line(), error.info())),
+        }
+    }
+
+    fn wrong(&self, at: usize, what: impl Into<String>) -> Unreadable {
+        Unreadable { line: self.line + at, what: what.into() }
+    }
+
+    /// The next event that is part of the tree.
+    fn inner(&mut self, at: usize) -> Result<(Event<'a>, usize), Unreadable> {
+        loop {
+            match self.next()? {
+                None | Some((Event::StreamEnd, _)) => return Err(self.wrong(at, "the document ends too early")),
+                Some((Event::Comment(..), _)) => {}
+                Some(found) => return Ok(found),
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<'a>, at: usize, depth: usize) -> Result<Node, Unreadable> {
+        self.grow(1, at)?;
+        if depth > MOST_DEPTH {
+            return Err(self.wrong(at, format!("is nested deeper than {MOST_DEPTH} levels")));
+        }
+        let (node, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                (Node::Scalar(Scalar { text: text.into_owned(), style, tag: tag.as_deref().map(written) }), anchor)
+            }
+            Event::SequenceStart(style, anchor, tag) => {
+                (Node::List(self.list(at, depth)?, shape(style, tag.as_deref())), anchor)
+            }
+            Event::MappingStart(style, anchor, tag) => {
+                (Node::Map(self.map(at, depth)?, shape(style, tag.as_deref())), anchor)
+            }
+            Event::Alias(id) => {
+                let Some(node) = self.anchors.get(&id).cloned() else {
+                    return Err(self.wrong(at, "refers to an anchor from inside of it, which no API object can mean"));
+                };
+                self.grow(node.size(), at)?;
+                return Ok(node);
+            }
+            other => return Err(self.wrong(at, format!("is not a value here: {other:?}"))),
+        };
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    fn list(&mut self, at: usize, depth: usize) -> Result<Vec<Node>, Unreadable> {
+        let mut items = Vec::new();
+        loop {
+            match self.inner(at)? {
+                (Event::SequenceEnd, _) => return Ok(items),
+                (event, at) => items.push(self.node(event, at, depth + 1)?),
+            }
+        }
+    }
+
+    fn map(&mut self, at: usize, depth: usize) -> Result<Vec<(Node, Node)>, Unreadable> {
+        let (mut entries, mut merged) = (Vec::new(), Vec::new());
+        loop {
+            let (event, at) = self.inner(at)?;
+            if event == Event::MappingEnd {
+                break;
+            }
+            let key = self.node(event, at, depth + 1)?;
+            let (event, at) = self.inner(at)?;
+            let value = self.node(event, at, depth + 1)?;
+            match (key.is_merge(), value) {
+                (true, Node::Map(brought, _)) => merged.push(brought),
+                (true, Node::List(several, _)) => merged.extend(several.into_iter().filter_map(Node::into_entries)),
+                (_, value) => entries.push((key, value)),
+            }
+        }
+        // A key of the map itself wins, then the map that was merged first.
+        for (key, value) in merged.into_iter().flatten() {
+            if !entries.iter().any(|(own, _): &(Node, Node)| own.text().is_some() && own.text() == key.text()) {
+                entries.push((key, value));
+            }
+        }
+        Ok(entries)
+    }
+
+    fn grow(&mut self, nodes: usize, at: usize) -> Result<(), Unreadable> {
+        self.nodes = self.nodes.saturating_add(nodes);
+        if self.nodes > MOST_NODES {
+            return Err(self.wrong(at, format!("stands for more than {MOST_NODES} values once its anchors are put in")));
+        }
+        Ok(())
+    }
+}
+
+fn shape(style: StructureStyle, tag: Option<&Tag>) -> Shape {
+    Shape { flow: style == StructureStyle::Flow, tag: tag.map(written) }
+}
+
+/// A tag so that it can be read without the document's directives.
+fn written(tag: &Tag) -> String {
+    match (tag.handle(), tag.suffix()) {
+        ("tag:yaml.org,2002:", suffix) => format!("!!{suffix}"),
+        ("!", suffix) => format!("!{suffix}"),
+        (handle, suffix) => format!("!<{handle}{suffix}>"),
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// A plain scalar, for text that needs no quotes.
+    pub(super) fn plain(text: impl Into<String>) -> Self {
+        Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::Plain, tag: None })
+    }
+
+    /// Text that is text whatever it looks like.
+    pub(super) fn quoted(text: impl Into<String>) -> Self {
+        Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::DoubleQuoted, tag: None })
+    }
+
+    /// A map of plain keys.
+    pub(super) fn map<const N: usize>(entries: [(&str, Self); N]) -> Self {
+        Self::Map(entries.into_iter().map(|(key, value)| (Self::plain(key), value)).collect(), Shape::block())
+    }
+
+    /// A list.
+    pub(super) fn list(items: impl IntoIterator<Item = Self>) -> Self {
+        Self::List(items.into_iter().collect(), Shape::block())
+    }
+
+    /// The text of a scalar.
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Scalar(scalar) => Some(&scalar.text),
+            Self::List(..) | Self::Map(..) => None,
+        }
+    }
+
+    /// A value that is there, but says nothing: `key:`, `~` or `null`.
+    pub(super) fn is_null(&self) -> bool {
+        let Self::Scalar(scalar) = self else { return false };
+        scalar.style == ScalarStyle::Plain && matches!(&*scalar.text, "" | "~" | "null" | "Null" | "NULL")
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+        let Self::Map(entries, _) = self else { return None };
+        entries.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
+    }
+
+    /// The value of a key, to change.
+    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        let Self::Map(entries, _) = self else { return None };
+        entries.iter_mut().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
+    }
+
+    /// The value at a path of keys.
+    pub(super) fn at(&self, path: &[&str]) -> Option<&Self> {
+        path.iter().try_fold(self, |node, key| node.get(key))
+    }
+
+    /// Sets a key, at its place if it is there, else at the end. Nothing happens to what is not a map.
+    pub(super) fn set(&mut self, key: &str, value: Self) {
+        if let Some(old) = self.get_mut(key) {
+            *old = value;
+        } else if let Self::Map(entries, _) = self {
+            entries.push((Self::plain(key), value));
+        }
+    }
+
+    /// Takes a key out.
+    pub(super) fn remove(&mut self, key: &str) -> Option<Self> {
+        let Self::Map(entries, _) = self else { return None };
+        let index = entries.iter().position(|(name, _)| name.text() == Some(key))?;
+        Some(entries.remove(index).1)
+    }
+
+    /// The items of a list; none for anything else.
+    pub(super) fn items(&self) -> &[Self] {
+        match self {
+            Self::List(items, _) => items,
+            Self::Map(..) | Self::Scalar(_) => &[],
+        }
+    }
+
+    /// The items of a list, to change.
+    pub(super) fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
+        match self {
+            Self::List(items, _) => Some(items),
+            Self::Map(..) | Self::Scalar(_) => None,
+        }
+    }
+
+    /// Whether a map has no entries, or a list no items.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::List(items, _) => items.is_empty(),
+            Self::Map(entries, _) => entries.is_empty(),
+            Self::Scalar(_) => false,
+        }
+    }
+
+    fn is_merge(&self) -> bool {
+        matches!(self, Self::Scalar(scalar) if scalar.style == ScalarStyle::Plain && scalar.text == "<<")
+    }
+
+    fn into_entries(self) -> Option<Vec<(Self, Self)>> {
+        match self {
+            Self::Map(entries, _) => Some(entries),
+            Self::List(..) | Self::Scalar(_) => None,
+        }
+    }
+
+    /// How many nodes it is made of.
+    fn size(&self) -> usize {
+        match self {
+            Self::Scalar(_) => 1,
+            Self::List(items, _) => 1 + items.iter().map(Self::size).sum::<usize>(),
+            Self::Map(entries, _) => 1 + entries.iter().map(|(key, value)| key.size() + value.size()).sum::<usize>(),
+        }
+    }
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// One line for each part.
+    pub(super) fn block() -> Self {
+        Self { flow: false, tag: None }
+    }
+}

@@ -1,0 +1,183 @@
+//! A rate that gives way to an upstream that throttles, and comes back.
+//!
+//! As TCP's CUBIC and the AWS SDKs' adaptive retry mode: down by a fraction when the upstream throttles, once for all calls that were
+//! under way together; then fast and ever more slowly up to the last good rate; then slowly and ever faster past it. Two things differ.
+//! What counts as good is less than the rate that was throttled, or the way back would end where it began. And the way up is measured in
+//! time during which calls had to wait for this bucket: a gate that is not short of tokens learns nothing about what the upstream bears.
+
+use std::{num::NonZeroU32, time::Duration};
+
+/// The rate of one bucket. Tokens per second throughout.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Adaptive {
+    floor: f64,
+    full: f64,
+    rate: f64,
+    /// The rate after the last decrease, and the one that is thought to be good.
+    low: f64,
+    good: f64,
+    /// For how long calls have been short of tokens since.
+    short_for: Duration,
+    /// How many calls had left at the last decrease: their answers are old news.
+    left: u64,
+}
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    pub(super) fn new(floor: f64, full: f64) -> Self {
+        Self { floor: floor.min(full), full, rate: full, low: full, good: full, short_for: Duration::ZERO, left: 0 }
+    }
+
+    pub(super) fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    pub(super) fn is_slowed(&self) -> bool {
+        self.rate < self.full
+    }
+
+    /// What a bucket of `burst` holds at most: as much time's worth as at the full rate, or its rest would be one crowd too many.
+    pub(super) fn burst(&self, burst: NonZeroU32) -> NonZeroU32 {
+        let slowed = (f64::from(burst.get()) * self.rate / self.full).round();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
+        let slowed = slowed as u32;
+        NonZeroU32::new(slowed.min(burst.get())).unwrap_or(NonZeroU32::MIN)
+    }
+
+    /// The upstream turned away the call that was the `left`-th to leave; `leaves` have left by now. Whether the rate changes.
+    pub(super) fn throttled(&mut self, left: u64, leaves: u64) -> bool {
+        if left <= self.left {
+            return false;
+        }
+        let before = self.rate;
+        self.left = leaves;
+        self.low = (before * DECREASE).max(self.floor);
+        self.good = (before * GOOD).max(self.low);
+        self.rate = self.low;
+        self.short_for = Duration::ZERO;
+        self.rate < before
+    }
+
+    /// Calls were short of tokens for this long. Whether the rate changes by so much that it is worth it.
+    pub(super) fn grow(&mut self, short_for: Duration) -> bool {
+        self.short_for = self.short_for.saturating_add(short_for);
+        let rate = self.after(self.short_for);
+        let changes = rate >= self.rate * WORTH_IT || rate >= self.full && self.rate < self.full;
+        if changes {
+            self.rate = rate;
+        }
+        changes
+    }
+
+    /// The highest rate there can be in `time`, if nothing is throttled and calls are short of tokens throughout.
+    pub(super) fn at_best(&self, time: Duration) -> f64 {
+        self.after(self.short_for.saturating_add(time)).max(self.rate)
+    }
+
+    /// New limits: the rate stays where it is, within them.
+    pub(super) fn reconfigure(&mut self, floor: f64, full: f64) {
+        let was_slowed = self.is_slowed();
+        (self.floor, self.full) = (floor.min(full), full);
+        let within = |rate: f64| rate.clamp(self.floor, full);
+        let rate = if was_slowed { within(self.rate) } else { full };
+        (self.rate, self.low, self.good) = (rate, within(self.low), within(self.good).max(within(self.low)));
+    }
+
+    /// The curve: the rate after calls were short of tokens for so long.
+    fn after(&self, short_for: Duration) -> f64 {
+        let time = short_for.as_secs_f64();
+        let back = (RECOVERY_CALLS / self.good).max(RECOVERY);
+        let rate = if time < back {
+            self.good - (self.good - self.low) * (1.0 - time / back).powi(3)
+        } else {
+            let beyond = (PROBING_CALLS / self.good).max(PROBING);
+            self.good + (self.full - self.good) * ((time - back) / beyond).min(1.0).powi(3)
+        };
+        rate.clamp(self.floor, self.full)
+    }
+}
+
+/// What is left of a rate that was throttled (CUBIC's and the AWS SDKs').
+const DECREASE: f64 = 0.7;
+/// What is thought to be good of it: CUBIC's fast convergence, which gives way for others.
+const GOOD: f64 = (1.0 + DECREASE) / 2.0;
+/// A change of the rate that is worth the arithmetic.
+const WORTH_IT: f64 = 1.01;
+/// Back to the good rate in so many seconds, or as long as so many calls take: a slow rate needs more time to find anything out.
+const RECOVERY: f64 = 2.0;
+const RECOVERY_CALLS: f64 = 20.0;
+/// From the good rate to the full one likewise.
+const PROBING: f64 = 30.0;
+const PROBING_CALLS: f64 = 200.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grow(rate: &mut Adaptive, seconds: f64) {
+        for _ in 0..1000 {
+            rate.grow(Duration::from_secs_f64(seconds / 1000.0));
+        }
+    }
+
+    fn assert_near(rate: &Adaptive, expected: f64) {
+        assert!((rate.rate() / expected - 1.0).abs() < 0.015, "{} is not {expected}", rate.rate());
+    }
+
+    #[test]
+    fn it_gives_way_at_once_comes_back_fast_and_goes_on_slowly() {
+        let mut rate = Adaptive::new(5.0, 50.0);
+        assert!(rate.throttled(1, 10));
+        assert_near(&rate, 35.0);
+        grow(&mut rate, 1.0);
+        assert_near(&rate, 42.5 - 7.5 / 8.0);
+        grow(&mut rate, 1.0);
+        assert_near(&rate, 42.5);
+        grow(&mut rate, 15.0);
+        assert_near(&rate, 42.5 + 7.5 / 8.0);
+        grow(&mut rate, 15.1);
+        assert!(!rate.is_slowed());
+        assert_near(&rate, 50.0);
+        grow(&mut rate, 1000.0);
+        assert_near(&rate, 50.0);
+    }
+
+    #[test]
+    fn calls_that_were_under_way_together_count_once_and_the_floor_holds() {
+        let mut rate = Adaptive::new(5.0, 50.0);
+        assert!(rate.throttled(3, 20));
+        assert!(!rate.throttled(20, 25), "it had left before");
+        assert!(rate.throttled(21, 30));
+        assert_near(&rate, 50.0 * 0.7 * 0.7);
+        for left in 4..100 {
+            rate.throttled(left * 10, left * 10);
+        }
+        assert_near(&rate, 5.0);
+        assert!(!rate.throttled(10_000, 10_000), "lower than the floor it does not get");
+    }
+
+    #[test]
+    fn a_bucket_that_gives_way_holds_less() {
+        let mut rate = Adaptive::new(1.0, 50.0);
+        let burst = NonZeroU32::new(100).unwrap();
+        assert_eq!(rate.burst(burst).get(), 100);
+        rate.throttled(1, 1);
+        assert_eq!(rate.burst(burst).get(), 70);
+        assert_eq!(rate.burst(NonZeroU32::MIN).get(), 1);
+    }
+
+    #[test]
+    fn new_limits_keep_the_rate_within_them() {
+        let mut rate = Adaptive::new(5.0, 50.0);
+        rate.reconfigure(5.0, 80.0);
+        assert_near(&rate, 80.0);
+        rate.throttled(1, 1);
+        rate.reconfigure(5.0, 200.0);
+        assert_near(&rate, 56.0);
+        rate.reconfigure(5.0, 20.0);
+        assert_near(&rate, 20.0);
+        rate.reconfigure(30.0, 20.0);
+        assert_near(&rate, 20.0);
+    }
+}

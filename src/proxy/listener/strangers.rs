@@ -1,0 +1,61 @@
+//! Clients whose certificates do not do, or who show none where one is asked for: the operator wants to know, but not once per attempt.
+
+use std::{
+    io,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustls::{AlertDescription, CertificateError, Error};
+
+use crate::moment::Moment;
+
+/// Handshakes that failed.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers {
+    /// When it was last said, and how many have come since.
+    said: Mutex<Option<(Moment, u64)>>,
+}
+
+impl Strangers {
+    /// A handshake failed. What a certificate is to blame for is said at most once a minute; the rest is for debugging.
+    pub(crate) fn complain(&self, gate: &str, error: &io::Error, now: Moment) {
+        let Some(what) = error.get_ref().and_then(|inner| inner.downcast_ref()).and_then(about_certificates) else {
+            tracing::debug!(gate, %error, "a TLS handshake failed");
+            return;
+        };
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *said {
+            Some((at, more)) if now.since(*at) < AGAIN => *more += 1,
+            other => {
+                let more = other.map_or(0, |(_, more)| more);
+                *other = Some((now, 0));
+                tracing::warn!(gate, more, %error, "a client was turned away: {what}");
+            }
+        }
+    }
+}
+
+/// What a handshake's error says about somebody's certificate.
+fn about_certificates(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::NoCertificatesPresented => Some("it showed no certificate, and tls.client_ca asks for one"),
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            Some("its certificate is not by tls.client_ca")
+        }
+        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            Some("its certificate has expired")
+        }
+        Error::InvalidCertificate(_) => Some("its certificate cannot be used"),
+        Error::AlertReceived(
+            AlertDescription::UnknownCA | AlertDescription::BadCertificate | AlertDescription::CertificateUnknown,
+        ) => Some("it does not trust this gate's certificate; does it use the gate's ca.crt as it is now?"),
+        Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            Some("it takes this gate's certificate for expired; do the clocks agree?")
+        }
+        _ => None,
+    }
+}
+
+/// A client that tries again and again is one line a minute.
+const AGAIN: Duration = Duration::from_secs(60);

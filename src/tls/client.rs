@@ -1,0 +1,212 @@
+//! TLS towards an upstream: what is trusted and what is shown can change under open connections.
+//!
+//! Files are read again every 30 s, and sooner where something hints that they have changed; the last good ones are kept. Each change makes
+//! a new configuration, so that no ticket of a session under the old one is ever used again: a resumed session would skip verification and
+//! keep the old client certificate.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rustls::{ClientConfig, RootCertStore, client::WebPkiServerVerifier};
+
+use super::{Complaint, Identity, Pem, TlsError, provider, unverified};
+use crate::moment::Moment;
+
+/// Whom to trust.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Roots {
+    /// The system's roots; `SSL_CERT_FILE` and `SSL_CERT_DIR` are honoured.
+    System,
+    /// These certificates and no others.
+    Only(Pem),
+    /// Anybody: no verification at all.
+    Anybody,
+}
+
+/// TLS towards one upstream.
+pub struct Client {
+    current: RwLock<Arc<Current>>,
+    changes: AtomicU64,
+    looked: Mutex<Looked>,
+}
+
+/// What new connections use.
+struct Current {
+    roots: Roots,
+    identity: Option<Identity>,
+    /// Offers h2 and HTTP/1.1.
+    any: Arc<ClientConfig>,
+    /// Offers HTTP/1.1 only: for upgrades.
+    http1: Arc<ClientConfig>,
+}
+
+/// When the files were last looked at.
+#[derive(Default)]
+struct Looked {
+    at: Moment,
+    suspected: bool,
+    complaint: Complaint,
+}
+
+/// The configuration towards an upstream: offers h2 and HTTP/1.1.
+///
+/// # Errors
+/// The roots or the client certificate cannot be used; see [`TlsError`].
+pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let builder = match roots {
+        Roots::Anybody => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(unverified::Anybody::new(provider())))
+        }
+        Roots::System => builder.with_webpki_verifier(verifier(system_roots()?, "the system's roots")?),
+        Roots::Only(pem) => builder.with_webpki_verifier(verifier(pem.roots()?, pem.from())?),
+    };
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let chain = identity.chain.certificates()?;
+            builder
+                .with_client_auth_cert(chain, identity.key.key()?)
+                .map_err(|source| TlsError::Certificate { from: identity.chain.from().to_owned(), source })?
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+// === impl Client ===
+
+impl Client {
+    /// With these roots, and a certificate of ours if there is one.
+    ///
+    /// # Errors
+    /// The roots or the certificate cannot be used.
+    pub fn new(roots: Roots, identity: Option<Identity>) -> Result<Self, TlsError> {
+        let current = Current::new(roots, identity)?;
+        Ok(Self { current: RwLock::new(Arc::new(current)), changes: AtomicU64::new(0), looked: Mutex::default() })
+    }
+
+    /// What a new connection uses; offers h2 and HTTP/1.1.
+    #[must_use]
+    pub fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.current().any)
+    }
+
+    /// The same, offering HTTP/1.1 only.
+    #[must_use]
+    pub fn http1_config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.current().http1)
+    }
+
+    /// How often something has changed: a connection that was made under another number is outdated.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Something went wrong that old files would explain: they are read before long.
+    pub fn suspect(&self) {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner).suspected = true;
+    }
+
+    /// To be called often: reads the files again when it is time to.
+    pub fn tend(&self, now: Moment) {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let age = now.since(looked.at);
+        if age < LOOK_EVERY && !(looked.suspected && age >= AFTER_SUSPICION) {
+            return;
+        }
+        (looked.at, looked.suspected) = (now, false);
+        match self.look() {
+            Ok(changed) => {
+                looked.complaint.settle();
+                if changed {
+                    tracing::info!("the upstream's CA or our client certificate has changed: new connections use it");
+                }
+            }
+            Err(error) => looked.complaint.say(&error, "the last good TLS files for the upstream are kept"),
+        }
+    }
+
+    /// Shows another client certificate from the next connection on.
+    ///
+    /// # Errors
+    /// It cannot be used; the old one is kept.
+    pub fn show(&self, identity: Option<Identity>) -> Result<(), TlsError> {
+        let roots = self.current().roots.clone();
+        self.change(roots, identity).map(drop)
+    }
+
+    fn look(&self) -> Result<bool, TlsError> {
+        let current = self.current();
+        let roots = match &current.roots {
+            Roots::Only(pem) => Roots::Only(pem.again()?),
+            other => other.clone(),
+        };
+        let identity = current.identity.as_ref().map(Identity::again).transpose()?;
+        self.change(roots, identity)
+    }
+
+    fn change(&self, roots: Roots, identity: Option<Identity>) -> Result<bool, TlsError> {
+        let current = self.current();
+        if current.roots == roots && current.identity == identity {
+            return Ok(false);
+        }
+        let next = Arc::new(Current::new(roots, identity)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        Ok(true)
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let current = self.current();
+        f.debug_struct("Client").field("roots", &current.roots).field("identity", &current.identity).finish()
+    }
+}
+
+// === impl Current ===
+
+impl Current {
+    fn new(roots: Roots, identity: Option<Identity>) -> Result<Self, TlsError> {
+        let any = client(&roots, identity.as_ref())?;
+        let mut http1 = (*any).clone();
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { roots, identity, any, http1: Arc::new(http1) })
+    }
+}
+
+// === helpers ===
+
+fn verifier(roots: RootCertStore, from: &str) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().map_err(|error| {
+        TlsError::Certificate { from: from.to_owned(), source: rustls::Error::General(error.to_string()) }
+    })
+}
+
+fn system_roots() -> Result<RootCertStore, TlsError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut store = RootCertStore::empty();
+    let (usable, _) = store.add_parsable_certificates(found.certs);
+    if usable == 0 {
+        let why = found.errors.first().map_or_else(|| "none was found".to_owned(), ToString::to_string);
+        return Err(TlsError::NoRoots(why));
+    }
+    Ok(store)
+}
+
+/// With the few seconds until old connections are left, well within a minute.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Calls that keep failing must not have the files read at every one of them.
+const AFTER_SUSPICION: Duration = Duration::from_secs(1);

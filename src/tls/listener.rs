@@ -1,0 +1,197 @@
+//! TLS of a listener: the certificate, and whose certificates clients must show, change under open connections.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::SystemTime,
+};
+
+use rustls::{
+    ServerConfig,
+    server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
+    sign::{CertifiedKey, SingleCertAndKey},
+};
+
+use super::{
+    Complaint, Identity, Pem, TlsError,
+    authority::{Authority, Leaf},
+    provider,
+};
+
+/// What a TLS listener needs, and what its clients need to trust it.
+pub struct Listener {
+    current: RwLock<Current>,
+    tended: Mutex<Tended>,
+}
+
+/// What the next handshake uses.
+#[derive(Clone)]
+struct Current {
+    config: Arc<ServerConfig>,
+    ca: Arc<str>,
+}
+
+/// Where it all comes from, as it was when it was last good.
+struct Tended {
+    source: Source,
+    clients: Option<Pem>,
+    complaint: Complaint,
+}
+
+enum Source {
+    /// A CA of our own, and the certificate by it that is in use.
+    Own(Arc<Authority>, Leaf),
+    Files(Identity),
+}
+
+/// A listener with a certificate by a CA made on the spot, whose key never leaves memory: for the loopback addresses, the names an API
+/// server has in a cluster, `names`, and `addresses`.
+///
+/// # Errors
+/// A name cannot be in a certificate, or the client CA cannot be used.
+pub fn self_signed(names: &[String], addresses: &[IpAddr], client_ca: Option<&Path>) -> Result<Listener, TlsError> {
+    let authority = Authority::new(names, addresses)?;
+    let leaf = authority.issue(wall())?;
+    Listener::new(Source::Own(Arc::new(authority), leaf), client_ca)
+}
+
+/// A listener with a certificate from files.
+///
+/// # Errors
+/// A file cannot be read or used.
+pub fn from_files(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Result<Listener, TlsError> {
+    Listener::new(Source::Files(Identity::read(cert, key)?), client_ca)
+}
+
+/// The time of day: what certificates are held against.
+#[expect(clippy::disallowed_methods, reason = "certificates are valid by wall time")]
+pub fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
+// === impl Listener ===
+
+impl Listener {
+    fn new(source: Source, client_ca: Option<&Path>) -> Result<Self, TlsError> {
+        let clients = client_ca.map(Pem::read).transpose()?;
+        let current = Current::new(&source, clients.as_ref())?;
+        let tended = Tended { source, clients, complaint: Complaint::default() };
+        Ok(Self { current: RwLock::new(current), tended: Mutex::new(tended) })
+    }
+
+    /// What the next handshake uses, for `tokio_rustls::TlsAcceptor`; offers h2 and HTTP/1.1.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
+    }
+
+    /// PEM of what clients are to trust: the pod-local CA, or the chain from the files.
+    #[must_use]
+    pub fn ca(&self) -> Arc<str> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).ca.clone()
+    }
+
+    /// To be called every few seconds: renews a certificate of our own well before it ends, and takes over files that have changed. What
+    /// cannot be used is said once, and the last good one is kept. Open connections stay.
+    pub fn tend(&self, wall: SystemTime) {
+        let mut tended = self.tended.lock().unwrap_or_else(PoisonError::into_inner);
+        // Two files are not swapped at one moment: what does not go together may do so on a second look.
+        let renewed = tended.renewed(wall).or_else(|_| tended.renewed(wall));
+        match renewed {
+            Ok(None) => tended.complaint.settle(),
+            Ok(Some((current, source, clients))) => {
+                tended.complaint.settle();
+                tracing::info!(
+                    certificate = source.word(),
+                    "the listener's certificate was renewed; open connections stay"
+                );
+                (tended.source, tended.clients) = (source, clients);
+                *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+            }
+            Err(error) => tended.complaint.say(&error, "the listener's last good certificate is kept"),
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}
+
+// === impl Tended ===
+
+impl Tended {
+    /// What is to be used from now on, if it is not what is in use.
+    fn renewed(&self, wall: SystemTime) -> Result<Option<(Current, Source, Option<Pem>)>, TlsError> {
+        let clients = self.clients.as_ref().map(Pem::again).transpose()?;
+        let source = match &self.source {
+            Source::Own(authority, leaf) if !leaf.is_due(wall) => Source::Own(Arc::clone(authority), leaf.clone()),
+            Source::Own(authority, _) => Source::Own(Arc::clone(authority), authority.issue(wall)?),
+            Source::Files(identity) => Source::Files(identity.again()?),
+        };
+        if clients == self.clients && source.is(&self.source) {
+            return Ok(None);
+        }
+        let current = Current::new(&source, clients.as_ref())?;
+        Ok(Some((current, source, clients)))
+    }
+}
+
+// === impl Source and Current ===
+
+impl Source {
+    fn word(&self) -> &str {
+        match self {
+            Self::Own(..) => "self_signed",
+            Self::Files(identity) => identity.chain.from(),
+        }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Own(_, leaf), Self::Own(_, other)) => leaf == other,
+            (Self::Files(identity), Self::Files(other)) => identity == other,
+            _ => false,
+        }
+    }
+
+    fn certified(&self) -> Result<Arc<CertifiedKey>, TlsError> {
+        match self {
+            Self::Own(_, leaf) => Ok(Arc::clone(&leaf.key)),
+            Self::Files(identity) => identity.certified().map(Arc::new),
+        }
+    }
+
+    fn ca(&self) -> Arc<str> {
+        match self {
+            Self::Own(authority, _) => authority.pem().into(),
+            Self::Files(identity) => String::from_utf8_lossy(identity.chain.text()).into(),
+        }
+    }
+}
+
+impl Current {
+    /// A new configuration each time, so that no session from before a change is resumed past it.
+    fn new(source: &Source, clients: Option<&Pem>) -> Result<Self, TlsError> {
+        let verifier: Arc<dyn ClientCertVerifier> = match clients {
+            None => Arc::new(NoClientAuth),
+            Some(pem) => {
+                let roots = Arc::new(pem.roots()?);
+                WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(|error| {
+                    let source = rustls::Error::General(error.to_string());
+                    TlsError::Certificate { from: pem.from().to_owned(), source }
+                })?
+            }
+        };
+        let key = source.certified()?;
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self { config: Arc::new(config), ca: source.ca() })
+    }
+}

@@ -1,0 +1,340 @@
+//! Links in response headers, pointed back at the gate, so that page 2 of a list and the status of an operation do not escape its limits.
+//!
+//! Only where the operator asked for it, only URLs of the upstream's own origin and below its base path, only in the headers that carry such
+//! links; bodies are never touched. The gate's own address is the one that the client used. What cannot be read for certain stays as it is.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{CONTENT_LOCATION, HOST, LINK, LOCATION},
+    request,
+    uri::{Authority, Scheme},
+};
+
+use super::{Host, Target};
+
+/// Points the links of one response at the gate that its client used.
+#[derive(Clone, Debug)]
+pub(super) struct Links<'a> {
+    target: &'a Target,
+    host: &'a Host,
+    /// `http://localhost:8001`.
+    gate: String,
+}
+
+/// A URL taken apart as far as it matters.
+struct Absolute<'a> {
+    scheme: Option<&'a str>,
+    authority: &'a str,
+    /// Path, query and fragment.
+    rest: &'a str,
+}
+
+impl<'a> Links<'a> {
+    /// For the answer to a request that came to a gate with this scheme.
+    pub(super) fn back(scheme: &Scheme, parts: &request::Parts, target: &'a Target, host: &'a Host) -> Option<Self> {
+        let of_uri = parts.uri.authority().map(Authority::as_str);
+        let of_head = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
+        let gate = format!("{scheme}://{}", of_uri.or(of_head)?);
+        Some(Self { target, host, gate })
+    }
+
+    /// Rewrites what there is to rewrite.
+    pub(super) fn rewrite(&self, headers: &mut HeaderMap) {
+        for name in [LOCATION, CONTENT_LOCATION, AZURE_ASYNC_OPERATION, OPERATION_LOCATION] {
+            each(headers, &name, |url| self.url(url));
+        }
+        each(headers, &LINK, |links| self.links(links));
+    }
+
+    /// Every target of a Link field; `None` if none changes.
+    fn links(&self, field: &str) -> Option<String> {
+        let mut rewritten = String::with_capacity(field.len());
+        let (mut rest, mut changed) = (field, false);
+        loop {
+            // One link: blanks and commas, `<`, a target, `>`, parameters.
+            let start = rest.find(|char: char| !matches!(char, ' ' | '\t' | ','))?;
+            let (before, link) = rest.split_at_checked(start)?;
+            let (url, after) = link.strip_prefix('<')?.split_once('>')?;
+            let (parameters, next) = after.split_at_checked(parameters_end(after)?)?;
+            let target = self.url(url);
+            changed |= target.is_some();
+            for part in [before, "<", target.as_deref().unwrap_or(url), ">", parameters] {
+                rewritten.push_str(part);
+            }
+            if next.trim_matches([' ', '\t', ',']).is_empty() {
+                rewritten.push_str(next);
+                return changed.then_some(rewritten);
+            }
+            rest = next;
+        }
+    }
+
+    /// A URL of the upstream's as one of the gate's; `None` if it is not the upstream's, or already means the same at the gate.
+    fn url(&self, url: &str) -> Option<String> {
+        let trimmed = url.trim_matches([' ', '\t']);
+        match absolute(trimmed) {
+            Some(absolute) => {
+                if !self.is_own(&absolute) {
+                    return None;
+                }
+                Some(format!("{}{}", self.gate, self.below_base(absolute.rest)?))
+            }
+            // A path without a name: the gate puts the base path before it again. One that came to begin with `//` would name somebody.
+            None if trimmed.starts_with('/') && !self.target.base_path.is_empty() => {
+                self.below_base(trimmed).filter(|below| !below.starts_with("//"))
+            }
+            None => None,
+        }
+    }
+
+    fn is_own(&self, url: &Absolute<'_>) -> bool {
+        let scheme = url.scheme.unwrap_or(self.target.scheme.as_str());
+        if !scheme.eq_ignore_ascii_case(self.target.scheme.as_str()) {
+            return false;
+        }
+        let Ok(authority) = url.authority.parse::<Authority>() else { return false };
+        let literal = match self.host {
+            Host::Literal(name) => Authority::try_from(name.as_bytes()).ok(),
+            Host::Rewrite | Host::Preserve => None,
+        };
+        std::iter::once(&self.target.authority).chain(&literal).any(|own| self.is_same(own, &authority))
+    }
+
+    fn is_same(&self, own: &Authority, other: &Authority) -> bool {
+        let usual = if self.target.scheme == Scheme::HTTPS { 443 } else { 80 };
+        !other.as_str().contains('@')
+            && own.host().eq_ignore_ascii_case(other.host())
+            && own.port_u16().unwrap_or(usual) == other.port_u16().unwrap_or(usual)
+    }
+
+    /// What stands behind the base path; `None` for what the gate cannot reach.
+    fn below_base(&self, rest: &str) -> Option<String> {
+        let base = self.target.base_path.as_str();
+        let below = rest.strip_prefix(base)?;
+        if base.is_empty() {
+            return Some(below.to_owned());
+        }
+        let path = rest.split(['?', '#']).next().unwrap_or(rest);
+        let climbs = path.split('/').any(|segment| segment.to_ascii_lowercase().replace("%2e", ".") == "..");
+        match below.chars().next() {
+            _ if climbs => None,
+            Some('/') => Some(below.to_owned()),
+            None | Some('?' | '#') => Some(format!("/{below}")),
+            Some(_) => None, // the base path was only the beginning of a longer name
+        }
+    }
+}
+
+/// A URL with an authority. Everything else names nobody and is no link away from the gate.
+fn absolute(url: &str) -> Option<Absolute<'_>> {
+    let (scheme, rest) = match url.strip_prefix("//") {
+        Some(rest) => (None, rest),
+        None => url.split_once("://").map(|(scheme, rest)| (Some(scheme), rest))?,
+    };
+    if scheme.is_some_and(|scheme| scheme.contains(['/', '?', '#'])) {
+        return None; // a path that carries a URL
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, rest) = rest.split_at_checked(end)?;
+    Some(Absolute { scheme, authority, rest })
+}
+
+/// Where the parameters of a link end: at the comma before the next link, or at the end; `None` inside an unfinished quoted string.
+fn parameters_end(text: &str) -> Option<usize> {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b',' if !quoted => return Some(at),
+            _ => {}
+        }
+    }
+    (!quoted).then_some(text.len())
+}
+
+/// Changes the lines of a header in place; their order stays.
+fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> Option<String>) {
+    let http::header::Entry::Occupied(mut lines) = headers.entry(name) else { return };
+    for line in lines.iter_mut() {
+        let changed = line.to_str().ok().and_then(&change);
+        if let Some(value) = changed.and_then(|text| HeaderValue::try_from(text).ok()) {
+            *line = value;
+        }
+    }
+}
+
+const AZURE_ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
+const OPERATION_LOCATION: HeaderName = HeaderName::from_static("operation-location");
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn target(base: &str) -> Target {
+        Target {
+            scheme: Scheme::HTTPS,
+            authority: Authority::from_static("api.test"),
+            base_path: base.into(),
+            server_name: None,
+            proxy: None,
+        }
+    }
+
+    fn links<'a>(target: &'a Target, host: &'a Host) -> Links<'a> {
+        let parts = Request::get("/x").header(HOST, "localhost:8001").body(()).expect("valid").into_parts().0;
+        Links::back(&Scheme::HTTP, &parts, target, host).expect("there is a host")
+    }
+
+    #[test]
+    fn only_the_upstreams_own_urls_change() {
+        let target = target("");
+        let links = links(&target, &Host::Rewrite);
+        for (url, becomes) in [
+            ("https://api.test/items?page=2", Some("http://localhost:8001/items?page=2")),
+            ("HTTPS://API.test:443/a#b", Some("http://localhost:8001/a#b")),
+            ("//api.test/items", Some("http://localhost:8001/items")),
+            ("https://api.test", Some("http://localhost:8001")),
+            ("https://api.test?a=//b", Some("http://localhost:8001?a=//b")),
+            ("https://api.test/%2e%2E/x", Some("http://localhost:8001/%2e%2E/x")),
+            ("http://api.test/items", None),
+            ("https://api.test:8443/items", None),
+            ("https://api.test.evil/items", None),
+            ("https://api.test@evil/items", None),
+            ("https://me@api.test/items", None),
+            ("https://evil/https://api.test/", None),
+            ("https://api.test\\@evil/", None),
+            ("/items?page=2", None),
+            ("items?next=https://api.test/", None),
+            ("/go/https://api.test/", None),
+            ("urn:api.test", None),
+            ("", None),
+        ] {
+            assert_eq!(links.url(url).as_deref(), becomes, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_base_path_is_taken_off_since_the_gate_puts_it_back() {
+        let target = target("/api/v3");
+        let links = links(&target, &Host::Rewrite);
+        for (url, becomes) in [
+            ("https://api.test/api/v3/items?page=2", Some("http://localhost:8001/items?page=2")),
+            ("https://api.test/api/v3?page=2", Some("http://localhost:8001/?page=2")),
+            ("https://api.test/api/v3", Some("http://localhost:8001/")),
+            ("/api/v3/items", Some("/items")),
+            ("/api/v3", Some("/")),
+            ("/api/v3?page=2", Some("/?page=2")),
+            ("/api/v3//evil.test/", None),
+            ("https://api.test/api/v33/items", None),
+            ("https://api.test/api/v3/../v4/items", None),
+            ("https://api.test/api/v3/%2E./items", None),
+            ("https://api.test/uploads/items", None),
+            ("/uploads/items", None),
+            ("items", None),
+        ] {
+            assert_eq!(links.url(url).as_deref(), becomes, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_literal_host_is_the_upstreams_own_too() {
+        let target = target("");
+        let host = Host::Literal(HeaderValue::from_static("public.test"));
+        let links = links(&target, &host);
+        assert_eq!(links.url("https://public.test/a").as_deref(), Some("http://localhost:8001/a"));
+        assert_eq!(links.url("https://api.test/a").as_deref(), Some("http://localhost:8001/a"));
+    }
+
+    #[test]
+    fn of_a_link_field_only_the_targets_change() {
+        let target = target("");
+        let links = links(&target, &Host::Rewrite);
+        for (field, becomes) in [
+            (
+                "<https://api.test/a?page=2>; rel=\"next\", <https://api.test/a?page=9>; rel=\"last\"",
+                Some("<http://localhost:8001/a?page=2>; rel=\"next\", <http://localhost:8001/a?page=9>; rel=\"last\""),
+            ),
+            (
+                "<https://cdn.test/s.css>; rel=preload,<https://api.test/b,c>;title=\"a, <https://api.test/> \\\" b\" ; x",
+                Some(
+                    "<https://cdn.test/s.css>; rel=preload,<http://localhost:8001/b,c>;title=\"a, <https://api.test/> \\\" b\" ; x",
+                ),
+            ),
+            (", <https://api.test/>; rel=next ,", Some(", <http://localhost:8001/>; rel=next ,")),
+            ("<https://cdn.test/>; rel=x", None),
+            ("<https://api.test/>; title=\"open, <https://api.test/>", None),
+            ("<https://api.test/", None),
+            ("https://api.test/", None),
+            ("", None),
+        ] {
+            assert_eq!(links.links(field).as_deref(), becomes, "{field}");
+        }
+    }
+
+    #[test]
+    fn several_lines_keep_their_order_and_other_headers_stay() {
+        let target = target("");
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("link", "<https://api.test/1>; rel=a"),
+            ("link", "<https://other.test/2>; rel=b"),
+            ("link", "<https://api.test/3>; rel=c"),
+            ("location", "https://api.test/new"),
+            ("azure-asyncoperation", "https://api.test/operations/1"),
+            ("www-authenticate", "Bearer realm=\"https://api.test/token\""),
+        ] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        links(&target, &Host::Rewrite).rewrite(&mut headers);
+        let lines: Vec<_> = headers.get_all(LINK).iter().collect();
+        assert_eq!(
+            lines,
+            ["<http://localhost:8001/1>; rel=a", "<https://other.test/2>; rel=b", "<http://localhost:8001/3>; rel=c"]
+        );
+        assert_eq!(headers[LOCATION], "http://localhost:8001/new");
+        assert_eq!(headers["azure-asyncoperation"], "http://localhost:8001/operations/1");
+        assert_eq!(headers["www-authenticate"], "Bearer realm=\"https://api.test/token\"");
+    }
+
+    /// A link: its target, and parameters that try to look like more links.
+    fn link() -> impl Strategy<Value = (String, String)> {
+        let url = prop_oneof![
+            "https://api\\.test/[a-z/?=,;]{0,12}",
+            "https://[a-z]{1,8}\\.test/[a-z,;\"]{0,12}",
+            "/[a-z,]{0,8}"
+        ];
+        let text = "[a-z<>,; :/]{0,16}".prop_map(|text| format!("\"https://api.test/{text}\\\"\\\\\""));
+        let parameter = prop_oneof![text.prop_map(|text| format!("; title={text}")), "; rel=[a-z]{1,6}".boxed()];
+        (url, proptest::collection::vec(parameter, 0..3).prop_map(|parameters| parameters.concat()))
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_links_say_targets_change_and_nothing_else(written in proptest::collection::vec(link(), 1..5)) {
+            let target = target("");
+            let links = links(&target, &Host::Rewrite);
+            let join = |change: &dyn Fn(&str) -> String| {
+                let each: Vec<_> = written.iter().map(|(url, rest)| format!("<{}>{rest}", change(url))).collect();
+                each.join(", ")
+            };
+            let field = join(&|url| url.to_owned());
+            let expected = join(&|url| url.replacen("https://api.test/", "http://localhost:8001/", 1));
+            prop_assert_eq!(links.links(&field).unwrap_or_else(|| field.clone()), expected);
+        }
+
+        #[test]
+        fn no_field_breaks_the_parser_and_what_is_read_twice_is_rewritten_once(field in "[ -~]{0,60}", base in "(/[a-z]{1,2})?") {
+            let target = target(&base);
+            let links = links(&target, &Host::Rewrite);
+            if let Some(once) = links.links(&field) {
+                prop_assert!(once.contains("localhost:8001") || !base.is_empty());
+                prop_assert!(HeaderValue::try_from(once).is_ok());
+            }
+        }
+    }
+}

