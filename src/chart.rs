@@ -36,7 +36,7 @@ pub struct Chart {
 pub struct Axis {
     /// What it counts, with its unit.
     pub name: String,
-    /// Where it ends at least; the data may need more.
+    /// Where it ends at least (and, where each step is tenfold, starts at most); the data may need more.
     pub at_least: f64,
 }
 
@@ -122,7 +122,9 @@ impl Chart {
             Steps::Even => Scale::past(self.height(), wanted),
             Steps::Tenfold => {
                 let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
-                let lowest = points.chain(self.levels.iter().map(|level| level.y)).fold(self.height(), f64::min);
+                let named = Some(self.y.at_least).filter(|least| *least > 0.0);
+                let all = points.chain(self.levels.iter().map(|level| level.y)).chain(named);
+                let lowest = all.fold(self.height(), f64::min);
                 Scale::tenfold(lowest, self.height())
             }
         }

@@ -95,7 +95,7 @@ impl Picture {
         match self {
             Self::Calls => rates(&played.rows, played.length),
             Self::Delays => delays(&played.retries),
-            Self::TotalRetries => totals(&played.rows),
+            Self::TotalRetries => totals(&played.rows, played.length),
             Self::Waits(name) => {
                 let row = played.rows.iter().find(|row| row.name == *name);
                 row.map(waits).unwrap_or_default()
@@ -145,7 +145,7 @@ fn delays(retries: &[Moment]) -> Vec<(f64, f64)> {
 }
 
 /// Stairs: the count at the start of each step, and at its end.
-fn totals(rows: &[Row]) -> Vec<(f64, f64)> {
+fn totals(rows: &[Row], length: Duration) -> Vec<(f64, f64)> {
     let mut points: Vec<(f64, f64)> = Vec::new();
     let mut sum = 0;
     for row in rows.iter().take(1) {
@@ -162,6 +162,7 @@ fn totals(rows: &[Row]) -> Vec<(f64, f64)> {
             points.push((at + step, count(sum)));
         }
     }
+    points.push((length.as_secs_f64(), count(sum)));
     // A level stretch is drawn by its ends.
     let mut short: Vec<(f64, f64)> = Vec::new();
     for point in points {

@@ -5,13 +5,25 @@ mod cli;
 mod live;
 mod replayed;
 
-use std::{path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tidegate::{
     limit::policy::Combine,
     moment::Moment,
     simulate::{self, Played, Staged},
 };
+
+/// A built-in scenario as it stands; played once for all tests.
+fn usual(name: &str) -> Arc<(Staged, Vec<Played>)> {
+    static PLAYED: LazyLock<Mutex<BTreeMap<String, Arc<(Staged, Vec<Played>)>>>> = LazyLock::new(Mutex::default);
+    let mut all = PLAYED.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(all.entry(name.to_owned()).or_insert_with(|| Arc::new(played(name, &[]))))
+}
 
 /// A built-in scenario with these numbers, under its own limits.
 fn played(name: &str, numbers: &[&str]) -> (Staged, Vec<Played>) {
@@ -29,7 +41,8 @@ fn retry(played: &Played, number: usize) -> Duration {
 
 #[test]
 fn one_failing_object_is_retried_seven_times_in_the_first_second_and_waits_1000_s_from_the_19th_on() {
-    let (_, played) = played("one-failing-object", &[]);
+    let usual = usual("one-failing-object");
+    let (_, played) = &*usual;
     let retries = &played[0].retries;
     assert_eq!(retries.iter().filter(|retry| **retry < Moment::from_millis(1000)).count(), 7);
     assert_eq!((retry(&played[0], 7), retry(&played[0], 8)), (Duration::from_millis(635), Duration::from_millis(1275)));
@@ -43,7 +56,8 @@ fn one_failing_object_is_retried_seven_times_in_the_first_second_and_waits_1000_
 
 #[test]
 fn ten_thousand_objects_failing_together_come_out_as_published() {
-    let (staged, played) = played("failing-together", &[]);
+    let usual = usual("failing-together");
+    let (staged, played) = &*usual;
     let names: Vec<&str> = played.iter().map(|one| one.limits.as_str()).collect();
     assert_eq!(names, ["backoff only", "bucket only", "both, max_of", "both, sequential"]);
     let [backoff, bucket, max_of, sequential] = &played[..] else { panic!("four limits") };
@@ -91,7 +105,8 @@ fn keys_whose_backoff_ends_together_break_the_retry_buckets_bound_in_max_of_only
 
 #[test]
 fn a_lease_in_the_queue_is_lost_and_an_exempt_one_is_not() {
-    let (_, played) = played("lease-holder", &[]);
+    let usual = usual("lease-holder");
+    let (_, played) = &*usual;
     let [queued, exempt] = &played[..] else { panic!("two limits") };
     assert!(queued.leases[0].lost() > 0, "{:?}", queued.leases);
     assert_eq!(exempt.leases[0].lost(), 0);
@@ -101,7 +116,8 @@ fn a_lease_in_the_queue_is_lost_and_an_exempt_one_is_not() {
 
 #[test]
 fn a_noisy_neighbour_costs_a_quiet_controller_little_when_its_queue_is_its_own() {
-    let (_, played) = played("noisy-neighbour", &[]);
+    let usual = usual("noisy-neighbour");
+    let (_, played) = &*usual;
     let [together, fair] = &played[..] else { panic!("two limits") };
     let quiet = |played: &Played| played.rows.iter().find(|row| row.name == "quiet").cloned().expect("it is there");
     assert!(quiet(together).wait(500) > Duration::from_secs(5));
@@ -112,7 +128,8 @@ fn a_noisy_neighbour_costs_a_quiet_controller_little_when_its_queue_is_its_own()
 
 #[test]
 fn a_larger_retry_bucket_recovers_sooner() {
-    let (_, played) = played("recovery", &[]);
+    let usual = usual("recovery");
+    let (_, played) = &*usual;
     let [without, usual, larger] = &played[..] else { panic!("three limits") };
     let row = |played: &Played| played.rows[0].clone();
     assert_eq!((row(without).unreconciled(), row(larger).unreconciled()), (0, 0));
@@ -123,11 +140,10 @@ fn a_larger_retry_bucket_recovers_sooner() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for name in ["noisy-neighbour", "recovery", "lease-holder"] {
-        let run = || {
-            let (staged, played) = played(name, &[]);
-            (simulate::report::csv(&played), staged.picture.chart(&staged.scenario, &played).svg())
+        let result = |(staged, played): &(Staged, Vec<Played>)| {
+            (simulate::report::csv(played), staged.picture.chart(&staged.scenario, played).svg())
         };
-        assert!(run() == run(), "{name} differs from run to run");
+        assert!(result(&usual(name)) == result(&played(name, &[])), "{name} differs from run to run");
     }
 }
 
@@ -135,8 +151,9 @@ fn the_same_seed_gives_the_same_run() {
 #[test]
 fn the_pictures_in_the_documents_are_what_simulate_draws() {
     for builtin in simulate::ALL {
-        let (staged, played) = played(builtin.name, &[]);
-        let drawn = staged.picture.chart(&staged.scenario, &played).svg();
+        let usual = usual(builtin.name);
+        let (staged, played) = &*usual;
+        let drawn = staged.picture.chart(&staged.scenario, played).svg();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/simulate/{}.svg", builtin.name));
         let kept = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(kept == drawn, "{} is stale: tidegate simulate {} --svg {0}", path.display(), builtin.name);
