@@ -19,6 +19,7 @@ pub mod moment;
 pub mod proxy;
 mod random;
 pub mod simulate;
+pub mod status;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;

@@ -16,9 +16,14 @@ mod gauges;
 mod guard;
 mod listener;
 mod observe;
+mod pauses;
 mod respond;
+mod shadow;
 mod stack;
+mod tally;
+mod terms;
 mod tunnel;
+mod view;
 
 pub use self::{
     gate::{Gate, GateError, Listen, Options},

@@ -39,7 +39,13 @@ impl Configured {
         prepare(loaded, &from, &around, clock)
     }
 
-    fn source(&self) -> Source {
+    /// What sources of upstreams and credentials are read from.
+    pub(super) fn surroundings(&self) -> Surroundings {
+        Surroundings { variables: self.source().env, service_account: Surroundings::SERVICE_ACCOUNT.into() }
+    }
+
+    /// Where it comes from, now.
+    pub(super) fn source(&self) -> Source {
         let env = environment();
         Source { file: config::find(self.config.clone(), &env), env }
     }

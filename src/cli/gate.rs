@@ -70,6 +70,7 @@ pub(super) fn prepare_gate(
             settings::RetryAfter::Never => RetryAfter::Never,
         },
         coalesce: gate.coalesce,
+        shadow: gate.shadow,
         upstream: upstream::Options {
             target: resolved.target,
             tls,
@@ -105,9 +106,11 @@ fn folder(
     Some(Folder { path, listener: Arc::clone(listener), token, namespace: resolved.namespace.clone() })
 }
 
-/// What clients must show where the gate lends its identity over TLS, and can tell them by the folder.
+/// What is in the folder as the token where the gate lends its own identity: in-cluster clients start with none, and off loopback it is asked
+/// for.
 fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
-    if !(injects && gate.asks_for_a_token()) {
+    let has_folder = gate.tls.as_ref().is_some_and(|tls| tls.write_to.is_some());
+    if !(injects && has_folder) {
         return Ok(None);
     }
     PodToken::random().map(Some).map_err(|error| Trouble::Missing(error.into()))
@@ -170,8 +173,8 @@ fn injector(
     };
     let injector = Injector::inject(own, gate.impersonation, clock).acting_as(resolved.acting_as.clone());
     Ok(match pod_token {
-        Some(token) => injector.only_for(token),
-        None => injector,
+        Some(token) if gate.asks_for_a_token() => injector.only_for(token),
+        _ => injector,
     })
 }
 
@@ -191,6 +194,9 @@ fn notes(gate: &Gate, injects: bool) -> Vec<String> {
         ));
     } else if gate.kind == Kind::Kubernetes && gate.tls.is_none() {
         notes.push("Go clients send no credentials over plain HTTP; the gate adds its own".to_owned());
+    }
+    if gate.shadow {
+        notes.push("shadow = true: every call is decided about and counted, and every call is let through".to_owned());
     }
     notes
 }

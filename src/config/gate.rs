@@ -35,7 +35,6 @@ pub(super) fn gate(
 ) -> (Gate, Extras) {
     let kind = keys.kind.get(&at.key("kind"), report).map_or(Kind::Kubernetes, |Word(kind)| kind);
     let (preset, max_reconcile_rate, numbers) = preset(keys, at, kind, report);
-    unbuilt(keys, at, report);
     let limits = Limits::read(keys, at, kind, preset, &numbers, report);
     let numbered = classes::numbered(&limits.classes, limits.policy.bucket);
     let scope = limits.policy.pause_scope;
@@ -66,6 +65,7 @@ pub(super) fn gate(
         throttling,
         policy: Policy { classes: numbered.policies, ..limits.policy },
         coalesce: limits.coalesce,
+        shadow: keys.shadow.get(&at.key("shadow"), report) == Some(true),
         connect_timeout: connect,
         response_timeout: response_timeout(response.map(|or| or.0), &at.key("timeouts").key("response"), report),
         tls: sources.tls,
@@ -92,22 +92,10 @@ fn preset(keys: &file::Gate, at: &Path, kind: Kind, report: &mut Report<'_>) -> 
     }
     let rate = rate.and_then(|rate| limits::at_least_one(rate, &at.key("max_reconcile_rate"), report));
     let rate = rate.unwrap_or(presets::MAX_RECONCILE_RATE);
-    if preset == Preset::Github {
-        if kind != Kind::Http {
-            report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
-        }
+    if preset == Preset::Github && kind != Kind::Http {
+        report.problem(&at.key("preset"), "is \"github\", which is for kind = \"http\"");
     }
     (preset, rate, preset.numbers(kind, rate))
-}
-
-/// Keys of features that this version does not have.
-fn unbuilt(keys: &file::Gate, at: &Path, report: &mut Report<'_>) {
-    let switches = [("shadow", &keys.shadow, "shadow mode")];
-    for (key, field, what) in switches {
-        if field.get(&at.key(key), report) == Some(true) {
-            report.unbuilt(&at.key(key), what);
-        }
-    }
 }
 
 /// The limits of a gate.
@@ -258,10 +246,18 @@ fn response_timeout(or: Option<Or<Duration>>, at: &Path, report: &mut Report<'_>
 }
 
 impl Gate {
-    /// Whether clients must show the token that is in the folder, where the gate injects: over TLS, unless they show certificates.
+    /// Whether clients must show the token that is in the folder, where the gate injects: off loopback, unless they show certificates.
     #[must_use]
     pub fn asks_for_a_token(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some())
+        let is_guarded = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some());
+        is_guarded && !self.is_local()
+    }
+
+    fn is_local(&self) -> bool {
+        self.listen.iter().all(|listen| match listen {
+            Listen::Tcp(address) => address.ip().is_loopback(),
+            Listen::Unix(PathBuf { .. }) => true,
+        })
     }
 
     /// Whether the upstream sees the gate's own credentials: `auto` decided by where the gate listens and what it has.
@@ -271,11 +267,9 @@ impl Gate {
             Credentials::Inject => true,
             Credentials::PassThrough => false,
             Credentials::Auto => {
-                let is_local = self.listen.iter().all(|listen| match listen {
-                    Listen::Tcp(address) => address.ip().is_loopback(),
-                    Listen::Unix(PathBuf { .. }) => true,
-                });
-                self.tls.is_none() && is_local && sources::has_credential(&self.upstream, self.credential.is_some())
+                self.tls.is_none()
+                    && self.is_local()
+                    && sources::has_credential(&self.upstream, self.credential.is_some())
             }
         }
     }

@@ -153,9 +153,11 @@ fn warn(title: &str, spec: &Node, options: &Options, chosen: &[String], notes: &
     for container in spec.get("containers").map_or(&[][..], Node::items) {
         let name = container.get("name").and_then(Node::text).unwrap_or_default();
         let words = ["command", "args"].into_iter().filter_map(|key| container.get(key)).flat_map(Node::items);
-        let flag = words
-            .filter_map(Node::text)
-            .find(|word| ["--kubeconfig", "--master"].iter().any(|flag| word.starts_with(flag)));
+        let elsewhere = |word: &&str| {
+            let is_flag = ["--kubeconfig", "--master"].iter().any(|flag| word.starts_with(flag));
+            is_flag && !word.ends_with("/run/tidegate/kubeconfig")
+        };
+        let flag = words.filter_map(Node::text).find(elsewhere);
         if let Some(flag) = flag.filter(|_| chosen.iter().any(|chosen| chosen == name)) {
             notes.push(format!(
                 "{title}: container {name} is started with {flag:?}, which wins over what was added; take it out"

@@ -45,7 +45,7 @@ impl Limiter {
     pub fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let now = self.catch_up(now);
         let call = self.read(arrival, now);
-        if self.class(&call).lane == Lane::Exempt {
+        if self.bypassed || self.class(&call).lane == Lane::Exempt {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
         }
         match self.at_key(&call, now) {
@@ -53,6 +53,13 @@ impl Limiter {
             AtKey::Hold { pay, reason } => self.hold_at_door(call, arrival, pay, reason, now),
             AtKey::Refuse(refusal) => Verdict::Refuse(refusal),
         }
+    }
+
+    /// Lets a call by without asking any limit: it takes nothing, and nothing is remembered of it.
+    pub fn let_by(&mut self, arrival: &Arrival<'_>, now: Moment) -> Permit {
+        let now = self.catch_up(now);
+        let call = Call { key: None, ..self.read(arrival, now) };
+        Permit::new(call, self.exempt_grant())
     }
 
     /// What an exempt call leaves with: nothing.
@@ -73,7 +80,7 @@ impl Limiter {
     /// When the wait of a call ends in any case.
     pub(super) fn ends(&self, call: &Call) -> Moment {
         let longest = self.policy.queue.max_wait;
-        call.arrived + call.half_deadline.map_or(longest, |half| half.min(longest))
+        call.half_time.min(call.arrived + longest)
     }
 
     /// Its queue, and what it needs there.
@@ -135,7 +142,7 @@ impl Limiter {
             long_running: arrival.long_running,
             patient: arrival.patient,
             arrived: now,
-            half_deadline: arrival.timeout.map(|timeout| timeout / 2),
+            half_time: arrival.timeout.map_or(Moment::MAX, |timeout| now + timeout / 2),
         }
     }
 
@@ -243,7 +250,7 @@ impl Limiter {
         }
         if ends <= now && self.supply.blocked_but_for_room(&needs, call.class, now).is_none() {
             // A connection being made is no limit: a gate that never holds would never make one, or refuse whoever comes first.
-            ends = now + call.half_deadline.map_or(CONNECTING, |half| half.min(CONNECTING));
+            ends = call.half_time.min(now + CONNECTING);
         }
         if ends <= now {
             let retry_at = blocked.map(|block| block.until).filter(|until| *until < Moment::MAX).unwrap_or(now);

@@ -82,6 +82,12 @@ impl Permit {
         self.receipt.class
     }
 
+    /// Whether it was given without a limit being asked: such a call waits for nothing, not even for room on a connection.
+    #[must_use]
+    pub fn is_exempt(&self) -> bool {
+        self.receipt.inner.grant.needs.is_none()
+    }
+
     /// How long the call waited and, if at all, for what above all.
     #[must_use]
     pub fn waited(&self) -> Option<(Reason, Duration)> {

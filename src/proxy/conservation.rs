@@ -108,6 +108,7 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         },
         retry_after: RetryAfter::Auto,
         coalesce: !seed.is_multiple_of(3),
+        shadow: false,
         upstream: pool::Options {
             target: pool::Target {
                 scheme: Scheme::HTTP,
@@ -141,7 +142,7 @@ async fn story(seed: u64) {
     let (gate, driver) = reception(options(seed, address, CallLog::to(log)), clock);
     let gate = Arc::new(gate);
     let stop = CancellationToken::new();
-    let ticking = tokio::spawn(driver.clone().tick(stop.clone()));
+    let ticking = tokio::spawn(driver.clone().tick(stop.clone(), || ()));
     let clients: Vec<_> = (0..20)
         .map(|_| {
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));

@@ -16,7 +16,7 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-pub(crate) use self::account::{Account, InFlight, Observer};
+pub(crate) use self::account::{Account, AsIf, InFlight, Observer};
 use super::body::Body;
 
 /// A request with its account.

@@ -12,7 +12,7 @@ use std::{
     io::{self, BufWriter, Write},
     path::Path,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -204,7 +204,7 @@ fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
     let asked = &record.asked;
     let line = Line {
         arrived_ns: record.arrived.as_nanos(),
-        wall_ms: wall(clock, record.arrived),
+        wall_ms: clock.wall(record.arrived),
         door_ns: record.at_door.map(Moment::as_nanos),
         gate: &record.gate,
         class: &record.class,
@@ -243,14 +243,6 @@ fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
 fn is_false(it: &bool) -> bool {
     !it
-}
-
-/// The wall clock's time of a moment, in milliseconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "wall time is shown, never reckoned with")]
-fn wall(clock: &Clock, moment: Moment) -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let ago = clock.now() - moment;
-    u64::try_from(now.saturating_sub(ago).as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Records that may wait for the disk: a second of a busy gate, 2 MiB.

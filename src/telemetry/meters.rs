@@ -27,7 +27,8 @@ pub struct GateMeters {
     /// The upstream's authority, client-go's `host`.
     host: Arc<str>,
     classes: Vec<ClassMeters>,
-    resources: Capped,
+    /// The same after a reload, or each would have room for as many again.
+    resources: Arc<Capped>,
 }
 
 /// One class of it.
@@ -71,7 +72,18 @@ impl GateMeters {
     #[must_use]
     pub fn new(gate: Arc<str>, host: Arc<str>, policy: &Policy) -> Self {
         let classes = policy.classes.iter().map(ClassMeters::new).collect();
-        Self { gate, host, classes, resources: Capped::new(RESOURCES) }
+        Self { gate, host, classes, resources: Arc::new(Capped::new(RESOURCES)) }
+    }
+
+    /// The meters of the same gate with other classes.
+    #[must_use]
+    pub fn renewed(&self, policy: &Policy) -> Self {
+        Self {
+            gate: Arc::clone(&self.gate),
+            host: Arc::clone(&self.host),
+            classes: policy.classes.iter().map(ClassMeters::new).collect(),
+            resources: Arc::clone(&self.resources),
+        }
     }
 
     /// A call was answered with this status.
@@ -126,6 +138,22 @@ impl GateMeters {
     /// A call was answered with the answer to an identical one.
     pub fn coalesced(&self, class: ClassId) {
         table::COALESCED.counter(&[&self.gate, self.class_name(class)]).increment(1);
+    }
+
+    /// Whether the gate only plays.
+    pub fn shadow(&self, shadow: bool) {
+        table::SHADOW.gauge(&[&self.gate]).set(f64::from(u8::from(shadow)));
+    }
+
+    /// On a gate that only plays: a call would have left after this wait.
+    pub fn would_have_waited(&self, class: ClassId, reason: Reason, wait: Duration) {
+        let labels = [&self.gate, self.class_name(class), reason.word()];
+        table::SHADOW_WAIT_SECONDS.histogram(&labels).record(wait.as_secs_f64());
+    }
+
+    /// On a gate that only plays: a call would have been refused.
+    pub fn would_have_refused(&self, class: ClassId, reason: Reason) {
+        table::SHADOW_REFUSALS.counter(&[&self.gate, self.class_name(class), reason.word()]).increment(1);
     }
 
     /// The gauge of calls inside the gate.

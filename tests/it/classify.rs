@@ -4,7 +4,7 @@ use std::hash::RandomState;
 
 use http::{HeaderMap, Uri};
 use tidegate::{
-    api::Group,
+    api::{Group, Scope, Signal},
     classify::Classified,
     config,
     limit::policy::{BucketPolicy, Lane, Per, Strategy},
@@ -130,18 +130,23 @@ fn presets_are_the_table_of_the_design() {
 fn github_meters_what_changes_things() {
     let gate = http("preset = \"github\"\n");
     assert_eq!(rate(gate.policy.bucket), Some((1.25, 20, Per::Gate)));
-    assert_eq!(gate.throttling.max_pause.as_secs(), 65 * 60);
+    let signals = gate.throttling;
+    assert_eq!(signals.honour, [Signal::RetryAfter, Signal::Github].into_iter().collect());
+    assert_eq!((signals.scope, signals.reserve, signals.max_pause.as_secs()), (Scope::Credential, 0.1, 65 * 60));
+    assert_eq!(gate.policy.pause_scope, Scope::Credential);
     for (line, expected) in [
         ("GET /repos/a/b", "default"),
         ("POST /repos/a/b/issues", "creates"),
         ("PATCH /repos/a/b/issues/1", "writes"),
         ("DELETE /repos/a/b", "writes"),
         ("POST /graphql", "graphql"),
+        ("GET /search/issues?q=x", "searches"),
+        ("GET /api/v3/search/code?q=x", "searches"),
     ] {
         assert_eq!(class(&gate, line), expected, "{line}");
     }
     let creates = gate.policy.classes.iter().find(|class| &*class.name == "creates").unwrap();
-    assert_eq!(rate(creates.bucket), Some((0.138, 20, Per::Gate)));
+    assert_eq!(rate(creates.bucket), Some((0.133, 20, Per::Gate)));
     let writes = &gate.policy.classes[usize::from(creates.within.unwrap().0)];
     assert_eq!((&*writes.name, rate(writes.bucket)), ("writes", Some((1.0, 1, Per::Gate))));
 }
@@ -201,4 +206,99 @@ fn a_key_of_ones_own_on_a_kubernetes_gate_keeps_lists_short_and_leases_out() {
         assert_eq!(key.is_some(), is_known, "{line}");
         assert_eq!(key.is_some_and(|key| key.is_collection_read()), is_collection, "{line}");
     }
+}
+
+#[test]
+fn whatever_is_split_by_credential_tells_credentials_apart_and_nothing_else_looks_at_them() {
+    let class = |more: &str| format!("[[gates.g.classes]]\nname = \"own\"\nmatch = {{ names = [\"x\"] }}\n{more}\n");
+    for (more, looks) in [
+        (String::new(), false),
+        ("bucket.per = \"flow\"".to_owned(), false),
+        ("bucket.per = \"credential\"".to_owned(), true),
+        ("retry_bucket.per = \"credential\"".to_owned(), true),
+        ("in_flight = { max = 1, per = \"credential\" }".to_owned(), true),
+        ("signals.scope = \"credential\"".to_owned(), true),
+        ("queue.fair_by = \"credential\"".to_owned(), true),
+        (class("bucket = { rate = 1, burst = 1, per = \"credential\" }"), true),
+        (class("in_flight = { max = 1, per = \"credential\" }"), true),
+        (class("in_flight = { max = 1, per = \"flow\" }"), false),
+    ] {
+        let gate = kubernetes(&more);
+        let hasher = RandomState::new();
+        let credential = |name: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            let target = Uri::from_static("/api/v1/nodes/n");
+            gate.rules.classify(&http::Method::GET, &target, &headers, &hasher).credential
+        };
+        let [one, other, key] =
+            [("authorization", "1"), ("authorization", "2"), ("x-api-key", "1")].map(|(n, v)| credential(n, v));
+        assert_eq!(one != 0 && other != 0 && one != other && key != 0, looks, "{more}");
+        assert_eq!(credential("x-other", "1"), 0, "{more}");
+    }
+}
+
+#[test]
+fn every_number_of_a_preset_is_overridden_by_itself() {
+    fn flat(text: &str) -> Vec<(String, String)> {
+        fn walk(path: &str, value: &toml::Value, out: &mut Vec<(String, String)>) {
+            match value {
+                toml::Value::Table(table) => {
+                    table.iter().for_each(|(key, value)| walk(&format!("{path}.{key}"), value, out))
+                }
+                value => out.push((path.to_owned(), value.to_string())),
+            }
+        }
+        let mut value: toml::Value = toml::from_str(text).unwrap();
+        // Classes begin with what their gate says.
+        value["gates"]["g"].as_table_mut().unwrap().remove("classes");
+        let mut out = Vec::new();
+        walk("", &value, &mut out);
+        out
+    }
+    let overrides = [
+        ("bucket.rate", "7.5"),
+        ("bucket.burst", "77"),
+        ("bucket.per", "\"credential\""),
+        ("bucket.start", "\"empty\""),
+        ("retry_bucket.rate", "7.5"),
+        ("retry_bucket.burst", "77"),
+        ("backoff.base", "\"3s\""),
+        ("backoff.jitter", "0.5"),
+        ("backoff.hold", "\"7ms\""),
+        ("in_flight.max", "7"),
+        ("in_flight.per", "\"credential\""),
+        ("signals.max_pause", "\"7s\""),
+        ("queue.max_wait", "\"7s\""),
+    ];
+    let mut overridden = 0;
+    for (preset, kind) in [
+        ("sidecar", "kubernetes"),
+        ("client_go", "kubernetes"),
+        ("controller_runtime", "kubernetes"),
+        ("crossplane", "kubernetes"),
+        ("github", "http"),
+        ("none", "kubernetes"),
+    ] {
+        let base = format!("[gates.g]\nkind = \"{kind}\"\nupstream = \"https://x\"\npreset = \"{preset}\"\n");
+        let load = |text: &str| {
+            config::load_text("f.toml".to_owned(), text.to_owned(), &[]).map(|loaded| flat(&loaded.effective))
+        };
+        let plain = load(&base).unwrap_or_else(|problems| panic!("{}", problems[0]));
+        for (key, value) in overrides {
+            // What a preset leaves off has no number to override.
+            let path = format!(".gates.g.{key}");
+            let Some(at) = plain.iter().position(|(found, _)| *found == path) else { continue };
+            let changed =
+                load(&format!("{base}{key} = {value}\n")).unwrap_or_else(|problems| panic!("{}", problems[0]));
+            let differ: Vec<usize> = (0..plain.len()).filter(|place| plain[*place] != changed[*place]).collect();
+            // The time after which a failure is forgotten follows from the longest delay.
+            let differ: Vec<usize> =
+                differ.into_iter().filter(|place| !plain[*place].0.ends_with("forget_after")).collect();
+            assert_eq!(differ, [at], "{preset}: {key} = {value}");
+            assert_eq!(changed.len(), plain.len());
+            overridden += 1;
+        }
+    }
+    assert!(overridden > 50, "{overridden}");
 }

@@ -1,11 +1,12 @@
 //! A controller written with kube-rs, the other ecosystem whose clients stand behind the gate.
 
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher;
@@ -18,6 +19,66 @@ use crate::support::gate::{Gate, Way};
 use crate::support::{block_on, now, say, turn};
 
 const OBJECTS: usize = 100;
+
+/// The script of the clients in every language, as another process that is this program again.
+pub(crate) const KUBE_RS: &str = "kube_rs::the_script_of_every_client";
+
+/// Names the file for what it prints.
+pub(crate) const REPORT: &str = "TIDEGATE_REPORT";
+
+#[test]
+#[ignore = "a client that the tests of in-cluster configuration start"]
+fn the_script_of_every_client() {
+    let of = variable("TIDEGATE_SCRIPT");
+    let (namespace, name) = of.split_once(' ').expect("a namespace and a name");
+    let printed = block_on(script(namespace, name)).expect("every call is answered");
+    std::fs::write(variable(REPORT), printed).expect("the folder is the test's");
+}
+
+async fn script(namespace: &str, name: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let client = Client::try_from(Config::infer().await?)?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
+    let selector = format!("metadata.name={name}");
+    let mine = ListParams::default().fields(&selector);
+    let value = |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("value").cloned()).unwrap_or_default();
+    let mut printed = String::new();
+    let found = maps.list(&mine).await?;
+    writeln!(printed, "list {}", found.items.len())?;
+    let version = found.metadata.resource_version.unwrap_or_default();
+    let mut seen = maps.watch(&WatchParams::default().fields(&selector), &version).await?.boxed();
+    let one: ConfigMap = serde_json::from_value(json!({"metadata": {"name": name}, "data": {"value": "one"}}))?;
+    writeln!(printed, "created {}", value(&maps.create(&PostParams::default(), &one).await?))?;
+    let two = Patch::Merge(json!({"data": {"value": "two"}}));
+    writeln!(printed, "patched {}", value(&maps.patch(name, &PatchParams::default(), &two).await?))?;
+    writeln!(printed, "list {}", maps.list(&mine).await?.items.len())?;
+    let reason = |answer: Result<ConfigMap, kube::Error>| match answer {
+        Err(kube::Error::Api(status)) => format!("{} {}", status.code, status.reason),
+        other => format!("{other:?}"),
+    };
+    writeln!(printed, "create again: {}", reason(maps.create(&PostParams::default(), &one).await))?;
+    writeln!(printed, "get absent: {}", reason(maps.get(&format!("{name}-absent")).await))?;
+    maps.delete(name, &DeleteParams::default()).await?;
+    writeln!(printed, "deleted")?;
+    let mut events = Vec::new();
+    while let Some(event) = seen.next().await {
+        match event? {
+            WatchEvent::Added(map) => events.push(format!("ADDED {}", value(&map))),
+            WatchEvent::Modified(map) => events.push(format!("MODIFIED {}", value(&map))),
+            WatchEvent::Deleted(map) => {
+                events.push(format!("DELETED {}", value(&map)));
+                break;
+            }
+            other => events.push(format!("{other:?}")),
+        }
+    }
+    writeln!(printed, "watch {}", events.join(", "))?;
+    writeln!(printed, "list {}", maps.list(&mine).await?.items.len())?;
+    Ok(printed)
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).expect("the test that starts it says so")
+}
 
 #[test]
 fn a_kube_rs_controller_converges_through_the_gate() {

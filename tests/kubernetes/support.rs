@@ -5,6 +5,7 @@ pub(crate) mod binaries;
 pub(crate) mod client;
 pub(crate) mod control_plane;
 pub(crate) mod gate;
+pub(crate) mod in_pod;
 pub(crate) mod installed;
 pub(crate) mod large;
 pub(crate) mod pods;
@@ -24,6 +25,11 @@ pub(crate) fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     // A closed stdout is no reason to fail a test.
     drop(writeln!(out, "kubernetes: {line}"));
+}
+
+/// Whether what is missing is a failure instead of a reason to skip.
+pub(crate) fn everything_is_required() -> bool {
+    std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|value| value == "1")
 }
 
 /// Looks again until `check` gives something; panics with `what` when `within` has passed.

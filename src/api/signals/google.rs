@@ -23,7 +23,10 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
         let delays = json::texts(response.body).filter(|(key, _)| *key == "retryDelay");
         delays.filter_map(|(_, text)| duration(text)).max()
     });
-    Some(told.map_or(Refused::growing(first, Duration::from_secs(64)), Refused::all))
+    Some(match told {
+        Some(wait) => Refused::all(wait),
+        None => Refused::growing(first, MOST),
+    })
 }
 
 fn is_for_rate(body: &[u8]) -> bool {
@@ -39,6 +42,7 @@ fn duration(text: &str) -> Option<Duration> {
     Some(Duration::try_from_secs_f64(seconds.parse().ok()?).unwrap_or(Duration::MAX))
 }
 
+const MOST: Duration = Duration::from_secs(64);
 const REASONS: [&str; 3] = ["rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"];
 
 #[cfg(test)]

@@ -149,10 +149,10 @@ mod tests {
             [quota(5, 100, 3), quota(0, 1000, 4000)]
         );
         assert_eq!(found(&[policy, ("ratelimit", "\"daily\";r=9")]), [quota(9, 1000, 86_400)], "the window at most");
-        let alone = Quota { left: 50, limit: None, resets_in: Some(Duration::from_secs(30)) };
-        assert_eq!(found(&[("ratelimit", "\"default\";r=50;t=30")]), [alone.clone()]);
-        assert_eq!(found(&[("ratelimit", "default;r=50;t=30")]), [alone.clone()], "a token, as draft 08 had it");
-        assert_eq!(found(&[("ratelimit", "\"a\";r=50;t=30"), ("ratelimit-policy", "\"a\";q=")]), [alone]);
+        let alone = [Quota { left: 50, limit: None, resets_in: Some(Duration::from_secs(30)) }];
+        assert_eq!(found(&[("ratelimit", "\"default\";r=50;t=30")]), alone);
+        assert_eq!(found(&[("ratelimit", "default;r=50;t=30")]), alone, "a token, as draft 08 had it");
+        assert_eq!(found(&[("ratelimit", "\"a\";r=50;t=30"), ("ratelimit-policy", "\"a\";q=")]), alone);
         assert_eq!(
             found(&[("ratelimit-policy", "\"b\";q=9;qu=\"content-bytes\""), ("ratelimit", "\"b\";r=0;t=9")]),
             []

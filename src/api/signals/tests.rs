@@ -1,10 +1,11 @@
 //! What holds for every family, and how they go together.
 
-use http::{HeaderValue, header::HeaderName};
+use http::{HeaderValue, Method, Uri, header::HeaderName};
 use proptest::prelude::*;
 
 pub(super) use self::Told::{For, Growing};
 use super::*;
+use crate::api::{Failures, Outcome, PauseLength, Scope, Throttling, outcome, plain};
 
 /// A header field.
 pub(super) type Key = (&'static str, &'static str);
@@ -139,7 +140,7 @@ fn head(fields: &[(&'static str, String)]) -> HeaderMap {
 
 proptest! {
     #[test]
-    fn any_response_is_survived_and_no_wait_is_longer_than_it_says(
+    fn any_response_is_survived(
         fields in fields(),
         status in prop::sample::select(vec![200_u16, 304, 400, 403, 404, 429, 500, 503]),
         body in prop::collection::vec(any::<u8>(), 0..200),
@@ -147,7 +148,7 @@ proptest! {
     ) {
         let headers = head(&fields);
         let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: &body };
-        let _ = wants_body(all(), response.status, &headers);
+        prop_assert!(status >= 400 || !wants_body(all(), response.status, &headers));
         let reading = read(all(), reserve, &response);
         if let Some((_, Refused { wait: Wait::Growing { first, most }, .. })) = reading.refused {
             prop_assert!(!first.is_zero() && first <= most);
@@ -157,6 +158,33 @@ proptest! {
         }
         if let Some((_, spent)) = reading.spent {
             prop_assert!(!spent.wait.is_zero());
+        }
+    }
+
+    #[test]
+    fn nothing_waits_longer_than_max_pause(
+        fields in fields(),
+        status in prop::sample::select(vec![200_u16, 400, 403, 429, 503]),
+        most in 0_u64..10_000,
+        scope in prop::sample::select(vec![Scope::Key, Scope::Class, Scope::Credential, Scope::Gate]),
+        kubernetes: bool,
+    ) {
+        let headers = head(&fields);
+        let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: b"" };
+        let max_pause = Duration::from_secs(most);
+        let throttling = Throttling { kubernetes, honour: all(), scope, max_pause, reserve: 0.5 };
+        let failures = Failures { statuses: vec![429, 503], transport: true };
+        let call = plain::read(&Method::GET, &Uri::from_static("/a"));
+        let answer = outcome::answer(&failures, &throttling, &call, &response).answer;
+        if let Outcome::Throttled { after } = answer.outcome {
+            prop_assert!(after <= max_pause);
+        }
+        if let Some(pause) = answer.pause {
+            prop_assert!(scope != Scope::Key && (pause.scope == scope || pause.scope == Scope::Class));
+            match pause.length {
+                PauseLength::Known(length) => prop_assert!(length <= max_pause),
+                PauseLength::Growing { first, most } => prop_assert!(first <= most && most <= max_pause),
+            }
         }
     }
 

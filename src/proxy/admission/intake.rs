@@ -99,4 +99,4 @@ impl Intake {
 }
 
 /// kube-apiserver's own limit for a body. A client that leaves with more than this unsent is found when its turn comes.
-const ENOUGH: usize = 3 * 1024 * 1024;
+pub(crate) const ENOUGH: usize = 3 * 1024 * 1024;

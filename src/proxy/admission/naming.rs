@@ -32,7 +32,7 @@ impl Door {
         tokio::select! {
             biased;
             whole = read => whole?,
-            () = clock.sleep(MOMENT) => return None,
+            () = clock.sleep(if self.shadow { Duration::ZERO } else { MOMENT }) => return None,
         }
         let whole = intake.is_whole();
         call.key.with_body(intake.start(), whole, &self.hasher)

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::{Driver, Place};
 use crate::{
     api::{Answer, Key, Outcome},
@@ -18,6 +20,7 @@ pub(crate) struct HeldPermit {
     /// Taken by whatever consumes the guard.
     permit: Option<Permit>,
     claimed: Moment,
+    shade: Option<Shade>,
 }
 
 /// A receipt, owed one outcome. Dropped: nothing was learned.
@@ -25,6 +28,9 @@ pub(crate) struct HeldPermit {
 pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
+    shade: Option<oneshot::Sender<Told>>,
+    /// What it is told is no concern of the limiter's.
+    is_mute: bool,
 }
 
 /// A slot, given back when dropped.
@@ -32,13 +38,42 @@ pub(crate) struct OwedReceipt {
 pub(crate) struct HeldSlot {
     driver: Driver,
     slot: Option<Slot>,
+    /// Dropped with the slot: that is the message.
+    _shade: Option<oneshot::Sender<()>>,
+}
+
+/// The other self of a call that was let by: it waits in the limiter, and is told what the call came to. Without one, nobody is.
+#[derive(Debug, Default)]
+pub(crate) struct Shade {
+    pub(crate) told: Option<oneshot::Sender<Told>>,
+    /// Dropped when the call's body has ended.
+    pub(crate) ended: Option<oneshot::Sender<()>>,
+}
+
+/// What a call came to.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) answer: Answer,
+    pub(crate) key: Option<Key>,
+    pub(crate) name: String,
 }
 
 // === impl HeldPermit ===
 
 impl HeldPermit {
     pub(super) fn new(driver: Driver, permit: Permit, claimed: Moment) -> Self {
-        Self { driver, permit: Some(permit), claimed }
+        Self { driver, permit: Some(permit), claimed, shade: None }
+    }
+
+    /// A permit that was let by, whose outcome and end its other self is told.
+    pub(crate) fn with_shade(mut self, shade: Shade) -> Self {
+        self.shade = Some(shade);
+        self
+    }
+
+    /// Whether it was given without a limit being asked.
+    pub(crate) fn is_exempt(&self) -> bool {
+        self.permit.as_ref().is_some_and(Permit::is_exempt)
     }
 
     /// When it was claimed: the moment that a bucket's bound counts (P1).
@@ -55,8 +90,10 @@ impl HeldPermit {
     /// Sends the call on its way.
     pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
         let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
-        let owed = OwedReceipt { driver: self.driver.clone(), receipt: Some(receipt) };
-        (admitted, owed, HeldSlot { driver: self.driver.clone(), slot: Some(slot) })
+        let is_mute = self.shade.is_some();
+        let Shade { told, ended } = self.shade.take().unwrap_or_default();
+        let owed = OwedReceipt { driver: self.driver.clone(), receipt: Some(receipt), shade: told, is_mute };
+        (admitted, owed, HeldSlot { driver: self.driver.clone(), slot: Some(slot), _shade: ended })
     }
 }
 
@@ -83,8 +120,13 @@ impl OwedReceipt {
 
     /// The outcome. `key` is given where it was not known before; `name` names it should it begin to fail.
     pub(crate) fn settle(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
-        if let Some(receipt) = self.receipt.take() {
-            self.driver.finish(receipt, answer, key, name);
+        if let Some(shade) = self.shade.take() {
+            drop(shade.send(Told { answer, key, name: name() })); // it may have left
+        }
+        let Some(receipt) = self.receipt.take() else { return };
+        match self.is_mute {
+            true => self.driver.finish(receipt, NOTHING, None, &String::new),
+            false => self.driver.finish(receipt, answer, key, name),
         }
     }
 }
@@ -92,8 +134,7 @@ impl OwedReceipt {
 impl Drop for OwedReceipt {
     fn drop(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            let nothing = Answer::new(Outcome::Abandoned, None);
-            self.driver.finish(receipt, nothing, None, &String::new);
+            self.driver.finish(receipt, NOTHING, None, &String::new);
         }
     }
 }
@@ -108,5 +149,7 @@ impl Drop for HeldSlot {
     }
 }
 
+/// Nothing was learned.
+const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
 /// Both consumers take the guard by value.
 const ONCE: &str = "a permit is in its guard until the guard is consumed";

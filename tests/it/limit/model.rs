@@ -15,7 +15,7 @@ use tidegate::{
 };
 
 use super::{
-    lives::{self, Cast, Op, stories},
+    lives::{self, Cast, Limits, Op, Story, stories},
     world::{Caller, World, ms, open, secs},
 };
 
@@ -293,70 +293,84 @@ impl Model {
     }
 }
 
+/// What is lived through here: nothing that the model has no word for.
+pub(super) fn lives() -> impl Strategy<Value = (Limits, Story)> {
+    let cast = Cast { keys: 0, timeouts: false, late: false, prompt: true, weights: [2, 8, 0, 1, 0], ..Cast::ALL };
+    (lives::policies(), stories(cast, 1..120))
+}
+
+/// Lives a life with both.
+pub(super) fn agree(limits: Limits, story: &Story) -> Result<(), TestCaseError> {
+    let mut policy = limits.0;
+    policy.queue = QueuePolicy { max_wait: secs(100_000), ..open().queue };
+    let (mut world, mut model) = (World::new(policy.clone()), Model::new(&policy));
+    let mut ended = Vec::new();
+    for (gap, op) in &story.steps {
+        let to = world.now + *gap;
+        world.pass_to(to, &mut || Duration::ZERO);
+        model.pass_to(to);
+        let pick = |n: &usize| world.calls.len().checked_sub(1 + n % world.calls.len().clamp(1, 12));
+        match op {
+            Op::Arrive(caller) => {
+                // One flow comes in crowds, so that lanes are passed and flows have turns.
+                for _ in 0..if caller.flow == 2 { 8 } else { 1 } {
+                    let call = world.arrive(*caller);
+                    model.arrive(call, *caller);
+                }
+            }
+            Op::HangUp(n) => {
+                let Some(call) = pick(n) else { continue };
+                world.hang_up(call);
+                model.waiting.retain(|waiting| waiting.call != call);
+                model.settle();
+            }
+            Op::Answer(n, _) | Op::End(n) => {
+                let pause = if let Op::Answer(_, answer) = op { answer.pause } else { None };
+                let Some(call) = pick(n).filter(|call| world.calls[*call].left.is_some() && !ended.contains(call))
+                else {
+                    continue;
+                };
+                ended.push(call);
+                let caller = world.calls[call].caller;
+                if let Some(Pause { scope, length: PauseLength::Known(length) }) = pause {
+                    world.answer_with(call, Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) });
+                    model.pause(&caller, scope, length);
+                }
+                if world.calls[call].caller.class != 4 {
+                    world.end(call);
+                    model.end(&caller);
+                }
+            }
+            Op::Room(change) => {
+                // Far below zero and back, so that it matters.
+                let change = change * (1 << 39);
+                world.room(Group::Short, change);
+                *model.rooms.get_mut(&false).expect("both are there") += change;
+                model.settle();
+            }
+            Op::Claim(_) | Op::Requeue(_) | Op::Retract(_) | Op::FailGroup | Op::Reload(_) => {}
+        }
+    }
+    world.pass(ms(1_000));
+    model.pass_to(world.now);
+    let mut left: Vec<_> = world
+        .calls
+        .iter()
+        .enumerate()
+        .filter_map(|(call, record)| Some((record.left?.1, call, record.left?.0)))
+        .collect();
+    left.sort_unstable();
+    let left: Vec<_> = left.into_iter().map(|(_, call, at)| (call, at)).collect();
+    prop_assert_eq!(left, model.left);
+    world.wind_down();
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(super::promises::config(250))]
 
     #[test]
-    fn who_leaves_when_is_what_a_slow_and_obvious_limiter_says(
-        limits in lives::policies(),
-        story in stories(
-            Cast { keys: 0, timeouts: false, late: false, prompt: true, weights: [2, 8, 0, 1, 0], ..Cast::ALL },
-            1..120,
-        ),
-    ) {
-        let mut policy = limits.0;
-        policy.queue = QueuePolicy { max_wait: secs(100_000), ..open().queue };
-        let (mut world, mut model) = (World::new(policy.clone()), Model::new(&policy));
-        let mut ended = Vec::new();
-        for (gap, op) in &story.steps {
-            let to = world.now + *gap;
-            world.pass_to(to, &mut || Duration::ZERO);
-            model.pass_to(to);
-            let pick = |n: &usize| world.calls.len().checked_sub(1 + n % world.calls.len().clamp(1, 12));
-            match op {
-                Op::Arrive(caller) => {
-                    // One flow comes in crowds, so that lanes are passed and flows have turns.
-                    for _ in 0..if caller.flow == 2 { 8 } else { 1 } {
-                        let call = world.arrive(*caller);
-                        model.arrive(call, *caller);
-                    }
-                }
-                Op::HangUp(n) => {
-                    let Some(call) = pick(n) else { continue };
-                    world.hang_up(call);
-                    model.waiting.retain(|waiting| waiting.call != call);
-                    model.settle();
-                }
-                Op::Answer(n, _) | Op::End(n) => {
-                    let pause = if let Op::Answer(_, answer) = op { answer.pause } else { None };
-                    let Some(call) = pick(n).filter(|call| world.calls[*call].left.is_some() && !ended.contains(call)) else { continue };
-                    ended.push(call);
-                    let caller = world.calls[call].caller;
-                    if let Some(Pause { scope, length: PauseLength::Known(length) }) = pause {
-                        world.answer_with(call, Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) });
-                        model.pause(&caller, scope, length);
-                    }
-                    if world.calls[call].caller.class != 4 {
-                        world.end(call);
-                        model.end(&caller);
-                    }
-                }
-                Op::Room(change) => {
-                    // Far below zero and back, so that it matters.
-                    let change = change * (1 << 39);
-                    world.room(Group::Short, change);
-                    *model.rooms.get_mut(&false).expect("both are there") += change;
-                    model.settle();
-                }
-                Op::Claim(_) | Op::Requeue(_) | Op::Retract(_) | Op::FailGroup | Op::Reload(_) => {}
-            }
-        }
-        world.pass(ms(1_000));
-        model.pass_to(world.now);
-        let mut left: Vec<_> = world.calls.iter().enumerate().filter_map(|(call, record)| Some((record.left?.1, call, record.left?.0))).collect();
-        left.sort_unstable();
-        let left: Vec<_> = left.into_iter().map(|(_, call, at)| (call, at)).collect();
-        prop_assert_eq!(left, model.left);
-        world.wind_down();
+    fn who_leaves_when_is_what_a_slow_and_obvious_limiter_says((limits, story) in lives()) {
+        agree(limits, &story)?;
     }
 }

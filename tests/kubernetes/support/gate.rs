@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::control_plane::{ControlPlane, User, write_kubeconfig};
+use super::in_pod::InPod;
 use super::process::{Process, command, free_port, scratch_dir};
 use super::{say, wait_for};
 
@@ -30,6 +31,30 @@ impl Gate {
     /// Starts a gate before the control plane. `settings` is what stands in `[gates.kubernetes]` beyond
     /// listener, upstream and TLS: first its own keys, then its tables.
     pub(crate) fn start(plane: &ControlPlane, settings: &str) -> Self {
+        let upstream = format!("\"{}\"\ncredentials = \"pass_through\"\n{settings}", plane.url());
+        let trust = format!("[gates.kubernetes.upstream_tls]\nca = \"{}\"", plane.ca_file().display());
+        Self::run(&upstream, &trust, |program, args| {
+            let mut run = command(program, args);
+            run.env_remove("KUBECONFIG");
+            run
+        })
+    }
+
+    /// Starts a gate that calls the control plane as `user`, whoever its clients are.
+    pub(crate) fn injecting(plane: &ControlPlane, user: &User) -> Self {
+        Self::run("\"kubeconfig\"\ncredentials = \"inject\"", "", |program, args| {
+            let mut run = command(program, args);
+            run.env("KUBECONFIG", plane.kubeconfig(user));
+            run
+        })
+    }
+
+    /// Starts a gate as a sidecar of a pod: everything from the pod's service account, and nothing said but where to listen.
+    pub(crate) fn sidecar(pod: &InPod) -> Self {
+        Self::run("\"in_cluster\"", "", |program, args| pod.command(program, args))
+    }
+
+    fn run(upstream: &str, trust: &str, run: impl FnOnce(&str, [&str; 3]) -> Command) -> Self {
         let dir = scratch_dir();
         let (port, admin) = (free_port(), free_port());
         let path = |name: &str| dir.path().join(name).display().to_string();
@@ -37,18 +62,13 @@ impl Gate {
         let config = format!(
             "[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
              [log]\nlevel = \"{LOG}\"\ncalls = \"{}\"\n\
-             [gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\nupstream = \"{}\"\ncredentials = \"pass_through\"\n{settings}\n\
-             [gates.kubernetes.tls]\nmode = \"self_signed\"\nwrite_to = \"{}\"\n\
-             [gates.kubernetes.upstream_tls]\nca = \"{}\"\n",
+             [gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\nupstream = {upstream}\n\
+             [gates.kubernetes.tls]\nmode = \"self_signed\"\nwrite_to = \"{}\"\n{trust}\n",
             path("calls.jsonl"),
-            plane.url(),
             path("out"),
-            plane.ca_file().display(),
         );
-        let file = dir.path().join("tidegate.toml");
-        fs::write(&file, &config).expect("the folder is ours");
-        let mut run = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        run.arg("run").arg("--config").arg(&file).env_remove("KUBECONFIG");
+        fs::write(dir.path().join("tidegate.toml"), &config).expect("the folder is ours");
+        let run = run(env!("CARGO_BIN_EXE_tidegate"), ["run", "--config", &path("tidegate.toml")]);
         let process = Process::start("tidegate", dir.path(), run);
         let gate = Self { process, port, admin, dir };
         wait_for("the gate is ready", Duration::from_secs(20), || {
@@ -63,9 +83,24 @@ impl Gate {
         self.port
     }
 
+    /// What it has written for the controller to mount.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.dir.path().join("out")
+    }
+
+    /// What `tidegate kubeconfig` says of it.
+    pub(crate) fn printed_kubeconfig(&self) -> PathBuf {
+        let path = self.dir.path().join("printed.kubeconfig");
+        let mut run = command(env!("CARGO_BIN_EXE_tidegate"), ["kubeconfig", "--config"]);
+        run.arg(self.dir.path().join("tidegate.toml")).arg("--output").arg(&path);
+        let out = run.output().expect("it runs");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        path
+    }
+
     /// The pod-local CA that the gate has written for its clients.
     pub(crate) fn ca_file(&self) -> PathBuf {
-        self.dir.path().join("out").join("ca.crt")
+        self.folder().join("ca.crt")
     }
 
     /// A kubeconfig that leads through the gate.

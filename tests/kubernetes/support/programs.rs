@@ -52,8 +52,20 @@ impl Line {
 impl Program {
     /// Starts a mode of the program with its flags.
     pub(crate) fn start(plane: &ControlPlane, way: Way<'_>, user: &User, args: &[&str]) -> Self {
+        Self::start_with(plane, way, user, args, &[])
+    }
+
+    /// The same with more in its environment.
+    pub(crate) fn start_with(
+        plane: &ControlPlane,
+        way: Way<'_>,
+        user: &User,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Self {
         let dir = scratch_dir();
-        let run = way.command(&plane.binaries().path("controller"), user, args);
+        let mut run = way.command(&plane.binaries().path("controller"), user, args);
+        run.envs(env.iter().copied());
         let (process, report) = Process::start_reporting(args[0], dir.path(), run);
         Self { process, report, _dir: dir }
     }

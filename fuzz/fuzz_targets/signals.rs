@@ -1,0 +1,43 @@
+//! What an upstream says about itself: a status, lines of its head, a blank line, and the beginning of its body.
+#![no_main]
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use libfuzzer_sys::fuzz_target;
+use tidegate::api::signals::{PEEK, Response, Signal, Signals, Wait, read, wants_body};
+
+/// Every family alone, then all together.
+fn all(status: StatusCode, headers: &HeaderMap, body: &[u8]) {
+    let response = Response { status, headers, body };
+    let sets = Signal::ALL.into_iter().map(|signal| vec![signal]).chain([Signal::ALL.to_vec()]);
+    for set in sets {
+        let honoured: Signals = set.iter().copied().collect();
+        let _wants = wants_body(honoured, status, headers);
+        for reserve in [0.0, 0.1, 0.999] {
+            let reading = read(honoured, reserve, &response);
+            assert_eq!(reading, read(honoured, reserve, &response));
+            for signal in reading.refused.map(|found| found.0).into_iter().chain(reading.spent.map(|found| found.0)) {
+                assert!(set.contains(&signal), "{signal:?} was not asked for");
+            }
+            if let Some((_, refused)) = reading.refused {
+                assert!(!matches!(refused.wait, Wait::Growing { first, most } if first > most || first.is_zero()));
+                assert!(!status.is_success() && !status.is_informational(), "{status} refuses nothing: {refused:?}");
+            }
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let end = data.windows(2).position(|pair| pair == b"\n\n").unwrap_or(data.len());
+    let (head, body) = (&data[..end], data.get(end + 2..).unwrap_or_default());
+    let mut lines = head.split(|byte| *byte == b'\n');
+    let status = lines.next().and_then(|line| StatusCode::from_bytes(line).ok());
+    let mut headers = HeaderMap::new();
+    for line in lines {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            headers.append(name, value);
+        }
+    }
+    all(status.unwrap_or(StatusCode::TOO_MANY_REQUESTS), &headers, body.get(..PEEK).unwrap_or(body));
+});

@@ -1,0 +1,86 @@
+//! A client's bytes against a whole gate: whatever comes is answered as HTTP or not at all, and the gate goes on serving.
+#![no_main]
+
+use std::{sync::LazyLock, time::Duration};
+
+use libfuzzer_sys::fuzz_target;
+use tidegate::{
+    api::Failures,
+    clock::Clock,
+    config,
+    credentials::Injector,
+    proxy::{Gate, Listen, Options, RetryAfter},
+    upstream,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, duplex},
+    runtime::Runtime,
+};
+use tokio_util::sync::CancellationToken;
+
+/// A gate whose upstream is not there: every request that passes the guard is answered by the gate itself.
+static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let gate = runtime.block_on(async {
+        let settings = config::load_text("f.toml".to_owned(), CONFIG.to_owned(), &[]).expect("a good configuration");
+        let gate = settings.settings.gates.into_values().next().expect("a gate");
+        let options = Options {
+            name: gate.name,
+            listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())],
+            tls: None,
+            hosts: Vec::new(),
+            rules: gate.rules,
+            failures: vec![Failures { statuses: vec![503], transport: true }; gate.policy.classes.len()],
+            policy: gate.policy,
+            throttling: Throttling { max_pause: Duration::from_secs(1), ..gate.throttling },
+            retry_after: RetryAfter::Auto,
+            coalesce: true,
+            shadow: false,
+            upstream: upstream::Options {
+                target: upstream::Target {
+                    scheme: http::uri::Scheme::HTTP,
+                    authority: "127.0.0.1:1".parse().expect("an authority"),
+                    base_path: String::new(),
+                    server_name: None,
+                },
+                tls: None,
+                host: upstream::Host::Rewrite,
+                rewrite_links: None,
+                injector: std::sync::Arc::new(Injector::pass_through()),
+                connect_timeout: Duration::from_secs(1),
+                response_timeout: None,
+            },
+            call_log: None,
+            drain: Duration::ZERO,
+        };
+        Gate::start(options, Clock::start(), CancellationToken::new()).await.expect("a port")
+    });
+    (runtime, gate)
+});
+
+const CONFIG: &str = "[gates.g]\nupstream = \"in_cluster\"\nqueue.max_wait = \"0s\"\n";
+
+/// What the gate answers, all that is sent being sent and the sending side closed.
+async fn exchange(gate: &Gate, bytes: &[u8]) -> Vec<u8> {
+    let (client, server) = duplex(1 << 20);
+    let (mut reads, mut writes) = tokio::io::split(client);
+    let mut answer = Vec::new();
+    let talk = async {
+        let _gone = writes.write_all(bytes).await;
+        let _gone = writes.shutdown().await;
+        let _broken = reads.read_to_end(&mut answer).await;
+    };
+    tokio::join!(gate.serve(server), talk);
+    answer
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let (runtime, gate) = &*GATE;
+    runtime.block_on(async {
+        let http2 = bytes.starts_with(b"PRI * HTTP/2.0");
+        let answer = exchange(gate, bytes).await;
+        assert!(http2 || answer.is_empty() || answer.starts_with(b"HTTP/1."), "{:?}", String::from_utf8_lossy(&answer));
+        let still = exchange(gate, b"GET /livez HTTP/1.1\r\nHost: elsewhere\r\nConnection: close\r\n\r\n").await;
+        assert!(still.starts_with(b"HTTP/1.1 421"), "{:?}", String::from_utf8_lossy(&still));
+    });
+});

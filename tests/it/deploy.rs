@@ -1,0 +1,77 @@
+//! What stands in `deploy/` is what the commands make, and names only what there is.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tidegate::{
+    inject::{Mode, Options, inject, uninject},
+    telemetry::table::TABLE,
+};
+
+fn file(path: &str) -> (PathBuf, String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    (path, text)
+}
+
+#[test]
+fn the_examples_are_what_inject_makes_of_them() {
+    for (name, mode, set) in [
+        ("argo-cd", Mode::InCluster, None),
+        ("cert-manager", Mode::Kubeconfig, None),
+        ("crossplane", Mode::Kubeconfig, Some(("TIDEGATE__GATES__KUBERNETES__PRESET", "crossplane"))),
+        ("flux", Mode::Kubeconfig, None),
+        ("plain", Mode::Kubeconfig, None),
+    ] {
+        let options = Options {
+            image: "registry.example/tidegate:0.1.0".to_owned(),
+            mode,
+            containers: Vec::new(),
+            config_map: None,
+            variables: set.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+            port: 6443,
+            pod_monitor: false,
+        };
+        let before = file(&format!("deploy/examples/{name}/operator.yaml")).1;
+        let edited = inject(&before, &options).unwrap();
+        assert_eq!((edited.changed.len(), edited.notes), (1, Vec::new()), "{name}");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("deploy/examples/{name}/with-tidegate.yaml"));
+        if std::env::var_os("TIDEGATE_WRITE_EXAMPLES").is_some() {
+            fs::write(&path, &edited.text).unwrap();
+        }
+        assert!(
+            file(&format!("deploy/examples/{name}/with-tidegate.yaml")).1 == edited.text,
+            "{} is not what inject makes; run this test with TIDEGATE_WRITE_EXAMPLES=1",
+            path.display()
+        );
+        assert!(!uninject(&edited.text).unwrap().text.contains("tidegate:0.1.0"), "{name}");
+    }
+}
+
+#[test]
+fn rules_and_dashboard_name_only_metrics_that_there_are() {
+    for path in ["deploy/prometheus/rules.yaml", "deploy/prometheus/rules_test.yaml", "deploy/grafana/tidegate.json"] {
+        let (_, text) = file(path);
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let mut named = 0;
+        for word in words.filter(|word| word.starts_with("tidegate_")) {
+            let base = word.strip_suffix("_bucket").unwrap_or(word);
+            assert!(TABLE.iter().any(|metric| metric.name == base), "{path} names {word}, which is no metric");
+            named += 1;
+        }
+        assert!(named > 0, "{path}");
+    }
+}
+
+#[test]
+fn the_chart_carries_the_same_rules_and_dashboard() {
+    for (chart, original) in [("rules.yaml", "prometheus/rules.yaml"), ("tidegate.json", "grafana/tidegate.json")] {
+        let copy = file(&format!("deploy/helm/tidegate/files/{chart}")).1;
+        assert!(
+            copy == file(&format!("deploy/{original}")).1,
+            "{chart} in the chart is not deploy/{original}; copy it"
+        );
+    }
+}
