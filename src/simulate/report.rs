@@ -313,9 +313,9 @@ mod tests {
 
     #[test]
     fn durations_are_short() {
-        let shorts = [0, 1, 950, 1000, 2_500, 12_400, 100_000, 1_260_000, 1_000_000_000];
+        let shorts = [0, 1, 949, 1000, 2_500, 12_400, 100_000, 1_260_000, 1_000_000_000];
         let shorts = shorts.map(|micros| short(Duration::from_micros(micros)));
-        assert_eq!(shorts, ["0", "1 us", "1 ms", "1 ms", "2.5 ms", "12 ms", "100 ms", "1.3 s", "1000 s"]);
+        assert_eq!(shorts, ["0", "1 us", "949 us", "1 ms", "2.5 ms", "12 ms", "100 ms", "1.3 s", "1000 s"]);
     }
 
     #[test]
