@@ -7,6 +7,7 @@ mod axis;
 mod svg;
 mod terminal;
 
+use self::axis::Scale;
 pub use self::terminal::Look;
 
 /// What is drawn.
@@ -18,8 +19,10 @@ pub struct Chart {
     pub note: String,
     /// The horizontal axis, from zero.
     pub x: Axis,
-    /// The vertical axis, from zero.
+    /// The vertical axis, from zero (or from the lowest power of ten that is needed, where each step is tenfold).
     pub y: Axis,
+    /// How the vertical axis is divided.
+    pub steps: Steps,
     /// What is compared; the first is drawn first.
     pub series: Vec<Series>,
     /// Stretches of the horizontal axis in which something was different.
@@ -33,8 +36,17 @@ pub struct Chart {
 pub struct Axis {
     /// What it counts, with its unit.
     pub name: String,
-    /// Where it ends at least; the data may need more.
+    /// Where it ends at least (and, where each step is tenfold, starts at most); the data may need more.
     pub at_least: f64,
+}
+
+/// How an axis is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steps {
+    /// Each step adds the same.
+    Even,
+    /// Each step is ten times the last: for numbers that differ by orders of magnitude. What is zero is not drawn.
+    Tenfold,
 }
 
 /// One line of the picture.
@@ -95,12 +107,27 @@ impl Chart {
     /// A copy in which every number can be drawn.
     fn without_gaps(&self) -> Self {
         let mut chart = self.clone();
+        let is_drawn = |y: f64| y.is_finite() && (self.steps == Steps::Even || y > 0.0);
         for series in &mut chart.series {
-            series.points.retain(|(x, y)| x.is_finite() && y.is_finite());
+            series.points.retain(|(x, y)| x.is_finite() && is_drawn(*y));
         }
         chart.bands.retain(|band| band.from.is_finite() && band.to.is_finite() && band.from < band.to);
-        chart.levels.retain(|level| level.y.is_finite());
+        chart.levels.retain(|level| is_drawn(level.y));
         chart
+    }
+
+    /// The vertical axis with about `wanted` marks.
+    fn upright(&self, wanted: u32) -> Scale {
+        match self.steps {
+            Steps::Even => Scale::past(self.height(), wanted),
+            Steps::Tenfold => {
+                let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+                let named = Some(self.y.at_least).filter(|least| *least > 0.0);
+                let all = points.chain(self.levels.iter().map(|level| level.y)).chain(named);
+                let lowest = all.fold(self.height(), f64::min);
+                Scale::tenfold(lowest, self.height())
+            }
+        }
     }
 
     /// The end of the horizontal axis.
@@ -127,6 +154,7 @@ mod tests {
             note: "counted by the API itself".to_owned(),
             x: Axis { name: "seconds".to_owned(), at_least: 1.0 },
             y: Axis { name: "calls per second".to_owned(), at_least: 1.0 },
+            steps: Steps::Even,
             series: vec![
                 Series {
                     name: "without <gate>".to_owned(),
@@ -152,6 +180,22 @@ mod tests {
         assert!(!chart.svg().contains("NaN"));
         assert!(!chart.svg().contains("inf"));
         assert!(!chart.terminal(Look { width: 60, height: 8, colour: false }).is_empty());
+    }
+
+    #[test]
+    fn where_each_step_is_tenfold_ticks_are_powers_of_ten_and_zero_is_not_drawn() {
+        let mut chart = sample();
+        chart.steps = Steps::Tenfold;
+        chart.series[0].points = vec![(0.0, 0.0), (1.0, 0.004), (2.0, 70_000.0)];
+        let svg = chart.svg();
+        for tick in [">0.001<", ">0.1<", ">1<", ">1,000<", ">100,000<"] {
+            assert!(svg.contains(tick), "no {tick} in {svg}");
+        }
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+        assert!(chart.terminal(Look { width: 60, height: 8, colour: false }).contains("100,000"));
+        chart.series.clear();
+        chart.levels.clear();
+        assert!(chart.svg().ends_with("</svg>\n"));
     }
 
     #[test]

@@ -141,6 +141,12 @@ impl Rules {
         self.fair_by
     }
 
+    /// Whether what belongs to a class is told by more than the log of calls has: by names, paths, headers or the query.
+    #[must_use]
+    pub fn looks_past_the_log(&self, class: ClassId) -> bool {
+        self.rules.iter().any(|(of, compiled)| *of == class && compiled.looks_past_the_log())
+    }
+
     /// Reads and classifies a request by its head. `hasher` is the process's own: identities compare only under the same one.
     #[must_use]
     pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> Classified {

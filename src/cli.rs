@@ -21,6 +21,7 @@ mod reload;
 mod run;
 mod running;
 mod show;
+mod simulate;
 mod top;
 
 use std::process::ExitCode;
@@ -56,6 +57,9 @@ enum Command {
     /// Watch a herd of controllers with and without a gate; needs nothing else
     #[command(after_help = demo::EXAMPLES)]
     Demo(demo::Options),
+    /// Try limits under a virtual clock: on a scenario, or on recorded calls
+    #[command(after_help = simulate::EXAMPLES)]
+    Simulate(simulate::Options),
     /// Ask a running tidegate whether it is ready, for an exec probe
     #[command(after_help = health::EXAMPLES)]
     Health(Configured),
@@ -114,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::Run(configured) => run::run(&configured),
         Command::Check(configured) => check::run(&configured),
         Command::Demo(options) => demo::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Health(configured) => health::run(&configured),
         Command::Top(options) => top::run(&options),
         Command::Explain(options) => explain::run(&options),

@@ -18,12 +18,14 @@ mod path;
 mod presets;
 mod problems;
 mod readable;
+pub mod scenario;
 pub mod settings;
 mod signals;
 mod sources;
 
 use std::path::{Path as FilePath, PathBuf};
 
+pub(crate) use self::problems::did_you_mean;
 use self::problems::{Report, Text};
 pub use self::{origins::Origins, problems::Problem, settings::Settings};
 

@@ -8,7 +8,6 @@ mod capacity;
 mod client;
 mod controller;
 mod lease;
-mod random;
 mod record;
 mod scene;
 mod server;
@@ -32,7 +31,6 @@ use tokio::task::JoinSet;
 use self::{
     client::Client,
     controller::Controller,
-    random::Random,
     scene::{CHANGES_PER_SECOND, KINDS, Kind, OBJECTS, RENEW_EVERY},
     server::Api,
     table::Now,
@@ -43,7 +41,7 @@ pub use self::{
     story::Played,
     table::Table,
 };
-use crate::{clock::Clock, moment::Moment};
+use crate::{clock::Clock, moment::Moment, random::Random};
 
 /// How often the backlog is measured.
 const SAMPLE: Duration = Duration::from_millis(100);

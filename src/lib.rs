@@ -17,6 +17,8 @@ pub mod inject;
 pub mod limit;
 pub mod moment;
 pub mod proxy;
+mod random;
+pub mod simulate;
 pub mod status;
 pub mod telemetry;
 pub mod tls;

@@ -15,7 +15,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use self::table::{Kind, TABLE};
 
 pub use self::{
-    call_log::{CallLog, CallRecord},
+    call_log::{Asked, CallLog, CallRecord},
     meters::{GateMeters, UpstreamMeters},
 };
 

@@ -1,11 +1,13 @@
 //! Where the ticks of an axis go: round numbers, few enough to read.
 
-/// An axis from zero to a round end.
+/// An axis from zero (or a power of ten) to a round end.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
     /// Its end; never zero.
     pub(super) end: f64,
-    /// The marked values, zero first.
+    /// Where it starts, if each step is tenfold; else it starts at zero.
+    from: Option<f64>,
+    /// The marked values, the lowest first.
     pub(super) ticks: Vec<f64>,
 }
 
@@ -14,18 +16,38 @@ impl Scale {
     pub(super) fn past(highest: f64, wanted: u32) -> Self {
         let step = step(highest, wanted);
         let count = (highest / step).ceil().max(1.0);
-        Self { end: count * step, ticks: ticks(count * step, step) }
+        Self { end: count * step, from: None, ticks: ticks(count * step, step) }
     }
 
     /// From zero to exactly `end`: for time, where the picture ends with the data.
     pub(super) fn to(end: f64, wanted: u32) -> Self {
         let end = if end > 0.0 { end } else { 1.0 };
-        Self { end, ticks: ticks(end, step(end, wanted)) }
+        Self { end, from: None, ticks: ticks(end, step(end, wanted)) }
+    }
+
+    /// Powers of ten around everything from `lowest` to `highest`.
+    pub(super) fn tenfold(lowest: f64, highest: f64) -> Self {
+        let exponent = |value: f64| if value > 0.0 { value.log10() } else { 0.0 };
+        // A hair of rounding must not cost a whole decade.
+        let last = (exponent(highest) - 1e-9).ceil().min(300.0);
+        let first = (exponent(lowest) + 1e-9).floor().clamp(-300.0, last - 1.0);
+        let mut ticks = Vec::new();
+        let mut power = first;
+        while power <= last + 0.5 {
+            ticks.push(10_f64.powf(power));
+            power += 1.0;
+        }
+        Self { end: 10_f64.powf(last), from: Some(10_f64.powf(first)), ticks }
     }
 
     /// `value` as a fraction of the axis, inside it.
     pub(super) fn fraction(&self, value: f64) -> f64 {
-        (value / self.end).clamp(0.0, 1.0)
+        let fraction = match self.from {
+            None => value / self.end,
+            Some(from) if value > 0.0 => (value / from).log10() / (self.end / from).log10(),
+            Some(_) => 0.0,
+        };
+        fraction.clamp(0.0, 1.0)
     }
 }
 
@@ -50,8 +72,13 @@ fn ticks(end: f64, step: f64) -> Vec<f64> {
 
 /// A number as people write it: thousands apart, no digits that say nothing.
 pub(super) fn label(value: f64) -> String {
-    if value != 0.0 && value.abs() < 10.0 && (value - value.round()).abs() > 1e-9 {
-        let text = format!("{value:.3}");
+    if value != 0.0 && value.abs() < 10.0 && (value - value.round()).abs() > 1e-12 {
+        let places = match value.abs() {
+            least if least >= 0.001 => 3,
+            least if least >= 1e-6 => 6,
+            _ => 12,
+        };
+        let text = format!("{value:.places$}");
         return text.trim_end_matches('0').trim_end_matches('.').to_owned();
     }
     let digits = format!("{:.0}", value.abs());

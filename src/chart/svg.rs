@@ -20,6 +20,9 @@ const RIGHT: f64 = WIDTH - 24.0;
 const TOP: f64 = 118.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
 
+/// So many series look different.
+const STYLES: usize = 5;
+
 /// Colours that people with any colour vision tell apart (Okabe and Ito), on white, on black and in print.
 const STYLE: &str = "\
     .paper{fill:#fff} .ink{fill:#1b1f24} .soft{fill:#59636e} .grid{stroke:#e2e6ea} .axis{stroke:#59636e}
@@ -27,20 +30,24 @@ const STYLE: &str = "\
     .line0{stroke:#d55e00;stroke-width:1.6;fill:none} .area0{fill:#d55e00;fill-opacity:.22;stroke:none}
     .line1{stroke:#0072b2;stroke-width:2.8;fill:none} .area1{fill:#0072b2;fill-opacity:.22;stroke:none}
     .line2{stroke:#009e73;stroke-width:2.2;fill:none;stroke-dasharray:8 3} .area2{fill:#009e73;fill-opacity:.2;stroke:none}
+    .line3{stroke:#cc79a7;stroke-width:2.2;fill:none;stroke-dasharray:2 3} .area3{fill:#cc79a7;fill-opacity:.2;stroke:none}
+    .line4{stroke:#8a6d00;stroke-width:2.2;fill:none;stroke-dasharray:10 3 2 3} .area4{fill:#8a6d00;fill-opacity:.2;stroke:none}
     .title{font-size:19px;font-weight:600} .note{font-size:13px} .tick{font-size:12px} .name{font-size:13px}
     @media (prefers-color-scheme:dark){
       .paper{fill:#14171a} .ink{fill:#eceff2} .soft{fill:#a3adb8} .grid{stroke:#2b3138} .axis{stroke:#a3adb8} .level{stroke:#a3adb8}
       .line0{stroke:#ff8a3d} .area0{fill:#ff8a3d} .line1{stroke:#56b4e9} .area1{fill:#56b4e9} .line2{stroke:#2fd3a2} .area2{fill:#2fd3a2}
+      .line3{stroke:#f0a6cb} .area3{fill:#f0a6cb} .line4{stroke:#f0e442} .area4{fill:#f0e442}
     }
     @media print{
       .paper{fill:#fff} .ink{fill:#000} .soft{fill:#333} .grid{stroke:#ddd} .axis{stroke:#333} .level{stroke:#333}
       .line0{stroke:#d55e00} .area0{fill:#d55e00} .line1{stroke:#0072b2} .area1{fill:#0072b2} .line2{stroke:#009e73} .area2{fill:#009e73}
+      .line3{stroke:#cc79a7} .area3{fill:#cc79a7} .line4{stroke:#8a6d00} .area4{fill:#8a6d00}
     }
 ";
 
 /// The whole file.
 pub(super) fn draw(chart: &Chart) -> String {
-    let plot = Plot { x: Scale::to(chart.width(), 10), y: Scale::past(chart.height(), 5) };
+    let plot = Plot { x: Scale::to(chart.width(), 10), y: chart.upright(5) };
     let mut out = String::with_capacity(16 * 1024);
     head(&mut out, chart);
     for band in &chart.bands {
@@ -48,7 +55,7 @@ pub(super) fn draw(chart: &Chart) -> String {
     }
     plot.axes(&mut out, chart);
     for (index, series) in chart.series.iter().enumerate() {
-        plot.series(&mut out, series, index % 3);
+        plot.series(&mut out, series, index % STYLES);
     }
     for level in &chart.levels {
         let y = plot.y(level.y);
@@ -166,31 +173,40 @@ fn head(out: &mut String, chart: &Chart) {
     );
 }
 
-/// Samples of every line, above the plot.
+/// Samples of every line, above the plot; in a second row what does not fit the first.
 fn legend(out: &mut String, chart: &Chart) {
-    let mut x = LEFT;
-    let mut entry = |sample: &dyn Fn(f64) -> String, name: &str| {
+    let names = chart.series.iter().map(|series| &series.name).chain(chart.levels.iter().map(|level| &level.name));
+    let width: f64 = names.map(|name| SAMPLE + estimated_width(name)).sum();
+    let (mut x, mut y) = (LEFT, if LEFT + width > RIGHT { 76.0 } else { 84.0 });
+    let mut entry = |sample: &dyn Fn(f64, f64) -> String, name: &str| {
+        if x > LEFT && x + SAMPLE + estimated_width(name) > RIGHT {
+            (x, y) = (LEFT, y + 18.0);
+        }
         let (text, at) = (escaped(name), x + 34.0);
-        put(out, format_args!("{}<text class=\"name ink\" x=\"{at:.0}\" y=\"84\">{text}</text>\n", sample(x)));
-        x = at + estimated_width(name) + 26.0;
+        put(out, format_args!("{}<text class=\"name ink\" x=\"{at:.0}\" y=\"{y}\">{text}</text>\n", sample(x, y)));
+        x += SAMPLE + estimated_width(name);
     };
     for (index, series) in chart.series.iter().enumerate() {
-        let style = index % 3;
+        let style = index % STYLES;
         let shaded = series.mark == Mark::Area;
         entry(
-            &|x| {
-                let area = format!("<rect class=\"area{style}\" x=\"{x:.0}\" y=\"73\" width=\"26\" height=\"14\"/>");
-                let y = if shaded { 73 } else { 80 };
-                let line = format!("<path class=\"line{style}\" d=\"M{x:.0} {y}h26\"/>");
+            &|x, y| {
+                let (top, middle) = (y - 11.0, y - 4.0);
+                let area = format!("<rect class=\"area{style}\" x=\"{x:.0}\" y=\"{top}\" width=\"26\" height=\"14\"/>");
+                let at = if shaded { top } else { middle };
+                let line = format!("<path class=\"line{style}\" d=\"M{x:.0} {at}h26\"/>");
                 if shaded { area + &line } else { line }
             },
             &series.name,
         );
     }
     for level in &chart.levels {
-        entry(&|x| format!("<path class=\"level\" d=\"M{x:.0} 80h26\"/>"), &level.name);
+        entry(&|x, y| format!("<path class=\"level\" d=\"M{x:.0} {}h26\"/>", y - 4.0), &level.name);
     }
 }
+
+/// A legend's sample, and the air around its name.
+const SAMPLE: f64 = 60.0;
 
 /// About how wide a legend's text will be: the file has no fonts of its own, so it cannot know.
 fn estimated_width(text: &str) -> f64 {

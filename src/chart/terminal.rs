@@ -20,7 +20,7 @@ pub struct Look {
 pub(super) fn draw(chart: &Chart, look: Look) -> String {
     let x = Scale::to(chart.width(), 10);
     let height = look.height.max(4);
-    let y = Scale::past(chart.height(), if height >= 10 { 5 } else { 3 });
+    let y = chart.upright(if height >= 10 { 5 } else { 3 });
     let gutter = y.ticks.iter().map(|tick| label(*tick).chars().count()).max().unwrap_or(1);
     let width = look.width.max(40) - gutter - 2;
     let mut canvas = Canvas::new(width, height);
@@ -31,7 +31,10 @@ pub(super) fn draw(chart: &Chart, look: Look) -> String {
         let heights = Heights::of(series, &x, &y);
         match series.mark {
             Mark::Area => canvas.area(&heights, index),
-            Mark::Line => canvas.line(&heights, index),
+            Mark::Line => match marker(chart, index) {
+                None => canvas.line(&heights, index),
+                Some(marker) => canvas.dots(&heights, index, marker),
+            },
         }
     }
     let paint = Paint { colour: look.colour };
@@ -161,7 +164,35 @@ impl Canvas {
             before = Some(half);
         }
     }
+
+    /// One character in each column; several where the line jumps.
+    fn dots(&mut self, heights: &Heights, owner: usize, marker: char) {
+        let mut before: Option<usize> = None;
+        for column in 0..self.width {
+            let Some(height) = heights.highest(fraction(column, self.width), fraction(column + 1, self.width)) else {
+                continue;
+            };
+            let up = place(height, self.height);
+            let (low, high) = match before {
+                Some(before) if before < up => (before + 1, up),
+                Some(before) if before > up => (up, before - 1),
+                _ => (up, up),
+            };
+            for at in low..=high {
+                *self.cell(column, self.height - 1 - at) = Cell { dots: 0, over: Some(marker), owner: Some(owner) };
+            }
+            before = Some(up);
+        }
+    }
 }
+
+/// The character that a line is drawn with: the first has half blocks, and each after it one of its own, as there may be no colours.
+fn marker(chart: &Chart, index: usize) -> Option<char> {
+    let lines_before = chart.series.iter().take(index).filter(|series| series.mark == Mark::Line).count();
+    lines_before.checked_sub(1).map(|further| MARKERS[further % MARKERS.len()])
+}
+
+const MARKERS: [char; 4] = ['•', '×', '+', 'o'];
 
 /// `index` of `count` as a fraction.
 #[expect(clippy::cast_precision_loss, reason = "a terminal is far narrower than 2^52")]
@@ -186,8 +217,8 @@ struct Paint {
     colour: bool,
 }
 
-/// Per series: orange, blue, green, as in the SVG.
-const COLOURS: [&str; 3] = ["\x1b[38;5;208m", "\x1b[38;5;39m", "\x1b[38;5;35m"];
+/// Per series: orange, blue, green, purple, brown, as in the SVG.
+const COLOURS: [&str; 5] = ["\x1b[38;5;208m", "\x1b[38;5;39m", "\x1b[38;5;35m", "\x1b[38;5;175m", "\x1b[38;5;136m"];
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 
@@ -239,8 +270,12 @@ fn glyph(cell: &Cell) -> char {
 fn legend(chart: &Chart, paint: Paint, width: usize) -> Vec<String> {
     let mut entries = Vec::new();
     for (index, series) in chart.series.iter().enumerate() {
-        let sample = if series.mark == Mark::Area { "⣏⢕" } else { "▄▄" };
-        entries.push((paint.series(sample, Some(index)), &series.name));
+        let sample = match (series.mark, marker(chart, index)) {
+            (Mark::Area, _) => "⣏⢕".to_owned(),
+            (Mark::Line, None) => "▄▄".to_owned(),
+            (Mark::Line, Some(marker)) => marker.to_string().repeat(2),
+        };
+        entries.push((paint.series(&sample, Some(index)), &series.name));
     }
     entries.extend(chart.levels.iter().map(|level| ("╌╌".to_owned(), &level.name)));
     let (mut lines, mut line, mut used) = (Vec::new(), String::new(), 0);
@@ -311,6 +346,20 @@ mod tests {
             let widest = text.lines().map(|line| line.chars().count()).max();
             assert!(widest <= Some(width), "{widest:?} in {width}\n{text}");
         }
+    }
+
+    #[test]
+    fn every_line_has_a_mark_of_its_own() {
+        let mut chart = sample();
+        let second = super::Series {
+            name: "another".to_owned(),
+            points: vec![(0.0, 900.0), (20.0, 900.0)],
+            ..chart.series[1].clone()
+        };
+        chart.series.push(second);
+        let text = chart.terminal(Look { width: 80, height: 12, colour: false });
+        assert!(text.contains("•• another"), "{text}");
+        assert!(text.lines().any(|line| line.matches('•').count() > 50), "{text}");
     }
 
     #[test]

@@ -97,6 +97,17 @@ impl Compiled {
         }
     }
 
+    /// Whether it looks at what the log of calls does not have.
+    pub(super) fn looks_past_the_log(&self) -> bool {
+        match self {
+            Self::Builtin(builtin) => matches!(builtin, Matching::Health | Matching::Discovery),
+            Self::Patterns(patterns) => {
+                let Patterns { names, paths, headers, query, .. } = &**patterns;
+                !(names.0.is_empty() && paths.0.is_empty() && headers.is_empty() && query.is_empty())
+            }
+        }
+    }
+
     pub(super) fn matches(&self, subject: &Subject<'_>) -> bool {
         match self {
             Self::Builtin(builtin) => matches_builtin(builtin, subject.call),

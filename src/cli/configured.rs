@@ -1,6 +1,6 @@
 //! Where the configuration comes from.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -46,12 +46,21 @@ impl Configured {
 
     /// Where it comes from, now.
     pub(super) fn source(&self) -> Source {
-        // A variable that is not Unicode cannot be one of ours: their names and values are checked as text.
-        let env =
-            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        let env: Vec<_> = env.collect();
+        let env = environment();
         Source { file: config::find(self.config.clone(), &env), env }
     }
+}
+
+/// This file with the environment on top of it, as `run` would take it.
+pub(super) fn of_file(file: &Path) -> Result<Loaded, Failure> {
+    load(&Source { file: Some(file.to_owned()), env: environment() })
+}
+
+/// A variable that is not Unicode cannot be one of ours: their names and values are checked as text.
+fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 fn load(source: &Source) -> Result<Loaded, Failure> {

@@ -52,6 +52,44 @@ impl Screen {
     }
 }
 
+/// How far a file has been read, in one line on standard error that is drawn over itself; nothing where that is no terminal.
+#[derive(Debug)]
+pub(super) struct Progress {
+    what: &'static str,
+    done: u64,
+    all: u64,
+    /// The percentage that is shown; `None` where nothing is.
+    shown: Option<u64>,
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// Nothing of `all` is done.
+    pub(super) fn new(what: &'static str, all: u64) -> Self {
+        Self { what, done: 0, all, shown: io::stderr().is_terminal().then_some(u64::MAX) }
+    }
+
+    /// `more` is done.
+    pub(super) fn advance(&mut self, more: u64) {
+        self.done = self.done.saturating_add(more);
+        // A log that is being written may grow while it is read.
+        let percent = (self.done.saturating_mul(100) / self.all.max(1)).min(100);
+        if self.shown.is_some_and(|shown| shown != percent) {
+            self.shown = Some(percent);
+            let full = usize::try_from(percent * 40 / 100).unwrap_or(0);
+            drop(write!(io::stderr().lock(), "\r{} {:<40} {percent:>3}%", self.what, "#".repeat(full)));
+        }
+    }
+
+    /// Takes the line away.
+    pub(super) fn end(&self) {
+        if self.shown.is_some() {
+            drop(write!(io::stderr().lock(), "\r{:70}\r", ""));
+        }
+    }
+}
+
 /// `text` with line breaks, so that no line is wider than `width`.
 pub(super) fn wrapped(text: &str, width: usize) -> String {
     let mut lines = vec![String::new()];

@@ -234,7 +234,7 @@ impl<'a> Report<'a> {
 }
 
 /// ` (did you mean "x"?)` where something near is known, else nothing.
-pub(super) fn did_you_mean(word: &str, known: &[&str]) -> String {
+pub(crate) fn did_you_mean(word: &str, known: &[&str]) -> String {
     let distance = |candidate: &&&str| strsim::damerau_levenshtein(word, candidate);
     match known.iter().min_by_key(distance) {
         // A third of the letters wrong is still a typing mistake; more is another word.

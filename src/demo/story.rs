@@ -8,7 +8,7 @@ use super::{
     table::{short, thousands},
 };
 use crate::{
-    chart::{Axis, Band, Chart, Level, Mark, Series},
+    chart::{Axis, Band, Chart, Level, Mark, Series, Steps},
     moment::Moment,
 };
 
@@ -60,6 +60,7 @@ impl Played {
             ),
             x: Axis { name: "seconds".to_owned(), at_least: self.scene.length.as_secs_f64() },
             y: Axis { name: "calls per second".to_owned(), at_least: f64::from(RATE) },
+            steps: Steps::Even,
             series: vec![
                 self.series("without the gate", Mark::Area, &self.without),
                 self.series(&format!("with the gate ({RATE}/s)"), Mark::Line, &self.with),

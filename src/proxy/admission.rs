@@ -138,7 +138,7 @@ impl Door {
             if switch.is_some() {
                 call.upgrade();
             }
-            account.classified(&call);
+            account.classified(&call, &parts.headers);
             let failure = match self.admit(&parts, &call, &mut switch, &mut intake, &mut account).await {
                 Ok(Admitted::Goes(permit, way, leader)) => {
                     let departure = Departure::new(&self, parts, call, intake.into_outgoing(), permit, way, account);
@@ -199,6 +199,7 @@ impl Door {
         {
             return Err(Failure::Unconnected(Some(why)).into());
         }
+        account.at_door();
         let flow_name = call.flow_name(&parts.headers);
         let entered = self.driver.arrive(account.terms().number, &arrival(call, key, &flow_name));
         let entered = entered.map_err(|Stale| NotAdmitted::Stale)?;

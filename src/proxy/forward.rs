@@ -123,17 +123,19 @@ impl Departure {
         let failure = match send(&sent.door.upstream, way, request).await {
             Ok(arrived) => {
                 account.answered(sent.door.driver.clock().now());
-                let (mut response, outcome) = match arrived {
+                let (mut response, learned) = match arrived {
                     Arrived::Answer(response) => {
-                        let (response, outcome) = sent.answered(response, &account).await;
+                        let (response, learned) = sent.answered(response, &account).await;
                         let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
-                        (response.map(|body| Body::upstream(body, slot, ends_quietly)), outcome)
+                        (response.map(|body| Body::upstream(body, slot, ends_quietly)), learned)
                     }
                     Arrived::Switch(response, switch, upstream) => {
-                        let outcome = sent.switched(&response);
-                        (response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) }), outcome)
+                        let learned = sent.switched(&response);
+                        (response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) }), learned)
                     }
                 };
+                account.learned(&learned.answer, learned.key);
+                let outcome = learned.answer.outcome;
                 // A failure is the answer to one attempt, not to a question: the next may do better.
                 if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral)) {
                     let capture = Capture::begin(leader, &response);
@@ -145,6 +147,13 @@ impl Departure {
         };
         Err(Box::new(Failed { failure, account, verb, method }))
     }
+}
+
+/// What an answer told.
+struct Learned {
+    answer: Answer,
+    /// The key that it concerns, if that came to be known only now.
+    key: Option<Key>,
 }
 
 /// What came back.
@@ -173,7 +182,7 @@ impl Sent {
         mut self,
         response: Response<Streaming>,
         account: &Account,
-    ) -> (Response<Peeked<Streaming>>, Outcome) {
+    ) -> (Response<Peeked<Streaming>>, Learned) {
         let (head, mut body) = response.map(Peeked::unread).into_parts();
         let throttling = &self.terms.outcomes.throttling;
         let mut beginning = Vec::new();
@@ -190,15 +199,15 @@ impl Sent {
                 self.door.last_signal.set(signal);
             }
         }
-        self.settle(told.answer);
-        (Response::from_parts(head, body), told.answer.outcome)
+        let key = self.settle(told.answer);
+        (Response::from_parts(head, body), Learned { answer: told.answer, key })
     }
 
     /// The upstream agreed to speak another protocol from here on.
-    fn switched(mut self, response: &Response<()>) -> Outcome {
+    fn switched(mut self, response: &Response<()>) -> Learned {
         let answer = self.told(response.status(), response.headers(), &[]).answer;
-        self.settle(answer);
-        answer.outcome
+        let key = self.settle(answer);
+        Learned { answer, key }
     }
 
     fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
@@ -239,12 +248,12 @@ impl Sent {
         }
     }
 
-    fn settle(&mut self, answer: Answer) {
-        let Some(owed) = self.owed.take() else {
-            return;
-        };
+    /// Tells the outcome; the key, if it came to be known only now.
+    fn settle(&mut self, answer: Answer) -> Option<Key> {
+        let owed = self.owed.take()?;
         let (key, start) = self.key_from_body(&owed, answer);
         owed.settle(answer, key, &|| self.call.key_name(start.as_deref()));
+        key
     }
 
     /// The key that was not known when the call left, where the outcome concerns one: after a failure, and after a success while some key of

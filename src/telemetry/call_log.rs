@@ -1,7 +1,11 @@
 //! The log of calls: one JSON line each, without secrets, for `simulate --replay` and for whoever audits the limits.
 //!
 //! A call hands its record to a writer task and goes on; when the disk cannot keep up, lines are dropped and counted rather than calls
-//! held up. No header, no query, no body and no object name is in it: keys are salted hashes, good for "the same object again" only.
+//! held up. A line is written when the body has ended (of a long-running call at its head), so lines are not in order of arrival.
+//!
+//! No query, no body and no object name is in it, and of the headers only the first word of the user agent: keys and credentials are salted
+//! hashes, good for "the same again" within one process only. The names of groups, resources, subresources and namespaces are in it,
+//! because classes are matched by them.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,7 +19,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::table;
-use crate::{clock::Clock, limit::Reason, moment::Moment};
+use crate::{api::Key, clock::Clock, limit::Reason, moment::Moment};
 
 /// Where records go. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -28,6 +32,8 @@ pub struct CallLog {
 pub struct CallRecord {
     /// When it came.
     pub arrived: Moment,
+    /// When the limiter was asked: later by reading the start of a body, or on a machine that is busy.
+    pub at_door: Option<Moment>,
     /// The gate's name.
     pub gate: Arc<str>,
     /// Its class.
@@ -38,10 +44,10 @@ pub struct CallRecord {
     pub flow: u64,
     /// Its verb.
     pub verb: &'static str,
-    /// API group and resource, or empty.
-    pub resource: (Box<str>, Box<str>),
-    /// Identity of its key (salted).
-    pub key: Option<u64>,
+    /// What it asks for.
+    pub asked: Asked,
+    /// Its key (salted).
+    pub key: Option<Key>,
     /// How long it waited and for what above all.
     pub waited: Option<(Reason, Duration)>,
     /// The moment its permit was claimed: this is what P1 counts.
@@ -52,6 +58,37 @@ pub struct CallRecord {
     pub status: Option<u16>,
     /// Why it was refused.
     pub refused: Option<Reason>,
+    /// How long the upstream said to wait, by Retry-After or another signal that the gate honours.
+    pub retry_after: Option<Duration>,
+    /// From the response head to the end of its body, where that was waited for.
+    pub body: Option<Duration>,
+    /// From arrival to when the client left, if it left before it was answered.
+    pub gave_up: Option<Duration>,
+    /// From arrival to when it was answered with the answer to the same call of another client.
+    pub coalesced: Option<Duration>,
+}
+
+/// What a call asks for, as far as a limit may look at it and no secret is in it.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// API group, or empty.
+    pub group: Box<str>,
+    /// Resource, or empty.
+    pub resource: Box<str>,
+    /// Subresource, or empty.
+    pub subresource: Box<str>,
+    /// Namespace, or empty.
+    pub namespace: Box<str>,
+    /// First word of the user agent.
+    pub user_agent: Box<str>,
+    /// Whose call it is (a salted hash, of which little is written); 0 where nothing is split by it.
+    pub credential: u64,
+    /// It lasts for as long as the client likes.
+    pub long_running: bool,
+    /// It only asks what would happen.
+    pub dry_run: bool,
+    /// The client's own deadline.
+    pub timeout: Option<Duration>,
 }
 
 /// A record as written.
@@ -61,6 +98,8 @@ struct Line<'a> {
     arrived_ns: u64,
     /// Milliseconds since 1970.
     wall_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    door_ns: Option<u64>,
     gate: &'a str,
     class: &'a str,
     lane: &'a str,
@@ -68,8 +107,27 @@ struct Line<'a> {
     verb: &'a str,
     group: &'a str,
     resource: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    subresource: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    user_agent: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    credential: Option<String>,
+    #[serde(skip_serializing_if = "is_false")]
+    long_running: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_ns: Option<u64>,
+    /// The object (or path), its collection, and what is done to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collection: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    facet: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waited_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,6 +140,14 @@ struct Line<'a> {
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gave_up_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coalesced_ns: Option<u64>,
 }
 
 // === impl CallLog ===
@@ -134,27 +200,49 @@ fn write(mut records: mpsc::Receiver<CallRecord>, file: File, clock: Clock) {
 /// A record as a line.
 fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let hash = |hash: u64| format!("{hash:016x}");
+    let asked = &record.asked;
     let line = Line {
         arrived_ns: record.arrived.as_nanos(),
         wall_ms: clock.wall(record.arrived),
+        door_ns: record.at_door.map(Moment::as_nanos),
         gate: &record.gate,
         class: &record.class,
         lane: record.lane,
-        flow: format!("{:016x}", record.flow),
+        flow: hash(record.flow),
         verb: record.verb,
-        group: &record.resource.0,
-        resource: &record.resource.1,
-        key: record.key.map(|key| format!("{key:016x}")),
+        group: &asked.group,
+        resource: &asked.resource,
+        subresource: &asked.subresource,
+        namespace: &asked.namespace,
+        user_agent: &asked.user_agent,
+        // Enough to tell a handful of clients apart, useless for anything else.
+        credential: (asked.credential != 0).then(|| format!("{:06x}", asked.credential & 0xff_ffff)),
+        long_running: asked.long_running,
+        dry_run: asked.dry_run,
+        timeout_ns: asked.timeout.map(nanos),
+        key: record.key.map(|key| hash(key.object)),
+        collection: record.key.map(|key| hash(key.collection)),
+        facet: record.key.map(|key| hash(key.facet)),
         waited_ns: record.waited.map(|(_, time)| nanos(time)),
         waited_for: record.waited.map(|(reason, _)| reason.word()),
         sent_ns: record.sent.map(Moment::as_nanos),
         upstream_ns: record.upstream.map(nanos),
         status: record.status,
         refused: record.refused.map(Reason::word),
+        retry_after_ns: record.retry_after.map(nanos),
+        body_ns: record.body.map(nanos),
+        gave_up_ns: record.gave_up.map(nanos),
+        coalesced_ns: record.coalesced.map(nanos),
     };
     let mut bytes = serde_json::to_vec(&line)?;
     bytes.push(b'\n');
     Ok(bytes)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_false(it: &bool) -> bool {
+    !it
 }
 
 /// Records that may wait for the disk: a second of a busy gate, 2 MiB.
@@ -171,18 +259,23 @@ mod tests {
         let log = CallLog::open(&path, Clock::start()).expect("opens");
         let record = CallRecord {
             arrived: Moment::from_millis(5),
+            at_door: None,
             gate: "kubernetes".into(),
             class: "default".into(),
             lane: "normal",
             flow: 7,
             verb: "update",
-            resource: ("apps".into(), "deployments".into()),
-            key: None,
+            asked: Asked { group: "apps".into(), resource: "deployments".into(), ..Asked::default() },
+            key: Some(Key { object: 1, collection: 2, facet: 3 }),
             waited: Some((Reason::Bucket, Duration::from_millis(20))),
             sent: Some(Moment::from_millis(25)),
             upstream: None,
             status: Some(200),
             refused: None,
+            retry_after: None,
+            body: Some(Duration::from_nanos(7)),
+            gave_up: None,
+            coalesced: None,
         };
         log.record(record);
         drop(log);
@@ -195,6 +288,9 @@ mod tests {
         assert_eq!(line["sent_ns"], 25_000_000);
         assert_eq!(line["waited_for"], "bucket");
         assert_eq!(line["resource"], "deployments");
-        assert!(line.get("upstream_ns").is_none() && line.get("refused").is_none(), "{line}");
+        assert_eq!((&line["body_ns"], &line["facet"]), (&7.into(), &"0000000000000003".into()));
+        for absent in ["upstream_ns", "refused", "credential", "long_running", "namespace"] {
+            assert!(line.get(absent).is_none(), "{absent} in {line}");
+        }
     }
 }

@@ -9,6 +9,7 @@ fn help_fits_a_screen_and_is_no_failure() {
         &["run", "--help"],
         &["check", "-h"],
         &["demo", "--help"],
+        &["simulate", "--help"],
         &["health", "-h"],
         &["kubeconfig", "-h"],
     ] {

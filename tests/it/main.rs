@@ -38,6 +38,7 @@ mod proxy_transparency;
 mod proxy_upgrades;
 mod reload;
 mod reload_load;
+mod simulate;
 mod support;
 mod tls;
 mod tunnel_memory;

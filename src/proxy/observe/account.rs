@@ -1,11 +1,15 @@
 //! What is known of one call while it is under way.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode, header::USER_AGENT};
 
 use crate::{
-    api::{Key, Signal, Verb},
+    api::{Answer, Call, Key, Outcome, PauseLength, Signal, Verb},
     classify::Classified,
     clock::Clock,
     limit::{ClassId, Reason},
@@ -15,7 +19,7 @@ use crate::{
         tally::Tally,
         terms::{Current, Terms},
     },
-    telemetry::{CallRecord, meters::FailureKind},
+    telemetry::{Asked, CallLog, CallRecord, meters::FailureKind},
 };
 
 /// Opens accounts.
@@ -33,6 +37,8 @@ pub(crate) struct Account {
     /// The terms that the call goes by, to its end.
     terms: Arc<Terms>,
     arrived: Moment,
+    /// When the limiter was asked. Only for the log.
+    at_door: Option<Moment>,
     /// Once the call is classified.
     call: Option<Noted>,
     waited: Option<(Reason, Duration)>,
@@ -41,6 +47,8 @@ pub(crate) struct Account {
     refused: Option<Reason>,
     /// It was answered without being sent, after this long.
     coalesced: Option<Duration>,
+    /// How long the upstream said to wait.
+    retry_after: Option<Duration>,
     closed: bool,
 }
 
@@ -53,7 +61,9 @@ struct Noted {
     flow: u64,
     key: Option<Key>,
     /// Kept only for the log.
-    resource: Option<(Box<str>, Box<str>)>,
+    asked: Option<Asked>,
+    /// Which object it concerns, where nothing is remembered of it. Only for the log.
+    object: Option<Key>,
     in_flight: Option<InFlight>,
 }
 
@@ -64,10 +74,21 @@ pub(crate) struct AsIf {
     class: ClassId,
 }
 
-/// Counts as in flight until dropped.
+/// Counts as in flight until dropped; then the log has its line.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     gauge: metrics::Gauge,
+    line: Option<Box<Pending>>,
+}
+
+/// A line of the log that lacks the end of the body.
+#[derive(Debug)]
+struct Pending {
+    log: CallLog,
+    record: CallRecord,
+    clock: Clock,
+    /// When the client was answered.
+    since: Moment,
 }
 
 // === impl Account ===
@@ -78,12 +99,14 @@ impl Account {
             observer: Arc::clone(observer),
             terms: observer.terms.get(),
             arrived: observer.clock.now(),
+            at_door: None,
             call: None,
             waited: None,
             sent: None,
             upstream: None,
             refused: None,
             coalesced: None,
+            retry_after: None,
             closed: false,
         }
     }
@@ -100,16 +123,17 @@ impl Account {
     }
 
     /// The call is classified.
-    pub(crate) fn classified(&mut self, classified: &Classified) {
+    pub(crate) fn classified(&mut self, classified: &Classified, headers: &HeaderMap) {
         let call = &classified.call;
-        let resource = self.terms.log.as_ref().map(|_| (call.group().into(), call.resource().into()));
+        let asked = self.terms.log.as_ref().map(|_| asked(classified, headers));
         self.call = Some(Noted {
             class: classified.class,
             verb: call.verb(),
             long_running: call.is_long_running(),
             flow: classified.flow,
             key: classified.key.known(),
-            resource,
+            object: asked.as_ref().and_then(|_| object(call)),
+            asked,
             in_flight: self.terms.meters.in_flight(classified.class).map(InFlight::new),
         });
     }
@@ -119,6 +143,11 @@ impl Account {
         if let Some(call) = &mut self.call {
             call.key = Some(key);
         }
+    }
+
+    /// The limiter is about to be asked.
+    pub(crate) fn at_door(&mut self) {
+        self.at_door = self.terms.log.as_ref().map(|_| self.observer.clock.now());
     }
 
     /// The call has left, at the moment that its permit was claimed.
@@ -153,6 +182,20 @@ impl Account {
         {
             self.terms.meters.upstream_took(call.class, took);
         }
+    }
+
+    /// What the upstream's answer meant: for which key, if that came to be known only now, and how long to wait by whatever signal.
+    pub(crate) fn learned(&mut self, answer: &Answer, key: Option<Key>) {
+        key.into_iter().for_each(|key| self.keyed(key));
+        let of_key = match answer.outcome {
+            Outcome::Throttled { after } => Some(after),
+            Outcome::Abandoned | Outcome::Failure | Outcome::Neutral | Outcome::Success => None,
+        };
+        let of_others = answer.pause.and_then(|pause| match pause.length {
+            PauseLength::Known(length) => Some(length),
+            PauseLength::Growing { .. } => None,
+        });
+        self.retry_after = of_key.max(of_others);
     }
 
     /// The call will not leave.
@@ -205,29 +248,47 @@ impl Account {
         if let Some(call) = &self.call {
             self.terms.meters.answered(call.class, call.verb, status.as_u16());
         }
-        self.write(Some(status.as_u16()));
-        self.call.as_mut().and_then(|call| call.in_flight.take())
+        let now = self.observer.clock.now();
+        let record = self.record(Some(status.as_u16()), None);
+        let in_flight = self.call.as_mut().and_then(|call| call.in_flight.take());
+        let Some((log, record)) = self.terms.log.clone().zip(record) else { return in_flight };
+        match in_flight {
+            // What lasts for as long as the client likes may outlast the log.
+            Some(mut in_flight) if !record.asked.long_running => {
+                let pending = Pending { log, record, clock: self.observer.clock, since: now };
+                in_flight.line = Some(Box::new(pending));
+                Some(in_flight)
+            }
+            in_flight => {
+                log.record(record);
+                in_flight
+            }
+        }
     }
 
-    fn write(&mut self, status: Option<u16>) {
-        let (Some(log), Some(call)) = (&self.terms.log, &mut self.call) else {
-            return;
-        };
-        log.record(CallRecord {
+    /// The call's line, if there is a log.
+    fn record(&mut self, status: Option<u16>, gave_up: Option<Duration>) -> Option<CallRecord> {
+        let call = self.call.as_mut()?;
+        Some(CallRecord {
             arrived: self.arrived,
+            at_door: self.at_door,
             gate: Arc::clone(self.terms.meters.gate()),
             class: self.terms.meters.class_name(call.class).into(),
             lane: self.terms.meters.lane(call.class),
             flow: call.flow,
             verb: call.verb.word(),
-            resource: call.resource.take().unwrap_or_default(),
-            key: call.key.map(|key| key.object),
+            asked: call.asked.take()?,
+            key: call.key.or(call.object),
             waited: self.waited,
             sent: self.sent,
             upstream: self.upstream,
             status,
             refused: self.refused,
-        });
+            retry_after: self.retry_after,
+            body: None,
+            gave_up,
+            coalesced: self.coalesced,
+        })
     }
 }
 
@@ -239,9 +300,45 @@ impl Drop for Account {
         if let (Some(call), None, None) = (&self.call, self.sent, self.coalesced) {
             self.terms.meters.hung_up(call.class);
         }
-        self.write(None);
+        let gave_up = self.observer.clock.now() - self.arrived;
+        if let Some((log, record)) = self.terms.log.clone().zip(self.record(None, Some(gave_up))) {
+            log.record(record);
+        }
     }
 }
+
+/// What a call asks for, for the log.
+fn asked(classified: &Classified, headers: &HeaderMap) -> Asked {
+    let call = &classified.call;
+    let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    let agent = agent.split(' ').next().filter(|word| word.len() <= LONGEST_AGENT).unwrap_or_default();
+    Asked {
+        group: call.group().into(),
+        resource: call.resource().into(),
+        subresource: call.subresource().into(),
+        namespace: call.namespace().into(),
+        user_agent: agent.into(),
+        credential: classified.credential,
+        long_running: call.is_long_running(),
+        dry_run: call.is_dry_run(),
+        timeout: call.timeout(),
+    }
+}
+
+/// The identity of a named object and of what is done to it, good within this process as that of a key is.
+fn object(call: &Call) -> Option<Key> {
+    static SALT: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let collection = (call.group(), call.resource(), call.namespace());
+    let facet = (call.verb().is_read(), call.subresource());
+    (call.is_resource() && !call.name().is_empty()).then(|| Key {
+        object: SALT.hash_one((collection, call.name())),
+        collection: SALT.hash_one(collection),
+        facet: SALT.hash_one(facet),
+    })
+}
+
+/// A longer word is no name of a program.
+const LONGEST_AGENT: usize = 128;
 
 // === impl AsIf ===
 
@@ -262,12 +359,17 @@ impl AsIf {
 impl InFlight {
     fn new(gauge: metrics::Gauge) -> Self {
         gauge.increment(1.0);
-        Self { gauge }
+        Self { gauge, line: None }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.gauge.decrement(1.0);
+        if let Some(pending) = self.line.take() {
+            let Pending { log, mut record, clock, since } = *pending;
+            record.body = record.sent.map(|_| clock.now() - since);
+            log.record(record);
+        }
     }
 }

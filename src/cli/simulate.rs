@@ -1,0 +1,225 @@
+//! `tidegate simulate`: scenarios and recorded calls under limits, in virtual time.
+
+use std::{
+    fs::File,
+    io::BufReader,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+
+use super::{
+    Failure, configured,
+    show::{self, Screen},
+};
+use crate::{
+    chart::{Chart, Look},
+    config::{self, Problem, scenario},
+    simulate::{
+        self, Builtin, Limits, Picture, Staged,
+        replay::{Recorded, report},
+    },
+};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tidegate simulate                      the scenarios, a line each
+  tidegate simulate failing-together objects=500 --svg together.svg
+  tidegate simulate --replay calls.jsonl --config candidate.toml";
+
+/// What is simulated.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// A built-in scenario, or a scenario file
+    scenario: Option<String>,
+    /// Numbers of a built-in scenario
+    #[arg(value_name = "KEY=VALUE")]
+    numbers: Vec<String>,
+    /// Replay a log of calls (log.calls); give it once for each rotated file
+    #[arg(long, value_name = "FILE", requires = "config", conflicts_with = "scenario")]
+    replay: Vec<PathBuf>,
+    /// Limits to try: a configuration
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// With --replay: limits to compare with, besides what was recorded
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    baseline: Option<PathBuf>,
+    /// The gate of it, if there are several
+    #[arg(long, value_name = "NAME")]
+    gate: Option<String>,
+    /// Write the numbers over time
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write the picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write the results
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    if let (Some(config), false) = (&options.config, options.replay.is_empty()) {
+        return replay(options, config);
+    }
+    let Some(name) = &options.scenario else {
+        show::text(&list())?;
+        return Ok(());
+    };
+    let Staged { scenario, limits, picture } = staged(options, name)?;
+    let played: Vec<_> = limits.iter().map(|limits| simulate::play(&scenario, limits)).collect();
+    let chart = picture.chart(&scenario, &played);
+    let screen = Screen::of_stdout();
+    let mut text = format!("{}\n\n{}", scenario.title, simulate::report::table(&played));
+    for sentence in simulate::report::findings(&picture, &played) {
+        text.push_str(&format!("\n{}", show::wrapped(&sentence, screen.width())));
+    }
+    text.push_str(&format!("\n\n{}", drawn(&chart, &screen)));
+    write(options, &chart, || simulate::report::csv(&played), || simulate::report::json(&played))?;
+    show::text(&text)?;
+    Ok(())
+}
+
+/// Recorded calls under other limits.
+fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
+    let mut limits = Vec::new();
+    if let Some(baseline) = &options.baseline {
+        limits.push(limits_of(baseline, options.gate.as_deref(), None)?);
+    }
+    let candidate = limits_of(config, options.gate.as_deref(), None)?;
+    let gate = candidate.gate.name.to_string();
+    limits.push(candidate);
+    let (mut recorded, mut size) = (Vec::new(), 0);
+    for path in &options.replay {
+        let open = || format!("cannot read {}, expected a log of calls (log.calls)", path.display());
+        let file = File::open(path).with_context(open)?;
+        size += file.metadata().with_context(open)?.len();
+        recorded.push(Recorded {
+            name: path.display().to_string(),
+            input: Box::new(BufReader::with_capacity(1 << 16, file)),
+        });
+    }
+    let mut progress = show::Progress::new("replaying", size);
+    let replays = simulate::replay::replay(recorded, &gate, &limits, &mut |bytes| progress.advance(bytes));
+    progress.end();
+    let replays = replays?;
+    let log = options.replay.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    let chart = report::chart(&replays, &log);
+    let screen = Screen::of_stdout();
+    let mut text = format!("{} calls of gate {gate}\n\n{}", report::calls(&replays), report::table(&replays));
+    for remark in report::remarks(&replays.read) {
+        text.push_str(&format!("\n{}", show::wrapped(&remark, screen.width())));
+    }
+    text.push_str(&format!("\n{}", drawn(&chart, &screen)));
+    write(options, &chart, || report::csv(&replays), || report::json(&replays))?;
+    show::text(&text)?;
+    Ok(())
+}
+
+/// Scenario, limits and picture, as asked for.
+fn staged(options: &Options, name: &str) -> Result<Staged, Failure> {
+    let mine = options.config.as_ref().map(|file| limits_of(file, options.gate.as_deref(), None)).transpose()?;
+    let Some(builtin) = simulate::find(name) else { return of_file(options, name, mine) };
+    let mut staged = builtin.stage(&options.numbers)?;
+    if let Some(mine) = mine {
+        staged.limits.truncate(1);
+        staged.limits.push(mine);
+    }
+    Ok(staged)
+}
+
+fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Staged, Failure> {
+    let path = Path::new(name);
+    if !path.exists() {
+        let names: Vec<&str> = simulate::ALL.iter().map(|builtin| builtin.name).collect();
+        let near = config::did_you_mean(name, &names);
+        return Err(anyhow!("{name:?} is no scenario and no file, expected one of {}{near}", names.join(", ")).into());
+    }
+    if let Some(number) = options.numbers.first() {
+        return Err(anyhow!("{number:?}: a scenario file has its own numbers; change them in {name}").into());
+    }
+    let scenario = scenario::load(path).map_err(|problems| Failure::Config(lines(&problems)))?;
+    let mut limits = Vec::new();
+    for of in scenario.limits.iter().filter(|_| mine.is_none()) {
+        limits.push(limits_of(&of.config, of.gate.as_deref(), Some(&of.name))?);
+    }
+    limits.extend(mine);
+    if limits.is_empty() {
+        limits.push(simulate::usual());
+    }
+    let picture = if scenario.controllers.is_empty() { Picture::LeaseAge } else { Picture::Calls };
+    Ok(Staged { scenario, limits, picture })
+}
+
+/// The limits of a gate of a configuration.
+fn limits_of(file: &Path, gate: Option<&str>, name: Option<&str>) -> Result<Limits, Failure> {
+    let loaded = configured::of_file(file)?;
+    let shown = file.display();
+    let gates = loaded.settings.gates;
+    let names: Vec<&str> = gates.keys().map(|name| &**name).collect();
+    let chosen = match (gate, &names[..]) {
+        (Some(gate), _) if gates.contains_key(gate) => gate,
+        (Some(gate), _) => {
+            let near = config::did_you_mean(gate, &names);
+            return Err(anyhow!("{shown} has no gate {gate:?}, only {}{near}", names.join(", ")).into());
+        }
+        (None, [only]) => only,
+        (None, _) => {
+            return Err(anyhow!("{shown} has several gates; choose one with --gate: {}", names.join(", ")).into());
+        }
+    };
+    let name = name.map_or_else(|| shown.to_string(), str::to_owned);
+    gates
+        .get(chosen)
+        .map(|gate| Limits { name, gate: gate.clone() })
+        .ok_or_else(|| anyhow!("{shown} has no gate").into())
+}
+
+/// Every scenario in two lines.
+fn list() -> String {
+    let line = |builtin: &Builtin| {
+        let numbers: Vec<String> = builtin.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        format!(
+            "  {:<20}{}\n{:22}{}\n",
+            builtin.name,
+            builtin.about,
+            "",
+            show::wrapped(&numbers.join(" "), 58).replace('\n', &format!("\n{:22}", ""))
+        )
+    };
+    let scenarios: String = simulate::ALL.iter().map(line).collect();
+    format!(
+        "Scenarios, with their numbers as they are if nothing else is said:\n\n{scenarios}\n\
+         `tidegate simulate SCENARIO [KEY=VALUE]...` plays one. A file can be a scenario,\n\
+         too: see config/scenario.toml.\n"
+    )
+}
+
+/// The picture as text.
+fn drawn(chart: &Chart, screen: &Screen) -> String {
+    chart.terminal(Look { width: screen.width(), height: 14, colour: screen.colour })
+}
+
+/// Writes what was asked for.
+fn write(
+    options: &Options,
+    chart: &Chart,
+    csv: impl FnOnce() -> String,
+    json: impl FnOnce() -> serde_json::Value,
+) -> anyhow::Result<()> {
+    if let Some(file) = &options.svg {
+        show::file(file, &chart.svg())?;
+    }
+    if let Some(file) = &options.csv {
+        show::file(file, &csv())?;
+    }
+    if let Some(file) = &options.json {
+        show::file(file, &format!("{:#}\n", json()))?;
+    }
+    Ok(())
+}
+
+fn lines(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(Problem::to_string).collect()
+}

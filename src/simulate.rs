@@ -1,0 +1,35 @@
+//! `tidegate simulate`: the limiter that the proxy runs, under a virtual clock.
+//!
+//! [`play`] lets controllers, leases and an API of a scenario meet a gate; [`replay`] sends a recorded log of calls through a gate that
+//! might be. Both drive [`crate::limit::Limiter`] and read calls and answers as the proxy does, so what is simulated is what runs. A run
+//! depends on its input and seed alone.
+
+mod agenda;
+mod builtin;
+mod gate;
+mod histogram;
+mod picture;
+mod play;
+pub mod replay;
+pub mod report;
+mod request;
+mod series;
+mod tally;
+
+use crate::config::settings;
+
+pub use self::{
+    builtin::{ALL, Builtin, Staged, WrongParameter, find, usual},
+    picture::Picture,
+    play::{Played, play},
+    tally::{LeaseRow, Row},
+};
+
+/// Limits by name.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Their name in the results.
+    pub name: String,
+    /// The gate that has them.
+    pub gate: settings::Gate,
+}

@@ -1,0 +1,99 @@
+//! The numbers of a built-in scenario, as typed: `objects=500 length=1m`.
+
+use std::time::Duration;
+
+use crate::{api::duration, config::did_you_mean};
+
+/// The numbers of a scenario. Every one that it has is there, and is what its name says.
+#[derive(Clone, Debug)]
+pub(super) struct Parameters(Vec<(&'static str, String)>);
+
+/// A number that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongParameter(String);
+
+/// What a number can be, by its name.
+enum Sort {
+    /// A whole number.
+    Count,
+    /// A number per second, or of times.
+    Number,
+    /// A duration.
+    Span,
+}
+
+// === impl Parameters ===
+
+impl Parameters {
+    pub(super) fn read(
+        scenario: &str,
+        known: &[(&'static str, &'static str)],
+        given: &[String],
+    ) -> Result<Self, WrongParameter> {
+        let mut all: Vec<_> = known.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+        let keys: Vec<&str> = known.iter().map(|(key, _)| *key).collect();
+        for one in given {
+            let (key, value) = one.split_once('=').ok_or_else(|| {
+                let (key, value) = known.first().copied().unwrap_or(("KEY", "VALUE"));
+                WrongParameter(format!("{one:?} is no number of {scenario}, expected KEY=VALUE, such as {key}={value}"))
+            })?;
+            let Some(place) = all.iter_mut().find(|(known, _)| *known == key) else {
+                let near = did_you_mean(key, &keys);
+                let what = format!("{key:?} is no number of {scenario}, expected one of {}{near}", keys.join(", "));
+                return Err(WrongParameter(what));
+            };
+            if let Some(expected) = fault(key, value) {
+                return Err(WrongParameter(format!("{key} is {value:?}, expected {expected}")));
+            }
+            value.clone_into(&mut place.1);
+        }
+        Ok(Self(all))
+    }
+
+    pub(super) fn text(&self, key: &str) -> &str {
+        self.0.iter().find(|(known, _)| *known == key).map_or("1", |(_, value)| value)
+    }
+
+    pub(super) fn count(&self, key: &str) -> usize {
+        self.text(key).parse().unwrap_or(1)
+    }
+
+    pub(super) fn number(&self, key: &str) -> f64 {
+        self.text(key).parse().unwrap_or(1.0)
+    }
+
+    pub(super) fn span(&self, key: &str) -> Duration {
+        duration::read(self.text(key)).unwrap_or(Duration::from_secs(1))
+    }
+}
+
+/// What was expected, if that is something else.
+fn fault(key: &str, value: &str) -> Option<&'static str> {
+    let (fits, expected) = match sort(key) {
+        Sort::Count => (
+            value.parse::<u32>().is_ok_and(|count| (1..=1_000_000).contains(&count)),
+            "a whole number from 1 to 1000000",
+        ),
+        Sort::Number => {
+            (value.parse::<f64>().is_ok_and(|number| (0.001..=1e6).contains(&number)), "a number from 0.001 to 1000000")
+        }
+        Sort::Span => {
+            let has_unit = value.ends_with(|c: char| c.is_ascii_lowercase());
+            let fits = has_unit && duration::read(value).is_some_and(|span| !span.is_zero() && span <= LONGEST);
+            (fits, "a duration with a unit, such as \"500ms\" or \"2h\", at most 8760h")
+        }
+    };
+    (!fits).then_some(expected)
+}
+
+fn sort(key: &str) -> Sort {
+    match key {
+        "objects" | "workers" | "burst" => Sort::Count,
+        "length" | "base" | "max" | "down" | "every" => Sort::Span,
+        _ => Sort::Number,
+    }
+}
+
+/// A year.
+const LONGEST: Duration = Duration::from_secs(8760 * 3600);

@@ -1,0 +1,130 @@
+//! A limiter in virtual time: driven as the proxy drives it, but never late.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::{
+    api::{Answer, Group},
+    config::settings,
+    limit::{Arrival, Claim, Limiter, Receipt, Refusal, Slot, Ticket, Verdict},
+    moment::Moment,
+};
+
+/// A gate without connections: its limiter, and who waits in it by the number of their call.
+#[derive(Debug)]
+pub(super) struct Gate {
+    limiter: Limiter,
+    calls: HashMap<Ticket, u32>,
+    tickets: HashMap<u32, Ticket>,
+    turns: VecDeque<Turn>,
+}
+
+/// What became of a call.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "moved once or twice; a box would be an allocation for every call")]
+pub(super) enum Turn {
+    /// It left for the upstream.
+    Left(u32, Sent),
+    /// It was refused.
+    Refused(u32, Refusal),
+}
+
+/// What a call owes that was sent: an outcome, and its slot.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) receipt: Receipt,
+    pub(super) slot: Slot,
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// At rest, with room on every connection.
+    pub(super) fn new(limits: &settings::Gate, seed: u64, now: Moment) -> Self {
+        let mut limiter = Limiter::new(limits.policy.clone(), seed, now);
+        for group in [Group::Leases, Group::Short, Group::LongRunning] {
+            limiter.add_room(group, ROOM, now);
+        }
+        Self { limiter, calls: HashMap::new(), tickets: HashMap::new(), turns: VecDeque::new() }
+    }
+
+    /// Call number `call` is at the door.
+    pub(super) fn arrive(&mut self, call: u32, arrival: &Arrival<'_>, now: Moment) {
+        match self.limiter.arrive(arrival, now) {
+            Verdict::Admit(permit) => {
+                let (_, receipt, slot) = permit.admit(());
+                self.turns.push_back(Turn::Left(call, Sent { receipt, slot }));
+            }
+            Verdict::Wait(ticket) => {
+                self.calls.insert(ticket, call);
+                self.tickets.insert(call, ticket);
+            }
+            Verdict::Refuse(refusal) => self.turns.push_back(Turn::Refused(call, refusal)),
+        }
+        self.drain(now);
+    }
+
+    /// The caller hangs up; nothing happens when it does not wait.
+    pub(super) fn give_up(&mut self, call: u32, now: Moment) -> bool {
+        let Some(ticket) = self.tickets.remove(&call) else { return false };
+        self.calls.remove(&ticket);
+        self.limiter.leave(ticket, now);
+        self.drain(now);
+        true
+    }
+
+    /// The answer came.
+    pub(super) fn finish(&mut self, receipt: Receipt, answer: Answer, now: Moment) {
+        self.limiter.finish(receipt, answer, None, &String::new, now);
+        self.drain(now);
+    }
+
+    /// The answer's body ended.
+    pub(super) fn release(&mut self, slot: Slot, now: Moment) {
+        self.limiter.release(slot, now);
+        self.drain(now);
+    }
+
+    /// Lets happen what time alone brings about.
+    pub(super) fn advance(&mut self, now: Moment) {
+        self.limiter.advance(now);
+        self.drain(now);
+    }
+
+    /// When to `advance`.
+    pub(super) fn next_wakeup(&self) -> Option<Moment> {
+        self.limiter.next_wakeup()
+    }
+
+    /// What became of whom, in order. Take all after every operation.
+    pub(super) fn next_turn(&mut self) -> Option<Turn> {
+        self.turns.pop_front()
+    }
+
+    /// Calls that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.limiter.waiting()
+    }
+
+    fn drain(&mut self, now: Moment) {
+        while let Some(ticket) = self.limiter.next_event() {
+            let claim = self.limiter.claim(ticket, now);
+            if matches!(claim, Claim::Waiting) {
+                continue;
+            }
+            let Some(call) = self.calls.remove(&ticket) else { continue };
+            self.tickets.remove(&call);
+            match claim {
+                Claim::Permit(permit) => {
+                    let (_, receipt, slot) = permit.admit(());
+                    self.turns.push_back(Turn::Left(call, Sent { receipt, slot }));
+                }
+                Claim::Refused(refusal) => self.turns.push_back(Turn::Refused(call, refusal)),
+                // There is room on every connection.
+                Claim::Waiting | Claim::Unconnected => {}
+            }
+        }
+    }
+}
+
+/// Connections are no part of a simulation: there is always one more.
+const ROOM: i64 = 1 << 40;

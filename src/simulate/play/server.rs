@@ -1,0 +1,78 @@
+//! The API as a scenario has it: a time to answer, a capacity, and hours in which it fails.
+
+use std::time::Duration;
+
+use crate::{
+    config::scenario::{Controller, Failure, Upstream},
+    moment::Moment,
+};
+
+/// The API at work.
+#[derive(Debug)]
+pub(super) struct Server<'a> {
+    spec: &'a Upstream,
+    /// Between two calls at full capacity.
+    gap: Option<Duration>,
+    /// When everything will be served that it has taken.
+    free: Moment,
+}
+
+/// What it will answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) at: Moment,
+    pub(super) status: u16,
+    pub(super) retry_after: Option<Duration>,
+}
+
+// === impl Server ===
+
+impl<'a> Server<'a> {
+    pub(super) fn new(spec: &'a Upstream) -> Self {
+        let gap = spec.capacity.map(|capacity| Duration::from_secs_f64(1.0 / capacity));
+        Self { spec, gap, free: Moment::ZERO }
+    }
+
+    /// A call comes in: of a controller's object, or of a lease.
+    pub(super) fn answer(&mut self, now: Moment, object: Option<(&Controller, u32)>) -> Answer {
+        let status = object.map_or(200, |(controller, object)| self.status(now, controller, object));
+        let Some(gap) = self.gap else { return Answer { at: now + self.spec.latency, status, retry_after: None } };
+        if self.free - now > FULL {
+            let retry_after = Some(Duration::from_secs(1));
+            return Answer { at: now + self.spec.latency, status: 429, retry_after };
+        }
+        self.free = self.free.max(now) + gap;
+        Answer { at: self.free + self.spec.latency, status, retry_after: None }
+    }
+
+    fn status(&self, now: Moment, controller: &Controller, object: u32) -> u16 {
+        let concerned = |failure: &&Failure| {
+            let everybody = failure.controllers.is_empty() || failure.controllers.contains(&controller.name);
+            let (from, to) = (Moment::ZERO + failure.from, Moment::ZERO + failure.to);
+            // Objects are few enough for a float.
+            let share =
+                f64::from(object) < failure.share * f64::from(u32::try_from(controller.objects).unwrap_or(u32::MAX));
+            everybody && share && from <= now && now < to
+        };
+        self.spec.failures.iter().find(concerned).map_or(200, |failure| failure.status)
+    }
+}
+
+/// What waits for longer inside the API is turned away, as its own flow control does.
+const FULL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_its_capacity_it_is_slower_and_then_turns_calls_away() {
+        let spec = Upstream { latency: Duration::from_millis(5), capacity: Some(10.0), failures: Vec::new() };
+        let mut server = Server::new(&spec);
+        let answers: Vec<Answer> = (0..13).map(|_| server.answer(Moment::ZERO, None)).collect();
+        assert_eq!(answers[0].at, Moment::from_millis(105));
+        assert_eq!(answers[9].at, Moment::from_millis(1005));
+        assert_eq!(answers.iter().filter(|answer| answer.status == 429).count(), 2);
+        assert_eq!(server.answer(Moment::from_millis(500), None).status, 200, "some are served");
+    }
+}

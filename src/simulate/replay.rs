@@ -1,0 +1,219 @@
+//! Replays recorded calls under limits that might be: what each would have waited, and who would have been refused.
+//!
+//! Arrivals are taken as they were, and the upstream answers each call as it did, after as long as it did. What clients would have done
+//! otherwise is not known: a call that a candidate refuses does not come back, and one that it lets through earlier is not followed by the
+//! next any sooner. A call that was refused when it was recorded has no answer; where a candidate lets it through, it gets the last answer of
+//! its key, in the usual time of its class.
+
+mod line;
+mod reader;
+pub mod report;
+mod stage;
+
+use std::{collections::HashMap, fmt, io, time::Duration};
+
+use self::{
+    line::Fate,
+    reader::{Reader, Record},
+    stage::Stage,
+};
+use super::{
+    Limits,
+    tally::{LeaseRow, Row},
+};
+use crate::moment::Moment;
+
+pub use self::reader::ReadCounts;
+
+/// A log of calls.
+pub struct Recorded<'a> {
+    /// Its name in messages.
+    pub name: String,
+    /// Its lines.
+    pub input: Box<dyn io::BufRead + 'a>,
+}
+
+impl fmt::Debug for Recorded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorded").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Why calls could not be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A file stopped being readable.
+    #[error("{name} cannot be read on")]
+    Input {
+        /// The file.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// There was nothing to replay.
+    #[error("no call of gate {gate:?} is in the log{others}")]
+    Nothing {
+        /// The gate.
+        gate: String,
+        /// What was there instead.
+        others: String,
+    },
+}
+
+/// Calls as they were, or as they would have been.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// The limits' name; "recorded" for how it was.
+    pub limits: String,
+    /// By class, in the order of its name.
+    pub rows: Vec<Row>,
+    /// All leases together.
+    pub leases: LeaseRow,
+    /// How many leases.
+    pub holders: usize,
+    /// From the first call to the last.
+    pub length: Duration,
+}
+
+/// What a replay found.
+#[derive(Clone, Debug)]
+pub struct Replays {
+    /// As it was, then under each of the limits.
+    pub replayed: Vec<Replayed>,
+    /// What was read.
+    pub read: ReadCounts,
+}
+
+/// Replays the calls of the gate `gate` under each of the limits. `progress` gets the number of bytes read, now and then.
+///
+/// # Errors
+/// When a file cannot be read on, or has no call of that gate.
+pub fn replay(
+    recorded: Vec<Recorded<'_>>,
+    gate: &str,
+    limits: &[Limits],
+    progress: &mut dyn FnMut(u64),
+) -> Result<Replays, ReplayError> {
+    let mut reader = Reader::new(gate);
+    let mut past = Past::default();
+    let mut stages: Vec<Stage<'_>> = limits.iter().map(Stage::new).collect();
+    let mut each = |record: &Record| {
+        past.note(record);
+        stages.iter_mut().for_each(|stage| stage.feed(record));
+    };
+    for Recorded { name, mut input } in recorded {
+        let read = reader.file(&name, &mut *input, progress, &mut each);
+        read.map_err(|source| ReplayError::Input { name, source })?;
+    }
+    reader.end(&mut each);
+    if past.rows.is_empty() {
+        return Err(nothing(gate, &reader.counts));
+    }
+    let length = past.last.since_start();
+    let mut replayed = vec![past.into_replayed()];
+    replayed.extend(stages.into_iter().map(|stage| stage.end(length)));
+    Ok(Replays { replayed, read: reader.counts })
+}
+
+fn nothing(gate: &str, counts: &ReadCounts) -> ReplayError {
+    let mut names: Vec<&str> = counts.other_gates.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let others = match (&names[..], counts.unreadable) {
+        ([], 0) => String::new(),
+        ([], unreadable) => format!("; {unreadable} lines cannot be read, the first at {}", counts.examples.join("; ")),
+        (names, _) => {
+            format!(", only of {}; choose one with --gate, and a configuration that has it", names.join(", "))
+        }
+    };
+    ReplayError::Nothing { gate: gate.to_owned(), others }
+}
+
+/// How it was.
+#[derive(Default)]
+struct Past {
+    rows: HashMap<String, Row>,
+    leases: Leases,
+    last: Moment,
+}
+
+// === impl Past ===
+
+impl Past {
+    fn note(&mut self, record: &Record) {
+        self.last = self.last.max(record.at);
+        let class = &record.asked.class;
+        if !self.rows.contains_key(class) {
+            self.rows.insert(class.clone(), Row::new(class, STEP));
+        }
+        let Some(row) = self.rows.get_mut(class) else { return };
+        row.arrived(record.at);
+        if let (Some(waited), Some(after)) = (record.waited, record.left_after) {
+            row.left(record.at + after, waited, false);
+        }
+        match record.fate {
+            Fate::Refused(reason) => row.was_refused(record.at, reason),
+            Fate::GaveUp { .. } => row.gave_up += 1,
+            Fate::Answered { after, status, .. } => {
+                let at = record.at + record.left_after.unwrap_or_default() + after;
+                if status >= 500 || status == 429 {
+                    row.failed(at);
+                }
+                self.leases.answered(record, status, at);
+            }
+            Fate::Lost | Fate::Aside => {}
+        }
+    }
+
+    fn into_replayed(self) -> Replayed {
+        let mut rows: Vec<Row> = self.rows.into_values().collect();
+        rows.sort_by(|one, other| one.name.cmp(&other.name));
+        let length = self.last.since_start();
+        let (leases, holders) = self.leases.into_row();
+        Replayed { limits: "recorded".to_owned(), rows, leases, holders, length }
+    }
+}
+
+/// Renewals of leases, by lease.
+#[derive(Debug)]
+struct Leases {
+    renewed: HashMap<u64, Moment>,
+    row: LeaseRow,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self { renewed: HashMap::new(), row: LeaseRow::new("leases") }
+    }
+}
+
+// === impl Leases ===
+
+impl Leases {
+    /// A call that may have renewed a lease was answered.
+    fn answered(&mut self, record: &Record, status: u16, at: Moment) {
+        let asked = &record.asked;
+        let is_renewal = asked.resource == "leases" && asked.group == "coordination.k8s.io" && !asked.verb.is_read();
+        if !is_renewal || status >= 400 {
+            return;
+        }
+        // Calls that are exempt have no key in the log; then all of a namespace are taken for one lease.
+        let lease = record.hashes.key.map_or_else(|| u64::try_from(asked.number).unwrap_or(0), |[object, ..]| object);
+        if self.renewed.len() >= MOST_LEASES && !self.renewed.contains_key(&lease) {
+            return;
+        }
+        if let Some(before) = self.renewed.insert(lease, at) {
+            let age = at - before;
+            self.row.renewed(at, age);
+            self.row.lost += u64::from(age > crate::config::scenario::Lease::DEADLINE);
+        }
+    }
+
+    fn into_row(self) -> (LeaseRow, usize) {
+        (self.row, self.renewed.len())
+    }
+}
+
+/// Counted so finely at first; coarser when the log is long.
+const STEP: Duration = Duration::from_millis(100);
+/// A process holds a few.
+const MOST_LEASES: usize = 10_000;

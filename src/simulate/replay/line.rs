@@ -1,0 +1,187 @@
+//! A line of the log of calls, as it is read back.
+//!
+//! Every field that an older version did not write is optional, and fields of newer versions are passed over.
+
+use std::{borrow::Cow, time::Duration};
+
+use serde::Deserialize;
+
+use crate::{api::Verb, limit::Reason};
+
+/// A line as it stands in the file.
+#[derive(Debug, Deserialize)]
+pub(super) struct Line<'a> {
+    pub(super) arrived_ns: u64,
+    pub(super) wall_ms: u64,
+    door_ns: Option<u64>,
+    #[serde(borrow)]
+    pub(super) gate: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) class: Cow<'a, str>,
+    #[serde(borrow, default)]
+    flow: Cow<'a, str>,
+    #[serde(borrow)]
+    verb: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(super) group: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(super) resource: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(super) subresource: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(super) namespace: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(super) user_agent: Cow<'a, str>,
+    #[serde(borrow, default)]
+    credential: Option<Cow<'a, str>>,
+    #[serde(default)]
+    pub(super) long_running: bool,
+    #[serde(default)]
+    pub(super) dry_run: bool,
+    timeout_ns: Option<u64>,
+    #[serde(borrow, default)]
+    key: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    collection: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    facet: Option<Cow<'a, str>>,
+    waited_ns: Option<u64>,
+    sent_ns: Option<u64>,
+    upstream_ns: Option<u64>,
+    status: Option<u16>,
+    #[serde(borrow, default)]
+    refused: Option<Cow<'a, str>>,
+    retry_after_ns: Option<u64>,
+    body_ns: Option<u64>,
+    gave_up_ns: Option<u64>,
+    coalesced_ns: Option<u64>,
+}
+
+/// How a recorded call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The upstream answered, this long after the call was sent.
+    Answered { after: Duration, body: Duration, status: u16, retry_after: Option<Duration> },
+    /// It was sent, and no answer came.
+    Lost,
+    /// The gate refused it.
+    Refused(Reason),
+    /// The client left, this long after the limiter had been asked.
+    GaveUp { after: Duration },
+    /// It never came to the limiter or was answered without being sent: nothing to replay.
+    Aside,
+}
+
+/// Hashes of a line; they compare within one process only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hashes {
+    pub(super) key: Option<[u64; 3]>,
+    pub(super) flow: u64,
+    pub(super) credential: u64,
+}
+
+// === impl Line ===
+
+impl Line<'_> {
+    pub(super) fn verb(&self) -> Verb {
+        Verb::ALL.into_iter().find(|verb| verb.word() == self.verb).unwrap_or(Verb::Other)
+    }
+
+    /// How it ended.
+    pub(super) fn fate(&self) -> Fate {
+        if let Some(word) = &self.refused {
+            // A reason of a newer version is some reason.
+            let reason = Reason::ALL.into_iter().find(|reason| reason.word() == word);
+            return Fate::Refused(reason.unwrap_or(Reason::Bucket));
+        }
+        match (self.sent_ns, self.upstream_ns, self.status) {
+            _ if self.coalesced_ns.is_some() => Fate::Aside,
+            (Some(_), Some(after), Some(status)) => Fate::Answered {
+                after: Duration::from_nanos(after),
+                body: Duration::from_nanos(self.body_ns.unwrap_or(0)),
+                status,
+                retry_after: self.retry_after_ns.map(Duration::from_nanos),
+            },
+            (Some(_), None, Some(_)) => Fate::Lost,
+            (_, _, None) => match self.gave_up_ns {
+                Some(after) => {
+                    let at = self.arrived_ns.saturating_add(after);
+                    Fate::GaveUp { after: Duration::from_nanos(at.saturating_sub(self.at_door())) }
+                }
+                // An older version did not write when.
+                None => Fate::Aside,
+            },
+            (None, _, Some(_)) => Fate::Aside,
+        }
+    }
+
+    /// When the limiter was asked, on the clock of the process.
+    pub(super) fn at_door(&self) -> u64 {
+        self.door_ns.unwrap_or(self.arrived_ns)
+    }
+
+    /// How long it waited, if it left.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        self.sent_ns.map(|_| Duration::from_nanos(self.waited_ns.unwrap_or(0)))
+    }
+
+    /// From the door to when it left, if it did.
+    pub(super) fn left_after(&self) -> Option<Duration> {
+        self.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(self.at_door())))
+    }
+
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.timeout_ns.map(Duration::from_nanos)
+    }
+
+    pub(super) fn hashes(&self) -> Hashes {
+        let hash = |text: &Option<Cow<'_, str>>| text.as_ref().and_then(|text| u64::from_str_radix(text, 16).ok());
+        let key = hash(&self.key).map(|object| {
+            // An older version wrote the object only: what is done to it is told by the verb.
+            let facet = hash(&self.facet).unwrap_or_else(|| if self.verb().is_read() { 1 } else { 2 });
+            [object, hash(&self.collection).unwrap_or(0), facet]
+        });
+        Hashes {
+            key,
+            flow: u64::from_str_radix(&self.flow, 16).unwrap_or(0),
+            credential: hash(&self.credential).unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Line<'_> {
+        serde_json::from_str(text).expect("a line")
+    }
+
+    #[test]
+    fn lines_of_older_and_newer_versions_are_read() {
+        let older = r#"{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"default","lane":"normal","flow":"0a","verb":"update","group":"apps",
+            "resource":"deployments","key":"0b","waited_ns":3,"waited_for":"bucket","sent_ns":8,"upstream_ns":2,"status":503}"#;
+        let line = read(older);
+        assert_eq!(line.hashes(), Hashes { key: Some([11, 0, 2]), flow: 10, credential: 0 });
+        let body = Duration::ZERO;
+        assert_eq!(
+            line.fate(),
+            Fate::Answered { after: Duration::from_nanos(2), body, status: 503, retry_after: None }
+        );
+        let newer = r#"{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"frob","refused":"mood","wind":{"from":"west"}}"#;
+        assert_eq!((read(newer).verb(), read(newer).fate()), (Verb::Other, Fate::Refused(Reason::Bucket)));
+    }
+
+    #[test]
+    fn every_end_is_told_apart() {
+        let line = |rest: &str| {
+            read(&format!(r#"{{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"get"{rest}}}"#).leak()).fate()
+        };
+        assert_eq!(line(r#","sent_ns":6,"status":502"#), Fate::Lost);
+        assert_eq!(line(r#","status":502"#), Fate::Aside, "no connection");
+        assert_eq!(line(r#","gave_up_ns":7"#), Fate::GaveUp { after: Duration::from_nanos(7) });
+        assert_eq!(line(r#","sent_ns":6,"gave_up_ns":7"#), Fate::GaveUp { after: Duration::from_nanos(7) });
+        assert_eq!(line(r#","coalesced_ns":7,"status":200"#), Fate::Aside);
+        assert_eq!(line(r#","refused":"slot","status":429"#), Fate::Refused(Reason::Slot));
+    }
+}

@@ -1,0 +1,277 @@
+//! Reads logs of calls line by line and puts them into the order of arrival, in bounded memory.
+//!
+//! A line is written when its call is over, so lines are out of order by as much as calls last. So many are held back; whatever comes later
+//! than that is replayed late, and counted.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    io::{self, BufRead},
+    rc::Rc,
+    time::Duration,
+};
+
+use super::line::{Fate, Hashes, Line};
+use crate::{api::Verb, moment::Moment, simulate::agenda::Agenda};
+
+/// A call that was recorded.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    /// When the limiter was asked, counted from the first.
+    pub(super) at: Moment,
+    pub(super) asked: Rc<Asked>,
+    pub(super) hashes: Hashes,
+    pub(super) timeout: Option<Duration>,
+    /// How long it waited, if it left.
+    pub(super) waited: Option<Duration>,
+    /// From then to when it left.
+    pub(super) left_after: Option<Duration>,
+    pub(super) fate: Fate,
+}
+
+/// What recorded calls have in common.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// A number of its own.
+    pub(super) number: usize,
+    pub(super) class: String,
+    pub(super) verb: Verb,
+    pub(super) group: String,
+    pub(super) resource: String,
+    pub(super) subresource: String,
+    pub(super) namespace: String,
+    pub(super) user_agent: String,
+    pub(super) long_running: bool,
+    pub(super) dry_run: bool,
+}
+
+/// What was read, and what could not be.
+#[derive(Clone, Debug, Default)]
+pub struct ReadCounts {
+    /// Lines.
+    pub lines: u64,
+    /// Calls of other gates, by the gate's name.
+    pub other_gates: HashMap<String, u64>,
+    /// Calls that never came to the limiter, or were answered without being sent.
+    pub aside: u64,
+    /// Calls that were replayed later than they came: their lines were too far out of order.
+    pub late: u64,
+    /// Lines that cannot be read.
+    pub unreadable: u64,
+    /// The first of them: place and reason.
+    pub examples: Vec<String>,
+}
+
+/// Reads records in order.
+pub(super) struct Reader<'a> {
+    gate: &'a str,
+    hasher: RandomState,
+    asked: HashMap<u64, Rc<Asked>>,
+    /// The wall clock's time at which each process started that wrote lines, in milliseconds.
+    starts: Vec<u64>,
+    /// By a moment on one line of time for all processes; their own moments are set when they are given out.
+    held: Agenda<Record>,
+    /// The first arrival of all, once it is known.
+    origin: Option<Moment>,
+    last: Moment,
+    pub(super) counts: ReadCounts,
+}
+
+// === impl Reader ===
+
+impl<'a> Reader<'a> {
+    /// Only the calls of `gate`.
+    pub(super) fn new(gate: &'a str) -> Self {
+        Self {
+            gate,
+            hasher: RandomState::new(),
+            asked: HashMap::new(),
+            starts: Vec::new(),
+            held: Agenda::new(),
+            origin: None,
+            last: Moment::ZERO,
+            counts: ReadCounts::default(),
+        }
+    }
+
+    /// Reads a file; `each` gets records in order of arrival, `progress` the bytes read since it was asked last.
+    pub(super) fn file(
+        &mut self,
+        name: &str,
+        input: &mut dyn BufRead,
+        progress: &mut dyn FnMut(u64),
+        each: &mut dyn FnMut(&Record),
+    ) -> io::Result<()> {
+        let mut text = Vec::new();
+        let mut number: u64 = 0;
+        loop {
+            text.clear();
+            let read = input.read_until(b'\n', &mut text)?;
+            if read == 0 {
+                return Ok(());
+            }
+            number += 1;
+            progress(u64::try_from(read).unwrap_or(0));
+            if text.trim_ascii().is_empty() {
+                continue;
+            }
+            self.counts.lines += 1;
+            match serde_json::from_slice::<Line<'_>>(&text) {
+                Ok(line) => self.take(&line),
+                Err(error) => {
+                    self.counts.unreadable += 1;
+                    let cut = if text.ends_with(b"\n") { "" } else { " (the file ends here)" };
+                    if self.counts.examples.len() < EXAMPLES {
+                        self.counts.examples.push(format!("{name}:{number}: {error}{cut}"));
+                    }
+                }
+            }
+            while self.held.len() > HELD {
+                self.give(each);
+            }
+        }
+    }
+
+    /// Gives out what is held back.
+    pub(super) fn end(&mut self, each: &mut dyn FnMut(&Record)) {
+        while self.held.len() > 0 {
+            self.give(each);
+        }
+    }
+
+    fn take(&mut self, line: &Line<'_>) {
+        if line.gate != self.gate {
+            *self.counts.other_gates.entry(line.gate.clone().into_owned()).or_insert(0) += 1;
+            return;
+        }
+        let fate = line.fate();
+        if fate == Fate::Aside {
+            self.counts.aside += 1;
+            return;
+        }
+        let at = self.since_first_start(line);
+        let record = Record {
+            at: Moment::ZERO,
+            asked: self.asked(line),
+            hashes: line.hashes(),
+            timeout: line.timeout(),
+            waited: line.waited(),
+            left_after: line.left_after(),
+            fate,
+        };
+        self.held.put(at, record);
+    }
+
+    fn give(&mut self, each: &mut dyn FnMut(&Record)) {
+        let Some((at, mut record)) = self.held.take(Moment::MAX) else { return };
+        let origin = *self.origin.get_or_insert(at);
+        self.counts.late += u64::from(at < self.last);
+        self.last = self.last.max(at);
+        record.at = Moment::ZERO + (self.last - origin);
+        each(&record);
+    }
+
+    /// When a call came on one line of time for all processes: each counts from its own start, of which the wall clock tells.
+    fn since_first_start(&mut self, line: &Line<'_>) -> Moment {
+        let start = line.wall_ms.saturating_sub(line.arrived_ns / NANOS_PER_MILLI);
+        let known = self.starts.iter().copied().find(|known| known.abs_diff(start) < SAME_START);
+        let start = known.unwrap_or_else(|| {
+            self.starts.push(start);
+            start
+        });
+        let first = self.starts.first().copied().unwrap_or(start);
+        // A decade for files that are given in the wrong order.
+        let offset = (DECADE + start).saturating_sub(first);
+        Moment::from_nanos(offset.saturating_mul(NANOS_PER_MILLI).saturating_add(line.at_door()))
+    }
+
+    fn asked(&mut self, line: &Line<'_>) -> Rc<Asked> {
+        let verb = line.verb();
+        let words = [&line.class, &line.group, &line.resource, &line.subresource, &line.namespace, &line.user_agent];
+        let hash = self.hasher.hash_one((words, verb, line.long_running, line.dry_run));
+        let number = self.asked.len();
+        let new = || {
+            Rc::new(Asked {
+                number,
+                class: line.class.clone().into_owned(),
+                verb,
+                group: line.group.clone().into_owned(),
+                resource: line.resource.clone().into_owned(),
+                subresource: line.subresource.clone().into_owned(),
+                namespace: line.namespace.clone().into_owned(),
+                user_agent: line.user_agent.clone().into_owned(),
+                long_running: line.long_running,
+                dry_run: line.dry_run,
+            })
+        };
+        Rc::clone(self.asked.entry(hash).or_insert_with(new))
+    }
+}
+
+/// Records held back to be put in order: a minute of a busy gate, some 12 MiB.
+const HELD: usize = 1 << 16;
+/// Unreadable lines that are named.
+const EXAMPLES: usize = 3;
+/// A clock that was set by less is the same process.
+const SAME_START: u64 = 5000;
+const DECADE: u64 = 10 * 365 * 86_400 * 1000;
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(arrived_ms: u64, wall_ms: u64, gate: &str) -> String {
+        let arrived = arrived_ms * NANOS_PER_MILLI;
+        format!(
+            "{{\"arrived_ns\":{arrived},\"wall_ms\":{wall_ms},\"gate\":\"{gate}\",\"class\":\"default\",\"verb\":\"get\",\
+             \"sent_ns\":{arrived},\"upstream_ns\":1,\"status\":200}}\n"
+        )
+    }
+
+    fn read(texts: &[&str]) -> (Vec<u64>, ReadCounts) {
+        let mut reader = Reader::new("g");
+        let mut arrivals = Vec::new();
+        let mut each = |record: &Record| arrivals.push(record.at.as_nanos() / NANOS_PER_MILLI);
+        for text in texts {
+            reader.file("calls.jsonl", &mut text.as_bytes(), &mut |_| {}, &mut each).expect("it is in memory");
+        }
+        reader.end(&mut each);
+        (arrivals, reader.counts)
+    }
+
+    #[test]
+    fn lines_are_put_in_order_and_those_that_cannot_be_read_are_named() {
+        let text = format!(
+            "{}{}{{\"arrived_ns\":\n\n\0\u{fffd}\n{}{}",
+            line(700, 100_700, "g"),
+            line(500, 100_500, "g"),
+            line(600, 100_600, "another"),
+            line(900, 100_900, "g").trim_end().trim_end_matches("200}"),
+        );
+        let (arrivals, counts) = read(&[&text]);
+        assert_eq!(arrivals, [0, 200]);
+        assert_eq!((counts.lines, counts.unreadable, counts.late), (6, 3, 0));
+        assert_eq!(counts.other_gates.get("another"), Some(&1));
+        assert!(counts.examples[0].starts_with("calls.jsonl:3: "), "{:?}", counts.examples);
+        assert!(counts.examples[2].ends_with("(the file ends here)"), "{:?}", counts.examples);
+    }
+
+    #[test]
+    fn rotated_files_and_restarts_are_one_line_of_time_whatever_their_order() {
+        // The second process started 60 s after the first, and counts from there.
+        let newer = format!("{}{}", line(1000, 161_000, "g"), line(3000, 163_002, "g"));
+        let older = format!("{}{}", line(50_000, 150_000, "g"), line(55_000, 155_001, "g"));
+        assert_eq!(read(&[&newer, &older]).0, [0, 5000, 11_000, 13_000]);
+    }
+
+    #[test]
+    fn what_is_too_far_out_of_order_is_late_and_nothing_is_lost() {
+        let count = HELD as u64 + 10;
+        let mut text: String = (0..count).map(|n| line(1000 + n, 101_000 + n, "g")).collect();
+        text += &line(0, 100_000, "g");
+        let (arrivals, counts) = read(&[&text]);
+        assert_eq!((arrivals.len() as u64, counts.late), (count + 1, 1));
+        assert!(arrivals.is_sorted());
+    }
+}

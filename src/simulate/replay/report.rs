@@ -1,0 +1,169 @@
+//! What a replay found: how it was and how it would have been, side by side.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::{ReadCounts, Replayed, Replays};
+use crate::{
+    chart::{Axis, Chart, Mark, Series, Steps},
+    limit::Reason,
+    simulate::{
+        picture::rates,
+        report::{csv_of, cut, lease_json, peak, put, row_json, short, thousands},
+        tally::{Row, What},
+    },
+};
+
+/// The table: a block for each class, a line for each number, a column for each of the limits.
+#[must_use]
+pub fn table(replays: &Replays) -> String {
+    let columns = &replays.replayed;
+    let mut text = line("", columns.iter().map(|one| cut(&one.limits, WIDTH - 2)));
+    let mut names: Vec<&str> = columns.iter().flat_map(|one| &one.rows).map(|row| row.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let rows: Vec<Option<&Row>> = columns.iter().map(|one| one.rows.iter().find(|row| row.name == name)).collect();
+        block(&mut text, name, &rows);
+    }
+    if columns.iter().any(|one| one.holders > 0) {
+        text.push_str("leases\n");
+        let mut row = |name: &str, of: &dyn Fn(&Replayed) -> String| text.push_str(&line(name, columns.iter().map(of)));
+        row("leases, renewals", &|one| {
+            format!("{}, {}", thousands(many(one.holders)), thousands(one.leases.renewals()))
+        });
+        row("longest without a renewal", &|one| short(one.leases.longest()));
+        row("times past 10 s", &|one| thousands(one.leases.lost()));
+    }
+    text
+}
+
+/// The numbers of one class.
+fn block(text: &mut String, name: &str, rows: &[Option<&Row>]) {
+    put(text, format_args!("{name}\n"));
+    let mut row = |name: &str, of: &dyn Fn(&Row) -> String| {
+        text.push_str(&line(name, rows.iter().map(|row| row.map_or_else(|| "-".to_owned(), of))));
+    };
+    row("calls", &|row| thousands(row.arrivals()));
+    row("sent upstream", &|row| thousands(row.calls()));
+    row("most sent in a second", &|row| thousands(peak(row)));
+    row("wait p50", &|row| short(row.wait(500)));
+    row("wait p99", &|row| short(row.wait(990)));
+    row("wait max", &|row| short(row.longest_wait()));
+    row("refused", &|row| thousands(row.refusals()));
+    for reason in Reason::ALL {
+        let of = |row: &Row| row.refusals_by_reason().find(|(other, _)| *other == reason).map_or(0, |(_, count)| count);
+        if rows.iter().flatten().any(|row| of(row) > 0) {
+            row(&format!("  {reason}"), &|row| thousands(of(row)));
+        }
+    }
+    if rows.iter().flatten().any(|row| row.gave_up > 0) {
+        row("clients that gave up", &|row| thousands(row.gave_up));
+    }
+}
+
+fn line(name: &str, values: impl Iterator<Item = String>) -> String {
+    let mut line = if name.is_empty() { format!("{:28}", "") } else { format!("  {name:<26}") };
+    for value in values {
+        put(&mut line, format_args!("{value:>WIDTH$}"));
+    }
+    format!("{}\n", line.trim_end())
+}
+
+/// What should be known of the log, in sentences.
+#[must_use]
+pub fn remarks(read: &ReadCounts) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut say = |count: u64, what: &str| {
+        if count > 0 {
+            remarks.push(format!("{} {what}", thousands(count)));
+        }
+    };
+    let others: u64 = read.other_gates.values().sum();
+    let mut names: Vec<&str> = read.other_gates.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    say(others, &format!("lines are of other gates: {}.", names.join(", ")));
+    say(
+        read.aside,
+        "calls never came to a limit (no connection, answered with another's answer, an older log) and are left out.",
+    );
+    say(read.late, "calls were so far out of order that they are replayed late.");
+    say(read.unreadable, &format!("lines cannot be read: {}.", read.examples.join("; ")));
+    remarks
+}
+
+/// Calls per second, as it was and as it would have been.
+#[must_use]
+pub fn chart(replays: &Replays, log: &str) -> Chart {
+    let mut series = Vec::new();
+    for (index, one) in replays.replayed.iter().enumerate() {
+        let mark = if index == 0 { Mark::Area } else { Mark::Line };
+        series.push(Series { name: one.limits.clone(), mark, points: rates(&one.rows, one.length) });
+    }
+    let length = replays.replayed.first().map_or(0.0, |one| one.length.as_secs_f64());
+    Chart {
+        title: "Calls per second that are sent upstream".to_owned(),
+        note: format!("{} recorded calls of {log}, replayed under a virtual clock", thousands(calls(replays))),
+        x: Axis { name: "seconds".to_owned(), at_least: length },
+        y: Axis { name: "calls per second".to_owned(), at_least: 1.0 },
+        steps: Steps::Even,
+        series,
+        bands: Vec::new(),
+        levels: Vec::new(),
+    }
+}
+
+/// Calls that were replayed.
+#[must_use]
+pub fn calls(replays: &Replays) -> u64 {
+    replays.replayed.first().map_or(0, |one| one.rows.iter().map(Row::arrivals).sum())
+}
+
+/// The numbers over time: a line for each of the limits, each class and each step.
+#[must_use]
+pub fn csv(replays: &Replays) -> String {
+    let mut text = String::from("limits,class,seconds,step_seconds");
+    for (_, column) in What::COLUMNS {
+        // Writing to a String cannot fail.
+        let _infallible = write!(text, ",{column}");
+    }
+    text.push('\n');
+    for one in &replays.replayed {
+        one.rows.iter().for_each(|row| csv_of(&mut text, &one.limits, row));
+    }
+    text
+}
+
+/// Everything that the table says, for programs. Durations are seconds.
+#[must_use]
+pub fn json(replays: &Replays) -> Value {
+    let one = |one: &Replayed| {
+        json!({
+            "limits": one.limits,
+            "length": one.length.as_secs_f64(),
+            "classes": one.rows.iter().map(row_json).collect::<Vec<_>>(),
+            "lease_holders": one.holders,
+            "leases": lease_json(&one.leases),
+        })
+    };
+    let read = &replays.read;
+    json!({
+        "log": {
+            "lines": read.lines,
+            "other_gates": read.other_gates,
+            "aside": read.aside,
+            "late": read.late,
+            "unreadable": read.unreadable,
+            "examples": read.examples,
+        },
+        "replayed": replays.replayed.iter().map(one).collect::<Vec<_>>(),
+    })
+}
+
+fn many(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// Of a column.
+const WIDTH: usize = 17;

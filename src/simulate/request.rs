@@ -1,0 +1,196 @@
+//! Requests that were never sent, read and classified as the proxy reads real ones.
+
+use std::{collections::HashMap, hash::RandomState, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+
+use crate::{
+    api::{Answer, Call, Group, Key, Verb, outcome, signals},
+    classify::Kind,
+    config::settings,
+    limit::{Arrival, ClassId, Flow},
+};
+
+/// A request in words.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Request<'a> {
+    pub(super) verb: Verb,
+    pub(super) group: &'a str,
+    pub(super) resource: &'a str,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+    pub(super) subresource: &'a str,
+    pub(super) user_agent: &'a str,
+    /// A log that is followed; the other long-running calls are known by verb or subresource.
+    pub(super) follows: bool,
+    pub(super) dry_run: bool,
+}
+
+/// What a gate makes of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Read {
+    pub(super) call: Call,
+    pub(super) class: ClassId,
+    pub(super) flow: u64,
+    pub(super) flow_name: String,
+    pub(super) key: Option<Key>,
+    pub(super) credential: u64,
+    pub(super) group: Group,
+    pub(super) patient: bool,
+    pub(super) timeout: Option<Duration>,
+    key_is_of_object: bool,
+}
+
+/// Reads requests under a gate's rules.
+#[derive(Debug)]
+pub(super) struct Reader {
+    hasher: RandomState,
+    /// Hashes under the process's secret, numbered as they come: what is equal stays equal, and every run has the same numbers.
+    numbers: HashMap<u64, u64>,
+}
+
+// === impl Request ===
+
+impl Request<'_> {
+    /// The request line and headers.
+    pub(super) fn head(&self, kind: Kind) -> (Method, Uri, HeaderMap) {
+        let method = match self.verb {
+            Verb::Create => Method::POST,
+            Verb::Delete | Verb::DeleteCollection => Method::DELETE,
+            Verb::Get | Verb::List | Verb::Watch | Verb::Proxy => Method::GET,
+            Verb::Patch => Method::PATCH,
+            Verb::Update => Method::PUT,
+            Verb::Other => Method::OPTIONS,
+        };
+        // Segments come from checked files, or are nothing that a URI cannot hold: see `segment`.
+        let uri = self.target(kind).parse().unwrap_or_else(|_| Uri::from_static("/"));
+        let agent = HeaderValue::from_str(self.user_agent).ok().filter(|agent| !agent.is_empty());
+        (method, uri, agent.map(|agent| (header::USER_AGENT, agent)).into_iter().collect())
+    }
+
+    fn target(&self, kind: Kind) -> String {
+        if kind == Kind::Http {
+            return ["", self.namespace, self.resource, self.name].map(segment).join("/").replace("//", "/");
+        }
+        if self.resource.is_empty() {
+            return "/version".to_owned();
+        }
+        let mut target = match self.group {
+            "" => "/api/v1".to_owned(),
+            group => format!("/apis/{}/v1", segment(group)),
+        };
+        if !self.namespace.is_empty() {
+            target += &format!("/namespaces/{}", segment(self.namespace));
+        }
+        target += &format!("/{}", segment(self.resource));
+        let is_collection = matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+        if !is_collection && (self.verb != Verb::Create || !self.subresource.is_empty()) {
+            target += &format!("/{}", segment(self.name));
+        }
+        if !self.subresource.is_empty() {
+            target += &format!("/{}", segment(self.subresource));
+        }
+        target += match (self.verb == Verb::Watch, self.follows, self.dry_run) {
+            (true, ..) => "?watch=1",
+            (_, true, _) => "?follow=1",
+            (_, _, true) => "?dryRun=All",
+            _ => "",
+        };
+        target
+    }
+}
+
+/// A segment of a path that stays one.
+fn segment(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
+        .to_string()
+        .replace("%2D", "-")
+        .replace("%2E", ".")
+        .replace("%5F", "_")
+}
+
+// === impl Reader ===
+
+impl Reader {
+    pub(super) fn new() -> Self {
+        Self { hasher: RandomState::new(), numbers: HashMap::new() }
+    }
+
+    /// What the gate makes of a request.
+    pub(super) fn read(&mut self, request: &Request<'_>, gate: &settings::Gate) -> Read {
+        let (method, uri, headers) = request.head(gate.kind);
+        let read = gate.rules.classify(&method, &uri, &headers, &self.hasher);
+        let flow_name = read.flow_name(&headers).to_string();
+        // A name in a body is always known here.
+        let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
+        let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
+        let flow = self.number(read.flow);
+        Read {
+            class: read.class,
+            flow,
+            flow_name,
+            key,
+            credential: 0,
+            group: read.group,
+            patient: read.patient,
+            timeout: None,
+            key_is_of_object: read.key_is_of_object,
+            call: read.call,
+        }
+    }
+
+    /// The same key in numbers that do not change from run to run.
+    pub(super) fn key(&mut self, key: Key) -> Key {
+        let Key { object, collection, facet } = key;
+        Key { object: self.number(object), collection: self.number(collection), facet: self.number(facet) }
+    }
+
+    pub(super) fn number(&mut self, hash: u64) -> u64 {
+        let next = u64::try_from(self.numbers.len()).unwrap_or(u64::MAX - 1) + 1;
+        *self.numbers.entry(hash).or_insert(next)
+    }
+}
+
+// === impl Read ===
+
+impl Read {
+    /// The call at the door.
+    pub(super) fn arrival(&self) -> Arrival<'_> {
+        Arrival {
+            class: self.class,
+            flow: Flow { id: self.flow, name: &self.flow_name },
+            key: self.key,
+            credential: self.credential,
+            write: !self.call.verb().is_read(),
+            group: self.group,
+            long_running: self.call.is_long_running(),
+            patient: self.patient,
+            timeout: self.timeout,
+        }
+    }
+
+    /// What an answer means under a gate's settings.
+    pub(super) fn answer(&self, gate: &settings::Gate, status: u16, retry_after: Option<Duration>) -> Answer {
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+        let seconds = retry_after.map(|after| after.as_secs() + u64::from(after.subsec_nanos() > 0));
+        let headers: HeaderMap = seconds.map(|seconds| (RETRY_AFTER, HeaderValue::from(seconds))).into_iter().collect();
+        match gate.failures.get(usize::from(self.class.0)) {
+            Some(failures) => {
+                let response = signals::Response { status, headers: &headers, body: &[] };
+                let mut answer = outcome::answer(failures, &gate.throttling, &self.call, &response).answer;
+                answer.object_gone &= self.key_is_of_object;
+                answer
+            }
+            None => Answer::new(crate::api::Outcome::Neutral, Some(status.as_u16())),
+        }
+    }
+
+    /// What it means that no answer came.
+    pub(super) fn lost(&self, gate: &settings::Gate) -> Answer {
+        let failures = gate.failures.get(usize::from(self.class.0));
+        failures.map_or(NOTHING, |failures| outcome::lost(failures, &self.call))
+    }
+}
+
+const NOTHING: Answer = Answer::new(crate::api::Outcome::Abandoned, None);
+const RETRY_AFTER: HeaderName = header::RETRY_AFTER;

@@ -1,0 +1,161 @@
+//! `tidegate simulate` from outside: the published figures come out of it, pictures are what it draws, and a replay of a live log waits as
+//! the live calls did.
+
+mod cli;
+mod live;
+mod replayed;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tidegate::{
+    limit::policy::Combine,
+    moment::Moment,
+    simulate::{self, Played, Staged},
+};
+
+/// A built-in scenario as it stands; played once for all tests.
+fn usual(name: &str) -> Arc<(Staged, Vec<Played>)> {
+    static PLAYED: LazyLock<Mutex<BTreeMap<String, Arc<(Staged, Vec<Played>)>>>> = LazyLock::new(Mutex::default);
+    let mut all = PLAYED.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(all.entry(name.to_owned()).or_insert_with(|| Arc::new(played(name, &[]))))
+}
+
+/// A built-in scenario with these numbers, under its own limits.
+fn played(name: &str, numbers: &[&str]) -> (Staged, Vec<Played>) {
+    let numbers: Vec<String> = numbers.iter().map(|number| (*number).to_owned()).collect();
+    let builtin = simulate::find(name).expect("it is built in");
+    let staged = builtin.stage(&numbers).expect("these numbers make sense");
+    let played = staged.limits.iter().map(|limits| simulate::play(&staged.scenario, limits)).collect();
+    (staged, played)
+}
+
+/// When the n-th retry left, from 1.
+fn retry(played: &Played, number: usize) -> Duration {
+    played.retries[number - 1].since_start()
+}
+
+#[test]
+fn one_failing_object_is_retried_seven_times_in_the_first_second_and_waits_1000_s_from_the_19th_on() {
+    let usual = usual("one-failing-object");
+    let (_, played) = &*usual;
+    let retries = &played[0].retries;
+    assert_eq!(retries.iter().filter(|retry| **retry < Moment::from_millis(1000)).count(), 7);
+    assert_eq!((retry(&played[0], 7), retry(&played[0], 8)), (Duration::from_millis(635), Duration::from_millis(1275)));
+    let delay = |number: usize| retry(&played[0], number) - retry(&played[0], number - 1);
+    assert_eq!(delay(18), Duration::from_millis(655_360));
+    for number in 19..=retries.len() {
+        assert_eq!(delay(number), Duration::from_secs(1000), "retry {number}");
+    }
+    assert!(retries.len() > 20);
+}
+
+#[test]
+fn ten_thousand_objects_failing_together_come_out_as_published() {
+    let usual = usual("failing-together");
+    let (staged, played) = &*usual;
+    let names: Vec<&str> = played.iter().map(|one| one.limits.as_str()).collect();
+    assert_eq!(names, ["backoff only", "bucket only", "both, max_of", "both, sequential"]);
+    let [backoff, bucket, max_of, sequential] = &played[..] else { panic!("four limits") };
+
+    assert_eq!((backoff.retries_in_first_second(), backoff.calls_in_first_second()), (70_000, 80_000));
+
+    assert_eq!(bucket.first_retries, 100, "the burst at once");
+    for number in 101..=120 {
+        // The first retries of all come a nanosecond after the failures: the shortest backoff there is.
+        let exact = Duration::from_millis(100) * (u32::try_from(number).expect("few") - 100);
+        assert!(
+            retry(bucket, number).abs_diff(exact) <= Duration::from_nanos(1),
+            "retry {number}: {:?}",
+            retry(bucket, number)
+        );
+    }
+
+    // MaxOf: tokens are reckoned when objects fail, all at the start, and the backoff is over long before most of them.
+    assert_eq!((max_of.first_retries, retry(max_of, 1)), (100, Duration::from_millis(5)));
+    assert_eq!((retry(max_of, 101), retry(max_of, 110)), (Duration::from_millis(100), Duration::from_secs(1)));
+    // In sequence: a token each once the backoff is over.
+    assert_eq!((sequential.first_retries, retry(sequential, 1)), (100, Duration::from_millis(5)));
+    assert_eq!(
+        (retry(sequential, 101), retry(sequential, 110)),
+        (Duration::from_millis(105), Duration::from_millis(1005))
+    );
+    assert_eq!(staged.limits[2].gate.policy.queue.combine, Combine::MaxOf);
+}
+
+#[test]
+fn keys_whose_backoff_ends_together_break_the_retry_buckets_bound_in_max_of_only() {
+    let (_, played) = played("failing-together", &["base=60s", "max=60s", "length=61s"]);
+    let [_, _, max_of, sequential] = &played[..] else { panic!("four limits") };
+    // The burst, and what 60 s bring: all of them leave at the end of the minute, as under client-go's limiter.
+    assert_eq!((max_of.first_retries, retry(max_of, 1)), (700, Duration::from_secs(60)));
+    assert_eq!((sequential.first_retries, retry(sequential, 1)), (100, Duration::from_secs(60)));
+    let bound = |window: Duration| 100.0 + 10.0 * window.as_secs_f64();
+    for (first, from) in sequential.retries.iter().enumerate() {
+        for (last, to) in sequential.retries.iter().enumerate().skip(first) {
+            let left = f64::from(u32::try_from(last - first).expect("few")) + 1.0;
+            assert!(left <= bound(*to - *from) + 1e-6, "{left} between {from:?} and {to:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lease_in_the_queue_is_lost_and_an_exempt_one_is_not() {
+    let usual = usual("lease-holder");
+    let (_, played) = &*usual;
+    let [queued, exempt] = &played[..] else { panic!("two limits") };
+    assert!(queued.leases[0].lost() > 0, "{:?}", queued.leases);
+    assert_eq!(exempt.leases[0].lost(), 0);
+    assert!(exempt.leases[0].longest() < Duration::from_millis(2100), "{:?}", exempt.leases[0].longest());
+    assert!(exempt.leases[0].renewals() >= 58);
+}
+
+#[test]
+fn a_noisy_neighbour_costs_a_quiet_controller_little_when_its_queue_is_its_own() {
+    let usual = usual("noisy-neighbour");
+    let (_, played) = &*usual;
+    let [together, fair] = &played[..] else { panic!("two limits") };
+    let quiet = |played: &Played| played.rows.iter().find(|row| row.name == "quiet").cloned().expect("it is there");
+    assert!(quiet(together).wait(500) > Duration::from_secs(5));
+    // A token comes every 20 ms and every second one is its own.
+    assert!(quiet(fair).wait(500) <= Duration::from_millis(41), "{:?}", quiet(fair).wait(500));
+    assert_eq!(quiet(fair).refusals(), 0);
+}
+
+#[test]
+fn a_larger_retry_bucket_recovers_sooner() {
+    let usual = usual("recovery");
+    let (_, played) = &*usual;
+    let [without, usual, larger] = &played[..] else { panic!("three limits") };
+    let row = |played: &Played| played.rows[0].clone();
+    assert_eq!((row(without).unreconciled(), row(larger).unreconciled()), (0, 0));
+    assert!(row(larger).convergence(990) < row(usual).convergence(990));
+    assert!(row(larger).calls() < row(without).calls(), "and makes fewer calls than without a gate");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for name in ["noisy-neighbour", "recovery", "lease-holder"] {
+        let result = |(staged, played): &(Staged, Vec<Played>)| {
+            (simulate::report::csv(played), staged.picture.chart(&staged.scenario, played).svg())
+        };
+        assert!(result(&usual(name)) == result(&played(name, &[])), "{name} differs from run to run");
+    }
+}
+
+/// Regenerate with `tidegate simulate SCENARIO --svg docs/SCENARIO.svg`.
+#[test]
+fn the_pictures_in_the_documents_are_what_simulate_draws() {
+    for builtin in simulate::ALL {
+        let usual = usual(builtin.name);
+        let (staged, played) = &*usual;
+        let drawn = staged.picture.chart(&staged.scenario, played).svg();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/simulate/{}.svg", builtin.name));
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(kept == drawn, "{} is stale: tidegate simulate {} --svg {0}", path.display(), builtin.name);
+    }
+}

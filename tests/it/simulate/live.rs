@@ -1,0 +1,149 @@
+//! A log that a real gate wrote under load, replayed under the same limits: the waits come out as they were.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use tidegate::{
+    clock::Clock,
+    config::settings::Gate,
+    simulate::{
+        Limits,
+        replay::{Recorded, Replays, replay},
+    },
+    telemetry::CallLog,
+};
+
+use super::replayed::limits;
+use crate::support::{Backend, Proxy, reply, within};
+
+/// A bucket that is saturated, keys that fail, slots. The burst is half a second of the rate: so late may a busy machine be without
+/// tokens being lost, which the replay, never late, would not lose.
+const LIMITS: &str = "bucket = { rate = 60, burst = 30 }\nretry_bucket = { rate = 20, burst = 5 }\nin_flight = { max = 20 }\n\
+                      backoff = { base = \"200ms\", max = \"2s\" }\n";
+
+/// Healthy calls: so many together, so often.
+const HERDS: u64 = 4;
+const HERD: u64 = 100;
+/// Calls that make the gate connect before anything is measured: a replay has no connections to make.
+const WARM: u64 = 25;
+
+#[tokio::test]
+async fn a_replay_under_the_same_limits_waits_as_the_live_calls_did() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("calls.jsonl");
+    let limits = limits("the same", LIMITS);
+    let calls = live(&limits.gate, &path).await;
+    let log = whole(&path, calls).await;
+    let recorded = Recorded { name: "calls.jsonl".to_owned(), input: Box::new(log.as_bytes()) };
+    let gate = gate_of(&log);
+    let replays = replay(vec![recorded], &gate, &[Limits { name: "the same".to_owned(), ..limits }], &mut |_| {});
+    check(&replays.expect("it can be replayed"), calls);
+}
+
+/// What was recorded and what was replayed agree.
+fn check(replays: &Replays, calls: usize) {
+    let [recorded, replayed] = &replays.replayed[..] else { panic!("two columns") };
+    assert_eq!((replays.read.unreadable, replays.read.aside, replays.read.late), (0, 0, 0));
+    let of = |name: &str| {
+        let find =
+            |rows: &[tidegate::simulate::Row]| rows.iter().find(|row| row.name == name).cloned().expect("a class");
+        (find(&recorded.rows), find(&replayed.rows))
+    };
+    let (live, again) = of("default");
+    let (leases, leases_again) = of("leases");
+    assert_eq!(live.arrivals() + leases.arrivals(), calls as u64);
+    assert!(live.wait(500) > Duration::from_millis(200), "the bucket was saturated: {:?}", live.wait(500));
+    assert!(live.refusals() > 20, "keys failed: {} refusals", live.refusals());
+    for permille in [500, 990] {
+        let (one, other) = (live.wait(permille), again.wait(permille));
+        let allowed = Duration::from_millis(2).max(one.mul_f64(0.05));
+        assert!(one.abs_diff(other) <= allowed, "{permille}: {one:?} live, {other:?} replayed");
+    }
+    assert!(
+        live.calls().abs_diff(again.calls()) * 50 <= live.calls(),
+        "{} live, {} replayed",
+        live.calls(),
+        again.calls()
+    );
+    assert_eq!((leases.longest_wait(), leases_again.longest_wait()), (Duration::ZERO, Duration::ZERO));
+}
+
+/// Herds of healthy calls, objects that fail each time, and a lease, through a gate with a log. How many calls there were.
+async fn live(gate: &Gate, path: &std::path::Path) -> usize {
+    let backend = Backend::start(|seen| async move {
+        Clock::start().sleep(Duration::from_millis(5)).await;
+        if seen.target.contains("/failing-") { reply(503, "no") } else { reply(200, "ok") }
+    })
+    .await;
+    let log = CallLog::open(path, Clock::start()).expect("opens");
+    let proxy = Proxy::before(backend.address)
+        .with(|options| {
+            options.rules = Arc::clone(&gate.rules);
+            options.policy = gate.policy.clone();
+            options.failures.clone_from(&gate.failures);
+            options.throttling = gate.throttling;
+            options.call_log = Some(log);
+        })
+        .start()
+        .await;
+    let sender = proxy.connect_http2().await;
+    let get = |target: String| {
+        let mut sender = sender.clone();
+        async move {
+            let uri = format!("http://localhost{target}");
+            let request = http::Request::get(uri).body(Full::<Bytes>::default()).expect("valid");
+            let answer = sender.send_request(request).await.expect("answered");
+            answer.into_body().collect().await.expect("whole");
+        }
+    };
+    let clock = Clock::start();
+    let mut clients = tokio::task::JoinSet::new();
+    for object in 0..WARM {
+        clients.spawn(get(format!("/api/v1/namespaces/n/pods/warm-{object}")));
+    }
+    for (herd, object) in (0..HERDS).flat_map(|herd| (0..HERD).map(move |object| (herd, object))) {
+        let call = get(format!("/api/v1/namespaces/n/configmaps/healthy-{object}"));
+        clients.spawn(async move {
+            clock.sleep(Duration::from_millis(1000 + 1000 * herd + object)).await;
+            call.await;
+        });
+    }
+    for (round, object) in (0..30).flat_map(|round| (0..5).map(move |object| (round, object))) {
+        let call = get(format!("/api/v1/namespaces/n/secrets/failing-{object}"));
+        clients.spawn(async move {
+            clock.sleep(Duration::from_millis(1000 + 150 * round)).await;
+            call.await;
+        });
+    }
+    for round in 0..20 {
+        let call = get("/apis/coordination.k8s.io/v1/namespaces/n/leases/leader".to_owned());
+        clients.spawn(async move {
+            clock.sleep(Duration::from_millis(200 * round)).await;
+            call.await;
+        });
+    }
+    let calls = clients.len();
+    clients.join_all().await;
+    proxy.stop.cancel();
+    calls
+}
+
+/// The log, once it has a line for each call.
+async fn whole(path: &std::path::Path, calls: usize) -> String {
+    within(async {
+        loop {
+            let text = std::fs::read_to_string(path).expect("readable");
+            if text.ends_with('\n') && text.lines().count() >= calls {
+                return text;
+            }
+            Clock::start().sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+}
+
+fn gate_of(log: &str) -> String {
+    let first: serde_json::Value = serde_json::from_str(log.lines().next().expect("a line")).expect("JSON");
+    first["gate"].as_str().expect("a gate").to_owned()
+}
