@@ -8,12 +8,15 @@ mod body;
 mod books;
 mod connection;
 mod dial;
+mod dns;
 mod error;
 mod lease;
 mod links;
+mod names;
 mod pacing;
 mod pool;
 mod prepare;
+mod race;
 mod send;
 mod streaming;
 mod through;
@@ -21,8 +24,9 @@ mod upgrade;
 
 use std::{
     fmt,
+    net::SocketAddr,
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -33,11 +37,13 @@ use http::{HeaderValue, Request, Response, uri::Scheme};
 use self::{
     body::{Budget, KEPT_TOGETHER},
     dial::Dialer,
+    names::Names,
     pool::Pool,
     upgrade::Upgrades,
 };
 pub use self::{
     body::{Kept, Outgoing, OutgoingError},
+    dns::Dns,
     error::{DialError, DialFailure, SendError},
     lease::Lease,
     streaming::{Streaming, StreamingError},
@@ -70,6 +76,10 @@ pub struct Options {
     pub rewrite_links: Option<Scheme>,
     /// Whose credentials the upstream sees.
     pub injector: Arc<Injector>,
+    /// Where the gate listens, which is never dialled.
+    pub own: Vec<SocketAddr>,
+    /// Where the target's name is looked up if the hosts file says that it is the gate.
+    pub dns: Dns,
     /// To a connection that can take calls: name, TCP, TLS, first SETTINGS.
     pub connect_timeout: Duration,
     /// From handing over the request to the response head; never for long-running calls. `None` for no limit.
@@ -109,10 +119,9 @@ type Meters = Arc<OnceLock<UpstreamMeters>>;
 
 struct Inner {
     target: Target,
-    host: Host,
-    rewrite_links: Option<Scheme>,
+    /// What a reload may change.
+    manners: RwLock<Manners>,
     injector: Arc<Injector>,
-    response_timeout: Option<Duration>,
     clock: Clock,
     budget: Budget,
     /// Under which TLS settings the connections are that still take calls.
@@ -132,9 +141,11 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
+        let manners = RwLock::new(Manners::of(&options));
         let injector = options.injector;
-        let dialer =
-            Arc::new(Dialer::new(&options.target, options.tls, Arc::clone(&injector), options.connect_timeout));
+        let names = |host, port| Names::new(host, port, options.own, options.dns, clock);
+        let credentials = Arc::clone(&injector);
+        let dialer = Arc::new(Dialer::new(&options.target, options.tls, credentials, options.connect_timeout, names));
         let meters: Meters = Arc::default();
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
         let inner = Arc::new(Inner {
@@ -143,10 +154,8 @@ impl Upstream {
             long_running: pool(Group::LongRunning, rooms),
             upgrades: Arc::default(),
             target: options.target,
-            host: options.host,
-            rewrite_links: options.rewrite_links,
+            manners,
             injector,
-            response_timeout: options.response_timeout,
             clock,
             budget: Budget::new(KEPT_TOGETHER),
             tls_changes: AtomicU64::new(dialer.tls_changes()),
@@ -156,6 +165,12 @@ impl Upstream {
         });
         tokio::spawn(maintain(Arc::downgrade(&inner), clock));
         Self { inner }
+    }
+
+    /// Takes over the Host that is sent, the timeouts and what becomes of links; everything else stays as it was.
+    pub fn adjust(&self, options: &Options) {
+        self.inner.dialer.set_timeout(options.connect_timeout);
+        *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) = Manners::of(options);
     }
 
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
@@ -198,7 +213,7 @@ impl Upstream {
         lease: Lease,
         request: Admitted<Request<Outgoing>>,
     ) -> Result<Response<Streaming>, SendError> {
-        let limit = self.inner.response_timeout.filter(|_| lease.group() != Group::LongRunning);
+        let limit = self.inner.manners().response_timeout.filter(|_| lease.group() != Group::LongRunning);
         let answer = self.transmit(lease, request.into_inner());
         match limit {
             None => answer.await,
@@ -247,7 +262,26 @@ impl Upstream {
     }
 }
 
+/// How calls are sent, as far as a reload may change it.
+#[derive(Clone, Debug)]
+struct Manners {
+    host: Host,
+    response_timeout: Option<Duration>,
+    rewrite_links: Option<Scheme>,
+}
+
+impl Manners {
+    fn of(options: &Options) -> Self {
+        let Options { host, response_timeout, rewrite_links, .. } = options;
+        Self { host: host.clone(), response_timeout: *response_timeout, rewrite_links: rewrite_links.clone() }
+    }
+}
+
 impl Inner {
+    fn manners(&self) -> Manners {
+        self.manners.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The connections of a group; upgrades share none.
     fn pool(&self, group: Group) -> Option<&Arc<Pool>> {
         match group {

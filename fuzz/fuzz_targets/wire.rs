@@ -5,7 +5,7 @@ use std::{sync::LazyLock, time::Duration};
 
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    api::{Failures, Throttling},
+    api::Failures,
     clock::Clock,
     config,
     credentials::Injector,
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 /// A gate whose upstream is not there: every request that passes the guard is answered by the gate itself.
 static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     let gate = runtime.block_on(async {
         let settings = config::load_text("f.toml".to_owned(), CONFIG.to_owned(), &[]).expect("a good configuration");
         let gate = settings.settings.gates.into_values().next().expect("a gate");
@@ -32,7 +32,7 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
             rules: gate.rules,
             failures: vec![Failures { statuses: vec![503], transport: true }; gate.policy.classes.len()],
             policy: gate.policy,
-            throttling: Throttling { max_pause: Duration::from_secs(1), ..gate.throttling },
+            throttling: gate.throttling,
             retry_after: RetryAfter::Auto,
             coalesce: true,
             shadow: false,
@@ -45,6 +45,7 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
                 },
                 tls: None,
                 host: upstream::Host::Rewrite,
+                rewrite_links: None,
                 injector: std::sync::Arc::new(Injector::pass_through()),
                 connect_timeout: Duration::from_secs(1),
                 response_timeout: None,
@@ -59,13 +60,15 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
 
 const CONFIG: &str = "[gates.g]\nupstream = \"in_cluster\"\nqueue.max_wait = \"0s\"\n";
 
-/// What the gate answers, all that is sent being sent and the sending side closed.
+/// What the gate answers. A client that closes its side is taken to have left, so it waits for a while first; time is the runtime's own, and
+/// passes when there is nothing else to do.
 async fn exchange(gate: &Gate, bytes: &[u8]) -> Vec<u8> {
     let (client, server) = duplex(1 << 20);
     let (mut reads, mut writes) = tokio::io::split(client);
     let mut answer = Vec::new();
     let talk = async {
         let _gone = writes.write_all(bytes).await;
+        let _waits_for_more = tokio::time::timeout(Duration::from_secs(1), reads.read_to_end(&mut answer)).await;
         let _gone = writes.shutdown().await;
         let _broken = reads.read_to_end(&mut answer).await;
     };

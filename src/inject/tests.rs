@@ -1,3 +1,5 @@
+//! Workloads as they come, injected and taken back.
+
 use super::{yaml::Node, *};
 
 /// A node on one line, without regard to how it was written.

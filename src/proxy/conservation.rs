@@ -121,6 +121,8 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
             host: pool::Host::Rewrite,
             rewrite_links: None,
             injector: Arc::new(Injector::pass_through()),
+            own: Vec::new(),
+            dns: pool::Dns::default(),
             connect_timeout: Duration::from_secs(5),
             response_timeout: Some(Duration::from_secs(20)),
         },
@@ -142,7 +144,7 @@ async fn story(seed: u64) {
     let (gate, driver) = reception(options(seed, address, CallLog::to(log)), clock);
     let gate = Arc::new(gate);
     let stop = CancellationToken::new();
-    let ticking = tokio::spawn(driver.clone().tick(stop.clone()));
+    let ticking = tokio::spawn(driver.clone().tick(stop.clone(), || ()));
     let clients: Vec<_> = (0..20)
         .map(|_| {
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));

@@ -6,14 +6,16 @@ use std::{
     error::Error as StdError,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
 use http::uri::Scheme;
 use rustls::{AlertDescription, CertificateError, ClientConfig, pki_types::ServerName};
-use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -23,6 +25,8 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{
     Target,
     error::{DialError, DialFailure},
+    names::Names,
+    race,
     through::{self, Wire},
 };
 use crate::{
@@ -36,11 +40,14 @@ use crate::{
 pub(super) struct Dialer {
     host: String,
     port: u16,
+    /// Of the upstream, or of its proxy.
+    names: Names,
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
     tls: Option<Arc<tls::Client>>,
     injector: Arc<Injector>,
-    timeout: Duration,
+    /// In nanoseconds: a reload may change it.
+    timeout: AtomicU64,
 }
 
 /// A connected byte stream.
@@ -51,17 +58,31 @@ pub(super) enum Socket {
 }
 
 impl Dialer {
+    /// `names` makes what looks up a host and port: the upstream's, or its proxy's.
     pub(super) fn new(
         target: &Target,
         tls: Option<Arc<tls::Client>>,
         injector: Arc<Injector>,
         timeout: Duration,
+        names: impl FnOnce(String, u16) -> Names,
     ) -> Self {
         let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = target.authority.port_u16().unwrap_or(if target.scheme == Scheme::HTTPS { 443 } else { 80 });
         let name = target.server_name.clone().unwrap_or_else(|| host.clone());
         let (server_name, proxy) = (ServerName::try_from(name).ok(), target.proxy.clone());
-        Self { host, port, server_name, proxy, tls, injector, timeout }
+        let timeout = AtomicU64::new(nanos(timeout));
+        let dialled =
+            proxy.as_ref().map_or_else(|| (host.clone(), port), |proxy| (proxy.host().to_owned(), proxy.port()));
+        let names = names(dialled.0, dialled.1);
+        Self { host, port, names, server_name, proxy, tls, injector, timeout }
+    }
+
+    pub(super) fn set_timeout(&self, timeout: Duration) {
+        self.timeout.store(nanos(timeout), Ordering::Relaxed);
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
     /// To be called before a dial: waits for credentials that the handshake may need, and reads TLS files again when it is time to. Not part
@@ -95,22 +116,21 @@ impl Dialer {
 
     /// Bounds a dial, or any part of it, by the connect timeout.
     pub(super) async fn within<T>(&self, dial: impl Future<Output = Result<T, DialFailure>>) -> Result<T, DialFailure> {
-        tokio::time::timeout(self.timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(self.timeout)))
+        let timeout = self.timeout();
+        tokio::time::timeout(timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(timeout)))
     }
 
     /// Names the address in a failure.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
-        let host = &self.host;
-        let port = self.port;
+        let (host, port) = (&self.host, self.port);
         DialError { at: if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }, what }
     }
 
     async fn establish(&self, tls: Option<Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
         let wire = match &self.proxy {
-            None => Wire::Tcp(self.tcp(&self.host, self.port).await?),
+            None => Wire::Tcp(self.tcp().await?),
             Some(proxy) => {
-                let tcp =
-                    self.tcp(proxy.host(), proxy.port()).await.map_err(|failure| through::proxy_failure(&failure))?;
+                let tcp = self.tcp().await.map_err(|failure| through::proxy_failure(&failure))?;
                 through::proxy(proxy, tcp, self.tls(), (&self.host, self.port)).await?
             }
         };
@@ -129,25 +149,9 @@ impl Dialer {
         Ok((Socket::Tls(Box::new(stream)), h2))
     }
 
-    /// The first address that answers, each with its share of the time.
-    async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, DialFailure> {
-        let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await.map_err(DialFailure::Name)?.collect();
-        let share = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
-        let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
-        for address in addresses {
-            match tokio::time::timeout(share, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => {
-                    stream.set_nodelay(true).map_err(DialFailure::Network)?;
-                    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-                    SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(DialFailure::Network)?;
-                    return Ok(stream);
-                }
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => last = DialFailure::Refused,
-                Ok(Err(error)) => last = DialFailure::Network(error),
-                Err(_elapsed) => last = DialFailure::Timeout(share),
-            }
-        }
-        Err(last)
+    /// To the upstream, or to its proxy.
+    async fn tcp(&self) -> Result<TcpStream, DialFailure> {
+        race::connect(self.names.addresses(self.timeout()).await?, self.names.clock()).await
     }
 }
 
@@ -177,11 +181,11 @@ fn tls_failure(error: io::Error) -> DialFailure {
 pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        // an io::Error's own source is that of what it wraps
-        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let tls = wrapped.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref());
-        if let Some(rustls::Error::AlertReceived(alert)) = tls {
-            return ABOUT_CERTIFICATES.contains(alert).then_some(*alert);
+        // an io::Error's own source is that of what it wraps, and h2 keeps no more than the words of that
+        if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            let said = inner.to_string();
+            let is = |alert: &&AlertDescription| rustls::Error::AlertReceived(**alert).to_string() == said;
+            return ABOUT_CERTIFICATES.iter().find(is).copied();
         }
         cause = error.source();
     }
@@ -189,13 +193,14 @@ pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<Aler
 }
 
 /// Alerts by which a server refuses a client's certificate, or the lack of one.
-const ABOUT_CERTIFICATES: [AlertDescription; 8] = [
+const ABOUT_CERTIFICATES: [AlertDescription; 9] = [
     AlertDescription::AccessDenied,
     AlertDescription::BadCertificate,
     AlertDescription::CertificateExpired,
     AlertDescription::CertificateRequired,
     AlertDescription::CertificateRevoked,
     AlertDescription::CertificateUnknown,
+    AlertDescription::DecryptError, // by a CA of the right name and another key
     AlertDescription::UnknownCA,
     AlertDescription::UnsupportedCertificate,
 ];
@@ -250,5 +255,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// As client-go's and Go's dialers.
-const KEEPALIVE: Duration = Duration::from_secs(30);
+/// Saturating; nobody waits 584 years.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

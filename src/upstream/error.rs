@@ -22,6 +22,11 @@ pub enum DialFailure {
     /// The name does not resolve.
     #[error("the name does not resolve ({0}); check the upstream's host and the pod's DNS")]
     Name(std::io::Error),
+    /// The name, or the address, is where the gate listens.
+    #[error(
+        "that is the gate itself; set the upstream to where the API is, or have the name servers know a name that the hosts file gives to the gate"
+    )]
+    Itself,
     /// Nobody listens.
     #[error("connection refused; is the upstream running, and is the port right?")]
     Refused,

@@ -11,6 +11,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("moment", &[]),
     ("clock", &["moment"]),
     ("chart", &[]),
+    ("status", &[]),
     ("telemetry", &["moment", "clock", "api", "limit"]),
     ("tls", &["moment", "clock"]),
     ("credentials", &["moment", "clock", "tls"]),
@@ -19,8 +20,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("classify", &["api", "limit", "moment"]),
     ("config", &["api", "classify", "limit", "moment"]),
     ("upstream", &["api", "clock", "credentials", "limit", "moment", "telemetry", "tls"]),
-    ("proxy", &["api", "classify", "clock", "credentials", "limit", "moment", "telemetry", "tls", "upstream"]),
-    ("admin", &["clock", "moment", "telemetry"]),
+    (
+        "proxy",
+        &["api", "classify", "clock", "credentials", "limit", "moment", "status", "telemetry", "tls", "upstream"],
+    ),
+    ("admin", &["clock", "moment", "status", "telemetry"]),
     ("demo", &["chart", "clock", "moment"]),
     ("inject", &[]),
     (
@@ -38,6 +42,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "limit",
             "moment",
             "proxy",
+            "status",
             "telemetry",
             "tls",
             "upstream",
@@ -51,6 +56,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const ONLY_IN: &[(&str, &[&str])] = &[
     ("governor", &["limit"]),
     ("dashmap", &["limit"]),
+    ("hickory_resolver", &["upstream"]),
     ("metrics_exporter_prometheus", &["telemetry"]),
     ("anyhow", &["cli", "main"]),
     ("clap", &["cli"]),

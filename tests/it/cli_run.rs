@@ -92,6 +92,36 @@ fn an_upstream_name_that_nobody_knows_is_said_and_ends_nothing() {
 }
 
 #[test]
+fn a_client_without_a_certificate_is_said_once_and_not_at_every_attempt() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, ca, port) = (folder.path().join("tidegate.toml"), folder.path().join("clients.crt"), free_port());
+    let made = rcgen::generate_simple_self_signed(vec!["client".to_owned()]).expect("a certificate");
+    std::fs::write(&ca, made.cert.pem()).expect("it can be written");
+    let tls = format!(
+        "[gates.kubernetes.tls]\nclient_ca = {:?}\nwrite_to = {:?}\n",
+        ca.display().to_string(),
+        folder.path().join("out").display().to_string()
+    );
+    std::fs::write(&path, format!("{}{tls}", plain(port, ""))).expect("it can be written");
+    let mut gate = start(with_config("run", &path));
+    gate.line("ready");
+    for _ in 0..3 {
+        let mut config = (*tidegate::tls::client(&tidegate::tls::Roots::Anybody, None).expect("TLS")).clone();
+        config.alpn_protocols.clear();
+        let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
+        let mut session = rustls::ClientConnection::new(config.into(), name).expect("a session");
+        let mut socket = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let mut stream = rustls::Stream::new(&mut session, &mut socket);
+        let ended = std::io::Read::read(&mut stream, &mut [0]);
+        assert!(ended.is_err_and(|error| error.to_string().contains("CertificateRequired")));
+    }
+    let said = gate.end();
+    let about: Vec<_> = said.iter().filter(|line| line.contains("turned away")).collect();
+    assert_eq!(about.len(), 1, "{said:#?}");
+    assert!(about[0].contains("it showed no certificate, and tls.client_ca asks for one"), "{}", about[0]);
+}
+
+#[test]
 fn calls_are_logged_where_the_configuration_says() {
     let folder = tempfile::tempdir().expect("a folder");
     let (calls, port) = (folder.path().join("calls.jsonl"), free_port());

@@ -1,6 +1,7 @@
 //! The limiter's promises, in virtual time: random lives of a gate, judged from the list of what happened.
 
 mod adaptive;
+mod fairness;
 mod judge;
 mod lives;
 mod model;

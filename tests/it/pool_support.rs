@@ -26,7 +26,7 @@ use tidegate::{
     limit::{Admitted, Arrival, ClassId, Flow, Limiter, Verdict, policy},
     moment::Moment,
     tls::{self, Pem, Roots},
-    upstream::{DialError, Host, Lease, Options, Outgoing, Rooms, SendError, Streaming, Upstream},
+    upstream::{DialError, Dns, Host, Lease, Options, Outgoing, Rooms, SendError, Streaming, Upstream},
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -234,6 +234,8 @@ pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
         host: Host::Rewrite,
         rewrite_links: None,
         injector: Arc::new(Injector::pass_through()),
+        own: Vec::new(),
+        dns: Dns::default(),
         connect_timeout: Duration::from_secs(20),
         response_timeout: None,
     }

@@ -308,6 +308,26 @@ async fn an_upgrade_whose_client_leaves_while_it_waits_is_never_sent() {
 }
 
 #[tokio::test]
+async fn an_upgrade_whose_client_leaves_before_the_answer_ends_upstream() {
+    let (ended, mut end) = mpsc::unbounded_channel();
+    let server = Server::plain(move |mut socket| {
+        let ended = ended.clone();
+        async move {
+            head(&mut socket).await;
+            ended.send(false).expect("the test listens");
+            ended.send(socket.read(&mut [0]).await.unwrap_or(0) == 0).expect("the test listens");
+        }
+    })
+    .await;
+    let proxy = Proxy::before(server.address).start().await;
+    let mut client = proxy.connect().await;
+    client.write_all(WEBSOCKET.as_bytes()).await.expect("writes");
+    assert_eq!(within(end.recv()).await, Some(false), "it was sent");
+    drop(client);
+    assert_eq!(within(end.recv()).await, Some(true), "and given up");
+}
+
+#[tokio::test]
 async fn a_side_that_leaves_takes_the_other_along() {
     let (server, _heads) = echo(SWITCHED).await;
     let proxy = Proxy::before(server.address).start().await;

@@ -1,0 +1,101 @@
+//! From the upstream's name to its addresses.
+//!
+//! The machine's resolver is asked at every dial: the hosts file, split DNS and whatever else the machine knows hold for the gate as for
+//! everybody. Only where the hosts file gives the upstream's name to the gate itself are name servers asked instead (see [`dns`](super::dns)).
+//! When nobody answers, the last good answer is used on.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    dns::{Asker, Dns, LookupError},
+    error::DialFailure,
+};
+use crate::{clock::Clock, moment::Moment};
+
+/// Looks up one name.
+#[derive(Debug)]
+pub(super) struct Names {
+    host: String,
+    port: u16,
+    /// Where the gate listens.
+    own: Vec<SocketAddr>,
+    dns: Dns,
+    asker: Asker,
+    clock: Clock,
+    /// The last good answer, and when it came.
+    known: Mutex<Option<(Vec<SocketAddr>, Moment)>>,
+}
+
+impl Names {
+    pub(super) fn new(host: String, port: u16, own: Vec<SocketAddr>, dns: Dns, clock: Clock) -> Self {
+        Self { host, port, own, asker: Asker::new(dns.clone()), dns, clock, known: Mutex::new(None) }
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// At least one address to try, none of them the gate's own. `limit` is for the whole dial: where there is an answer to fall back on,
+    /// half of it is waited for another.
+    pub(super) async fn addresses(&self, limit: Duration) -> Result<Vec<SocketAddr>, DialFailure> {
+        let limit = if self.last_good().is_some() { limit / 2 } else { limit };
+        let asked = tokio::time::timeout(limit, self.ask());
+        let failure = match asked.await {
+            Ok(Ok(found)) if found.is_empty() => LookupError::Unanswered(io::Error::other("it has no address")),
+            Ok(Ok(found)) => {
+                let found = self.not_own(found)?;
+                *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((found.clone(), self.clock.now()));
+                return Ok(found);
+            }
+            Ok(Err(failure)) => failure,
+            Err(_elapsed) => LookupError::Unanswered(io::Error::other(format!("no answer within {limit:?}"))),
+        };
+        match (&failure, self.last_good()) {
+            (LookupError::Unanswered(_), Some(known)) => {
+                tracing::warn!(name = self.host, %failure, addresses = ?known, "no name server answers; using the last answer on");
+                Ok(known)
+            }
+            _ => Err(DialFailure::Name(io::Error::other(failure))),
+        }
+    }
+
+    async fn ask(&self) -> Result<Vec<SocketAddr>, LookupError> {
+        if let Ok(address) = self.host.parse::<IpAddr>() {
+            return Ok(vec![(address, self.port).into()]);
+        }
+        let with_port = |address: IpAddr| SocketAddr::new(address, self.port);
+        if self.dns.in_hosts(&self.host).into_iter().map(with_port).any(|address| self.is_own(address)) {
+            return Ok(self.asker.ask(&self.host).await?.into_iter().map(with_port).collect());
+        }
+        // It does not tell "nobody answers" from "no such name", so the last answer holds for both.
+        let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await;
+        Ok(found.map_err(LookupError::Unanswered)?.collect())
+    }
+
+    /// Dialling oneself would go round in circles until something runs out.
+    fn not_own(&self, mut found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, DialFailure> {
+        found.retain(|address| !self.is_own(*address));
+        if found.is_empty() { Err(DialFailure::Itself) } else { Ok(found) }
+    }
+
+    fn is_own(&self, address: SocketAddr) -> bool {
+        let ip = address.ip().to_canonical();
+        self.own.iter().any(|own| {
+            let listens = own.ip().to_canonical();
+            own.port() == address.port() && (listens == ip || (listens.is_unspecified() && ip.is_loopback()))
+        })
+    }
+
+    fn last_good(&self) -> Option<Vec<SocketAddr>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().filter(|(_, at)| self.clock.now() - *at < STALE).map(|(known, _)| known.clone())
+    }
+}
+
+/// As RFC 8767 has it: an address that has been wrong for longer is more likely somebody else's.
+const STALE: Duration = Duration::from_secs(24 * 3600);

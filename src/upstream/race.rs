@@ -1,0 +1,79 @@
+//! From addresses to a TCP connection: one after the other, each with a head start, and the first that stands wins (RFC 8305 in short).
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+
+use super::error::DialFailure;
+use crate::clock::Clock;
+
+/// Connects to whichever address is first to take the connection. The failure is that of the last to fail.
+pub(super) async fn connect(addresses: Vec<SocketAddr>, clock: Clock) -> Result<TcpStream, DialFailure> {
+    let mut rest = alternating(addresses).into_iter();
+    let mut attempts = FuturesUnordered::new();
+    let mut last = DialFailure::Name(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
+    loop {
+        match rest.next() {
+            Some(address) => attempts.push(attempt(address)),
+            None if attempts.is_empty() => return Err(last),
+            None => {}
+        }
+        let others_wait = rest.len() > 0;
+        tokio::select! {
+            Some(ended) = attempts.next() => match ended {
+                Ok(stream) => return Ok(stream),
+                Err(failure) => last = failure,
+            },
+            () = clock.sleep(HEAD_START), if others_wait => {}
+        }
+    }
+}
+
+/// The families by turns, beginning with that of the first: a family that leads nowhere costs one head start, not one per address.
+fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (same, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == first);
+    let (mut same, mut other) = (same.into_iter(), other.into_iter());
+    std::iter::from_fn(|| {
+        let pair: Vec<_> = same.next().into_iter().chain(other.next()).collect();
+        (!pair.is_empty()).then_some(pair)
+    })
+    .flatten()
+    .collect()
+}
+
+async fn attempt(address: SocketAddr) -> Result<TcpStream, DialFailure> {
+    let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => DialFailure::Refused,
+        _ => DialFailure::Network(error),
+    })?;
+    stream.set_nodelay(true).map_err(DialFailure::Network)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(DialFailure::Network)?;
+    Ok(stream)
+}
+
+/// RFC 8305's "connection attempt delay".
+const HEAD_START: Duration = Duration::from_millis(250);
+/// As client-go's and Go's dialers.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns_and_each_keeps_its_order() {
+        let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().expect("an address")).collect::<Vec<_>>();
+        for (given, tried) in [
+            (&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1"][..], &["[::1]:1", "1.1.1.1:1", "[::2]:1", "[::3]:1"][..]),
+            (&["1.1.1.1:1", "2.2.2.2:1", "[::1]:1"], &["1.1.1.1:1", "[::1]:1", "2.2.2.2:1"]),
+            (&["1.1.1.1:1", "2.2.2.2:1"], &["1.1.1.1:1", "2.2.2.2:1"]),
+            (&[], &[]),
+        ] {
+            assert_eq!(alternating(addresses(given)), addresses(tried));
+        }
+    }
+}
