@@ -347,6 +347,9 @@ impl World {
         self.send(call);
         let Life::Out(receipt, _) = &mut self.calls[call].life else { return };
         let Some(receipt) = receipt.take() else { return };
+        // What time has brought about came before.
+        self.limiter.advance(self.now);
+        self.drain();
         self.events.push((self.now, Event::Answered(call, answer.outcome)));
         self.events.extend(answer.pause.map(|pause| (self.now, Event::Paused(call, pause))));
         if let Err(receipt) = self.limiter.keys().settle(receipt, answer) {
