@@ -25,6 +25,7 @@ mod parts;
 
 pub use self::{
     flow::{FairBy, FlowName},
+    glob::Glob,
     key::KeySource,
     matcher::{Matcher, Matching},
     parts::{KeyPart, KeyPartError, KeyParts, KeyPartsError},

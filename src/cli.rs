@@ -3,17 +3,25 @@
 //! Exit codes: 0; 64 for a command that makes no sense; 78 for a configuration that cannot work; 1 for everything else. An error is one
 //! chain on standard error that names the input and says what was expected and what to do.
 
+mod bypass;
 mod check;
 mod configured;
 mod demo;
+mod doctor;
+mod explain;
 mod folder;
+mod forget;
 mod gate;
 mod health;
 mod inject;
 mod kubeconfig;
+mod operations;
 mod prepare;
+mod reload;
 mod run;
+mod running;
 mod show;
+mod top;
 
 use std::process::ExitCode;
 
@@ -51,6 +59,21 @@ enum Command {
     /// Ask a running tidegate whether it is ready, for an exec probe
     #[command(after_help = health::EXAMPLES)]
     Health(Configured),
+    /// Show what a running tidegate is doing: who waits, what fails, and why
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::Options),
+    /// Say what a call would meet: class, flow, key, limits, and what would happen now
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(explain::Options),
+    /// Find out what is wrong, and what to do about it
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::Options),
+    /// Forget failing keys, so that they are tried at once
+    #[command(after_help = forget::EXAMPLES)]
+    Forget(forget::Options),
+    /// Let everything through for a while
+    #[command(after_help = bypass::EXAMPLES)]
+    Bypass(bypass::Options),
     /// Print a kubeconfig that points at a gate
     #[command(after_help = kubeconfig::EXAMPLES)]
     Kubeconfig(kubeconfig::Options),
@@ -97,6 +120,11 @@ pub fn main() -> ExitCode {
         Command::Check(configured) => check::run(&configured),
         Command::Demo(options) => demo::run(&options),
         Command::Health(configured) => health::run(&configured),
+        Command::Top(options) => top::run(&options),
+        Command::Explain(options) => explain::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Forget(options) => forget::run(&options),
+        Command::Bypass(options) => bypass::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
         Command::Inject(options) => inject::run(&options),
     };
@@ -109,6 +137,14 @@ pub fn main() -> ExitCode {
 // === impl Failure ===
 
 impl Failure {
+    /// Every reason, each one line.
+    fn problems(self) -> Vec<String> {
+        match self {
+            Self::Config(problems) => problems,
+            Self::Other(error) => vec![format!("{error:#}")],
+        }
+    }
+
     /// Prints it and chooses the exit code.
     fn tell(&self) -> ExitCode {
         match self {

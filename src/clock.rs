@@ -2,7 +2,7 @@
 //!
 //! It is tokio's, so that a test with paused time moves everything at once; two clocks in one process is how waits come out wrong.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -27,6 +27,16 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn now(&self) -> Moment {
         Moment::ZERO + Instant::now().duration_since(self.began)
+    }
+
+    /// The wall clock's time of a moment, in milliseconds since 1970: to be shown, never reckoned with.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "wall time is shown, never reckoned with")]
+    pub fn wall(&self, moment: Moment) -> u64 {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = self.now();
+        let at = if moment > now { wall.saturating_add(moment - now) } else { wall.saturating_sub(now - moment) };
+        u64::try_from(at.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Returns at `moment`, or up to a millisecond later (the granularity of tokio's timer).

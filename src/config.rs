@@ -13,6 +13,7 @@ mod layers;
 mod leaf;
 mod limits;
 mod matching;
+mod origins;
 mod path;
 mod presets;
 mod problems;
@@ -24,7 +25,7 @@ mod sources;
 use std::path::{Path as FilePath, PathBuf};
 
 use self::problems::{Report, Text};
-pub use self::{problems::Problem, settings::Settings};
+pub use self::{origins::Origins, problems::Problem, settings::Settings};
 
 /// Where a configuration comes from.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +45,8 @@ pub struct Loaded {
     pub effective: String,
     /// What works, but should be known; a line each.
     pub warnings: Vec<String>,
+    /// Where each key comes from.
+    pub origins: Origins,
     files: Vec<readable::Named>,
 }
 
@@ -102,7 +105,8 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
         return Err(problems);
     }
     let effective = effective::effective(&checked.settings, &checked.gates);
-    Ok(Loaded { settings: checked.settings, effective, warnings: report.warnings, files })
+    let warnings = report.warnings;
+    Ok(Loaded { settings: checked.settings, effective, warnings, origins: Origins::new(text, variables), files })
 }
 
 impl Loaded {

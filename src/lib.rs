@@ -17,6 +17,7 @@ pub mod inject;
 pub mod limit;
 pub mod moment;
 pub mod proxy;
+pub mod status;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;

@@ -8,6 +8,7 @@ pub mod keys;
 pub mod limiter;
 pub mod permit;
 pub mod policy;
+pub mod relief;
 pub mod snapshot;
 pub mod verdict;
 
@@ -38,6 +39,7 @@ pub use self::{
     limiter::{Claim, Limiter, Verdict},
     permit::{Admitted, Permit, Receipt, Slot, Ticket},
     policy::Policy,
+    relief::Foresight,
     snapshot::Snapshot,
     verdict::{Arrival, ClassId, Flow, KeyState, Reason, Refusal},
 };

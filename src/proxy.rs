@@ -20,7 +20,10 @@ mod pauses;
 mod respond;
 mod shadow;
 mod stack;
+mod tally;
+mod terms;
 mod tunnel;
+mod view;
 
 pub use self::{
     gate::{Gate, GateError, Listen, Options},

@@ -26,7 +26,7 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -119,10 +119,9 @@ type Meters = Arc<OnceLock<UpstreamMeters>>;
 
 struct Inner {
     target: Target,
-    host: Host,
-    rewrite_links: Option<Scheme>,
+    /// What a reload may change.
+    manners: RwLock<Manners>,
     injector: Arc<Injector>,
-    response_timeout: Option<Duration>,
     clock: Clock,
     budget: Budget,
     /// Under which TLS settings the connections are that still take calls.
@@ -142,6 +141,7 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
+        let manners = RwLock::new(Manners::of(&options));
         let injector = options.injector;
         let names = |host, port| Names::new(host, port, options.own, options.dns, clock);
         let credentials = Arc::clone(&injector);
@@ -154,10 +154,8 @@ impl Upstream {
             long_running: pool(Group::LongRunning, rooms),
             upgrades: Arc::default(),
             target: options.target,
-            host: options.host,
-            rewrite_links: options.rewrite_links,
+            manners,
             injector,
-            response_timeout: options.response_timeout,
             clock,
             budget: Budget::new(KEPT_TOGETHER),
             tls_changes: AtomicU64::new(dialer.tls_changes()),
@@ -167,6 +165,12 @@ impl Upstream {
         });
         tokio::spawn(maintain(Arc::downgrade(&inner), clock));
         Self { inner }
+    }
+
+    /// Takes over the Host that is sent, the timeouts and what becomes of links; everything else stays as it was.
+    pub fn adjust(&self, options: &Options) {
+        self.inner.dialer.set_timeout(options.connect_timeout);
+        *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) = Manners::of(options);
     }
 
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
@@ -209,7 +213,7 @@ impl Upstream {
         lease: Lease,
         request: Admitted<Request<Outgoing>>,
     ) -> Result<Response<Streaming>, SendError> {
-        let limit = self.inner.response_timeout.filter(|_| lease.group() != Group::LongRunning);
+        let limit = self.inner.manners().response_timeout.filter(|_| lease.group() != Group::LongRunning);
         let answer = self.transmit(lease, request.into_inner());
         match limit {
             None => answer.await,
@@ -258,7 +262,26 @@ impl Upstream {
     }
 }
 
+/// How calls are sent, as far as a reload may change it.
+#[derive(Clone, Debug)]
+struct Manners {
+    host: Host,
+    response_timeout: Option<Duration>,
+    rewrite_links: Option<Scheme>,
+}
+
+impl Manners {
+    fn of(options: &Options) -> Self {
+        let Options { host, response_timeout, rewrite_links, .. } = options;
+        Self { host: host.clone(), response_timeout: *response_timeout, rewrite_links: rewrite_links.clone() }
+    }
+}
+
 impl Inner {
+    fn manners(&self) -> Manners {
+        self.manners.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The connections of a group; upgrades share none.
     fn pool(&self, group: Group) -> Option<&Arc<Pool>> {
         match group {

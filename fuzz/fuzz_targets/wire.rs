@@ -5,7 +5,7 @@ use std::{sync::LazyLock, time::Duration};
 
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    api::{Failures, Throttling},
+    api::Failures,
     clock::Clock,
     config,
     credentials::Injector,
@@ -45,6 +45,7 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
                 },
                 tls: None,
                 host: upstream::Host::Rewrite,
+                rewrite_links: None,
                 injector: std::sync::Arc::new(Injector::pass_through()),
                 connect_timeout: Duration::from_secs(1),
                 response_timeout: None,

@@ -121,14 +121,13 @@ pub enum Reach {
 /// Whether the beginning of the body could tell more than the head does. Not where it is compressed.
 #[must_use]
 pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) -> bool {
-    let plain = headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
-    plain
-        && honoured.iter().any(|signal| match signal {
-            Signal::Aws => aws::wants_body(status, headers),
-            Signal::Github => github::wants_body(status, headers),
-            Signal::Google => google::wants_body(status, headers),
-            Signal::Azure | Signal::Docker | Signal::Gitlab | Signal::Ietf | Signal::Okta | Signal::RetryAfter => false,
-        })
+    let could = honoured.iter().any(|signal| match signal {
+        Signal::Aws => aws::wants_body(status, headers),
+        Signal::Github => github::wants_body(status, headers),
+        Signal::Google => google::wants_body(status, headers),
+        Signal::Azure | Signal::Docker | Signal::Gitlab | Signal::Ietf | Signal::Okta | Signal::RetryAfter => false,
+    });
+    could && headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity")
 }
 
 /// What a response says. `reserve` is the fraction of a quota that is left to others.

@@ -2,7 +2,7 @@
 
 /// A pattern, taken apart once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Glob {
+pub struct Glob {
     /// Before the first star; the whole text where there is none.
     head: Box<str>,
     /// Between stars, in order, and after the last; `None` where there is no star.
@@ -10,7 +10,9 @@ pub(super) struct Glob {
 }
 
 impl Glob {
-    pub(super) fn new(pattern: &str) -> Self {
+    /// Takes a pattern apart.
+    #[must_use]
+    pub fn new(pattern: &str) -> Self {
         let mut pieces = pattern.split('*').map(Box::from);
         let head = pieces.next().unwrap_or_default();
         let mut middle: Vec<Box<str>> = pieces.collect();
@@ -21,7 +23,9 @@ impl Glob {
         Self { head, rest }
     }
 
-    pub(super) fn matches(&self, text: &str) -> bool {
+    /// Whether the whole text is as the pattern says.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
         let Some((middle, tail)) = &self.rest else { return text == &*self.head };
         let Some(mut text) = text.strip_prefix(&*self.head).and_then(|rest| rest.strip_suffix(&**tail)) else {
             return false;

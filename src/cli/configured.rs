@@ -39,7 +39,13 @@ impl Configured {
         prepare(loaded, &from, &around, clock)
     }
 
-    fn source(&self) -> Source {
+    /// What sources of upstreams and credentials are read from.
+    pub(super) fn surroundings(&self) -> Surroundings {
+        Surroundings { variables: self.source().env, service_account: Surroundings::SERVICE_ACCOUNT.into() }
+    }
+
+    /// Where it comes from, now.
+    pub(super) fn source(&self) -> Source {
         // A variable that is not Unicode cannot be one of ours: their names and values are checked as text.
         let env =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

@@ -108,9 +108,11 @@ fn folder(
     Some(Folder { path, listener: Arc::clone(listener), token, namespace: resolved.namespace.clone() })
 }
 
-/// What clients must show where the gate lends its identity over TLS, and can tell them by the folder.
+/// What is in the folder as the token where the gate lends its own identity: in-cluster clients start with none, and off loopback it is asked
+/// for.
 fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
-    if !(injects && gate.asks_for_a_token()) {
+    let has_folder = gate.tls.as_ref().is_some_and(|tls| tls.write_to.is_some());
+    if !(injects && has_folder) {
         return Ok(None);
     }
     PodToken::random().map(Some).map_err(|error| Trouble::Missing(error.into()))
@@ -173,8 +175,8 @@ fn injector(
     };
     let injector = Injector::inject(own, gate.impersonation, clock).acting_as(resolved.acting_as.clone());
     Ok(match pod_token {
-        Some(token) => injector.only_for(token),
-        None => injector,
+        Some(token) if gate.asks_for_a_token() => injector.only_for(token),
+        _ => injector,
     })
 }
 

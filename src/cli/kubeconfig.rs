@@ -87,7 +87,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     let ca = fs::read_to_string(&path).with_context(|| format!("cannot read {}, {what}", path.display()))?;
     // The gate puts a token beside the CA: its own where it lends its identity, else a copy where there is one to pass through.
     let copied = path.with_file_name("token");
-    let user = if gate.injects() && gate.asks_for_a_token() {
+    let user = if gate.injects() && tls.write_to.is_some() {
         User::TokenFile(&copied)
     } else if gate.injects() {
         User::Nobody

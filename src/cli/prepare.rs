@@ -2,8 +2,6 @@
 //!
 //! All problems are collected. Nothing listens, nothing is sent and nothing is written yet.
 
-use std::net::SocketAddr;
-
 use super::{
     Failure,
     gate::{PreparedGate, Trouble, prepare_gate},
@@ -20,8 +18,7 @@ use crate::{
 /// Everything to start with.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) admin: Option<SocketAddr>,
-    pub(super) log: Log,
+    pub(super) settings: Settings,
     pub(super) gates: Vec<PreparedGate>,
     /// The configuration as it came to be, as TOML.
     pub(super) effective: String,
@@ -35,10 +32,9 @@ pub(super) struct Prepared {
 pub(super) fn prepare(loaded: Loaded, from: &str, around: &Surroundings, clock: Clock) -> Result<Prepared, Failure> {
     let mut problems: Vec<String> = loaded.unreadable_files().iter().map(Problem::to_string).collect();
     let Loaded { settings, effective, warnings, .. } = loaded;
-    let Settings { admin, log, drain, gates } = settings;
-    problems.extend(call_log_problem(&log).map(|what| format!("{from}: log.calls: {what}")));
-    let mut prepared =
-        Prepared { admin: admin.listen, log, gates: Vec::new(), effective, warnings, missing: Vec::new() };
+    problems.extend(call_log_problem(&settings.log).map(|what| format!("{from}: log.calls: {what}")));
+    let Settings { drain, gates, .. } = settings.clone();
+    let mut prepared = Prepared { settings, gates: Vec::new(), effective, warnings, missing: Vec::new() };
     for gate in gates.into_values() {
         let place = format!("gates.{}.", gate.name);
         // What cannot be built from a file that cannot be read is one problem, not two.

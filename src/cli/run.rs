@@ -6,13 +6,23 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::{Configured, Failure, folder, gate::PreparedGate, prepare::Prepared};
+use super::{
+    Configured, Failure, folder,
+    gate::PreparedGate,
+    operations::{self, Operations},
+    prepare::Prepared,
+    reload::{Content, Reloader, Reloads},
+};
 use crate::{
     admin::{Admin, Readiness},
     clock::Clock,
+    config::settings::{Settings, Socket},
     credentials::Target,
     proxy::Gate,
-    telemetry::{CallLog, log},
+    telemetry::{
+        CallLog,
+        log::{self, Level},
+    },
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -30,35 +40,54 @@ pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
     if let Some(missing) = prepared.missing.pop() {
         return Err(Failure::Other(missing));
     }
-    log::start(prepared.log.json, &prepared.log.level)?;
+    let log = &prepared.settings.log;
+    let level = log::start(log.json, &log.level)?;
     // One thread: on this work it costs less CPU than several would, and a sidecar should need no more.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(prepared, clock))?;
+    runtime.block_on(serve(prepared, configured, level, clock))?;
     Ok(())
 }
 
 /// Starts everything, waits for a signal, and lets everything end.
-async fn serve(prepared: Prepared, clock: Clock) -> anyhow::Result<()> {
+async fn serve(prepared: Prepared, configured: &Configured, level: Level, clock: Clock) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("cannot listen for signals")?;
+    let hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+    let judged = Content::of(configured);
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }
     let (stop, stop_admin) = (CancellationToken::new(), CancellationToken::new());
     let readiness = Readiness::new();
     let starting = readiness.latch("listeners");
-    let admin = match prepared.admin {
-        Some(listen) => Some(Admin::start(listen, readiness, clock, stop_admin.clone()).await?),
-        None => None,
-    };
-    let calls = prepared.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
+    let admin = Admin::new(readiness, clock, stop_admin.clone());
+    let opened = open(&admin, &prepared.settings).await?;
+    let calls = prepared.settings.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
     let mut gates = Vec::new();
     for mut gate in prepared.gates {
         gate.options.call_log.clone_from(&calls);
-        gates.push(start(gate, clock, stop.clone()).await?);
+        gates.push(Arc::new(start(gate, clock, stop.clone()).await?));
     }
+    let reloads = Arc::new(Reloads::new(clock, &prepared.effective));
+    let operations = Operations::new(gates.clone(), Arc::clone(&reloads), clock, &prepared.settings);
+    let operations = Arc::new(operations);
+    admin.employ(Arc::clone(&operations) as _);
     drop(starting);
-    let admin_at = admin.as_ref().map(|admin| admin.address().to_string());
-    tracing::info!(gates = gates.len(), admin = admin_at, "ready");
+    let (port, socket) = opened;
+    tracing::info!(gates = gates.len(), admin = port, socket, "ready");
+    let running = prepared.settings;
+    let gates_running = gates.clone();
+    let reloader = Reloader {
+        configured: configured.clone(),
+        clock,
+        level,
+        gates: gates_running,
+        calls,
+        running,
+        reloads,
+        operations,
+        judged,
+    };
+    tokio::spawn(reloader.watch(hangup, stop.clone()));
 
     let signal = signals.next().await;
     tracing::info!(signal, "stopping: serving on until the last client has left");
@@ -69,19 +98,34 @@ async fn serve(prepared: Prepared, clock: Clock) -> anyhow::Result<()> {
     }
     // The last thing to go, so that probes and scrapes see the drain.
     stop_admin.cancel();
-    if let Some(admin) = admin {
-        admin.finished().await;
-    }
+    admin.finished().await;
     Ok(())
 }
 
-async fn all_finished(gates: &[Gate]) {
+/// Opens the admin port and the control socket; says where they are.
+async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<String>, Option<String>)> {
+    let port = match settings.admin.listen {
+        Some(listen) => Some(admin.listen(listen).await?.to_string()),
+        None => None,
+    };
+    let Some(path) = operations::socket(settings) else { return Ok((port, None)) };
+    match admin.listen_at(&path).await {
+        // Nobody asked for it: no reason not to carry calls.
+        Err(error) if settings.admin.socket == Socket::Auto => {
+            tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "there is no control socket");
+            Ok((port, None))
+        }
+        opened => opened.map(|()| (port, Some(path.display().to_string()))).map_err(Into::into),
+    }
+}
+
+async fn all_finished(gates: &[Arc<Gate>]) {
     for gate in gates {
         gate.finished().await;
     }
 }
 
-fn call_log(path: &Path, clock: Clock) -> anyhow::Result<CallLog> {
+pub(super) fn call_log(path: &Path, clock: Clock) -> anyhow::Result<CallLog> {
     CallLog::open(path, clock).with_context(|| format!("log.calls: cannot write {}", path.display()))
 }
 

@@ -13,7 +13,7 @@ use super::{
     presets::Preset,
     problems::{Report, did_you_mean},
     readable::FileUse,
-    settings::{Admin, Failures, Listen, Log, Settings, ShowNames},
+    settings::{Admin, Failures, Listen, Log, Settings, ShowNames, Socket},
 };
 use crate::{
     classify::{KeyPart, KeyPartError, KeyParts, KeyPartsError},
@@ -83,11 +83,25 @@ fn admin(keys: &file::Admin, at: &Path, report: &mut Report<'_>) -> Admin {
     let listen = keys.listen.get(&at.key("listen"), report).unwrap_or_else(|| ADMIN.to_owned());
     let listen = if listen == "off" { None } else { address(&listen, &at.key("listen"), ", or \"off\"", report) };
     let show_names = keys.show_names.get(&at.key("show_names"), report).map_or(ShowNames::Auto, |Word(show)| show);
-    let socket = keys.socket.get(&at.key("socket"), report);
-    if socket.is_some_and(|socket| socket != "auto") {
-        report.unbuilt(&at.key("socket"), "a control socket (anything but \"auto\")");
+    let socket = keys.socket.get(&at.key("socket"), report).map_or(Socket::Auto, |socket| match socket.as_str() {
+        "auto" => Socket::Auto,
+        "off" => Socket::Off,
+        path => {
+            check_socket(path, &at.key("socket"), report);
+            Socket::At(path.into())
+        }
+    });
+    Admin { listen, show_names, socket }
+}
+
+/// The kernel takes paths of 107 bytes, and it is made in a folder of its own first; a relative one would depend on who asks.
+fn check_socket(path: &str, at: &Path, report: &mut Report<'_>) {
+    if !path.starts_with('/') || path.len() > 80 || path.ends_with('/') {
+        report.problem(
+            at,
+            format!("is {path:?}, expected \"auto\", \"off\" or an absolute path of at most 80 bytes, such as \"/run/tidegate/tidegate.sock\""),
+        );
     }
-    Admin { listen, show_names }
 }
 
 fn log(keys: &file::Log, at: &Path, report: &mut Report<'_>) -> Log {

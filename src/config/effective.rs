@@ -12,7 +12,7 @@ use super::{
     file::{self, Format, Impersonation, Mode, Start},
     leaf::Words,
     presets::Preset,
-    settings::{Failures, Gate, Host, Listen, Settings, TlsMode, Upstream},
+    settings::{Failures, Gate, Host, Listen, Settings, Socket, TlsMode, Upstream},
 };
 use crate::{
     api::duration,
@@ -26,7 +26,12 @@ pub(super) fn effective(settings: &Settings, extras: &BTreeMap<Arc<str>, Extras>
     out.table("[admin]");
     out.text("listen", &settings.admin.listen.map_or_else(|| "off".to_owned(), |address| address.to_string()));
     out.word("show_names", settings.admin.show_names);
-    out.text("socket", "auto");
+    let socket = match &settings.admin.socket {
+        Socket::Auto => "auto".to_owned(),
+        Socket::Off => "off".to_owned(),
+        Socket::At(path) => path.display().to_string(),
+    };
+    out.text("socket", &socket);
     out.table("[log]");
     out.word("format", if settings.log.json { Format::Json } else { Format::Text });
     out.text("level", &settings.log.level);

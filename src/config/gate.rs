@@ -246,10 +246,18 @@ fn response_timeout(or: Option<Or<Duration>>, at: &Path, report: &mut Report<'_>
 }
 
 impl Gate {
-    /// Whether clients must show the token that is in the folder, where the gate injects: over TLS, unless they show certificates.
+    /// Whether clients must show the token that is in the folder, where the gate injects: off loopback, unless they show certificates.
     #[must_use]
     pub fn asks_for_a_token(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some())
+        let is_guarded = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some());
+        is_guarded && !self.is_local()
+    }
+
+    fn is_local(&self) -> bool {
+        self.listen.iter().all(|listen| match listen {
+            Listen::Tcp(address) => address.ip().is_loopback(),
+            Listen::Unix(PathBuf { .. }) => true,
+        })
     }
 
     /// Whether the upstream sees the gate's own credentials: `auto` decided by where the gate listens and what it has.
@@ -259,11 +267,9 @@ impl Gate {
             Credentials::Inject => true,
             Credentials::PassThrough => false,
             Credentials::Auto => {
-                let is_local = self.listen.iter().all(|listen| match listen {
-                    Listen::Tcp(address) => address.ip().is_loopback(),
-                    Listen::Unix(PathBuf { .. }) => true,
-                });
-                self.tls.is_none() && is_local && sources::has_credential(&self.upstream, self.credential.is_some())
+                self.tls.is_none()
+                    && self.is_local()
+                    && sources::has_credential(&self.upstream, self.credential.is_some())
             }
         }
     }

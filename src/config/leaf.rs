@@ -57,7 +57,7 @@ pub(super) struct OneOrMore(pub(super) Vec<String>);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Texts(pub(super) BTreeMap<String, String>);
 
-/// Whatever stands there: for features that are not built yet.
+/// Whatever stands there: for keys that take more than one kind of value.
 #[derive(Clone, Debug)]
 pub(super) struct Anything(pub(super) Value);
 

@@ -127,6 +127,21 @@ impl Text {
         &self.name
     }
 
+    /// `FILE:LINE:COL` of a key, if it is there.
+    pub(super) fn place(&self, path: &Path) -> Option<String> {
+        let start = self.places.get(path)?.key.start;
+        match self.problem_at(start, Path::default(), String::new()).place {
+            Place::At { file, line, column } => Some(format!("{file}:{line}:{column}")),
+            Place::Whole(_) | Place::Variable(_) => None,
+        }
+    }
+
+    /// The text of a value that is a string, without its quotes.
+    pub(super) fn value(&self, path: &Path) -> Option<&str> {
+        let value = self.text.get(self.places.get(path)?.value.clone())?;
+        Some(value.trim_matches(|c| c == '"' || c == '\''))
+    }
+
     /// What the parser says.
     pub(super) fn problem_of(&self, error: &toml::de::Error) -> Problem {
         self.problem_at(error.span().unwrap_or(0..0).start, Path::default(), one_line(error.message()))
@@ -185,11 +200,6 @@ impl<'a> Report<'a> {
     pub(super) fn key_problem(&mut self, path: &Path, message: impl Into<String>) {
         let problem = self.locate(path, message.into(), true);
         self.problems.push(problem);
-    }
-
-    /// A key whose feature this version does not have.
-    pub(super) fn unbuilt(&mut self, path: &Path, what: &str) {
-        self.key_problem(path, format!("{what} is not built in this version"));
     }
 
     /// Something that works, but should be known.

@@ -25,6 +25,19 @@ pub struct Admin {
     pub listen: Option<SocketAddr>,
     /// Whether object names are shown.
     pub show_names: ShowNames,
+    /// The control socket.
+    pub socket: Socket,
+}
+
+/// Where the control socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// `tidegate.sock` in the first gate's `tls.write_to`; without one there is none.
+    Auto,
+    /// Nowhere.
+    Off,
+    /// Here.
+    At(PathBuf),
 }
 
 /// Whether object names are shown on the status page.
@@ -150,7 +163,7 @@ pub enum Host {
 }
 
 /// TLS on the listener.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerTls {
     /// Where the certificate comes from.
     pub mode: TlsMode,
@@ -177,7 +190,7 @@ pub enum TlsMode {
 }
 
 /// TLS to the upstream.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamTls {
     /// CA bundle instead of the default roots.
     pub ca: Option<PathBuf>,
@@ -192,7 +205,7 @@ pub struct UpstreamTls {
 }
 
 /// A header that inject adds on an external API.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     /// Header name.
     pub header: http::HeaderName,

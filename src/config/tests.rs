@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use super::*;
 
 const EXAMPLE: &str = include_str!("../../config/example.toml");
+const REFERENCE: &str = include_str!("../../docs/configuration.md");
 const CROSSPLANE: &str = include_str!("../../config/crossplane.toml");
 const GITHUB: &str = include_str!("../../config/github.toml");
 
@@ -61,6 +62,74 @@ fn the_example_mentions_every_key() {
     ]
     .concat();
     assert!(missing.is_empty(), "config/example.toml does not mention {missing:?}");
+}
+
+/// The keys of one section of docs/configuration.md with their defaults.
+fn reference(heading: &str) -> Vec<(&'static str, &'static str)> {
+    let text = REFERENCE.split(&format!("\n## `{heading}`\n")).nth(1);
+    let section = text.unwrap_or_else(|| panic!("no section {heading}")).split("\n## ").next().unwrap_or_default();
+    let table = section.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
+    let rows = table.take_while(|line| line.starts_with('|')).map(|line| line.split(" | ").collect::<Vec<_>>());
+    rows.map(|cells| (cells[0].trim_matches(['|', ' ', '`']), cells[2].trim_matches('`'))).collect()
+}
+
+#[test]
+fn the_reference_has_every_key_and_no_other() {
+    let sections: [(&str, &[&str]); 16] = [
+        ("[admin]", field::keys_of::<file::Admin>()),
+        ("[log]", field::keys_of::<file::Log>()),
+        ("[shutdown]", field::keys_of::<file::Shutdown>()),
+        ("[gates.NAME]", field::keys_of::<file::Gate>()),
+        ("[gates.NAME.bucket]", field::keys_of::<file::Bucket>()),
+        ("[gates.NAME.bucket.adapt]", field::keys_of::<file::Adapt>()),
+        ("[gates.NAME.backoff]", field::keys_of::<file::Backoff>()),
+        ("[gates.NAME.queue]", field::keys_of::<file::Queue>()),
+        ("[gates.NAME.in_flight]", field::keys_of::<file::InFlight>()),
+        ("[gates.NAME.signals]", field::keys_of::<file::Signals>()),
+        ("[gates.NAME.timeouts]", field::keys_of::<file::Timeouts>()),
+        ("[[gates.NAME.classes]]", field::keys_of::<file::Class>()),
+        ("[gates.NAME.classes.match]", field::keys_of::<file::Match>()),
+        ("[gates.NAME.tls]", field::keys_of::<file::Tls>()),
+        ("[gates.NAME.upstream_tls]", field::keys_of::<file::UpstreamTls>()),
+        ("[gates.NAME.credential]", field::keys_of::<file::Credential>()),
+    ];
+    for (heading, keys) in sections {
+        let documented: Vec<&str> = reference(heading).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(documented, keys, "{heading} in docs/configuration.md, in the order of the code");
+    }
+}
+
+#[test]
+fn the_reference_shows_the_defaults() {
+    let effective: toml::Value = toml::from_str(&good("[gates.name]\nupstream = \"https://x\"\n").effective).unwrap();
+    let gate = &effective["gates"]["name"];
+    let default = gate["classes"].as_array().unwrap().iter().find(|class| class["name"].as_str() == Some("default"));
+    for (heading, values) in [
+        ("[admin]", &effective["admin"]),
+        ("[log]", &effective["log"]),
+        ("[shutdown]", &effective["shutdown"]),
+        ("[gates.NAME]", gate),
+        ("[gates.NAME.bucket]", &gate["bucket"]),
+        ("[gates.NAME.bucket.adapt]", &gate["bucket"]["adapt"]),
+        ("[gates.NAME.backoff]", &gate["backoff"]),
+        ("[gates.NAME.queue]", &gate["queue"]),
+        ("[gates.NAME.signals]", &gate["signals"]),
+        ("[gates.NAME.timeouts]", &gate["timeouts"]),
+        ("[[gates.NAME.classes]]", default.unwrap()),
+        ("[gates.NAME.upstream_tls]", &gate["upstream_tls"]),
+    ] {
+        for (key, shown) in reference(heading) {
+            let value = values.get(key).filter(|value| !value.is_table() || key == "adapt");
+            match toml::from_str::<toml::Table>(&format!("x = {shown}")) {
+                Ok(shown) => assert_eq!(value, shown.get("x"), "{heading} {key}"),
+                Err(_) => {
+                    let has_none = shown == "-"
+                        && (value.is_none() || matches!(key, "upstream" | "name" | "classes" | "retry_bucket"));
+                    assert!(has_none, "{heading} {key}: {shown:?}, in force is {value:?}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

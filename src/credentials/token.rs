@@ -1,6 +1,6 @@
 //! One secret: a fixed one, a file that is rotated under us, or what an exec plugin gives.
 //!
-//! A file is read again at most every 60 s, and at once after the upstream has answered 401; the last good content is kept when a read
+//! A file is read again every 30 s, and at once after the upstream has answered 401; the last good content is kept when a read
 //! fails. What is read must be one line of at most 64 KiB: a line break inside would end the header it goes into.
 
 use std::{
@@ -200,8 +200,8 @@ fn unusable(from: &str, what: &'static str) -> TokenError {
     TokenError::Unusable { from: from.to_owned(), what }
 }
 
-/// As client-go; kubelet rotates at 80% of a token's life.
-const READ_EVERY: Duration = Duration::from_secs(60);
+/// So that what is new is used well within a minute; kubelet rotates at 80% of a token's life.
+const READ_EVERY: Duration = Duration::from_secs(30);
 /// A client that is always refused must not have the file read at every call.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 /// Real tokens are a few KiB.
@@ -232,7 +232,7 @@ mod tests {
         secret.refused(0, Clock::start());
         assert_eq!(value(&secret, now), "Bearer two");
         fs::write(&path, "three").expect("written");
-        now += Duration::from_secs(60);
+        now += Duration::from_secs(30);
         assert_eq!(value(&secret, now), "Bearer three");
     }
 

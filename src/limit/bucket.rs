@@ -199,7 +199,7 @@ impl Bucket {
         }
         self.limits = policy;
         self.adaptive = policy.adapt.map(|adapt| {
-            let mut adaptive = self.adaptive.unwrap_or(Adaptive::new(adapt.floor, policy.rate));
+            let mut adaptive = self.adaptive.unwrap_or_else(|| Adaptive::new(adapt.floor, policy.rate));
             adaptive.reconfigure(adapt.floor, policy.rate);
             adaptive
         });

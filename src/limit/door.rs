@@ -45,7 +45,7 @@ impl Limiter {
     pub fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let now = self.catch_up(now);
         let call = self.read(arrival, now);
-        if self.class(&call).lane == Lane::Exempt {
+        if self.bypassed || self.class(&call).lane == Lane::Exempt {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
         }
         match self.at_key(&call, now) {
@@ -80,7 +80,7 @@ impl Limiter {
     /// When the wait of a call ends in any case.
     pub(super) fn ends(&self, call: &Call) -> Moment {
         let longest = self.policy.queue.max_wait;
-        call.arrived + call.half_deadline.map_or(longest, |half| half.min(longest))
+        call.half_time.min(call.arrived + longest)
     }
 
     /// Its queue, and what it needs there.
@@ -142,7 +142,7 @@ impl Limiter {
             long_running: arrival.long_running,
             patient: arrival.patient,
             arrived: now,
-            half_deadline: arrival.timeout.map(|timeout| timeout / 2),
+            half_time: arrival.timeout.map_or(Moment::MAX, |timeout| now + timeout / 2),
         }
     }
 
@@ -250,7 +250,7 @@ impl Limiter {
         }
         if ends <= now && self.supply.blocked_but_for_room(&needs, call.class, now).is_none() {
             // A connection being made is no limit: a gate that never holds would never make one, or refuse whoever comes first.
-            ends = now + call.half_deadline.map_or(CONNECTING, |half| half.min(CONNECTING));
+            ends = call.half_time.min(now + CONNECTING);
         }
         if ends <= now {
             let retry_at = blocked.map(|block| block.until).filter(|until| *until < Moment::MAX).unwrap_or(now);

@@ -4,6 +4,7 @@ use super::{
     limiter::Limiter,
     pauses::Origin,
     permit::ReceiptState,
+    policy::Lane,
     verdict::Reason,
     verdict::Refusal,
     waiter::{Call, State},
@@ -33,7 +34,9 @@ impl Limiter {
         if answer.throttled {
             self.slow_down(of, now);
         }
-        if answer.outcome == Outcome::Success && self.supply.pauses.any_grows() {
+        // An exempt call passes every pause, so that its success says nothing of one.
+        let passes = self.policy.classes.get(class).is_some_and(|class| class.lane == Lane::Exempt);
+        if answer.outcome == Outcome::Success && !passes && self.supply.pauses.any_grows() {
             self.supply.pauses.succeeded(origin);
             self.keys().listen(self.supply.pauses.any_grows());
         }

@@ -132,7 +132,7 @@ impl Lanes {
         let Some(found) = self.queues.get_mut(queue as usize) else { return };
         if returns {
             let sequence = |index: u32| waiters.get(index).map_or(0, |waiter| waiter.sequence);
-            let (mine, mut next) = (sequence(index), found.list.first);
+            let (mine, mut next) = (sequence(index), found.list.first());
             while let Some(other) = next.filter(|other| sequence(*other) < mine) {
                 next = List::after(waiters, By::Queue, other);
             }

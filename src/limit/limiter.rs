@@ -84,6 +84,8 @@ pub struct Limiter {
     /// When everyone who could go had last gone.
     pub(super) settled: Moment,
     pub(super) sequence: u64,
+    /// Everything is let through.
+    pub(super) bypassed: bool,
 }
 
 // === impl Limiter ===
@@ -113,6 +115,7 @@ impl Limiter {
             now,
             settled: now,
             sequence: 0,
+            bypassed: false,
         }
     }
 

@@ -115,8 +115,10 @@ impl Pauses {
             }
         };
         let (before, until) = (pausing.until, now + length);
-        pausing.until = before.max(until);
-        self.last = self.last.max(until);
+        if until > before && until > now {
+            pausing.until = until;
+            self.last = self.last.max(until);
+        }
         self.grows |= matches!(pause.length, PauseLength::Growing { .. });
         (until > before && until > now).then_some(until)
     }

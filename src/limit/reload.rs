@@ -105,14 +105,11 @@ impl Limiter {
         let waiting: Vec<u32> = waiting.map(|(index, _)| index).collect();
         for index in waiting {
             let key = self.waiters.get(index).and_then(|waiter| waiter.call.key.as_ref().map(KeyId::from));
-            self.withdraw(index, now);
+            self.let_go(index, now);
             self.stirred.extend(key);
-            let mut grant = self.exempt_grant();
             if let Some(waiter) = self.waiters.get_mut(index) {
-                grant.waited = waiter.held_for.map(|reason| (reason, now - waiter.call.arrived));
                 waiter.call.key = None;
             }
-            self.conclude(index, State::Granted(Box::new(grant)));
         }
     }
 }

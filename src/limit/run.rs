@@ -150,7 +150,7 @@ impl Limiter {
 
     /// The head of a queue leaves, with all it needs.
     fn grant_head(&mut self, queue: u32, now: Moment) {
-        let Some(index) = self.lanes.queue(queue).and_then(|queue| queue.list.first) else { return };
+        let Some(index) = self.lanes.queue(queue).and_then(|queue| queue.list.first()) else { return };
         let Some((needs, class)) = self.lanes.bundle_of(queue).map(|bundle| (bundle.needs.clone(), bundle.class))
         else {
             return;

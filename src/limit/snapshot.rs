@@ -2,7 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{bucket::Bucket, buckets::Owner, limiter::Limiter, policy::Lane, verdict::ClassId};
+use super::{
+    bucket::Bucket,
+    buckets::Owner,
+    limiter::Limiter,
+    policy::Lane,
+    verdict::{ClassId, Reason},
+};
 use crate::{api::Group, moment::Moment};
 
 /// A limiter at one moment.
@@ -106,6 +112,8 @@ pub struct QueueView {
     pub waiting: usize,
     /// How long its first call has waited.
     pub oldest: Duration,
+    /// What stops it, as far as is known.
+    pub reason: Reason,
 }
 
 // === impl Limiter ===
@@ -158,19 +166,21 @@ impl Limiter {
     }
 
     fn queue_views(&self, now: Moment) -> Vec<QueueView> {
-        let mut queues: Vec<_> = self.lanes.queues.iter().map(|(_, queue)| queue).collect();
-        queues.sort_unstable_by_key(|queue| std::cmp::Reverse(queue.len));
+        let mut queues: Vec<_> =
+            self.lanes.queues.iter().filter_map(|(at, queue)| Some((u32::try_from(at).ok()?, queue))).collect();
+        queues.sort_unstable_by_key(|(_, queue)| std::cmp::Reverse(queue.len));
         queues.truncate(SHOWN);
-        let view = |queue: &super::queue::Queue| QueueView {
+        let view = |(at, queue): (u32, &super::queue::Queue)| QueueView {
             class: ClassId(u16::try_from(queue.id.class).unwrap_or(u16::MAX)),
             flow: queue.name.as_deref().unwrap_or_default().to_owned(),
             retry: queue.id.mode.retry,
             waiting: queue.len,
             oldest: queue
                 .list
-                .first
+                .first()
                 .and_then(|first| self.waiters.get(first))
                 .map_or(Duration::ZERO, |w| now - w.call.arrived),
+            reason: self.lanes.stopped(at),
         };
         queues.into_iter().map(view).collect()
     }

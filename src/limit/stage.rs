@@ -51,7 +51,7 @@ impl Limiter {
         let timer = std::mem::replace(&mut line.timer, Moment::MAX);
         let held = line.held;
         self.timers.cancel(timer, Timer::Key(key));
-        let Some(first) = held.first else { return };
+        let Some(first) = held.first() else { return };
         let whole = self.waiters.get(first).and_then(|waiter| waiter.call.key);
         let Some(view) = whole.and_then(|key| self.keys().view(&key, now)) else {
             // Not failing (any more): all go, in order, but for writes behind a write.
@@ -70,7 +70,7 @@ impl Limiter {
         if view.trial != 0 {
             return;
         }
-        let Some(first) = self.lines.get(&key).and_then(|line| line.held.first) else { return };
+        let Some(first) = self.lines.get(&key).and_then(|line| line.held.first()) else { return };
         if self.waits_for_write(first) {
             return;
         }
@@ -153,7 +153,7 @@ impl Limiter {
         waiter.sequence = grant.sequence;
         let index = self.waiters.insert(waiter);
         let ticket = self.waiters.ticket(index);
-        if self.class(&call).lane == Lane::Exempt {
+        if self.bypassed || self.class(&call).lane == Lane::Exempt {
             let grant = self.exempt_grant();
             self.conclude(index, State::Granted(Box::new(grant)));
             return ticket;
@@ -202,7 +202,7 @@ impl Limiter {
         };
         let token_at = paid.map_or(now, |(_, _, at): (BucketId, u64, Moment)| at);
         let earliest = view.state.ready_at.max(token_at);
-        let is_first = self.lines.get(&KeyId::from(&key)).is_some_and(|line| line.held.first == Some(index));
+        let is_first = self.lines.get(&KeyId::from(&key)).is_some_and(|line| line.held.first() == Some(index));
         let (reason, retry_at) = if view.trial != 0 || !is_first {
             let failures = view.state.failures.saturating_add(1);
             (Reason::Trial, (now + self.class(&call).backoff.delay_of(&key, failures)).max(earliest))
@@ -259,7 +259,7 @@ impl Line {
     }
 
     fn hold(&mut self, waiters: &mut Waiters, index: u32, first: bool) {
-        let next = self.held.first.filter(|_| first);
+        let next = self.held.first().filter(|_| first);
         self.held.insert_before(waiters, By::Key, index, next);
         if let Some(waiter) = waiters.get_mut(index) {
             waiter.in_line = Some(InLine::Held);

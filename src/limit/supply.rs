@@ -130,7 +130,7 @@ impl Supply {
         }
         let own_pause = Block { reason: Reason::Pause, until: paused.own, own: true };
         let own_slot = own_slot.then_some(Block { reason: Reason::Slot, until: Moment::MAX, own: true });
-        shared.or((paused.own > now).then_some(own_pause)).or(own_slot).or(own)
+        shared.or_else(|| (paused.own > now).then_some(own_pause)).or(own_slot).or(own)
     }
 
     /// When the last of the tokens that a call needs came to be there, and its pauses were over.

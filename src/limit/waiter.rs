@@ -2,7 +2,7 @@
 //!
 //! The lists are intrusive, so that anyone can leave from the middle in O(1) with 100,000 waiting.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
 use slab::Slab;
 
@@ -33,8 +33,8 @@ pub(super) struct Call {
     pub(super) long_running: bool,
     pub(super) patient: bool,
     pub(super) arrived: Moment,
-    /// Half of the client's own deadline: the gate does not use up more of it.
-    pub(super) half_deadline: Option<Duration>,
+    /// When half of the client's own deadline is over, of which the gate does not use up more; `Moment::MAX` where it has none.
+    pub(super) half_time: Moment,
 }
 
 /// What a call has been given to leave with.
@@ -108,9 +108,13 @@ pub(super) struct Waiter {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Links {
-    before: Option<u32>,
-    after: Option<u32>,
+    before: Option<Link>,
+    after: Option<Link>,
 }
+
+/// An index, of which an `Option` takes no more room: it is kept one higher.
+#[derive(Clone, Copy, Debug)]
+struct Link(NonZeroU32);
 
 /// Which list: that of the queue, or that of the key.
 #[derive(Clone, Copy, Debug)]
@@ -122,8 +126,8 @@ pub(super) enum By {
 /// The ends of a list through the waiters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct List {
-    pub(super) first: Option<u32>,
-    last: Option<u32>,
+    first: Option<Link>,
+    last: Option<Link>,
 }
 
 /// Every waiting call.
@@ -224,42 +228,51 @@ impl Waiters {
     }
 }
 
+// === impl Link ===
+
+impl Link {
+    fn to(index: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(index))
+    }
+
+    fn index(self) -> u32 {
+        self.0.get() - 1
+    }
+}
+
 // === impl List ===
 
 impl List {
+    pub(super) fn first(&self) -> Option<u32> {
+        self.first.map(Link::index)
+    }
+
     pub(super) fn push_back(&mut self, waiters: &mut Waiters, by: By, index: u32) {
-        let before = self.last.replace(index);
+        let link = Some(Link::to(index));
+        let before = std::mem::replace(&mut self.last, link);
         if let Some(waiter) = waiters.get_mut(index) {
             *waiter.links(by) = Links { before, after: None };
         }
-        match before.and_then(|before| waiters.get_mut(before)) {
-            Some(before) => before.links(by).after = Some(index),
-            None => self.first = Some(index),
-        }
+        self.link_before(waiters, by, before, link);
     }
 
     /// Puts `index` before `next`, or last.
     pub(super) fn insert_before(&mut self, waiters: &mut Waiters, by: By, index: u32, next: Option<u32>) {
         let Some(next) = next else { return self.push_back(waiters, by, index) };
+        let link = Some(Link::to(index));
         let Some(waiter) = waiters.get_mut(next) else { return };
-        let before = waiter.links(by).before.replace(index);
+        let before = std::mem::replace(&mut waiter.links(by).before, link);
         if let Some(waiter) = waiters.get_mut(index) {
-            *waiter.links(by) = Links { before, after: Some(next) };
+            *waiter.links(by) = Links { before, after: Some(Link::to(next)) };
         }
-        match before.and_then(|before| waiters.get_mut(before)) {
-            Some(before) => before.links(by).after = Some(index),
-            None => self.first = Some(index),
-        }
+        self.link_before(waiters, by, before, link);
     }
 
     pub(super) fn remove(&mut self, waiters: &mut Waiters, by: By, index: u32) {
         let Some(waiter) = waiters.get_mut(index) else { return };
         let Links { before, after } = std::mem::take(waiter.links(by));
-        match before.and_then(|before| waiters.get_mut(before)) {
-            Some(before) => before.links(by).after = after,
-            None => self.first = after,
-        }
-        match after.and_then(|after| waiters.get_mut(after)) {
+        self.link_before(waiters, by, before, after);
+        match after.and_then(|after| waiters.get_mut(after.index())) {
             Some(after) => after.links(by).before = before,
             None => self.last = before,
         }
@@ -268,10 +281,10 @@ impl List {
     /// Everyone in it, in order.
     pub(super) fn collect(&self, waiters: &Waiters, by: By) -> Vec<u32> {
         let mut all = Vec::new();
-        let mut next = self.first;
+        let mut next = self.first();
         while let Some(index) = next {
             all.push(index);
-            next = waiters.get(index).and_then(|waiter| waiter.links[by as usize].after);
+            next = Self::after(waiters, by, index);
         }
         all
     }
@@ -281,7 +294,15 @@ impl List {
     }
 
     pub(super) fn after(waiters: &Waiters, by: By, index: u32) -> Option<u32> {
-        waiters.get(index).and_then(|waiter| waiter.links[by as usize].after)
+        waiters.get(index).and_then(|waiter| waiter.links[by as usize].after).map(Link::index)
+    }
+
+    /// What comes after `before`, or first, is `next` now.
+    fn link_before(&mut self, waiters: &mut Waiters, by: By, before: Option<Link>, next: Option<Link>) {
+        match before.and_then(|before| waiters.get_mut(before.index())) {
+            Some(before) => before.links(by).after = next,
+            None => self.first = next,
+        }
     }
 }
 
@@ -337,6 +358,6 @@ mod tests {
     #[test]
     fn a_waiter_takes_less_than_half_a_kibibyte() {
         // Timers, queues and lines take some 200 bytes more.
-        assert!(size_of::<Waiter>() <= 248, "{} bytes", size_of::<Waiter>());
+        assert!(size_of::<Waiter>() <= 232, "{} bytes", size_of::<Waiter>());
     }
 }

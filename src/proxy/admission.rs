@@ -24,16 +24,19 @@ pub(crate) use self::{intake::ENOUGH, naming::body_key};
 use super::{
     body::Body,
     coalesce::{Coalescer, Identity, Leader, Member, Whole},
-    driver::{Driver, Entry, HeldPermit, Place, Turn},
+    driver::{Driver, Entry, HeldPermit, Place, Stale, Turn},
     failure::{Failed, Failure},
-    forward::{Departure, Forward, Outcomes, Way},
+    forward::{Departure, Forward, Way},
     observe::{Account, Visit},
+    pauses::LastSignal,
     shadow,
+    tally::Tally,
+    terms::Terms,
     tunnel::Switch,
 };
 use crate::{
     api::Key,
-    classify::{Classified, FlowName, Rules},
+    classify::{Classified, FlowName},
     limit::{Arrival, Flow},
     upstream::Upstream,
 };
@@ -41,14 +44,15 @@ use crate::{
 /// What admission needs to know of its gate.
 #[derive(Debug)]
 pub(crate) struct Door {
-    pub(crate) rules: Arc<Rules>,
     pub(crate) hasher: RandomState,
     pub(crate) driver: Driver,
     pub(crate) upstream: Upstream,
-    pub(crate) outcomes: Outcomes,
-    /// Identical calls that wait become one.
-    pub(crate) coalescer: Option<Coalescer>,
-    /// Everything is decided, and everything is let through.
+    pub(crate) tally: Arc<Tally>,
+    /// Where the terms say so, identical calls that wait become one.
+    pub(crate) coalescer: Coalescer,
+    /// Who asked for the last pause.
+    pub(crate) last_signal: LastSignal,
+    /// Everything is decided, and everything is let through. Only a restart changes it.
     pub(crate) shadow: bool,
 }
 
@@ -127,27 +131,34 @@ impl Door {
     async fn let_through(self: Arc<Self>, visit: Visit<Incoming>) -> Result<Passage, Box<Failed>> {
         let Visit { request, mut account } = visit;
         let (mut parts, body) = request.into_parts();
-        let mut call = self.rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
-        let switch = Switch::asked(&mut parts);
-        if switch.is_some() {
-            call.upgrade();
-        }
-        account.classified(&call);
+        let mut switch = Switch::asked(&mut parts);
         let mut intake = Intake::new(body);
-        match self.admit(&parts, &call, switch, &mut intake, &mut account).await {
-            Ok(Admitted::Goes(permit, way, leader)) => {
-                let departure = Departure::new(&self, parts, call, intake.into_outgoing(), permit, way, account);
-                Ok(Passage::Departs(departure.leads(leader)))
+        loop {
+            let mut call = account.terms().rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+            if switch.is_some() {
+                call.upgrade();
             }
-            Ok(Admitted::Answered(whole)) => {
-                account.coalesced(self.driver.clock().now());
-                Ok(Passage::Answered(Response::from_parts(whole.head(), Body::shared(whole)), account))
-            }
-            Err(failure) => {
-                account.could_not(&failure, &call);
-                self.drain(&parts, intake).await;
-                Err(Box::new(Failed { failure, account, verb: call.call.verb(), method: parts.method }))
-            }
+            account.classified(&call);
+            let failure = match self.admit(&parts, &call, &mut switch, &mut intake, &mut account).await {
+                Ok(Admitted::Goes(permit, way, leader)) => {
+                    let departure = Departure::new(&self, parts, call, intake.into_outgoing(), permit, way, account);
+                    return Ok(Passage::Departs(departure.leads(leader)));
+                }
+                Ok(Admitted::Answered(whole)) => {
+                    account.coalesced(self.driver.clock().now());
+                    let response = Response::from_parts(whole.head(), Body::shared(whole));
+                    return Ok(Passage::Answered(response, account));
+                }
+                // A reload came between: the call is read again.
+                Err(NotAdmitted::Stale) => {
+                    account.renew();
+                    continue;
+                }
+                Err(NotAdmitted::Failed(failure)) => failure,
+            };
+            account.could_not(&failure, &call);
+            self.drain(&parts, intake).await;
+            return Err(Box::new(Failed { failure, account, verb: call.call.verb(), method: parts.method }));
         }
     }
 
@@ -168,10 +179,10 @@ impl Door {
         &self,
         parts: &Parts,
         call: &Classified,
-        switch: Option<Switch>,
+        switch: &mut Option<Switch>,
         intake: &mut Intake,
         account: &mut Account,
-    ) -> Result<Admitted, Failure> {
+    ) -> Result<Admitted, NotAdmitted> {
         self.upstream.injector().check(&parts.headers).map_err(Failure::Forbidden)?;
         let key = match call.key.known() {
             Some(key) => Some(key),
@@ -186,11 +197,12 @@ impl Door {
         if !call.exempt
             && let Some(why) = self.upstream.down(call.group)
         {
-            return Err(Failure::Unconnected(Some(why)));
+            return Err(Failure::Unconnected(Some(why)).into());
         }
         let flow_name = call.flow_name(&parts.headers);
-        let entered = self.driver.arrive(&arrival(call, key, &flow_name));
-        self.embark(entered, parts, call, switch, intake).await
+        let entered = self.driver.arrive(account.terms().number, &arrival(call, key, &flow_name));
+        let entered = entered.map_err(|Stale| NotAdmitted::Stale)?;
+        Ok(self.embark(entered, account.terms(), parts, call, switch, intake).await?)
     }
 
     /// On a gate that only plays every call goes at once, on a connection that it finds for itself.
@@ -199,14 +211,16 @@ impl Door {
         parts: &Parts,
         call: &Classified,
         key: Option<Key>,
-        switch: Option<Switch>,
+        switch: &mut Option<Switch>,
         account: &Account,
-    ) -> Result<Admitted, Failure> {
+    ) -> Result<Admitted, NotAdmitted> {
         let permit = {
             let flow_name = call.flow_name(&parts.headers);
-            shadow::permit(&self.driver, &arrival(call, key, &flow_name), parts, account.as_if(call.class))
+            let (arrival, as_if) = (arrival(call, key, &flow_name), account.as_if(call.class));
+            shadow::permit(&self.driver, account.terms().number, &arrival, parts, as_if)
+                .map_err(|Stale| NotAdmitted::Stale)?
         };
-        let way = self.own_way(call, switch).await?;
+        let way = self.own_way(call, switch.take()).await?;
         self.driver.give_room(&permit, call.group);
         Ok(Admitted::Goes(permit, way, None))
     }
@@ -224,16 +238,17 @@ impl Door {
     async fn embark(
         &self,
         entered: Entry,
+        terms: &Terms,
         parts: &Parts,
         call: &Classified,
-        switch: Option<Switch>,
+        switch: &mut Option<Switch>,
         intake: &mut Intake,
     ) -> Result<Admitted, Failure> {
         let mut member = None;
         let mut permit = match entered {
             Entry::Go(permit) => permit,
             Entry::Wait(place) => {
-                member = self.join(parts, call, intake);
+                member = if terms.coalesce { self.join(parts, call, intake) } else { None };
                 match self.wait(place, call, intake, member.as_mut()).await? {
                     Waited::Granted(permit) => permit,
                     Waited::Answered(whole) => return Ok(Admitted::Answered(whole)),
@@ -241,9 +256,13 @@ impl Door {
             }
             Entry::Refused(refusal) => return Err(Failure::Refused(refusal)),
         };
-        if call.exempt || switch.is_some() {
-            let way = self.own_way(call, switch).await?;
-            return Ok(Admitted::Goes(permit, way, None));
+        if permit.is_exempt() && !call.exempt {
+            self.tally.bypassed();
+        }
+        // Not only a call of an exempt class: it may have become one while the call waited.
+        if permit.is_exempt() || switch.is_some() {
+            let way = self.own_way(call, switch.take()).await?;
+            return Ok(Admitted::Goes(permit, way, member.and_then(Member::go)));
         }
         loop {
             if let Some(lease) = self.upstream.checkout(call.group) {
@@ -259,11 +278,10 @@ impl Door {
 
     /// The group of those who wait with the same call, if there is such a thing.
     fn join(&self, parts: &Parts, call: &Classified, intake: &Intake) -> Option<Member> {
-        let coalescer = self.coalescer.as_ref()?;
         let ends = !call.call.is_long_running() && !call.call.is_tunnel();
         let is_bare = intake.is_whole() && intake.len() == 0;
         let identity = Identity::of(parts).filter(|_| ends && is_bare)?;
-        Some(coalescer.join(identity))
+        Some(self.coalescer.join(identity))
     }
 
     /// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from noticing that the client leaves.
@@ -300,6 +318,20 @@ impl Door {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// Why a call has no permit.
+enum NotAdmitted {
+    /// It will not leave.
+    Failed(Failure),
+    /// It was read under terms that are not in force any more.
+    Stale,
+}
+
+impl From<Failure> for NotAdmitted {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
     }
 }
 

@@ -144,7 +144,7 @@ async fn story(seed: u64) {
     let (gate, driver) = reception(options(seed, address, CallLog::to(log)), clock);
     let gate = Arc::new(gate);
     let stop = CancellationToken::new();
-    let ticking = tokio::spawn(driver.clone().tick(stop.clone()));
+    let ticking = tokio::spawn(driver.clone().tick(stop.clone(), || ()));
     let clients: Vec<_> = (0..20)
         .map(|_| {
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));

@@ -6,16 +6,14 @@
 
 mod held;
 mod interleave;
+mod relief;
 mod tell;
 
 use std::{
     cell::RefCell,
     collections::HashMap,
     fmt,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool},
     task::{Context, Poll, Waker},
 };
 
@@ -58,7 +56,15 @@ struct State {
     wakers: HashMap<Ticket, Waker>,
     /// Until when the ticker sleeps.
     alarm: Moment,
+    /// The terms that the limits belong to.
+    terms: u64,
+    /// Until when everything is let through.
+    bypass_until: Option<Moment>,
 }
+
+/// The call was read under terms that are not in force any more: its class may mean another now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stale;
 
 /// What the door says to a call.
 #[expect(clippy::large_enum_variant, reason = "moved once or twice; a box would be an allocation for every call")]
@@ -100,7 +106,7 @@ struct PoolSide(Weak<Shared>);
 impl Driver {
     pub(crate) fn new(limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
-        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO };
+        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, terms: 0, bypass_until: None };
         let shared = Shared {
             state: Mutex::new(state),
             keys,
@@ -131,45 +137,32 @@ impl Driver {
         self.shared.clock
     }
 
-    /// A call is at the door.
-    pub(crate) fn arrive(&self, arrival: &Arrival<'_>) -> Entry {
-        let (verdict, now) = self.operate(|state, now| (state.limiter.arrive(arrival, now), now));
-        match verdict {
+    /// A call is at the door, read under the terms of this number.
+    ///
+    /// # Errors
+    /// There are other terms now.
+    pub(crate) fn arrive(&self, terms: u64, arrival: &Arrival<'_>) -> Result<Entry, Stale> {
+        let (verdict, now) = self.operate(|state, now| {
+            let verdict = if state.terms == terms { Ok(state.limiter.arrive(arrival, now)) } else { Err(Stale) };
+            (verdict, now)
+        });
+        Ok(match verdict? {
             Verdict::Admit(permit) => Entry::Go(HeldPermit::new(self.clone(), permit, now)),
             Verdict::Wait(ticket) => Entry::Wait(Place { driver: self.clone(), ticket: Some(ticket) }),
             Verdict::Refuse(refusal) => Entry::Refused(refusal),
-        }
+        })
     }
 
-    /// A call that no limit is asked about.
-    pub(crate) fn let_by(&self, arrival: &Arrival<'_>) -> HeldPermit {
-        let (permit, now) = self.operate(|state, now| (state.limiter.let_by(arrival, now), now));
-        HeldPermit::new(self.clone(), permit, now)
-    }
-
-    /// Whether the limiter only plays: the calls find connections for themselves, so that for the limiter there is always room.
-    pub(crate) fn cast_shadow(&self, shadow: bool) {
-        if self.shared.shadow.swap(shadow, Ordering::SeqCst) != shadow {
-            let change = if shadow { BOUNDLESS } else { -BOUNDLESS };
-            for group in [Group::Leases, Group::Short, Group::LongRunning] {
-                self.operate(|state, now| state.limiter.add_room(group, change, now));
-            }
-        }
-    }
-
-    /// Gives back the room that a permit took whose call found a connection for itself.
-    pub(crate) fn give_room(&self, permit: &HeldPermit, group: Group) {
-        if !permit.is_exempt() {
-            self.operate(|state, now| state.limiter.add_room(group, 1, now));
-        }
-    }
-
-    /// Advances the limiter whenever it is due, until `stop`.
-    pub(crate) async fn tick(self, stop: CancellationToken) {
+    /// Advances the limiter whenever it is due, until `stop`. Calls `bypass_over` when the time in which everything was let through has ended.
+    pub(crate) async fn tick(self, stop: CancellationToken, bypass_over: impl Fn()) {
         loop {
             let until = self.set_alarm();
             tokio::select! {
-                () = self.shared.clock.sleep_until(until) => self.operate(|state, now| state.limiter.advance(now)),
+                () = self.shared.clock.sleep_until(until) => {
+                    if self.operate(State::advance) {
+                        bypass_over();
+                    }
+                }
                 () = self.shared.sooner.notified() => {}
                 () = stop.cancelled() => return,
             }
@@ -230,7 +223,7 @@ impl Driver {
 
     fn set_alarm(&self) -> Moment {
         let mut state = self.lock();
-        state.alarm = state.limiter.next_wakeup().unwrap_or(Moment::MAX);
+        state.alarm = state.next_wakeup();
         state.alarm
     }
 
@@ -269,6 +262,20 @@ impl fmt::Debug for Driver {
 // === impl State ===
 
 impl State {
+    /// Lets happen what is due; says whether the time in which everything is let through has ended.
+    fn advance(&mut self, now: Moment) -> bool {
+        let over = self.bypass_until.take_if(|until| *until <= now).is_some();
+        if over {
+            self.limiter.set_bypass(false, now);
+        }
+        self.limiter.advance(now);
+        over
+    }
+
+    fn next_wakeup(&self) -> Moment {
+        [self.limiter.next_wakeup(), self.bypass_until].into_iter().flatten().min().unwrap_or(Moment::MAX)
+    }
+
     /// Takes the wakers of those whose answer may have changed. No allocation when there are none.
     fn drain(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
@@ -280,7 +287,7 @@ impl State {
 
     /// Whether the ticker must be told that it is due sooner.
     fn is_sooner(&mut self) -> bool {
-        let next = self.limiter.next_wakeup().unwrap_or(Moment::MAX);
+        let next = self.next_wakeup();
         let sooner = next < self.alarm;
         self.alarm = self.alarm.min(next);
         sooner

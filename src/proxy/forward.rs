@@ -15,7 +15,7 @@ use super::{
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::{Failed, Failure},
     observe::Account,
-    pauses::LastSignal,
+    terms::Terms,
     tunnel::Switch,
 };
 use crate::{
@@ -37,8 +37,6 @@ pub(crate) struct Outcomes {
     /// By class.
     pub(crate) failures: Vec<Failures>,
     pub(crate) throttling: Throttling,
-    /// Who asked for the last pause.
-    pub(crate) last_signal: LastSignal,
 }
 
 /// A call that may leave, and all it leaves with.
@@ -74,6 +72,8 @@ struct Sent {
     /// Kept only where the key is in the body.
     kept: Option<Kept>,
     at: Moment,
+    /// The terms that the call's class belongs to.
+    terms: Arc<Terms>,
     /// What the head alone means, while its body is looked at.
     so_far: Option<Answer>,
 }
@@ -107,7 +107,8 @@ impl Departure {
         let kept = call.key.needs_body().then(|| body.kept());
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left(at, owed.waited(), &method);
-        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, so_far: None };
+        let terms = Arc::clone(account.terms());
+        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, terms, so_far: None };
         Self { way, request, sent, slot, account, method, ends_quietly, leader: None }
     }
 
@@ -174,7 +175,7 @@ impl Sent {
         account: &Account,
     ) -> (Response<Peeked<Streaming>>, Outcome) {
         let (head, mut body) = response.map(Peeked::unread).into_parts();
-        let throttling = &self.door.outcomes.throttling;
+        let throttling = &self.terms.outcomes.throttling;
         let mut beginning = Vec::new();
         if outcome::wants_body(throttling, &self.call.call, head.status, &head.headers) {
             self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
@@ -186,7 +187,7 @@ impl Sent {
             account.signalled(signal);
             tracing::debug!(call = ?self.call.call, signal = signal.word(), answer = ?told.answer, "the upstream said wait");
             if told.answer.pause.is_some() {
-                self.door.outcomes.last_signal.set(signal);
+                self.door.last_signal.set(signal);
             }
         }
         self.settle(told.answer);
@@ -202,7 +203,7 @@ impl Sent {
 
     fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
         let response = signals::Response { status, headers, body };
-        let mut told = outcome::answer(self.failures(), &self.door.outcomes.throttling, &self.call.call, &response);
+        let mut told = outcome::answer(self.failures(), &self.terms.outcomes.throttling, &self.call.call, &response);
         told.answer.object_gone &= self.call.key_is_of_object;
         told
     }
@@ -267,7 +268,7 @@ impl Sent {
 
     fn failures(&self) -> &Failures {
         let ClassId(class) = self.call.class;
-        self.door.outcomes.failures.get(usize::from(class)).unwrap_or(&NO_FAILURES)
+        self.terms.outcomes.failures.get(usize::from(class)).unwrap_or(&NO_FAILURES)
     }
 }
 

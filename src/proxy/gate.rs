@@ -25,10 +25,13 @@ use super::{
     pauses::{self, LastSignal},
     respond::{Responder, RetryAfter},
     stack,
+    tally::Tally,
+    terms::{Current, Terms},
+    view,
 };
 use crate::{
     api::{Failures, Throttling},
-    classify::Rules,
+    classify::{Kind, Rules},
     clock::Clock,
     limit::{Limiter, Policy},
     telemetry::{self, CallLog, GateMeters, Sampler, UpstreamMeters},
@@ -92,7 +95,16 @@ pub struct GateError {
 pub struct Gate {
     name: Arc<str>,
     addresses: Vec<SocketAddr>,
-    upstream: Upstream,
+    pub(super) driver: Driver,
+    pub(super) upstream: Upstream,
+    pub(super) terms: Arc<Current>,
+    pub(super) tally: Arc<Tally>,
+    pub(super) hasher: RandomState,
+    pub(super) clock: Clock,
+    /// As shown.
+    pub(super) listen: Vec<String>,
+    pub(super) target: String,
+    pub(super) kind: Kind,
     tasks: TaskTracker,
     reception: Arc<Reception>,
     /// Keeps the gauges' sampler alive.
@@ -121,7 +133,14 @@ impl Gate {
         let sockets = bind(&options.name, &options.listen).await?;
         let addresses: Vec<_> = sockets.iter().filter_map(Bound::address).collect();
         options.upstream.own.clone_from(&addresses);
-        let (name, drain) = (Arc::clone(&options.name), options.drain);
+        let name = Arc::clone(&options.name);
+        let listen = options
+            .listen
+            .iter()
+            .zip(&sockets)
+            .map(|(listen, socket)| socket.address().map_or_else(|| listen.to_string(), |at| at.to_string()))
+            .collect();
+        let (target, kind) = (view::shown(&options.upstream.target), options.rules.kind());
         let (reception, driver) = reception(options, clock);
         let reception = Arc::new(reception);
         let sampler = gauges::sampler(&name, &driver, &reception.parts.door.upstream);
@@ -133,21 +152,38 @@ impl Gate {
             accepting.spawn(Arc::clone(&reception).accept(socket));
         }
         accepting.close();
-        let upstream = reception.parts.door.upstream.clone();
+        let (upstream, terms) = (reception.parts.door.upstream.clone(), Arc::clone(&reception.parts.terms));
+        let (tally, hasher) = (Arc::clone(&reception.parts.observer.tally), reception.parts.door.hasher.clone());
         let receives = Arc::clone(&reception);
         let over = CancellationToken::new();
-        tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), clock, over.clone()));
+        tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), Arc::clone(&tally), clock, over.clone()));
         let (door, observer) = (Arc::clone(&reception.parts.door), Arc::clone(&reception.parts.observer));
         tasks.spawn(pauses::watch(door, observer, clock, over.clone()));
-        tasks.spawn(driver.tick(over.clone()));
+        let gate = Arc::clone(&name);
+        tasks.spawn(driver.clone().tick(over.clone(), move || view::bypass_is_over(&gate)));
         tasks.spawn(async move {
             stop.cancelled().await;
-            say_goodbye(&reception, drain).await;
+            say_goodbye(&reception).await;
             accepting.wait().await;
             over.cancel();
         });
         tasks.close();
-        Ok(Self { name, addresses, upstream, tasks, reception: receives, _sampler: sampler })
+        Ok(Self {
+            name,
+            addresses,
+            driver,
+            upstream,
+            terms,
+            tally,
+            hasher,
+            clock,
+            listen,
+            target,
+            kind,
+            tasks,
+            reception: receives,
+            _sampler: sampler,
+        })
     }
 
     /// Its name.
@@ -160,6 +196,18 @@ impl Gate {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Takes over what `options` say, but for what only a restart can change: name and kind, listeners and their TLS, the upstream with its
+    /// TLS and credentials. Nothing can fail here, no call is dropped and no place is lost (P11).
+    pub fn reconfigure(&self, options: Options) {
+        let meters = self.terms.get().meters.renewed(&options.policy);
+        let mut next = terms(&options, 0, meters);
+        self.upstream.adjust(&options.upstream);
+        self.driver.reconfigure(options.policy, |number| {
+            next.number = number;
+            self.terms.set(next);
+        });
     }
 
     /// The connections behind it.
@@ -199,38 +247,27 @@ async fn bind(gate: &Arc<str>, listen: &[Listen]) -> Result<Vec<Bound>, GateErro
 
 /// Puts the parts together.
 pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
-    let name = options.name;
+    let name = Arc::clone(&options.name);
     let hasher = RandomState::new();
     let host: Arc<str> = options.upstream.target.authority.as_str().into();
-    let observer = Observer {
-        meters: GateMeters::new(Arc::clone(&name), host, &options.policy),
-        log: options.call_log,
-        clock,
-        limits_slots: limits_slots(&options.policy),
-    };
-    let responder = Responder::new(Arc::clone(&name), options.rules.kind(), options.retry_after, clock);
+    let meters = GateMeters::new(Arc::clone(&name), host, &options.policy);
+    let kind = options.rules.kind();
+    let terms = Arc::new(Current::new(terms(&options, 0, meters)));
+    let tally = Arc::new(Tally::new(&name, clock));
+    let observer = Observer { terms: Arc::clone(&terms), tally: Arc::clone(&tally), clock };
+    let responder = Responder::new(Arc::clone(&name), kind, clock);
     let driver = Driver::new(Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now()), clock);
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));
-    let outcomes =
-        Outcomes { failures: options.failures, throttling: options.throttling, last_signal: LastSignal::default() };
-    let coalescer = options.coalesce.then(Coalescer::default);
-    observer.meters.shadow(options.shadow);
+    terms.get().meters.shadow(options.shadow);
     driver.cast_shadow(options.shadow);
-    let door = Door {
-        rules: options.rules,
-        hasher,
-        driver: driver.clone(),
-        upstream,
-        outcomes,
-        coalescer,
-        shadow: options.shadow,
-    };
+    let (coalescer, last_signal) = (Coalescer::default(), LastSignal::default());
+    let door = Door { hasher, driver: driver.clone(), upstream, tally, coalescer, last_signal, shadow: options.shadow };
     let reception = Reception {
         gate: name,
         parts: stack::Parts {
-            hosts: Arc::new(Hosts::new(options.hosts.iter().map(String::as_str))),
+            terms,
             observer: Arc::new(observer),
             responder: Arc::new(responder),
             door: Arc::new(door),
@@ -245,12 +282,29 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     (reception, driver)
 }
 
+/// The part of a gate's options that a reload may change.
+fn terms(options: &Options, number: u64, meters: GateMeters) -> Terms {
+    Terms {
+        number,
+        rules: Arc::clone(&options.rules),
+        outcomes: Outcomes { failures: options.failures.clone(), throttling: options.throttling },
+        retry_after: options.retry_after,
+        hosts: Hosts::new(options.hosts.iter().map(String::as_str)),
+        meters,
+        log: options.call_log.clone(),
+        coalesce: options.coalesce,
+        limits_slots: limits_slots(&options.policy),
+        drain: options.drain,
+    }
+}
+
 fn limits_slots(policy: &Policy) -> bool {
     policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some())
 }
 
 /// Serves on, new calls too, until the last client is gone or the drain is over: a controller's lease release must still get through.
-async fn say_goodbye(reception: &Reception, drain: Duration) {
+async fn say_goodbye(reception: &Reception) {
+    let drain = reception.parts.terms.get().drain;
     let clients = &reception.clients;
     clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
     tracing::info!(gate = &*reception.gate, clients = clients.len(), ?drain, "draining");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::driver::Driver;
+use super::{driver::Driver, tally::Tally};
 use crate::{
     api::Group,
     clock::Clock,
@@ -20,6 +20,7 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
     let failing = table::KEYS_FAILING.gauge(&[&gate]);
     let (waiting, bytes) = (table::WAITING.gauge(&[&gate]), table::WAITING_BYTES.gauge(&[&gate]));
     let slots = table::SLOTS.gauge(&[&gate]);
+    let bypass = table::BYPASS.gauge(&[&gate]);
     let pauses = SCOPES.map(|scope| (scope, table::PAUSES.gauge(&[&gate, scope])));
     Arc::new(move || {
         let now = driver.look(|limiter, now| limiter.snapshot(now));
@@ -27,6 +28,7 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
         waiting.set(as_f64(now.waiting));
         bytes.set(as_f64(now.waiting_bytes));
         slots.set(f64::from(now.slots.used));
+        bypass.set(f64::from(u8::from(driver.bypassed_until().is_some())));
         for (scope, gauge) in &pauses {
             let number = now.pauses.iter().filter(|pause| scope_of(pause.who) == *scope).count();
             gauge.set(as_f64(number));
@@ -66,7 +68,7 @@ fn scope_of(paused: Paused) -> &'static str {
 const SCOPES: [&str; 3] = ["class", "credential", "gate"];
 
 /// Every second: folds the histograms' samples, and says when calls have begun to wait for good, and when that is over.
-pub(super) async fn upkeep(gate: Arc<str>, driver: Driver, clock: Clock, over: CancellationToken) {
+pub(super) async fn upkeep(gate: Arc<str>, driver: Driver, tally: Arc<Tally>, clock: Clock, over: CancellationToken) {
     let (mut saturated, mut seconds) = (false, 0);
     loop {
         tokio::select! {
@@ -74,6 +76,7 @@ pub(super) async fn upkeep(gate: Arc<str>, driver: Driver, clock: Clock, over: C
             () = over.cancelled() => return,
         }
         let waiting = driver.look(|limiter, _| limiter.waiting());
+        tally.second(waiting);
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
         if seconds < STEADY {
             continue;

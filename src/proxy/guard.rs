@@ -1,7 +1,8 @@
 //! The guard: turns away what no client of this gate rightly sends, before anything else sees it.
 //!
-//! Two halves. [`wire`] stands below hyper, on the bytes; [`request`] stands above it, on what hyper made of them.
+//! Two halves. [`wire`] stands below hyper, on the bytes ([`heads`] reads them); [`request`] stands above it, on what hyper made of them.
 
+mod heads;
 pub(crate) mod request;
 pub(crate) mod wire;
 
@@ -16,14 +17,14 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use self::request::Hosts;
-use super::{body::Body, respond::Responder};
+use super::{body::Body, respond::Responder, terms::Current};
 use crate::telemetry::table;
 
 /// Puts the request half before a service.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardLayer {
-    pub(crate) hosts: Arc<Hosts>,
+    /// A connection outlives a reload, so the names are looked up anew for each request.
+    pub(crate) terms: Arc<Current>,
     pub(crate) responder: Arc<Responder>,
     /// The address that the client connected to; none on a Unix socket.
     pub(crate) local: Option<IpAddr>,
@@ -69,7 +70,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        match request::check(&parts, &self.layer.hosts, self.layer.local) {
+        match request::check(&parts, &self.layer.terms.get().hosts, self.layer.local) {
             Ok(()) => Guarded::Inner { future: self.inner.call(Request::from_parts(parts, body)) },
             Err(violation) => {
                 table::GUARDED.counter(&[self.layer.responder.gate(), violation.word()]).increment(1);

@@ -33,7 +33,7 @@ pub(super) async fn watch(door: Arc<Door>, observer: Arc<Observer>, clock: Clock
     let mut log = PauseLog::default();
     loop {
         tokio::select! {
-            () = clock.sleep(EVERY) => log.look(&door, &observer.meters),
+            () = clock.sleep(EVERY) => log.look(&door, &observer.terms.get().meters),
             () = over.cancelled() => return,
         }
     }
@@ -59,7 +59,7 @@ impl LastSignal {
 impl PauseLog {
     /// Looks at the limiter, and says what has changed since the last look.
     fn look(&mut self, door: &Door, meters: &GateMeters) {
-        let Some(signal) = door.outcomes.last_signal.get() else { return };
+        let Some(signal) = door.last_signal.get() else { return };
         let (now, pauses) = door.driver.look(|limiter, now| (now, limiter.snapshot(now).pauses));
         for PauseView { who, until } in self.begun(&pauses) {
             let (who, lasts) = (name(who, meters), until - now);

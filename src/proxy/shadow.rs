@@ -13,7 +13,7 @@ use http::{header::CONTENT_LENGTH, request::Parts};
 use tokio::sync::oneshot;
 
 use super::{
-    driver::{Driver, Entry, HeldPermit, Place, Shade, Told, Turn},
+    driver::{Driver, Entry, HeldPermit, Place, Shade, Stale, Told, Turn},
     observe::AsIf,
 };
 use crate::{
@@ -22,12 +22,21 @@ use crate::{
 };
 
 /// The permit of a call on a gate that only plays: always one, at once.
-pub(super) fn permit(driver: &Driver, arrival: &Arrival<'_>, parts: &Parts, as_if: AsIf) -> HeldPermit {
-    let mut place = match driver.arrive(arrival) {
-        Entry::Go(permit) => return permit,
+///
+/// # Errors
+/// The call was read under terms that are not in force any more.
+pub(super) fn permit(
+    driver: &Driver,
+    terms: u64,
+    arrival: &Arrival<'_>,
+    parts: &Parts,
+    as_if: AsIf,
+) -> Result<HeldPermit, Stale> {
+    let mut place = match driver.arrive(terms, arrival)? {
+        Entry::Go(permit) => return Ok(permit),
         Entry::Refused(refusal) => {
             as_if.refused(refusal.reason);
-            return driver.let_by(arrival).with_shade(Shade::default());
+            return Ok(driver.let_by(arrival).with_shade(Shade::default()));
         }
         Entry::Wait(place) => place,
     };
@@ -35,13 +44,13 @@ pub(super) fn permit(driver: &Driver, arrival: &Arrival<'_>, parts: &Parts, as_i
     // As much as would have been read while it waited.
     if let Err(refusal) = place.hold_bytes(declared(parts)) {
         as_if.refused(refusal.reason);
-        return permit.with_shade(Shade::default());
+        return Ok(permit.with_shade(Shade::default()));
     }
     let (told, hears) = oneshot::channel();
     let (ended, end) = oneshot::channel();
     // Bounded: there are no more of them than may wait, and than there are calls.
     tokio::spawn(other_self(driver.clone(), place, arrival.group, as_if, hears, end));
-    permit.with_shade(Shade { told: Some(told), ended: Some(ended) })
+    Ok(permit.with_shade(Shade { told: Some(told), ended: Some(ended) }))
 }
 
 /// Waits as the call would have waited, and ends as it ended.

@@ -13,15 +13,16 @@ use super::{
     admission::{AdmissionLayer, Door},
     body::Body,
     forward::Forward,
-    guard::{GuardLayer, request::Hosts},
+    guard::GuardLayer,
     observe::{ObserveLayer, Observer},
     respond::{RespondLayer, Responder},
+    terms::Current,
 };
 
 /// What the layers of one gate share.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) terms: Arc<Current>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) responder: Arc<Responder>,
     pub(crate) door: Arc<Door>,
@@ -41,7 +42,7 @@ pub(crate) fn stack(
         // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that carries other calls.
         .layer(CatchPanicLayer::custom(Broken(Arc::clone(responder))))
         // Before anything is counted or read: what no client of ours sends costs nothing and teaches nobody anything.
-        .layer(GuardLayer { hosts: Arc::clone(&parts.hosts), responder: Arc::clone(responder), local })
+        .layer(GuardLayer { terms: Arc::clone(&parts.terms), responder: Arc::clone(responder), local })
         // Outside `respond`, so that refusals are counted like answers.
         .layer(ObserveLayer { observer: Arc::clone(&parts.observer) })
         // Outside `admission`, so that every way of not being let through is an answer. Above here nothing fails.
@@ -72,11 +73,11 @@ mod tests {
     use http::StatusCode;
 
     use super::*;
-    use crate::{classify::Kind, clock::Clock, proxy::RetryAfter};
+    use crate::{classify::Kind, clock::Clock};
 
     #[tokio::test]
     async fn a_fault_is_one_500_that_says_whose_it_is() {
-        let responder = Responder::new("kubernetes".into(), Kind::Kubernetes, RetryAfter::Auto, Clock::start());
+        let responder = Responder::new("kubernetes".into(), Kind::Kubernetes, Clock::start());
         let faulty = tower::service_fn(async |_: Request<()>| -> Result<Response<Body>, Infallible> {
             panic!("a secret of the process")
         });

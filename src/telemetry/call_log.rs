@@ -8,7 +8,7 @@ use std::{
     io::{self, BufWriter, Write},
     path::Path,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -136,7 +136,7 @@ fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let line = Line {
         arrived_ns: record.arrived.as_nanos(),
-        wall_ms: wall(clock, record.arrived),
+        wall_ms: clock.wall(record.arrived),
         gate: &record.gate,
         class: &record.class,
         lane: record.lane,
@@ -155,14 +155,6 @@ fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec(&line)?;
     bytes.push(b'\n');
     Ok(bytes)
-}
-
-/// The wall clock's time of a moment, in milliseconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "wall time is shown, never reckoned with")]
-fn wall(clock: &Clock, moment: Moment) -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let ago = clock.now() - moment;
-    u64::try_from(now.saturating_sub(ago).as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Records that may wait for the disk: a second of a busy gate, 2 MiB.

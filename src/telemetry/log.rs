@@ -1,11 +1,15 @@
 //! The log's form and level.
 //!
-//! One line per change of state; nothing per call above `debug`. Everything is a field, so that a JSON reader needs no parsing and a client
-//! cannot forge a line: values are escaped by the formatter.
+//! One line per change of state; nothing per call above `debug`. Everything is a field, so that a JSON reader needs no parsing. No client can
+//! forge a line or steer a terminal: whatever comes in from outside, the writer lets no control character out.
 
-use std::io::IsTerminal;
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    io::{self, IsTerminal, Write},
+};
 
-use tracing_subscriber::{EnvFilter, util::SubscriberInitExt};
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter, reload, util::SubscriberInitExt};
 
 /// The log could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -26,19 +30,120 @@ pub enum LogError {
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
+/// The level of the process's log, to be changed while it runs.
+pub struct Level {
+    change: Box<dyn Fn(EnvFilter) + Send + Sync>,
+}
+
 /// Sets the process's log up, on standard error.
 ///
 /// # Errors
 /// When the level is not one, or a log is set up already.
-pub fn start(json: bool, level: &str) -> Result<(), LogError> {
-    let filter = EnvFilter::try_new(level).map_err(|source| LogError::Level { level: level.to_owned(), source })?;
-    let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let started = if json {
-        base.json().flatten_event(true).with_current_span(false).with_span_list(false).finish().try_init()
-    } else {
-        base.with_ansi(std::io::stderr().is_terminal()).with_target(false).finish().try_init()
-    };
-    started.map_err(LogError::Twice)
+pub fn start(json: bool, level: &str) -> Result<Level, LogError> {
+    let colours = !json && io::stderr().is_terminal();
+    let base =
+        tracing_subscriber::fmt().with_env_filter(filter(level)?).with_writer(Plain { colours }).with_ansi(colours);
+    if json {
+        let base = base.json().flatten_event(true).with_current_span(false).with_span_list(false);
+        let base = base.with_filter_reloading();
+        let level = Level::of(base.reload_handle());
+        base.finish().try_init().map_err(LogError::Twice)?;
+        return Ok(level);
+    }
+    let base = base.with_target(false).with_filter_reloading();
+    let level = Level::of(base.reload_handle());
+    base.finish().try_init().map_err(LogError::Twice)?;
+    Ok(level)
+}
+
+fn filter(level: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::try_new(level).map_err(|source| LogError::Level { level: level.to_owned(), source })
+}
+
+// === impl Level ===
+
+impl Level {
+    fn of<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> Self {
+        // It fails only when the log is gone, and then there is nothing to change.
+        Self { change: Box::new(move |filter| drop(handle.reload(filter))) }
+    }
+
+    /// Another level from now on.
+    ///
+    /// # Errors
+    /// When it is not one; then nothing changes.
+    pub fn set(&self, level: &str) -> Result<(), LogError> {
+        (self.change)(filter(level)?);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Level")
+    }
+}
+
+/// Standard error, with every control character inside a line written out. An event is one write.
+#[derive(Clone, Copy, Debug)]
+struct Plain {
+    colours: bool,
+}
+
+// === impl Plain ===
+
+impl MakeWriter<'_> for Plain {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        *self
+    }
+}
+
+impl Write for Plain {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        io::stderr().lock().write_all(plain(&text, self.colours).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
+}
+
+/// One event as one line: no control character but the newline at its end (and the formatter's own colours).
+fn plain(event: &str, colours: bool) -> Cow<'_, str> {
+    let line = event.strip_suffix('\n').unwrap_or(event);
+    if !line.contains(char::is_control) {
+        return Cow::Borrowed(event);
+    }
+    let mut out = String::with_capacity(event.len() + 16);
+    let mut rest = line;
+    while let Some(at) = rest.find(char::is_control) {
+        let (before, tail) = rest.split_at(at);
+        out.push_str(before);
+        if let Some(colour) = colour_at(tail).filter(|_| colours) {
+            let (colour, after) = tail.split_at(colour);
+            out.push_str(colour);
+            rest = after;
+            continue;
+        }
+        let mut tail = tail.chars();
+        // Writing to a String cannot fail.
+        let _infallible = tail.next().map(|control| write!(out, "{}", control.escape_default()));
+        rest = tail.as_str();
+    }
+    out.push_str(rest);
+    out.push('\n');
+    Cow::Owned(out)
+}
+
+/// The length of the colour sequence that a text starts with.
+fn colour_at(text: &str) -> Option<usize> {
+    let numbers = text.strip_prefix("\u{1b}[")?;
+    let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    numbers.get(end..)?.starts_with('m').then_some(2 + end + 1)
 }
 
 #[cfg(test)]
@@ -49,5 +154,14 @@ mod tests {
     fn a_level_that_is_none_is_named() {
         let error = start(false, "info,=,").expect_err("not a level");
         assert!(error.to_string().contains("info,=,"), "{error}");
+    }
+
+    #[test]
+    fn no_control_character_gets_into_a_line() {
+        assert_eq!(plain("a line\n", false), "a line\n");
+        assert_eq!(plain("one\r\nINFO forged\n", false), "one\\r\\nINFO forged\n");
+        assert_eq!(plain("bell\u{7} clear\u{1b}[2J \u{85}next", true), "bell\\u{7} clear\\u{1b}[2J \\u{85}next\n");
+        assert_eq!(plain("\u{1b}[31mred\u{1b}[0m", true), "\u{1b}[31mred\u{1b}[0m\n".to_owned());
+        assert_eq!(plain("\u{1b}[31mred", false), "\\u{1b}[31mred\n");
     }
 }

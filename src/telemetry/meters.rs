@@ -27,7 +27,8 @@ pub struct GateMeters {
     /// The upstream's authority, client-go's `host`.
     host: Arc<str>,
     classes: Vec<ClassMeters>,
-    resources: Capped,
+    /// The same after a reload, or each would have room for as many again.
+    resources: Arc<Capped>,
 }
 
 /// One class of it.
@@ -71,7 +72,18 @@ impl GateMeters {
     #[must_use]
     pub fn new(gate: Arc<str>, host: Arc<str>, policy: &Policy) -> Self {
         let classes = policy.classes.iter().map(ClassMeters::new).collect();
-        Self { gate, host, classes, resources: Capped::new(RESOURCES) }
+        Self { gate, host, classes, resources: Arc::new(Capped::new(RESOURCES)) }
+    }
+
+    /// The meters of the same gate with other classes.
+    #[must_use]
+    pub fn renewed(&self, policy: &Policy) -> Self {
+        Self {
+            gate: Arc::clone(&self.gate),
+            host: Arc::clone(&self.host),
+            classes: policy.classes.iter().map(ClassMeters::new).collect(),
+            resources: Arc::clone(&self.resources),
+        }
     }
 
     /// A call was answered with this status.

@@ -94,6 +94,18 @@ metrics_table! {
         "Connections to the upstream that could not be made";
     CLIENT_CONNECTIONS = Kind::Gauge, "tidegate_client_connections", ["gate"],
         "Connections of clients";
+    RELOADS = Kind::Counter, "tidegate_config_reloads_total", ["result"],
+        "Reloads: applied, unchanged, invalid (nothing changed), or restart_needed (nothing changed)";
+    RELOADED = Kind::Gauge, "tidegate_config_last_reload_success_timestamp_seconds", [],
+        "When the configuration in force was taken over, in seconds since 1970";
+    CONFIG_HASH = Kind::Gauge, "tidegate_config_hash", [],
+        "Hash of the configuration in force: equal numbers, equal configurations";
+    BYPASS = Kind::Gauge, "tidegate_bypass", ["gate"],
+        "1 while everything is let through";
+    BYPASSED = Kind::Counter, "tidegate_bypassed_total", ["gate"],
+        "Calls let through while everything was";
+    FORGOTTEN = Kind::Counter, "tidegate_forgotten_keys_total", ["gate"],
+        "Failing keys that an operator had forgotten";
     CALL_LOG_DROPPED = Kind::Counter, "tidegate_call_log_dropped_total", [],
         "Lines of the call log that were dropped because the disk was too slow";
     BUILD_INFO = Kind::Gauge, "tidegate_build_info", ["version"],
@@ -162,7 +174,8 @@ mod tests {
         assert_eq!(names.len(), TABLE.len());
         for metric in TABLE {
             assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
-            assert_eq!(matches!(metric.kind, Kind::Histogram(_)), metric.name.ends_with("_seconds"), "{}", metric.name);
+            let is_time = metric.name.ends_with("_seconds") && !metric.name.ends_with("_timestamp_seconds");
+            assert_eq!(matches!(metric.kind, Kind::Histogram(_)), is_time, "{}", metric.name);
         }
     }
 
@@ -170,7 +183,7 @@ mod tests {
     fn no_label_could_hold_a_name_or_a_path() {
         let closed = BTreeSet::from([
             "gate", "class", "lane", "verb", "code", "reason", "group", "resource", "kind", "rule", "host", "bucket",
-            "scope", "signal", "version",
+            "scope", "signal", "version", "result",
         ]);
         for label in TABLE.iter().flat_map(|metric| metric.labels) {
             assert!(closed.contains(label), "{label}");

@@ -6,7 +6,10 @@ use std::{
     error::Error as StdError,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -43,7 +46,8 @@ pub(super) struct Dialer {
     proxy: Option<Proxy>,
     tls: Option<Arc<tls::Client>>,
     injector: Arc<Injector>,
-    timeout: Duration,
+    /// In nanoseconds: a reload may change it.
+    timeout: AtomicU64,
 }
 
 /// A connected byte stream.
@@ -69,7 +73,16 @@ impl Dialer {
         let dialled =
             proxy.as_ref().map_or_else(|| (host.clone(), port), |proxy| (proxy.host().to_owned(), proxy.port()));
         let names = names(dialled.0, dialled.1);
+        let timeout = AtomicU64::new(nanos(timeout));
         Self { host, port, names, server_name, proxy, tls, injector, timeout }
+    }
+
+    pub(super) fn set_timeout(&self, timeout: Duration) {
+        self.timeout.store(nanos(timeout), Ordering::Relaxed);
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
     /// To be called before a dial: waits for credentials that the handshake may need, and reads TLS files again when it is time to. Not part
@@ -103,7 +116,8 @@ impl Dialer {
 
     /// Bounds a dial, or any part of it, by the connect timeout.
     pub(super) async fn within<T>(&self, dial: impl Future<Output = Result<T, DialFailure>>) -> Result<T, DialFailure> {
-        tokio::time::timeout(self.timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(self.timeout)))
+        let timeout = self.timeout();
+        tokio::time::timeout(timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(timeout)))
     }
 
     /// Names the address in a failure.
@@ -137,7 +151,7 @@ impl Dialer {
 
     /// To the upstream, or to its proxy.
     async fn tcp(&self) -> Result<TcpStream, DialFailure> {
-        race::connect(self.names.addresses(self.timeout).await?, self.names.clock()).await
+        race::connect(self.names.addresses(self.timeout()).await?, self.names.clock()).await
     }
 }
 
@@ -167,11 +181,11 @@ fn tls_failure(error: io::Error) -> DialFailure {
 pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        // an io::Error's own source is that of what it wraps
-        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let tls = wrapped.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref());
-        if let Some(rustls::Error::AlertReceived(alert)) = tls {
-            return ABOUT_CERTIFICATES.contains(alert).then_some(*alert);
+        // an io::Error's own source is that of what it wraps, and h2 keeps no more than the words of that
+        if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            let said = inner.to_string();
+            let is = |alert: &&AlertDescription| rustls::Error::AlertReceived(**alert).to_string() == said;
+            return ABOUT_CERTIFICATES.iter().find(is).copied();
         }
         cause = error.source();
     }
@@ -179,13 +193,14 @@ pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<Aler
 }
 
 /// Alerts by which a server refuses a client's certificate, or the lack of one.
-const ABOUT_CERTIFICATES: [AlertDescription; 8] = [
+const ABOUT_CERTIFICATES: [AlertDescription; 9] = [
     AlertDescription::AccessDenied,
     AlertDescription::BadCertificate,
     AlertDescription::CertificateExpired,
     AlertDescription::CertificateRequired,
     AlertDescription::CertificateRevoked,
     AlertDescription::CertificateUnknown,
+    AlertDescription::DecryptError, // by a CA of the right name and another key
     AlertDescription::UnknownCA,
     AlertDescription::UnsupportedCertificate,
 ];
@@ -238,4 +253,9 @@ impl AsyncWrite for Socket {
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
+}
+
+/// Saturating; nobody waits 584 years.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

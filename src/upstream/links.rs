@@ -16,7 +16,7 @@ use super::{Host, Target};
 #[derive(Clone, Debug)]
 pub(super) struct Links<'a> {
     target: &'a Target,
-    host: &'a Host,
+    host: Host,
     /// `http://localhost:8001`.
     gate: String,
 }
@@ -31,11 +31,11 @@ struct Absolute<'a> {
 
 impl<'a> Links<'a> {
     /// For the answer to a request that came to a gate with this scheme.
-    pub(super) fn back(scheme: &Scheme, parts: &request::Parts, target: &'a Target, host: &'a Host) -> Option<Self> {
+    pub(super) fn back(scheme: &Scheme, parts: &request::Parts, target: &'a Target, host: &Host) -> Option<Self> {
         let of_uri = parts.uri.authority().map(Authority::as_str);
         let of_head = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
         let gate = format!("{scheme}://{}", of_uri.or(of_head)?);
-        Some(Self { target, host, gate })
+        Some(Self { target, host: host.clone(), gate })
     }
 
     /// Rewrites what there is to rewrite.
@@ -93,7 +93,7 @@ impl<'a> Links<'a> {
             return false;
         }
         let Ok(authority) = url.authority.parse::<Authority>() else { return false };
-        let literal = match self.host {
+        let literal = match &self.host {
             Host::Literal(name) => Authority::try_from(name.as_bytes()).ok(),
             Host::Rewrite | Host::Preserve => None,
         };

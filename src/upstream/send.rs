@@ -60,7 +60,7 @@ impl Upstream {
     ) -> Result<Response<Streaming>, SendError> {
         let (parts, body) = request.into_parts();
         let links = self.links(&parts);
-        let mut head = Head::new(parts, &self.inner.target, &self.inner.host, None).map_err(unsent)?;
+        let mut head = Head::new(parts, &self.inner.target, &self.inner.manners().host, None).map_err(unsent)?;
         let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
         let pool = Arc::clone(&lease.pool);
@@ -105,8 +105,8 @@ impl Upstream {
 
     /// What points the links of the answer to this request back at the gate, if that is wanted.
     pub(super) fn links(&self, parts: &request::Parts) -> Option<Links<'_>> {
-        let scheme = self.inner.rewrite_links.as_ref()?;
-        Links::back(scheme, parts, &self.inner.target, &self.inner.host)
+        let manners = self.inner.manners();
+        Links::back(manners.rewrite_links.as_ref()?, parts, &self.inner.target, &manners.host)
     }
 
     /// The response as the client is to see it.

@@ -134,7 +134,8 @@ impl Upstream {
     ) -> Result<Upgraded, SendError> {
         let (parts, body) = request.into_parts();
         let links = self.links(&parts);
-        let mut head = Head::new(parts, &self.inner.target, &self.inner.host, Some(protocol)).map_err(unsent)?;
+        let mut head =
+            Head::new(parts, &self.inner.target, &self.inner.manners().host, Some(protocol)).map_err(unsent)?;
         let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
         let sent = connection.sender.send_request(head.http1(body.attempt(None))).await;

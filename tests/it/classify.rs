@@ -207,3 +207,98 @@ fn a_key_of_ones_own_on_a_kubernetes_gate_keeps_lists_short_and_leases_out() {
         assert_eq!(key.is_some_and(|key| key.is_collection_read()), is_collection, "{line}");
     }
 }
+
+#[test]
+fn whatever_is_split_by_credential_tells_credentials_apart_and_nothing_else_looks_at_them() {
+    let class = |more: &str| format!("[[gates.g.classes]]\nname = \"own\"\nmatch = {{ names = [\"x\"] }}\n{more}\n");
+    for (more, looks) in [
+        (String::new(), false),
+        ("bucket.per = \"flow\"".to_owned(), false),
+        ("bucket.per = \"credential\"".to_owned(), true),
+        ("retry_bucket.per = \"credential\"".to_owned(), true),
+        ("in_flight = { max = 1, per = \"credential\" }".to_owned(), true),
+        ("signals.scope = \"credential\"".to_owned(), true),
+        ("queue.fair_by = \"credential\"".to_owned(), true),
+        (class("bucket = { rate = 1, burst = 1, per = \"credential\" }"), true),
+        (class("in_flight = { max = 1, per = \"credential\" }"), true),
+        (class("in_flight = { max = 1, per = \"flow\" }"), false),
+    ] {
+        let gate = kubernetes(&more);
+        let hasher = RandomState::new();
+        let credential = |name: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            let target = Uri::from_static("/api/v1/nodes/n");
+            gate.rules.classify(&http::Method::GET, &target, &headers, &hasher).credential
+        };
+        let [one, other, key] =
+            [("authorization", "1"), ("authorization", "2"), ("x-api-key", "1")].map(|(n, v)| credential(n, v));
+        assert_eq!(one != 0 && other != 0 && one != other && key != 0, looks, "{more}");
+        assert_eq!(credential("x-other", "1"), 0, "{more}");
+    }
+}
+
+#[test]
+fn every_number_of_a_preset_is_overridden_by_itself() {
+    fn flat(text: &str) -> Vec<(String, String)> {
+        fn walk(path: &str, value: &toml::Value, out: &mut Vec<(String, String)>) {
+            match value {
+                toml::Value::Table(table) => {
+                    table.iter().for_each(|(key, value)| walk(&format!("{path}.{key}"), value, out))
+                }
+                value => out.push((path.to_owned(), value.to_string())),
+            }
+        }
+        let mut value: toml::Value = toml::from_str(text).unwrap();
+        // Classes begin with what their gate says.
+        value["gates"]["g"].as_table_mut().unwrap().remove("classes");
+        let mut out = Vec::new();
+        walk("", &value, &mut out);
+        out
+    }
+    let overrides = [
+        ("bucket.rate", "7.5"),
+        ("bucket.burst", "77"),
+        ("bucket.per", "\"credential\""),
+        ("bucket.start", "\"empty\""),
+        ("retry_bucket.rate", "7.5"),
+        ("retry_bucket.burst", "77"),
+        ("backoff.base", "\"3s\""),
+        ("backoff.jitter", "0.5"),
+        ("backoff.hold", "\"7ms\""),
+        ("in_flight.max", "7"),
+        ("in_flight.per", "\"credential\""),
+        ("signals.max_pause", "\"7s\""),
+        ("queue.max_wait", "\"7s\""),
+    ];
+    let mut overridden = 0;
+    for (preset, kind) in [
+        ("sidecar", "kubernetes"),
+        ("client_go", "kubernetes"),
+        ("controller_runtime", "kubernetes"),
+        ("crossplane", "kubernetes"),
+        ("github", "http"),
+        ("none", "kubernetes"),
+    ] {
+        let base = format!("[gates.g]\nkind = \"{kind}\"\nupstream = \"https://x\"\npreset = \"{preset}\"\n");
+        let load = |text: &str| {
+            config::load_text("f.toml".to_owned(), text.to_owned(), &[]).map(|loaded| flat(&loaded.effective))
+        };
+        let plain = load(&base).unwrap_or_else(|problems| panic!("{}", problems[0]));
+        for (key, value) in overrides {
+            // What a preset leaves off has no number to override.
+            let path = format!(".gates.g.{key}");
+            let Some(at) = plain.iter().position(|(found, _)| *found == path) else { continue };
+            let changed =
+                load(&format!("{base}{key} = {value}\n")).unwrap_or_else(|problems| panic!("{}", problems[0]));
+            let differ: Vec<usize> = (0..plain.len()).filter(|place| plain[*place] != changed[*place]).collect();
+            // The time after which a failure is forgotten follows from the longest delay.
+            let differ: Vec<usize> =
+                differ.into_iter().filter(|place| !plain[*place].0.ends_with("forget_after")).collect();
+            assert_eq!(differ, [at], "{preset}: {key} = {value}");
+            assert_eq!(changed.len(), plain.len());
+            overridden += 1;
+        }
+    }
+    assert!(overridden > 50, "{overridden}");
+}

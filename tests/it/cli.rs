@@ -112,10 +112,15 @@ impl Running {
         std::mem::take(&mut self.seen)
     }
 
-    fn signalled(&mut self) -> Option<i32> {
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill is there");
+        let sent = Command::new("kill").args([signal, &pid]).status().expect("kill is there");
         assert!(sent.success());
+    }
+
+    fn signalled(&mut self) -> Option<i32> {
+        self.signal("-TERM");
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             self.seen.push(line);
         }

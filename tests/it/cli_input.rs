@@ -197,12 +197,12 @@ fn an_upstream_with_a_wrong_certificate_is_a_502_and_the_log_says_why() {
     assert_eq!(gate.terminate(), Some(0));
 }
 
-fn certificate() -> rcgen::CertifiedKey<rcgen::KeyPair> {
+pub(crate) fn certificate() -> rcgen::CertifiedKey<rcgen::KeyPair> {
     rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate")
 }
 
 /// Accepts TLS with this certificate until the test process ends. Its port.
-fn tls_server(identity: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
+pub(crate) fn tls_server(identity: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
     let port = listener.local_addr().expect("it is bound").port();
     let key = rustls::pki_types::PrivatePkcs8KeyDer::from(identity.signing_key.serialize_der()).into();

@@ -327,6 +327,23 @@ fn sockets_and_folders_belong_to_one_gate() {
 }
 
 #[test]
+fn the_control_socket_is_a_path_or_a_word() {
+    let socket = |value: &str| format!("{SMALLEST}[admin]\nsocket = \"{value}\"\n");
+    for value in ["auto", "off", "/run/tidegate/tidegate.sock"] {
+        let loaded = load(&socket(value), &[]).expect("it is right");
+        assert!(loaded.effective.contains(&format!("socket = \"{value}\"")), "{}", loaded.effective);
+    }
+    for value in ["tidegate.sock", "/run/", &format!("/{}", "x".repeat(80))] {
+        let line = SMALLEST.lines().count() + 2;
+        let expected = format!(
+            "f.toml:{line}:10: admin.socket: is \"{value}\", expected \"auto\", \"off\" or an absolute path of at most 80 bytes, such as \
+             \"/run/tidegate/tidegate.sock\""
+        );
+        expect(&socket(value), &[], &[&expected]);
+    }
+}
+
+#[test]
 fn upstreams_and_credentials_must_make_sense() {
     const UPSTREAMS: &str =
         "\"in_cluster\", \"kubeconfig\", \"kubeconfig:CONTEXT\" or \"http(s)://host[:port][/base]\"";
@@ -406,6 +423,8 @@ fn upstreams_and_credentials_must_make_sense() {
     assert_eq!(guarded(""), Ok(true), "clients show the token in the folder");
     assert_eq!(guarded("client_ca = \"/ca\""), Ok(false), "clients show certificates");
     assert!(guarded("write_to = \"\"").is_err(), "clients could show nothing");
+    let local = load(&format!("{SMALLEST}credentials = \"inject\"\n[gates.kubernetes.tls]\n"), &[]).unwrap();
+    assert!(!local.settings.gates["kubernetes"].asks_for_a_token(), "loopback is its own guard");
     let open = load(&format!("{SMALLEST}listen = \"0.0.0.0:8001\""), &[]).unwrap();
     assert!(!open.settings.gates["kubernetes"].injects(), "auto never injects off loopback");
     in_gate(

@@ -69,7 +69,7 @@ fn configuration(folder: &Path, names: &[&str], port: impl Fn(&str) -> u16, admi
     text.push_str(&format!(
         "[gates.proxied]\nupstream = \"kubeconfig:proxied\"\nlisten = \"127.0.0.1:{}\"\n\
          [gates.passing]\nupstream = \"http://{plain}\"\nlisten = \"127.0.0.1:{}\"\n\
-         [gates.lending]\nupstream = \"kubeconfig:tls_token\"\ncredentials = \"inject\"\nlisten = \"127.0.0.1:{}\"\n\
+         [gates.lending]\nupstream = \"kubeconfig:tls_token\"\ncredentials = \"inject\"\nlisten = \"0.0.0.0:{}\"\n\
          tls.write_to = {:?}\n\
          [gates.http]\nkind = \"http\"\nupstream = \"http://{plain}\"\nlisten = \"127.0.0.1:{}\"\n\
          credential = {{ header = \"X-Api-Key\", prefix = \"\", file = {:?} }}\n",

@@ -1,9 +1,12 @@
 //! The limiter's promises, in virtual time: random lives of a gate, judged from the list of what happened.
 
 mod adaptive;
+mod fairness;
 mod judge;
 mod lives;
 mod model;
+mod neighbours;
+mod one_by_one;
 mod pauses;
 mod promises;
 mod scenarios;

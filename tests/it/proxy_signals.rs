@@ -1,12 +1,13 @@
 //! What an upstream says of its limits is heard, and its bodies arrive as they were sent.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use http::Response;
 use http_body_util::{BodyExt, Full};
 use tidegate::{
     api::{Scope, Signal},
-    classify::Kind,
+    classify::{FairBy, Kind, Matcher, Matching, Rule, Rules, Traits},
+    limit::ClassId,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -150,4 +151,74 @@ async fn a_secondary_limit_of_github_is_told_by_its_text_alone() {
     let proxy = before(denied.address, &[Signal::Github]).with(|o| o.throttling.scope = Scope::Gate).start().await;
     assert_eq!(proxy.get("/repos/a/b").await.0, 403);
     assert_eq!(proxy.get("/repos/a/b").await.0, 403);
+}
+
+/// As GitHub's answers, a minute before the reset.
+fn quota(status: u16, left: &'static str) -> Response<AnyBody> {
+    let body = Full::from("{}").map_err(|never| match never {}).boxed_unsync();
+    Response::builder()
+        .status(status)
+        .header("date", "Wed, 17 Jul 2019 00:57:57 GMT")
+        .header("x-ratelimit-limit", "5000")
+        .header("x-ratelimit-remaining", left)
+        .header("x-ratelimit-reset", "1563325137")
+        .header("x-ratelimit-resource", "core")
+        .body(body)
+        .expect("valid")
+}
+
+async fn get(proxy: &Proxy, path: &str, token: &str) -> String {
+    let head = "Host: localhost\r\nConnection: close\r\n";
+    proxy.exchange(&format!("GET {path} HTTP/1.1\r\n{head}Authorization: Bearer {token}\r\n\r\n")).await
+}
+
+#[tokio::test]
+async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
+    let backend = Backend::start(|seen| async move {
+        let one = seen.headers["authorization"] == "Bearer one";
+        quota(200, if one { "500" } else { "501" })
+    })
+    .await;
+    let exempt = Matcher { paths: vec!["/rate_limit".to_owned()], ..Matcher::default() };
+    let exempt = Rule { class: ClassId(0), matching: Matching::Patterns(Box::new(exempt)) };
+    let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
+    let rules = Rules::new(Kind::Http, FairBy::Resource, true, vec![traits(true), traits(false)], vec![exempt]);
+    let proxy = before(backend.address, &[Signal::Github])
+        .max_wait(Duration::from_secs(1))
+        .policy(|policy| policy.pause_scope = Scope::Credential)
+        .with(|options| {
+            options.rules = Arc::new(rules);
+            options.throttling.scope = Scope::Credential;
+            options.throttling.reserve = 0.1;
+        })
+        .start()
+        .await;
+    assert_eq!(status(&get(&proxy, "/repos/a/b", "one").await), 200);
+    let paused = get(&proxy, "/repos/c/d", "one").await;
+    assert_eq!(status(&paused), 429, "{paused}");
+    assert!(paused.contains("tidegate-refusal: pause"), "{paused}");
+    let after = paused.split_once("retry-after: ").and_then(|(_, rest)| rest.split("\r\n").next()?.parse::<u64>().ok());
+    assert!(after.is_some_and(|after| (61..=74).contains(&after)), "spread, never sooner: {paused}");
+    assert_eq!(status(&get(&proxy, "/repos/c/d", "two").await), 200, "another token has a quota of its own");
+    assert_eq!(status(&get(&proxy, "/repos/c/d", "two").await), 200, "and more than the reserve left of it");
+    assert_eq!(status(&get(&proxy, "/rate_limit", "one").await), 200, "exempt calls never pause");
+    assert_eq!(backend.targets(), ["/repos/a/b", "/repos/c/d", "/repos/c/d", "/rate_limit"]);
+    proxy.reaches("tidegate_refusals_total", &["reason=\"pause\""], 1.0).await;
+    proxy.reaches("tidegate_signals_total", &["signal=\"github\"", "class=\"default\""], 1.0).await;
+}
+
+#[tokio::test]
+async fn a_refused_quota_pauses_more_than_its_key() {
+    let backend = Backend::start(|_| async { quota(403, "0") }).await;
+    let proxy = before(backend.address, &[Signal::Github])
+        .max_wait(Duration::from_secs(1))
+        .policy(|policy| policy.pause_scope = Scope::Gate)
+        .with(|options| options.throttling.scope = Scope::Gate)
+        .start()
+        .await;
+    assert_eq!(status(&get(&proxy, "/repos/a/b", "one").await), 403, "the client sees what the upstream said");
+    for path in ["/repos/a/b", "/repos/c/d"] {
+        assert_eq!(status(&get(&proxy, path, "one").await), 429);
+    }
+    assert_eq!(backend.targets().len(), 1);
 }

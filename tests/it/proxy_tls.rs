@@ -1,6 +1,6 @@
 //! A gate with TLS: Go clients send credentials and speak HTTP/2 over nothing else.
 
-use std::sync::Arc;
+use std::{os::unix::fs::PermissionsExt as _, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use http::Request;
@@ -10,14 +10,17 @@ use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
-use tidegate::tls;
+use tidegate::tls::{self, Identity, Pem, Roots};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::support::{Backend, Proxy, status, within};
+use crate::{
+    pool_support::Server,
+    support::{Backend, Proxy, status, within},
+};
 
 /// A gate with a certificate of its own, and a client that trusts it and offers these protocols.
 async fn gate(backend: &Backend) -> (Proxy, impl AsyncFn(&[&str]) -> TlsStream<TcpStream>) {
@@ -111,7 +114,116 @@ async fn a_gate_listens_on_a_unix_socket_and_clears_away_what_an_earlier_one_lef
     let mut answer = Vec::new();
     within(stream.read_to_end(&mut answer)).await.expect("reads");
     assert_eq!(status(&String::from_utf8_lossy(&answer)), 200);
+    let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o660, "the gate's user and group");
     proxy.stop.cancel();
     within(proxy.gate.finished()).await;
     assert!(!path.exists(), "the gate takes its socket along");
+}
+
+#[tokio::test]
+async fn a_gate_takes_no_socket_from_the_living_and_removes_none_but_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("gate.sock");
+    let backend = Backend::replying(200).await;
+    let listen = || {
+        let listen = tidegate::proxy::Listen::Unix(path.clone());
+        Proxy::before(backend.address).with(|options| options.listen.push(listen))
+    };
+    let first = listen().start().await;
+    let error = listen().try_start().await.err().expect("somebody is there").to_string();
+    assert!(error.contains("gate.sock") && error.contains("is another process there?"), "{error}");
+    tokio::net::UnixStream::connect(&path).await.expect("the first one listens on");
+
+    // somebody removes it, and another gate takes the path
+    std::fs::remove_file(&path).expect("removed");
+    let second = listen().start().await;
+    first.stop.cancel();
+    within(first.gate.finished()).await;
+    tokio::net::UnixStream::connect(&path).await.expect("the second one's socket is not the first one's to remove");
+    second.stop.cancel();
+    within(second.gate.finished()).await;
+    std::fs::write(&path, "precious").expect("written");
+    assert!(listen().try_start().await.is_err());
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "precious");
+}
+
+/// A certificate of ours by a CA of its own, in files.
+fn client_identity(folder: &Path, expired: bool) -> Identity {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(vec!["client".to_owned()]).expect("a name");
+    params.distinguished_name.push(rcgen::DnType::CommonName, folder.display().to_string());
+    if expired {
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    }
+    std::fs::write(folder.join("client.crt"), params.self_signed(&key).expect("made").pem()).expect("written");
+    std::fs::write(folder.join("client.key"), key.serialize_pem()).expect("written");
+    Identity::read(&folder.join("client.crt"), &folder.join("client.key")).expect("readable")
+}
+
+#[tokio::test]
+async fn an_upstream_that_refuses_our_certificate_is_said_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    client_identity(folder.path(), false);
+    let wanted = tls::self_signed(&[], &[], Some(&folder.path().join("client.crt"))).expect("made");
+    let ca = Pem::new(wanted.ca().as_bytes().to_vec(), "its CA");
+    let other = tempfile::tempdir().expect("a folder");
+    let strange = client_identity(other.path(), false);
+    for protocols in [&["h2"][..], &["http/1.1"]] {
+        let mut config = (*wanted.config()).clone();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let server = Server::plain(move |socket| {
+            let acceptor = acceptor.clone();
+            async move { drop(acceptor.accept(socket).await) }
+        })
+        .await;
+        for shown in [None, Some(strange.clone())] {
+            let client = tls::Client::new(Roots::Only(ca.clone()), shown).expect("TLS");
+            let proxy = Proxy::before(server.address)
+                .with(|options| {
+                    options.upstream.target.scheme = http::uri::Scheme::HTTPS;
+                    options.upstream.tls = Some(Arc::new(client));
+                })
+                .start()
+                .await;
+            let (status, answer) = proxy.get("/api/v1/nodes/n").await;
+            assert_eq!(status, 502, "{answer}");
+            assert!(answer.contains("refuses the gate's client certificate, or misses one"), "{protocols:?} {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_certificate_does_not_do_is_turned_away_by_the_handshake() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let right = client_identity(folder.path(), false);
+    let listener = Arc::new(tls::self_signed(&[], &[], Some(&folder.path().join("client.crt"))).expect("made"));
+    let backend = Backend::replying(200).await;
+    let config = Arc::clone(&listener);
+    let proxy = Proxy::before(backend.address).with(|options| options.tls = Some(config)).start().await;
+    let ca = Pem::new(listener.ca().as_bytes().to_vec(), "the gate's CA");
+    let ask = async |shown: Option<&Identity>| -> std::io::Result<String> {
+        let client = tls::client(&Roots::Only(ca.clone()), shown).expect("TLS");
+        let stream = proxy.connect().await;
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut config = (*client).clone();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut stream = within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await?;
+        stream.write_all(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = String::new();
+        within(stream.read_to_string(&mut answer)).await.map(|_| answer)
+    };
+    let answer = ask(Some(&right)).await.expect("let in");
+    assert_eq!(status(&answer), 200);
+    let other = tempfile::tempdir().expect("a folder");
+    for (shown, expected) in [
+        (None, "CertificateRequired"),
+        (Some(client_identity(other.path(), false)), "UnknownCA"),
+        (Some(client_identity(other.path(), true)), "CertificateExpired"),
+    ] {
+        let error = ask(shown.as_ref()).await.expect_err("turned away").to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(backend.targets(), ["/x"]);
 }

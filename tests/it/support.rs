@@ -26,7 +26,7 @@ use tidegate::{
         ClassId, Policy,
         policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
     },
-    proxy::{Gate, Listen, Options, RetryAfter},
+    proxy::{Gate, GateError, Listen, Options, RetryAfter},
     telemetry, upstream,
 };
 use tokio::{
@@ -244,11 +244,20 @@ impl ProxyBuilder {
         self.policy(|policy| policy.queue.max_wait = max_wait)
     }
 
+    /// What the gate would be made of.
+    pub(crate) fn options(self) -> Options {
+        self.options
+    }
+
     pub(crate) async fn start(self) -> Proxy {
+        self.try_start().await.expect("starts")
+    }
+
+    pub(crate) async fn try_start(self) -> Result<Proxy, GateError> {
         let stop = CancellationToken::new();
         let name = Arc::clone(&self.options.name);
-        let gate = Gate::start(self.options, Clock::start(), stop.clone()).await.expect("starts");
-        Proxy { address: gate.addresses()[0], name, gate, stop }
+        let gate = Gate::start(self.options, Clock::start(), stop.clone()).await?;
+        Ok(Proxy { address: gate.addresses()[0], name, gate, stop })
     }
 }
 

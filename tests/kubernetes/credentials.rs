@@ -18,7 +18,7 @@ use crate::support::{block_on, now, pause, say, turn, wait_for};
 const LIMIT: Duration = Duration::from_secs(60);
 const WATCHES: usize = 50;
 
-/// A gate that lends the identity of a kubeconfig's user, over TLS.
+/// A gate that lends the identity of a kubeconfig's user, off loopback: to whoever has the token in its folder.
 struct Lending {
     _process: Process,
     dir: tempfile::TempDir,
@@ -38,7 +38,7 @@ impl Lending {
         );
         fs::write(dir.path().join("upstream"), kubeconfig).expect("the folder is ours");
         let config = format!(
-            "[admin]\nlisten = \"off\"\n[gates.lending]\nlisten = \"127.0.0.1:{port}\"\nupstream = \"kubeconfig\"\n\
+            "[admin]\nlisten = \"off\"\n[gates.lending]\nlisten = \"0.0.0.0:{port}\"\nupstream = \"kubeconfig\"\n\
              credentials = \"inject\"\npreset = \"none\"\n[gates.lending.tls]\nwrite_to = \"{}\"\n",
             path("out")
         );
@@ -120,7 +120,7 @@ fn a_rotated_token_is_used_within_a_minute_and_at_once_after_a_401() {
     fs::write(&file, &second.token).expect("the folder is ours");
     let begun = now();
     while plane.audit().of(&second.name).len() == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(65), "the old token was still used");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the old token was still used");
         assert!(lending.get(plane));
         pause(Duration::from_secs(1));
     }

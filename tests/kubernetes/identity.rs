@@ -38,7 +38,9 @@ fn a_gate_that_injects_lets_nobody_be_anybody_else() {
     let _turn = turn::light();
     let own = plane.tester();
     let gate = Gate::injecting(plane, &own);
-    let client = plane.master();
+    // Who may use its identity shows the token that it has written for the pod's containers, and no other.
+    let token = std::fs::read_to_string(gate.folder().join("token")).expect("the gate has written it");
+    let client = User { name: "the pod".to_owned(), token };
     assert_eq!(printed(&kubectl(plane, &gate, &client, &WHOAMI)), own.name);
     let said = kubectl(
         plane,
@@ -49,8 +51,12 @@ fn a_gate_that_injects_lets_nobody_be_anybody_else() {
     let stderr = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(!said.status.success(), "the gate let the client impersonate");
     assert!(stderr.contains("(Forbidden)") && stderr.contains("impersonation is off at this gate"), "{stderr}");
+    let stranger = plane.master();
+    let said = kubectl(plane, &gate, &stranger, &["get", "--raw", "/api/v1/namespaces/default/configmaps"]);
+    let stderr = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(!said.status.success() && stderr.contains("only to clients that send the bearer token"), "{stderr}");
     let seen = plane.audit();
-    assert_eq!(seen.of(&client.name).len(), 0, "the client's own credentials reached the API server");
+    assert_eq!(seen.of(&stranger.name).len(), 0, "a stranger's credentials reached the API server");
     let calls = seen.of(&own.name);
     assert!(calls.0.iter().all(|event| event.code < 400 && !event.uri.contains("/configmaps")), "{calls:?}");
 }

@@ -4,6 +4,7 @@
 //! A client in every language does the same script, directly and through a gate that runs as the pod's sidecar: it prints the
 //! same, and the API server has seen the same calls of the same service account.
 
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -174,8 +175,10 @@ fn a_javascript_program_needs_only_load_from_cluster() {
     let Some(node) = installed::or_skip(test, installed::node()) else { return };
     let Some(modules) = installed::or_skip(test, installed::node_modules()) else { return };
     // It looks for its modules beside itself.
-    let script = modules.join("script.mjs");
-    std::fs::copy(format!("{CLIENTS}/script.mjs"), &script).expect("the cache is ours");
+    let dir = scratch_dir();
+    let script = dir.path().join("script.mjs");
+    std::fs::copy(format!("{CLIENTS}/script.mjs"), &script).expect("the folder is ours");
+    symlink(modules.join("node_modules"), dir.path().join("node_modules")).expect("the folder is ours");
     compare(pods, "javascript", |pod, args| {
         let mut run = pod.command(&node, [&script]);
         run.args(args);

@@ -27,6 +27,11 @@ pub(crate) fn say(line: impl Display) {
     drop(writeln!(out, "kubernetes: {line}"));
 }
 
+/// Whether what is missing is a failure instead of a reason to skip.
+pub(crate) fn everything_is_required() -> bool {
+    std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|value| value == "1")
+}
+
 /// Looks again until `check` gives something; panics with `what` when `within` has passed.
 pub(crate) fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() -> Option<T>) -> T {
     let start = now();

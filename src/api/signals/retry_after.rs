@@ -11,13 +11,15 @@ use super::{Reach, Refused, Response, fields};
 
 /// Too many calls, or nobody there to take them: whoever comes next will hear the same. Any other failure is the call's own.
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
-    let refused = Refused::all(read(response.headers)?);
-    match response.status {
-        StatusCode::TOO_MANY_REQUESTS => Some(refused),
-        StatusCode::SERVICE_UNAVAILABLE => Some(Refused { overload: false, ..refused }),
-        status if status.is_server_error() => Some(Refused { overload: false, ..refused }.within(Reach::Key)),
-        _ => None,
+    if response.status != StatusCode::TOO_MANY_REQUESTS && !response.status.is_server_error() {
+        return None; // the usual answer costs no look at its headers
     }
+    let refused = Refused::all(read(response.headers)?);
+    Some(match response.status {
+        StatusCode::TOO_MANY_REQUESTS => refused,
+        StatusCode::SERVICE_UNAVAILABLE => Refused { overload: false, ..refused },
+        _ => Refused { overload: false, ..refused.within(Reach::Key) },
+    })
 }
 
 /// How long a response asks to wait; the longest if it says several. Garbage is ignored, the past is now.

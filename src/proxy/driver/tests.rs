@@ -57,7 +57,7 @@ fn driver(policy: Policy) -> Driver {
 }
 
 fn arrive(driver: &Driver, flow: u64) -> Entry {
-    driver.arrive(&Arrival {
+    let arrival = Arrival {
         class: ClassId(0),
         flow: Flow { id: flow, name: &flow },
         key: None,
@@ -67,7 +67,8 @@ fn arrive(driver: &Driver, flow: u64) -> Entry {
         long_running: false,
         patient: false,
         timeout: None,
-    })
+    };
+    driver.arrive(0, &arrival).expect("there was no reload")
 }
 
 async fn turn(mut place: Place) -> Turn {
@@ -95,7 +96,7 @@ async fn the_ticker_wakes_a_waiter_when_its_token_is_there_and_not_before() {
     let driver = driver(policy(100, Some((2.0, 1))));
     driver.rooms().add_room(Group::Short, 100);
     let stop = CancellationToken::new();
-    tokio::spawn(driver.clone().tick(stop.clone()));
+    tokio::spawn(driver.clone().tick(stop.clone(), || ()));
     let Entry::Go(first) = arrive(&driver, 1) else { panic!("the bucket is full") };
     let began = driver.clock().now();
     let sent = first.admit(());

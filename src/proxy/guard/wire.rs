@@ -2,18 +2,26 @@
 //!
 //! It is here for two reasons. hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes is being
 //! answered, and so does not notice that the client has left (measured): [`Line::poll_gone`] reads ahead into a small buffer and does.
-//! And what hyper silently forgives (a bare LF, Content-Length beside Transfer-Encoding) can only be seen here.
+//! And what hyper silently forgives (a bare LF, Content-Length beside Transfer-Encoding) can only be seen here: [`Heads`] looks at every
+//! byte of HTTP/1 on its way, and where it finds fault hyper gets a byte that no parser takes. hyper then answers 400 in its turn, after
+//! the answers that are still owed, and closes.
 
 use std::{
     fmt, io,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep},
+};
 use tokio_util::io::poll_read_buf;
+
+use super::heads::{Fault, Heads, Rest};
 
 /// The connection as hyper reads and writes it.
 pub(crate) struct Wire<S> {
@@ -29,10 +37,18 @@ pub(crate) struct Line {
 /// A connection of any kind, watched.
 trait Watched: Send + Sync {
     fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()>;
+    fn resolve(&self, switched: bool);
+    fn fault(&self) -> Option<Fault>;
 }
 
 struct State<S> {
     stream: S,
+    /// Looks at what comes in; `None` for HTTP/2, whose frames say where everything ends.
+    heads: Option<Heads>,
+    /// What was wrong with it.
+    fault: Option<Fault>,
+    /// When a head that has begun must have come; none while there is no such head.
+    patience: Option<Pin<Box<Sleep>>>,
     /// Read ahead of hyper.
     ahead: BytesMut,
     /// Nothing more will come.
@@ -52,8 +68,14 @@ enum End {
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Wire<S> {
     pub(crate) fn new(stream: S) -> Self {
-        let state = State { stream, ahead: BytesMut::new(), end: None, reader: None };
+        let (heads, fault, patience) = (None, None, None);
+        let state = State { stream, heads, fault, patience, ahead: BytesMut::new(), end: None, reader: None };
         Self { shared: Arc::new(Mutex::new(state)) }
+    }
+
+    /// From here on every byte is examined as HTTP/1.
+    pub(crate) fn examine(&self) {
+        lock(&self.shared).heads = Some(Heads::default());
     }
 
     /// The same connection for those who wait.
@@ -126,6 +148,16 @@ impl Line {
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.watched.poll_gone(cx)
     }
+
+    /// A call that asked for another protocol has its answer: what was held back behind it is that protocol, or the next request.
+    pub(crate) fn resolve(&self, switched: bool) {
+        self.watched.resolve(switched);
+    }
+
+    /// What was wrong with what came in.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.watched.fault()
+    }
 }
 
 impl fmt::Debug for Line {
@@ -145,43 +177,106 @@ impl<S: AsyncRead + Unpin + Send> Watched for Mutex<State<S>> {
         }
         Poll::Ready(())
     }
+
+    fn resolve(&self, switched: bool) {
+        let mut state = lock(self);
+        if let Some(heads) = &mut state.heads {
+            heads.resolve(switched);
+        }
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
+        }
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        lock(self).fault
+    }
 }
 
 // === impl State ===
 
 impl<S: AsyncRead + Unpin> State<S> {
-    /// Gives hyper what was read ahead, then what comes.
+    /// Gives hyper what was read ahead, then what comes, as far as it passes.
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.fault.is_some() {
+            return Poll::Ready(Ok(())); // the end
+        }
+        let before = buf.filled().len();
         if !self.ahead.is_empty() {
             let some = self.ahead.len().min(buf.remaining());
             buf.put_slice(&self.ahead[..some]);
-            self.ahead.advance(some);
+            let passed = self.examine(before, buf);
+            self.ahead.advance(passed);
             if self.ahead.is_empty() {
                 self.ahead = BytesMut::new(); // the usual connection holds no buffer of ours
             }
-            return Poll::Ready(Ok(()));
+            return if buf.filled().len() > before { Poll::Ready(Ok(())) } else { self.park(cx) };
         }
         match &mut self.end {
             Some(End::Closed) => return Poll::Ready(Ok(())),
             Some(End::Failed(error)) => return Poll::Ready(error.take().map_or(Ok(()), Err)),
             None => {}
         }
-        let before = buf.filled().len();
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) if buf.filled().len() == before && buf.remaining() > 0 => self.end = Some(End::Closed),
-            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Ok(())) => {
+                self.examine(before, buf);
+                if buf.filled().len() == before {
+                    return self.park(cx); // all of it is held
+                }
+            }
             Poll::Ready(Err(error)) => {
                 self.end = Some(End::Failed(None));
                 return Poll::Ready(Err(error));
             }
-            Poll::Pending => {
-                if !self.reader.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    self.reader = Some(cx.waker().clone());
-                }
-                return Poll::Pending;
-            }
+            Poll::Pending => return self.poll_patience(cx),
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Takes back from the buffer what must not pass, or not yet; says how much passed.
+    fn examine(&mut self, before: usize, buf: &mut ReadBuf<'_>) -> usize {
+        let read = buf.filled().get(before..).unwrap_or_default();
+        let Some(heads) = &mut self.heads else { return read.len() };
+        let examined = heads.examine(read);
+        if !heads.is_in_head() {
+            self.patience = None;
+        }
+        match examined.rest {
+            Rest::None => {}
+            Rest::Held => {
+                if self.ahead.is_empty() {
+                    self.ahead.extend_from_slice(read.get(examined.passed..).unwrap_or_default());
+                }
+                buf.set_filled(before + examined.passed);
+            }
+            Rest::Refused(fault) => {
+                self.fault = Some(fault);
+                buf.set_filled(before + examined.passed);
+                buf.put_slice(b"\0"); // part of no head and of no chunk's size
+            }
+        }
+        examined.passed
+    }
+
+    /// Nothing comes. A head that has begun must come to its end; between heads there is all the time in the world, and in bodies.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.heads.as_ref().is_some_and(Heads::is_in_head) {
+            let patience = self.patience.get_or_insert_with(patience);
+            if patience.as_mut().poll(cx).is_ready() {
+                self.fault = Some(Fault::Slow);
+                return Poll::Ready(Ok(()));
+            }
+        }
+        self.park(cx)
+    }
+
+    /// hyper waits to read.
+    fn park(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        if !self.reader.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            self.reader = Some(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// Reads once into the buffer, and wakes hyper if it waits for what came.
@@ -199,6 +294,15 @@ impl<S: AsyncRead + Unpin> State<S> {
     }
 }
 
+/// Until a head that has begun must have come.
+fn patience() -> Pin<Box<Sleep>> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "below everything that has a clock; it ends a connection and decides no call"
+    )]
+    Box::pin(sleep(HEAD))
+}
+
 /// Nothing panics while it holds this lock, so a poisoned state is still a whole one.
 fn lock<S>(shared: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
@@ -208,6 +312,8 @@ fn lock<S>(shared: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Read ahead of hyper at most: enough for whatever a client pipelines, little beside the 3 MiB of a waiting body.
 const AHEAD: usize = 64 * 1024;
+/// From the first byte of a head to its last; kube-apiserver waits 32 s.
+const HEAD: Duration = Duration::from_secs(30);
 /// One read ahead: a request's head fits.
 const STEP: usize = 4096;
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, header};
+use http::{Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{
     body::Incoming,
@@ -22,10 +22,13 @@ use tower::Service;
 use tower_http::BoxError;
 
 use super::Reception;
-use crate::proxy::{
-    guard::wire::{Line, Wire},
-    stack::{self, Sent},
-    tunnel::Desk,
+use crate::{
+    proxy::{
+        guard::wire::{Line, Wire},
+        stack::{self, Sent},
+        tunnel::Desk,
+    },
+    telemetry::table,
 };
 
 /// The client has left: there is nobody to answer.
@@ -48,6 +51,8 @@ pin_project! {
         #[pin]
         call: F,
         line: Option<Line>,
+        // It asks for another protocol.
+        switches: bool,
     }
 }
 
@@ -69,12 +74,11 @@ where
     type Future = WhileThere<S::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        if let Some(desk) = &self.desk
-            && request.headers().contains_key(header::UPGRADE)
-        {
+        let switches = request.headers().contains_key(header::UPGRADE);
+        if let Some(desk) = self.desk.as_ref().filter(|_| switches) {
             request.extensions_mut().insert(desk.clone());
         }
-        WhileThere { call: self.stack.clone().call(request), line: self.line.clone() }
+        WhileThere { call: self.stack.clone().call(request), line: self.line.clone(), switches }
     }
 }
 
@@ -92,6 +96,9 @@ where
         }
         let Ok(response) = ready!(this.call.poll(cx));
         let line = this.line.take();
+        if let Some(line) = line.as_ref().filter(|_| *this.switches) {
+            line.resolve(response.status() == StatusCode::SWITCHING_PROTOCOLS);
+        }
         Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, line })))
     }
 }
@@ -141,8 +148,15 @@ impl Reception {
         let served = if speaks_http2 {
             self.serve_http2(wire, Calls { stack, line: None, desk: None }).await
         } else {
-            let line = Some(wire.line());
-            self.serve_http1(wire, Calls { stack, line, desk: Some(desk.clone()) }).await
+            wire.examine();
+            let line = wire.line();
+            let calls = Calls { stack, line: Some(line.clone()), desk: Some(desk.clone()) };
+            let served = self.serve_http1(wire, calls).await;
+            if let Some(fault) = line.fault() {
+                table::GUARDED.counter(&[&self.gate, fault.word()]).increment(1);
+                tracing::debug!(gate = &*self.gate, %fault, "a connection was turned away");
+            }
+            served
         };
         if let Err(error) = served {
             tracing::debug!(gate = &*self.gate, error = error_chain(&error), "a client's connection broke");

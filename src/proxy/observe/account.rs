@@ -10,24 +10,28 @@ use crate::{
     clock::Clock,
     limit::{ClassId, Reason},
     moment::Moment,
-    proxy::failure::Failure,
-    telemetry::{CallLog, CallRecord, GateMeters, meters::FailureKind},
+    proxy::{
+        failure::Failure,
+        tally::Tally,
+        terms::{Current, Terms},
+    },
+    telemetry::{CallRecord, meters::FailureKind},
 };
 
-/// Where a gate's observations go.
+/// Opens accounts.
 #[derive(Debug)]
 pub(crate) struct Observer {
-    pub(crate) meters: GateMeters,
-    pub(crate) log: Option<CallLog>,
+    pub(crate) terms: Arc<Current>,
+    pub(crate) tally: Arc<Tally>,
     pub(crate) clock: Clock,
-    /// Whether calls in flight are limited at all. If not, a wait for a slot is a connection being made, as any client would wait for it.
-    pub(crate) limits_slots: bool,
 }
 
 /// What is known of one call while it is under way. Dropped before it is closed: the caller left.
 #[derive(Debug)]
 pub(crate) struct Account {
     observer: Arc<Observer>,
+    /// The terms that the call goes by, to its end.
+    terms: Arc<Terms>,
     arrived: Moment,
     /// Once the call is classified.
     call: Option<Noted>,
@@ -56,7 +60,7 @@ struct Noted {
 /// Where a gate that only plays says what would have been.
 #[derive(Debug)]
 pub(crate) struct AsIf {
-    observer: Arc<Observer>,
+    terms: Arc<Terms>,
     class: ClassId,
 }
 
@@ -72,6 +76,7 @@ impl Account {
     pub(crate) fn open(observer: &Arc<Observer>) -> Self {
         Self {
             observer: Arc::clone(observer),
+            terms: observer.terms.get(),
             arrived: observer.clock.now(),
             call: None,
             waited: None,
@@ -83,10 +88,21 @@ impl Account {
         }
     }
 
+    /// The terms that the call goes by.
+    pub(crate) fn terms(&self) -> &Arc<Terms> {
+        &self.terms
+    }
+
+    /// The call goes by the terms in force now: it is yet to be admitted, and its class may mean another under them.
+    pub(crate) fn renew(&mut self) {
+        self.call = None;
+        self.terms = self.observer.terms.get();
+    }
+
     /// The call is classified.
     pub(crate) fn classified(&mut self, classified: &Classified) {
         let call = &classified.call;
-        let resource = self.observer.log.as_ref().map(|_| (call.group().into(), call.resource().into()));
+        let resource = self.terms.log.as_ref().map(|_| (call.group().into(), call.resource().into()));
         self.call = Some(Noted {
             class: classified.class,
             verb: call.verb(),
@@ -94,7 +110,7 @@ impl Account {
             flow: classified.flow,
             key: classified.key.known(),
             resource,
-            in_flight: self.observer.meters.in_flight(classified.class).map(InFlight::new),
+            in_flight: self.terms.meters.in_flight(classified.class).map(InFlight::new),
         });
     }
 
@@ -109,21 +125,22 @@ impl Account {
     pub(crate) fn left(&mut self, claimed: Moment, waited: Option<(Reason, Duration)>, method: &Method) {
         self.sent = Some(claimed);
         self.waited = waited;
+        self.observer.tally.admitted();
         if let (Some(call), Some((reason, wait))) = (&self.call, waited) {
-            self.observer.meters.waited(call.class, reason, wait, method.as_str());
+            self.terms.meters.waited(call.class, reason, wait, method.as_str());
         }
     }
 
     /// Where to say what would have become of the call.
     pub(crate) fn as_if(&self, class: ClassId) -> AsIf {
-        AsIf { observer: Arc::clone(&self.observer), class }
+        AsIf { terms: Arc::clone(&self.terms), class }
     }
 
     /// The call is answered with the answer to another, which was the same call.
     pub(crate) fn coalesced(&mut self, now: Moment) {
         self.coalesced = Some(now - self.arrived);
         if let Some(call) = &self.call {
-            self.observer.meters.coalesced(call.class);
+            self.terms.meters.coalesced(call.class);
         }
     }
 
@@ -134,7 +151,7 @@ impl Account {
         if let (Some(call), Some(took)) = (&self.call, took)
             && !call.long_running
         {
-            self.observer.meters.upstream_took(call.class, took);
+            self.terms.meters.upstream_took(call.class, took);
         }
     }
 
@@ -145,7 +162,8 @@ impl Account {
                 self.refused = Some(refusal.reason);
                 self.waited = (!refusal.waited.is_zero()).then_some((refusal.reason, refusal.waited));
                 let (group, resource) = (call.call.group(), call.call.resource());
-                self.observer.meters.refused(call.class, refusal.reason, group, resource);
+                self.terms.meters.refused(call.class, refusal.reason, group, resource);
+                self.observer.tally.refused(self.terms.meters.class_name(call.class), refusal, call);
             }
             Failure::Unconnected(_) => self.failed(FailureKind::Unconnected),
             Failure::Client | Failure::Forbidden(_) | Failure::Lost | Failure::Timeout(_) => {}
@@ -155,14 +173,14 @@ impl Account {
     /// The gate could not complete the call.
     pub(crate) fn failed(&self, kind: FailureKind) {
         if let Some(call) = &self.call {
-            self.observer.meters.failed(call.class, kind);
+            self.terms.meters.failed(call.class, kind);
         }
     }
 
     /// What the upstream said of its limits was acted on.
     pub(crate) fn signalled(&self, signal: Signal) {
         if let Some(call) = &self.call {
-            self.observer.meters.signalled(call.class, signal);
+            self.terms.meters.signalled(call.class, signal);
         }
     }
 
@@ -171,35 +189,35 @@ impl Account {
         if let Some(wait) = self.coalesced {
             return Some(("coalesced", wait));
         }
-        let limited = |reason| reason != Reason::Slot || self.observer.limits_slots;
+        let limited = |reason| reason != Reason::Slot || self.terms.limits_slots;
         let held = self.waited.filter(|(reason, _)| self.sent.is_some() && limited(*reason));
         held.map(|(reason, wait)| (reason.word(), wait))
     }
 
     /// The class's name, once there is one.
     pub(crate) fn class_name(&self) -> &str {
-        self.call.as_ref().map_or("", |call| self.observer.meters.class_name(call.class))
+        self.call.as_ref().map_or("", |call| self.terms.meters.class_name(call.class))
     }
 
     /// The client is answered. The call counts as in flight for as long as what is returned lives.
     pub(crate) fn close(mut self, status: StatusCode) -> Option<InFlight> {
         self.closed = true;
         if let Some(call) = &self.call {
-            self.observer.meters.answered(call.class, call.verb, status.as_u16());
+            self.terms.meters.answered(call.class, call.verb, status.as_u16());
         }
         self.write(Some(status.as_u16()));
         self.call.as_mut().and_then(|call| call.in_flight.take())
     }
 
     fn write(&mut self, status: Option<u16>) {
-        let (Some(log), Some(call)) = (&self.observer.log, &mut self.call) else {
+        let (Some(log), Some(call)) = (&self.terms.log, &mut self.call) else {
             return;
         };
         log.record(CallRecord {
             arrived: self.arrived,
-            gate: Arc::clone(self.observer.meters.gate()),
-            class: self.observer.meters.class_name(call.class).into(),
-            lane: self.observer.meters.lane(call.class),
+            gate: Arc::clone(self.terms.meters.gate()),
+            class: self.terms.meters.class_name(call.class).into(),
+            lane: self.terms.meters.lane(call.class),
             flow: call.flow,
             verb: call.verb.word(),
             resource: call.resource.take().unwrap_or_default(),
@@ -219,7 +237,7 @@ impl Drop for Account {
             return;
         }
         if let (Some(call), None, None) = (&self.call, self.sent, self.coalesced) {
-            self.observer.meters.hung_up(call.class);
+            self.terms.meters.hung_up(call.class);
         }
         self.write(None);
     }
@@ -230,12 +248,12 @@ impl Drop for Account {
 impl AsIf {
     /// The call would have left after this wait.
     pub(crate) fn waited(&self, reason: Reason, wait: Duration) {
-        self.observer.meters.would_have_waited(self.class, reason, wait);
+        self.terms.meters.would_have_waited(self.class, reason, wait);
     }
 
     /// The call would have been refused.
     pub(crate) fn refused(&self, reason: Reason) {
-        self.observer.meters.would_have_refused(self.class, reason);
+        self.terms.meters.would_have_refused(self.class, reason);
     }
 }
 

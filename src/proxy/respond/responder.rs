@@ -41,7 +41,6 @@ pub enum RetryAfter {
 pub(crate) struct Responder {
     gate: Arc<str>,
     kind: Kind,
-    retry_after: RetryAfter,
     clock: Clock,
     /// Spreads Retry-After: the n-th refusal is hashed, so that no two processes spread alike and no state needs a lock.
     refusals: AtomicU64,
@@ -51,8 +50,8 @@ pub(crate) struct Responder {
 // === impl Responder ===
 
 impl Responder {
-    pub(crate) fn new(gate: Arc<str>, kind: Kind, retry_after: RetryAfter, clock: Clock) -> Self {
-        Self { gate, kind, retry_after, clock, refusals: AtomicU64::new(0), hasher: RandomState::new() }
+    pub(crate) fn new(gate: Arc<str>, kind: Kind, clock: Clock) -> Self {
+        Self { gate, kind, clock, refusals: AtomicU64::new(0), hasher: RandomState::new() }
     }
 
     pub(crate) fn gate(&self) -> &str {
@@ -63,7 +62,9 @@ impl Responder {
     pub(crate) fn answer(&self, failed: &Failed) -> Response<Body> {
         let class = failed.account.class_name();
         match &failed.failure {
-            Failure::Refused(refusal) => self.refusal(refusal, class, &failed.method),
+            Failure::Refused(refusal) => {
+                self.refusal(refusal, class, &failed.method, failed.account.terms().retry_after)
+            }
             failure => {
                 let (status, retry_after) = own_failure(failure, failed.verb, &failed.method);
                 let text = format!("tidegate: gate {:?}, class {class:?}: {failure}", self.gate);
@@ -85,10 +86,10 @@ impl Responder {
         self.build(&Answer { status, reason: None, retry_after: None, message }, &Method::GET)
     }
 
-    fn refusal(&self, refusal: &Refusal, class: &str, method: &Method) -> Response<Body> {
+    fn refusal(&self, refusal: &Refusal, class: &str, method: &Method, policy: RetryAfter) -> Response<Body> {
         let now = self.clock.now();
         let wait = whole_seconds(refusal.retry_at - now);
-        let retry_after = self.says_when(refusal.reason).then(|| self.spread(wait, refusal.reason));
+        let retry_after = self.says_when(policy, refusal.reason).then(|| self.spread(wait, refusal.reason));
         let message = message(&self.gate, class, refusal, now);
         let status = StatusCode::TOO_MANY_REQUESTS;
         self.build(&Answer { status, reason: Some(refusal.reason), retry_after, message }, method)
@@ -96,8 +97,8 @@ impl Responder {
 
     /// Whether a refusal for this reason says when to come back. client-go sleeps on the header inside the worker and retries itself;
     /// without it the error goes to the reconcile loop, which is where a failing object belongs.
-    fn says_when(&self, reason: Reason) -> bool {
-        match (self.retry_after, reason) {
+    fn says_when(&self, policy: RetryAfter, reason: Reason) -> bool {
+        match (policy, reason) {
             (RetryAfter::Always, _) => true,
             (RetryAfter::Never, _) | (RetryAfter::Auto, Reason::Deadline) => false,
             (RetryAfter::Auto, reason) if reason.concerns_key() => self.kind == Kind::Http,
@@ -177,8 +178,8 @@ mod tests {
     use super::*;
     use crate::moment::Moment;
 
-    fn responder(kind: Kind, retry_after: RetryAfter) -> Responder {
-        Responder::new("kubernetes".into(), kind, retry_after, Clock::start())
+    fn responder(kind: Kind) -> Responder {
+        Responder::new("kubernetes".into(), kind, Clock::start())
     }
 
     #[test]
@@ -194,18 +195,18 @@ mod tests {
     fn who_is_told_when_to_come_back_is_as_the_table_says() {
         for reason in Reason::ALL {
             let key = matches!(reason, Reason::Backoff | Reason::Trial | Reason::OneAtATime | Reason::RetryBucket);
-            let kubernetes = responder(Kind::Kubernetes, RetryAfter::Auto).says_when(reason);
-            let http = responder(Kind::Http, RetryAfter::Auto).says_when(reason);
+            let kubernetes = responder(Kind::Kubernetes).says_when(RetryAfter::Auto, reason);
+            let http = responder(Kind::Http).says_when(RetryAfter::Auto, reason);
             assert_eq!(kubernetes, !key && reason != Reason::Deadline, "{reason}");
             assert_eq!(http, reason != Reason::Deadline, "{reason}");
-            assert!(responder(Kind::Kubernetes, RetryAfter::Always).says_when(reason));
-            assert!(!responder(Kind::Kubernetes, RetryAfter::Never).says_when(reason));
+            assert!(responder(Kind::Kubernetes).says_when(RetryAfter::Always, reason));
+            assert!(!responder(Kind::Kubernetes).says_when(RetryAfter::Never, reason));
         }
     }
 
     #[test]
     fn queue_refusals_are_spread_upwards_by_a_fifth_at_most() {
-        let responder = responder(Kind::Kubernetes, RetryAfter::Auto);
+        let responder = responder(Kind::Kubernetes);
         let spread: Vec<u64> = (0..200).map(|_| responder.spread(10, Reason::Bucket)).collect();
         assert!(spread.iter().all(|seconds| (10..=12).contains(seconds)), "{spread:?}");
         assert!(spread.contains(&10) && spread.contains(&12), "{spread:?}");

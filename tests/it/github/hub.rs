@@ -18,8 +18,10 @@ pub(super) struct Hub {
     used: u64,
     window_ends: Option<Duration>,
     under_way: usize,
-    /// Of the last hour: when, what, and how long it took.
+    /// Of the last minute: when, what, and how long it took.
     past: VecDeque<(Duration, Kind, Duration)>,
+    /// New things of the last hour.
+    creates: VecDeque<Duration>,
     blocked_until: Duration,
     /// Numbered, so that refusals of one trouble are known from those of another.
     trouble: u32,
@@ -53,6 +55,7 @@ impl Default for Hub {
             window_ends: None,
             under_way: 0,
             past: VecDeque::new(),
+            creates: VecDeque::new(),
             blocked_until: Duration::ZERO,
             trouble: 0,
         }
@@ -99,7 +102,7 @@ impl Hub {
             _ => true,
         });
         self.troubles = due;
-        if self.past.back().is_some() && self.breaks_secondary(kind, now) && now >= self.blocked_until {
+        if now >= self.blocked_until && self.breaks_secondary(kind) {
             self.trouble += 1;
             self.blocked_until = now + MINUTE;
         }
@@ -117,6 +120,7 @@ impl Hub {
         self.used += 1;
         self.under_way += 1;
         self.past.push_back((now, kind, takes));
+        self.creates.extend((kind == Kind::Create).then_some(now));
         self.reply(if kind == Kind::Create { 201 } else { 200 }, "{}", None, now)
     }
 
@@ -138,26 +142,26 @@ impl Hub {
         if self.window_ends.is_none_or(|ends| now >= ends) {
             (self.window_ends, self.used) = (Some(now + HOUR), 0);
         }
-        while self.past.front().is_some_and(|(at, ..)| now - *at >= HOUR) {
+        while self.past.front().is_some_and(|(at, ..)| now - *at >= MINUTE) {
             self.past.pop_front();
+        }
+        while self.creates.front().is_some_and(|at| now - *at >= HOUR) {
+            self.creates.pop_front();
         }
     }
 
     /// 100 at once; 900 points a minute (a read is one, a write five); 90 s of work a minute; 80 new things a minute, 500 an hour.
-    fn breaks_secondary(&self, kind: Kind, now: Duration) -> bool {
+    fn breaks_secondary(&self, kind: Kind) -> bool {
         let points = |kind: Kind| if kind == Kind::Read { 1 } else { 5 };
-        let minute = || self.past.iter().rev().take_while(|(at, ..)| now - *at < MINUTE);
-        let spent: u32 = minute().map(|(_, kind, _)| points(*kind)).sum();
-        let work: Duration = minute().map(|(.., took)| *took).sum();
-        let is_new = |(_, kind, _): &&(Duration, Kind, Duration)| *kind == Kind::Create;
-        let (new_in_a_minute, new_in_an_hour) =
-            (minute().filter(is_new).count(), self.past.iter().filter(is_new).count());
+        let spent: u32 = self.past.iter().map(|(_, kind, _)| points(*kind)).sum();
+        let work: Duration = self.past.iter().map(|(.., took)| *took).sum();
+        let new = self.past.iter().filter(|(_, kind, _)| *kind == Kind::Create).count();
         let one_more = usize::from(kind == Kind::Create);
         self.under_way + 1 > 100
             || spent + points(kind) > 900
             || work > Duration::from_secs(90)
-            || new_in_a_minute + one_more > 80
-            || new_in_an_hour + one_more > 500
+            || new + one_more > 80
+            || self.creates.len() + one_more > 500
     }
 
     fn reply(&self, status: u16, body: &'static str, refused: Option<u32>, now: Duration) -> Reply {

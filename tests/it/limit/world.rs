@@ -133,6 +133,15 @@ impl Caller {
     }
 }
 
+// === impl Record ===
+
+impl Record {
+    /// Whether it is upstream.
+    pub(super) fn is_out(&self) -> bool {
+        matches!(self.life, Life::Admitted(_) | Life::Out(_, Some(_)))
+    }
+}
+
 // === impl World ===
 
 impl World {

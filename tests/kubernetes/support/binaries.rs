@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use super::{now, say};
+use super::{everything_is_required, now, say};
 
 /// The version that the programs call themselves: without it kubectl's skew checks see `v0.0.0-master`.
 const VERSION: &str = "v1.36.3";
@@ -41,7 +41,7 @@ impl Binaries {
         static FOUND: OnceLock<Result<Binaries, String>> = OnceLock::new();
         match FOUND.get_or_init(Self::find) {
             Ok(found) => Some(found),
-            Err(why) if std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|v| v == "1") => {
+            Err(why) if everything_is_required() => {
                 panic!("TIDEGATE_REQUIRE_KUBERNETES=1, but there is no control plane: {why}")
             }
             Err(why) => {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::binaries::{Fnv, cache_root};
-use super::{now, say};
+use super::{everything_is_required, now, say};
 
 /// Where the clients' sources and pins are.
 pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/clients");
@@ -29,7 +29,7 @@ const DOWNLOAD: &str = "apt-get --quiet download kubernetes-client || {
 pub(crate) fn or_skip(test: &str, found: Result<PathBuf, String>) -> Option<PathBuf> {
     match found {
         Ok(path) => Some(path),
-        Err(why) if std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|v| v == "1") => {
+        Err(why) if everything_is_required() => {
             panic!("TIDEGATE_REQUIRE_KUBERNETES=1, but {test} misses a client: {why}")
         }
         Err(why) => {

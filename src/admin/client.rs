@@ -1,0 +1,128 @@
+//! How commands speak with a running process: one request, by hand. An exec probe runs every second, and a client library would be most of
+//! what it starts.
+
+use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
+
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
+};
+
+/// Where a process can be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Its admin port.
+    Port(SocketAddr),
+    /// Its control socket.
+    Socket(PathBuf),
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum NoAnswer {
+    /// Nobody answers there.
+    #[error("nothing answers at {at}; is tidegate running with this configuration?")]
+    Unreachable {
+        /// Where.
+        at: At,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It says no.
+    #[error("{said}")]
+    Refused {
+        /// The status.
+        status: u16,
+        /// Its words.
+        said: String,
+    },
+    /// Whatever answers there is not tidegate, or another version.
+    #[error("what answers at {at} is not what this tidegate understands; is it another version?")]
+    Strange {
+        /// Where.
+        at: At,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+// === impl At ===
+
+impl At {
+    /// The body of a GET.
+    ///
+    /// # Errors
+    /// Nobody answers in time, or not with 200.
+    pub async fn get(&self, path: &str, patience: Duration) -> Result<String, NoAnswer> {
+        self.exchange(&format!("GET {path} HTTP/1.1\r\n"), "", patience).await
+    }
+
+    /// A GET's body as data.
+    ///
+    /// # Errors
+    /// Nobody answers in time, not with 200, or not as expected.
+    pub async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, NoAnswer> {
+        let body = self.get(path, PATIENCE).await?;
+        serde_json::from_str(&body).map_err(|source| NoAnswer::Strange { at: self.clone(), source })
+    }
+
+    /// Sends an order, and reads its answer.
+    ///
+    /// # Errors
+    /// Nobody answers in time, not with 200, or not as expected.
+    pub async fn order<T: DeserializeOwned>(&self, path: &str, order: &impl Serialize) -> Result<T, NoAnswer> {
+        let strange = |source| NoAnswer::Strange { at: self.clone(), source };
+        let body = serde_json::to_string(order).map_err(strange)?;
+        let answer = self.exchange(&format!("POST {path} HTTP/1.1\r\n"), &body, PATIENCE).await?;
+        serde_json::from_str(&answer).map_err(strange)
+    }
+
+    async fn exchange(&self, line: &str, body: &str, patience: Duration) -> Result<String, NoAnswer> {
+        let request = format!(
+            "{line}Host: localhost\r\nAccept: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        let unreachable = |source| NoAnswer::Unreachable { at: self.clone(), source };
+        let asked = async {
+            match self {
+                Self::Port(address) => ask(TcpStream::connect(address).await?, &request).await,
+                Self::Socket(path) => ask(UnixStream::connect(path).await?, &request).await,
+            }
+        };
+        let answer = tokio::time::timeout(patience, asked).await;
+        let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
+        let answer = String::from_utf8_lossy(&answer);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
+        match status.filter(|_| head.starts_with("HTTP/1.1 ")) {
+            Some(200) => Ok(body.to_owned()),
+            Some(status) => Err(NoAnswer::Refused { status, said: body.trim().to_owned() }),
+            None => Err(unreachable(io::Error::new(io::ErrorKind::InvalidData, "this is no HTTP"))),
+        }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port(address) => write!(f, "the admin port {address}"),
+            Self::Socket(path) => write!(f, "the control socket {}", path.display()),
+        }
+    }
+}
+
+/// One request, its answer read to the end.
+async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> io::Result<Vec<u8>> {
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer).await?;
+    Ok(answer)
+}
+
+/// For a person.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Whatever answers there need not be ours.
+const LONGEST: u64 = 16 << 20;

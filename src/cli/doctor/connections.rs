@@ -1,0 +1,141 @@
+//! Whether anything in this network namespace is connected to an upstream past the gate, by the kernel's own table.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use super::Finding;
+use crate::{cli::gate::prepare_gate, clock::Clock, config::settings::Gate, credentials::Surroundings, status::Status};
+
+/// An established connection as seen from this end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Established {
+    local: SocketAddr,
+    remote: SocketAddr,
+    inode: u64,
+}
+
+/// Connections to the upstream of a gate that are not the gate's.
+pub(super) async fn findings(gate: &Gate, around: &Surroundings, status: Option<&Status>) -> Vec<Finding> {
+    let about = format!("past gate {}", gate.name);
+    let Ok(prepared) = prepare_gate(gate.clone(), around, Duration::ZERO, Clock::start()) else {
+        return Vec::new(); // said already
+    };
+    let target = prepared.options.upstream.target;
+    let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = target.authority.port_u16().unwrap_or(if target.scheme == http::uri::Scheme::HTTPS { 443 } else { 80 });
+    let Ok(found) = tokio::net::lookup_host((host.as_str(), port)).await else { return Vec::new() };
+    let upstream: BTreeSet<SocketAddr> = found.collect();
+    let there: Vec<_> = established().into_iter().filter(|it| upstream.contains(&it.remote)).collect();
+    let gates = status.and_then(|status| sockets_of(status.pid));
+    let Some(own) = gates.zip(sockets_of(std::process::id())).map(|(gates, ours)| &gates | &ours) else {
+        let says = format!(
+            "not known: the running gate's connections cannot be told from others; there are {} to {host}:{port}",
+            there.len()
+        );
+        return vec![Finding::note(&about, &says, "run doctor beside the gate, as the same user")];
+    };
+    let foreign: Vec<_> = there.iter().filter(|it| !own.contains(&it.inode)).collect();
+    if foreign.is_empty() {
+        return vec![Finding::fine(&about, &format!("nothing is connected to {host}:{port} but the gate"))];
+    }
+    let owners = owners();
+    let names: BTreeSet<String> = foreign
+        .iter()
+        .map(|it| owners.get(&it.inode).cloned().unwrap_or_else(|| "a process that is not visible here".to_owned()))
+        .collect();
+    let names: Vec<_> = names.into_iter().collect();
+    let says =
+        format!("{} connections to {host}:{port} are not the gate's, but of {}", foreign.len(), names.join(", "));
+    vec![Finding::wrong(
+        &about,
+        &says,
+        "point that process at the gate: KUBECONFIG or KUBERNETES_SERVICE_HOST in its container; tidegate kubeconfig prints one",
+    )]
+}
+
+/// The established connections of this network namespace.
+fn established() -> Vec<Established> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
+    tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(read).collect()
+}
+
+/// One line of the kernel's table, if it is an established connection.
+fn read(line: &str) -> Option<Established> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (local, remote) = (address(fields.get(1)?)?, address(fields.get(2)?)?);
+    let inode = fields.get(9)?.parse().ok()?;
+    (*fields.get(3)? == "01").then_some(Established { local, remote, inode })
+}
+
+/// `0100007F:1F90`: words of four bytes in this machine's order. IPv4 inside IPv6 is IPv4.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let mut bytes = Vec::new();
+    for word in ip.as_bytes().chunks(8) {
+        let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+    }
+    let ip = match bytes.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
+        _ => Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical(),
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+/// The sockets of a process by inode; `None` where they cannot be seen.
+fn sockets_of(pid: u32) -> Option<BTreeSet<u64>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    Some(entries.flatten().filter_map(|entry| inode(&fs::read_link(entry.path()).ok()?.to_string_lossy())).collect())
+}
+
+/// `socket:[12345]`.
+fn inode(link: &str) -> Option<u64> {
+    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Who has which socket, among the processes that can be seen.
+fn owners() -> BTreeMap<u64, String> {
+    let mut owners = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        for socket in sockets_of(pid).into_iter().flatten() {
+            owners.insert(socket, format!("{} (pid {pid})", name.trim()));
+        }
+    }
+    owners
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_s_table_is_read() {
+        let line = "   0: 0100007F:1F90 0200000A:01BB 01 00000000:00000000 00:00000000 00000000  1000        0 12345 1 0000000000000000";
+        let read_line = read(line).expect("an established connection");
+        assert_eq!((read_line.local.to_string().as_str(), read_line.inode), ("127.0.0.1:8080", 12345));
+        assert_eq!(read_line.remote.to_string(), "10.0.0.2:443");
+        assert_eq!(read(&line.replace(" 01 ", " 0A ")), None, "listening");
+        let mapped = address("0000000000000000FFFF00000100007F:0050").expect("an address");
+        assert_eq!(mapped.to_string(), "127.0.0.1:80");
+        assert_eq!((inode("socket:[7]"), inode("pipe:[7]")), (Some(7), None));
+    }
+
+    #[test]
+    fn a_connection_of_this_process_is_found_as_its_own() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let stream = std::net::TcpStream::connect(address).expect("it listens");
+        let found = established()
+            .into_iter()
+            .find(|it| it.remote == address && it.local == stream.local_addr().expect("bound"));
+        let found = found.expect("the kernel knows it");
+        assert!(sockets_of(std::process::id()).expect("its own").contains(&found.inode));
+    }
+}

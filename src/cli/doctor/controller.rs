@@ -1,0 +1,142 @@
+//! Whether the controller's environment would lead it to the gate.
+
+use std::{fs, path::Path};
+
+use super::Finding;
+use crate::{
+    classify::Kind,
+    cli::health::reachable,
+    config::settings::{Listen, Settings},
+    status::Status,
+};
+
+/// A process whose environment says where its API server is.
+struct Controller {
+    pid: u32,
+    name: String,
+    variables: Vec<(String, String)>,
+}
+
+/// Where every controller that can be seen would go.
+pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&Status>) -> Vec<Finding> {
+    let Some(gates) = addresses(settings) else { return Vec::new() };
+    if let Some(pid) = pid {
+        return vec![match Controller::of(pid) {
+            Some(controller) => controller.finding(&gates),
+            None => Finding::wrong(
+                "controller",
+                &format!("the environment of process {pid} cannot be read"),
+                "run doctor as the user of that process",
+            ),
+        }];
+    }
+    // Outside of a pod every process of the machine would be looked at.
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
+        let says = "its environment was not looked at: this is no pod, so which process it is cannot be told";
+        return vec![Finding::note("controller", says, "name it with --pid")];
+    }
+    let own = [Some(std::process::id()), status.map(|status| status.pid)];
+    let seen = processes().into_iter().filter(|pid| !own.contains(&Some(*pid))).filter_map(Controller::of);
+    let findings: Vec<_> = seen.filter(Controller::is_one).map(|controller| controller.finding(&gates)).collect();
+    if findings.is_empty() {
+        let says = "its environment cannot be seen from this container";
+        return vec![Finding::note(
+            "controller",
+            says,
+            "set shareProcessNamespace on the pod for a while, and run doctor again; its connections were looked at above",
+        )];
+    }
+    findings
+}
+
+/// The addresses that lead to a gate for Kubernetes; `None` where there is no such gate.
+fn addresses(settings: &Settings) -> Option<Vec<String>> {
+    let gates: Vec<_> = settings.gates.values().filter(|gate| gate.kind == Kind::Kubernetes).collect();
+    let tcp = |listen: &Listen| match listen {
+        Listen::Tcp(address) => Some(reachable(*address).to_string()),
+        Listen::Unix(_) => None,
+    };
+    (!gates.is_empty()).then(|| gates.iter().flat_map(|gate| gate.listen.iter().filter_map(tcp)).collect())
+}
+
+fn processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+// === impl Controller ===
+
+impl Controller {
+    fn of(pid: u32) -> Option<Self> {
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let environment = String::from_utf8_lossy(&environment);
+        let pairs = environment.split('\0').filter_map(|pair| pair.split_once('='));
+        let variables = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
+        Some(Self { pid, name, variables })
+    }
+
+    /// The pause container has no such variables, and tidegate itself is none.
+    fn is_one(&self) -> bool {
+        self.name != "tidegate"
+            && (self.variable("KUBERNETES_SERVICE_HOST").is_some() || self.variable("KUBECONFIG").is_some())
+    }
+
+    fn variable(&self, name: &str) -> Option<&str> {
+        self.variables
+            .iter()
+            .find(|(other, _)| other == name)
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty())
+    }
+
+    fn finding(&self, gates: &[String]) -> Finding {
+        let about = format!("controller {} (pid {})", self.name, self.pid);
+        let (from, leads) = match self.variable("KUBECONFIG") {
+            Some(path) => (format!("KUBECONFIG {path}"), self.kubeconfig(path)),
+            None => ("KUBERNETES_SERVICE_HOST".to_owned(), Ok(self.in_cluster())),
+        };
+        let remedy = format!(
+            "set KUBECONFIG in its container to a kubeconfig for {} (tidegate kubeconfig prints one)",
+            gates.join(" or ")
+        );
+        match leads {
+            Err(why) => Finding::wrong(&about, &format!("{from}: {why}"), &remedy),
+            Ok(servers) if servers.iter().any(|server| gates.contains(server)) => {
+                Finding::fine(&about, &format!("is led to the gate by its {from}"))
+            }
+            Ok(servers) => {
+                let servers = if servers.is_empty() { "nowhere".to_owned() } else { servers.join(", ") };
+                Finding::wrong(&about, &format!("is led past the gate, to {servers}, by its {from}"), &remedy)
+            }
+        }
+    }
+
+    fn in_cluster(&self) -> Vec<String> {
+        let port = self.variable("KUBERNETES_SERVICE_PORT").unwrap_or("443");
+        self.variable("KUBERNETES_SERVICE_HOST").map(|host| authority(host, port)).into_iter().collect()
+    }
+
+    /// The servers of a kubeconfig as that process sees it.
+    fn kubeconfig(&self, path: &str) -> Result<Vec<String>, String> {
+        let seen = Path::new(&format!("/proc/{}/root", self.pid)).join(path.trim_start_matches('/'));
+        let text = fs::read_to_string(seen).map_err(|error| error.to_string())?;
+        let servers = text.lines().filter_map(|line| line.trim_start_matches([' ', '-']).strip_prefix("server:"));
+        let plain = |server: &str| {
+            let server = server.trim().trim_matches(['"', '\'']);
+            let after = server.split_once("://").map_or(server, |(_, after)| after);
+            let authority = after.split('/').next().unwrap_or_default();
+            if authority.rsplit(']').next().unwrap_or_default().contains(':') {
+                authority.to_owned()
+            } else {
+                format!("{authority}:443")
+            }
+        };
+        // localhost is where the gate is, too.
+        Ok(servers.map(plain).map(|server| server.replace("localhost:", "127.0.0.1:")).collect())
+    }
+}
+
+fn authority(host: &str, port: &str) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}

@@ -1,0 +1,135 @@
+//! Whether tidegate runs with this configuration, and how it is.
+
+use tokio::net::{TcpStream, UnixStream};
+
+use super::Finding;
+use crate::{
+    cli::{health::reachable, running},
+    config::settings::{Gate, Listen, Settings},
+    status::{
+        self, Status,
+        text::{ago, meaning, span, until},
+    },
+};
+
+/// What the process says, and what is wrong with it.
+pub(super) async fn findings(settings: &Settings) -> (Option<Status>, Vec<Finding>) {
+    let mut findings = Vec::new();
+    let status = match running::status(settings).await {
+        Ok((at, status)) => {
+            findings.push(Finding::fine("process", &format!("answers at {at}, up {}", span(status.uptime_seconds))));
+            Some(status)
+        }
+        Err(error) => {
+            findings.push(Finding::wrong(
+                "process",
+                &format!("{error:#}"),
+                "start it with tidegate run and this configuration, and look at its log",
+            ));
+            None
+        }
+    };
+    for gate in settings.gates.values() {
+        findings.extend(listeners(gate).await);
+    }
+    if let Some(status) = &status {
+        findings.extend(configuration(status));
+        findings.extend(status.gates.iter().flat_map(|gate| gate_findings(gate, status.now_ms)));
+    }
+    (status, findings)
+}
+
+/// Whether clients can connect.
+async fn listeners(gate: &Gate) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for listen in &gate.listen {
+        let (at, connected) = match listen {
+            Listen::Tcp(address) => {
+                let address = reachable(*address);
+                (address.to_string(), TcpStream::connect(address).await.map(drop))
+            }
+            Listen::Unix(path) => (format!("unix:{}", path.display()), UnixStream::connect(path).await.map(drop)),
+        };
+        let about = format!("gate {}", gate.name);
+        findings.push(match connected {
+            Ok(()) => Finding::fine(&about, &format!("listens on {at}")),
+            Err(error) => Finding::wrong(
+                &about,
+                &format!("nobody listens on {at}: {error}"),
+                &format!("start tidegate run, or correct gates.{}.listen", gate.name),
+            ),
+        });
+    }
+    findings
+}
+
+fn configuration(status: &Status) -> Option<Finding> {
+    let reload = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty())?;
+    let says = format!(
+        "the file has changed, and the change is not in force ({}, {}): {}",
+        reload.result,
+        ago(reload.at_ms, status.now_ms),
+        reload.reasons.join("; ")
+    );
+    let remedy = if reload.result == "restart_needed" {
+        "restart the pod to take it over"
+    } else {
+        "correct the file; it is looked at again by itself"
+    };
+    Some(Finding::wrong("reload", &says, remedy))
+}
+
+/// What a gate does just now.
+fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
+    let about = format!("gate {}", gate.name);
+    let mut findings = Vec::new();
+    if let Some(bypass) = &gate.bypass {
+        let says = format!("everything is let through; that ends {}", until(bypass.until_ms, now_ms));
+        findings.push(Finding::wrong(&about, &says, "tidegate bypass off"));
+    }
+    let longest = gate.queues.iter().max_by(|one, other| one.oldest_seconds.total_cmp(&other.oldest_seconds));
+    if let Some(queue) = longest.filter(|queue| queue.oldest_seconds >= LONG) {
+        let says = format!(
+            "is saturated: {} calls wait, the longest for {}, because {}",
+            gate.waiting,
+            span(queue.oldest_seconds),
+            meaning(&queue.reason)
+        );
+        findings.push(Finding::wrong(&about, &says, knob(&queue.reason)));
+    }
+    let refused: u64 = gate.history.refused.iter().rev().take(MINUTE).sum();
+    if let Some(latest) = gate.refusals.first().filter(|_| refused > 0) {
+        let says =
+            format!("refused {refused} calls in the last minute, the last of them because {}", meaning(&latest.reason));
+        findings.push(Finding::note(&about, &says, knob(&latest.reason)));
+    }
+    if gate.keys_failing > 0 {
+        let says = format!("{} keys back off", gate.keys_failing);
+        findings.push(Finding::note(
+            &about,
+            &says,
+            "tidegate top shows what they got; when the cause is healed, tidegate forget --all",
+        ));
+    }
+    findings
+}
+
+/// From symptom to knob.
+fn knob(reason: &str) -> &'static str {
+    match reason {
+        "bucket" => {
+            "raise bucket.rate if the API server has room, or find who calls so much: tidegate top shows the flows"
+        }
+        "class_bucket" => "raise the class's bucket.rate, or narrow what it matches",
+        "slot" => "raise in_flight.max, or find out why answers take so long: tidegate_upstream_seconds",
+        "pause" => "the upstream asked for it; lower bucket.rate below its quota",
+        "queue_full" | "bytes_full" => "raise queue.max_waiting or queue.max_waiting_bytes, or bucket.rate",
+        "retry_bucket" => "raise retry_bucket.rate, or heal what fails",
+        _ => "heal what fails: tidegate top shows the keys and what they got",
+    }
+}
+
+/// Seconds of waiting from which on it is no burst.
+const LONG: f64 = 1.0;
+/// Steps of the history in a minute.
+const MINUTE: usize = 12;

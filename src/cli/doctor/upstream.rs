@@ -1,0 +1,124 @@
+//! Whether the upstream answers, and takes the credentials: asked through a gate of its own, so that what is tried is what runs.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::Finding;
+use crate::{
+    classify::Kind,
+    cli::gate::{PreparedGate, Trouble, prepare_gate},
+    clock::Clock,
+    config::settings::{Credentials, Gate, Listen},
+    credentials::Surroundings,
+    proxy,
+    status::text::span,
+};
+
+/// What comes of one call.
+pub(super) async fn findings(gate: &Gate, around: &Surroundings, clock: Clock) -> Vec<Finding> {
+    let about = format!("upstream of {}", gate.name);
+    let prepared = match prepare_gate(probe(gate), around, Duration::ZERO, clock) {
+        Ok(prepared) => prepared,
+        Err(Trouble::Missing(what)) => {
+            return vec![Finding::wrong(&about, &format!("{what:#}"), "run doctor where the gate runs")];
+        }
+        Err(Trouble::Wrong { key, what }) => {
+            return vec![Finding::wrong(&about, &format!("{what:#}"), &format!("correct gates.{}.{key}", gate.name))];
+        }
+    };
+    let injects = prepared.credentials == "inject";
+    let path = if gate.kind == Kind::Kubernetes { "/version" } else { "/" };
+    let answer = match tokio::time::timeout(PATIENCE, ask(prepared, path, clock)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => {
+            return vec![Finding::wrong(&about, &format!("cannot be asked: {error:#}"), "look at the gate's log")];
+        }
+        Err(_) => return vec![Finding::wrong(&about, "does not answer", "check its address and network policies")],
+    };
+    judge(gate, &about, &answer, injects, clock)
+}
+
+/// The gate as it is, but for a door of its own on loopback, and lending its identity where it has one.
+fn probe(gate: &Gate) -> Gate {
+    let listen = vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))];
+    Gate { listen, tls: None, credentials: Credentials::Auto, ..gate.clone() }
+}
+
+/// One call through the gate: its answer as it came.
+async fn ask(prepared: PreparedGate, path: &str, clock: Clock) -> anyhow::Result<String> {
+    let stop = CancellationToken::new();
+    let _ends = stop.clone().drop_guard();
+    let gate = proxy::Gate::start(prepared.options, clock, stop).await?;
+    let address = gate.addresses().first().copied().ok_or_else(|| anyhow::anyhow!("it has no address"))?;
+    let mut stream = TcpStream::connect(address).await?;
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: tidegate-doctor\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn judge(gate: &Gate, about: &str, answer: &str, injects: bool, clock: Clock) -> Vec<Finding> {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
+    let status: u16 = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
+    if let Some((_, why)) = body.split_once("nothing was sent: ") {
+        let why = why.split(['"', '\n']).next().unwrap_or(why).trim_end_matches('\\');
+        // The message says what to do after a semicolon.
+        let (what, remedy) = why.split_once("; ").unwrap_or((why, "check the upstream's address, and that it runs"));
+        return vec![Finding::wrong(about, what, remedy)];
+    }
+    let mut findings = Vec::new();
+    match status {
+        401 if injects => {
+            let says = "answers 401: it does not take the gate's credentials (expired, revoked, or of another cluster)";
+            let remedy = "renew the token or client certificate that the gate reads; a pod's token is renewed by kubelet, so look at its mount";
+            findings.push(Finding::wrong(about, says, remedy));
+        }
+        401 => findings.push(Finding::note(
+            about,
+            "is reached, and wants credentials; the gate passes on the client's own",
+            "",
+        )),
+        500.. => findings.push(Finding::wrong(
+            about,
+            &format!("is reached, and answers {status}"),
+            "look at the upstream itself",
+        )),
+        _ if injects => {
+            findings.push(Finding::fine(about, &format!("is reached, and takes the gate's credentials ({status})")))
+        }
+        _ => findings
+            .push(Finding::fine(about, &format!("is reached ({status}); the gate passes on the client's credentials"))),
+    }
+    findings.extend(skew(gate, head, clock));
+    findings
+}
+
+/// How far this machine's clock is from the upstream's.
+fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
+    let about = "clock";
+    let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with("date:"))?;
+    let theirs = httpdate::parse_http_date(line.split_once(':')?.1.trim()).ok()?;
+    let theirs = theirs.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
+    let ours = Duration::from_millis(clock.wall(clock.now()));
+    let apart = theirs.abs_diff(ours).as_secs_f64();
+    let says = format!("differs by {} from that of the upstream of {}", span(apart), gate.name);
+    Some(if apart > APART {
+        Finding::wrong(about, &says, "set the clock (NTP): tokens and certificates are valid by it")
+    } else {
+        Finding::fine(about, &says)
+    })
+}
+
+/// Dialling has its own limit, which comes first.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Enough of any answer.
+const LONGEST: u64 = 64 * 1024;
+/// Seconds from which on tokens begin to be refused: kube-apiserver allows little, and Date has whole seconds.
+const APART: f64 = 30.0;

@@ -1,0 +1,151 @@
+//! What the operator sees and orders, over all gates of the process.
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+
+use super::reload::Reloads;
+use crate::{
+    admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator},
+    classify::Glob,
+    clock::Clock,
+    config::settings::{Settings, ShowNames, Socket},
+    moment::Moment,
+    proxy::Gate,
+    status,
+};
+
+/// The gates, and what is known beside them.
+pub(super) struct Operations {
+    gates: Vec<Arc<Gate>>,
+    reloads: Arc<Reloads>,
+    clock: Clock,
+    /// Whether names are shown on the admin port: a reload may change it.
+    names: AtomicBool,
+}
+
+// === impl Operations ===
+
+impl Operations {
+    pub(super) fn new(gates: Vec<Arc<Gate>>, reloads: Arc<Reloads>, clock: Clock, settings: &Settings) -> Self {
+        Self { gates, reloads, clock, names: AtomicBool::new(shows_names(settings)) }
+    }
+
+    /// Takes over what a reload changed.
+    pub(super) fn adopt(&self, settings: &Settings) {
+        self.names.store(shows_names(settings), Relaxed);
+    }
+
+    /// The gates that are meant.
+    fn meant(&self, name: Option<&str>) -> Result<Vec<&Arc<Gate>>, String> {
+        let all: Vec<_> = self.gates.iter().map(|gate| &**gate.name()).collect();
+        let meant: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
+        if meant.is_empty() {
+            return Err(format!("there is no gate {:?}; there is: {}", name.unwrap_or_default(), all.join(", ")));
+        }
+        Ok(meant)
+    }
+}
+
+impl Operator for Operations {
+    fn shows_names(&self) -> bool {
+        self.names.load(Relaxed)
+    }
+
+    fn status(&self, names: bool) -> status::Status {
+        let now = self.clock.now();
+        let last = self.reloads.last();
+        status::Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            now_ms: self.clock.wall(now),
+            uptime_seconds: (now - Moment::ZERO).as_secs_f64(),
+            waiting_for: Vec::new(),
+            names_shown: names,
+            config: status::Config {
+                hash: last.hash,
+                since_ms: last.since,
+                last_reload: last.reload.map(|(outcome, at_ms, reasons)| status::Reload {
+                    result: outcome.word().to_owned(),
+                    at_ms,
+                    reasons,
+                }),
+            },
+            gates: self.gates.iter().map(|gate| gate.status(names)).collect(),
+        }
+    }
+
+    fn remark(&self) -> Option<String> {
+        let bypassed: Vec<_> =
+            self.gates.iter().filter(|gate| gate.is_bypassed()).map(|gate| gate.name().to_string()).collect();
+        (!bypassed.is_empty()).then(|| format!("bypass: {} lets everything through", bypassed.join(", ")))
+    }
+
+    fn explain(&self, ask: &Ask) -> Result<Vec<status::Explained>, String> {
+        let (method, uri, headers) = request(ask)?;
+        Ok(self.meant(ask.gate.as_deref())?.iter().map(|gate| gate.explain(&method, &uri, &headers)).collect())
+    }
+
+    fn forget(&self, order: &Forget) -> Result<Vec<Forgotten>, String> {
+        let pattern = order.key.as_deref().map(Glob::new);
+        let is_meant = |name: &str| {
+            order.key.as_deref() == Some(name) || pattern.as_ref().is_none_or(|pattern| pattern.matches(name))
+        };
+        let forget = |gate: &&Arc<Gate>| Forgotten { gate: gate.name().to_string(), keys: gate.forget(&is_meant) };
+        Ok(self.meant(order.gate.as_deref())?.iter().map(forget).collect())
+    }
+
+    fn bypass(&self, order: &Bypass) -> Result<Vec<Bypassed>, String> {
+        let how_long = order.how_long();
+        let until_ms = how_long.map(|how_long| self.clock.wall(self.clock.now() + how_long));
+        let bypass = |gate: &&Arc<Gate>| {
+            gate.bypass(how_long);
+            Bypassed { gate: gate.name().to_string(), until_ms }
+        };
+        Ok(self.meant(order.gate.as_deref())?.iter().map(bypass).collect())
+    }
+}
+
+/// A call as the gate would get it.
+pub(super) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
+    let method = ask.method.to_ascii_uppercase().parse();
+    let method = method.map_err(|_| format!("{:?} is no method, expected one such as GET or PATCH", ask.method))?;
+    let uri: Uri = ask.path.parse().map_err(|error| format!("{:?} is no path: {error}", ask.path))?;
+    if !uri.path().starts_with('/') || uri.authority().is_some() {
+        return Err(format!("{:?} is no path, expected one such as /api/v1/namespaces/prod/pods/web", ask.path));
+    }
+    let mut headers = HeaderMap::new();
+    for (name, value) in &ask.headers {
+        let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is no name of a header"))?;
+        let value: HeaderValue = value.parse().map_err(|_| format!("{value:?} is no value of the header {name}"))?;
+        headers.append(name, value);
+    }
+    Ok((method, uri, headers))
+}
+
+fn shows_names(settings: &Settings) -> bool {
+    match settings.admin.show_names {
+        ShowNames::Always => true,
+        ShowNames::Never => false,
+        ShowNames::Auto => settings.admin.listen.as_ref().map(SocketAddr::ip).is_some_and(|ip| ip.is_loopback()),
+    }
+}
+
+/// Where the control socket is.
+pub(super) fn socket(settings: &Settings) -> Option<PathBuf> {
+    match &settings.admin.socket {
+        Socket::Off => None,
+        Socket::At(path) => Some(path.clone()),
+        Socket::Auto => {
+            let folder = settings.gates.values().find_map(|gate| gate.tls.as_ref()?.write_to.as_ref());
+            folder.map(|folder| folder.join("tidegate.sock"))
+        }
+    }
+}

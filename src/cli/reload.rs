@@ -1,0 +1,163 @@
+//! Takes over a changed configuration while the gates run (P11).
+//!
+//! Two phases. Everything that can fail is done first and beside the running gates: reading, checking, building. What is applied then cannot
+//! fail. The file is looked at every few seconds, by content: a ConfigMap is swapped by renaming a link two folders up, which watches on the
+//! file do not see. A file that is still being written is left alone until it has stood still for one look.
+
+mod restart;
+mod state;
+
+use std::{io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::signal::unix::Signal;
+use tokio_util::sync::CancellationToken;
+
+pub(super) use self::state::{Outcome, Reloads};
+use super::{Configured, Failure, operations::Operations, prepare::Prepared};
+use crate::{
+    clock::Clock,
+    config::settings::Settings,
+    proxy::Gate,
+    telemetry::{CallLog, log::Level},
+};
+
+/// Everything that a reload can change, and what it came from.
+pub(super) struct Reloader {
+    pub(super) configured: Configured,
+    pub(super) clock: Clock,
+    pub(super) level: Level,
+    pub(super) gates: Vec<Arc<Gate>>,
+    pub(super) calls: Option<CallLog>,
+    /// What is in force.
+    pub(super) running: Settings,
+    pub(super) reloads: Arc<Reloads>,
+    pub(super) operations: Arc<Operations>,
+    /// What the file said when it was judged last.
+    pub(super) judged: Content,
+}
+
+/// A configuration file, or why it cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Content {
+    path: Option<PathBuf>,
+    bytes: Result<Vec<u8>, ErrorKind>,
+}
+
+/// A configuration that works, ready to be taken over.
+struct Ready {
+    prepared: Prepared,
+    calls: Option<CallLog>,
+}
+
+// === impl Content ===
+
+impl Content {
+    pub(super) fn of(configured: &Configured) -> Self {
+        let path = configured.source().file;
+        let bytes = path.as_ref().map_or_else(|| Ok(Vec::new()), std::fs::read).map_err(|error| error.kind());
+        Self { path, bytes }
+    }
+}
+
+// === impl Reloader ===
+
+impl Reloader {
+    /// Reloads on every hangup and whenever the file has changed, until `stop`.
+    pub(super) async fn watch(mut self, mut hangup: Signal, stop: CancellationToken) {
+        let mut seen = None;
+        loop {
+            let asked = tokio::select! {
+                () = stop.cancelled() => return,
+                _ = hangup.recv() => true,
+                () = self.clock.sleep(LOOK) => false,
+            };
+            let found = Content::of(&self.configured);
+            if asked {
+                seen = None;
+                self.reload(found, true).await;
+            } else if found == self.judged {
+                seen = None;
+            } else if seen.as_ref() == Some(&found) {
+                seen = None;
+                self.reload(found, false).await;
+            } else {
+                seen = Some(found);
+            }
+        }
+    }
+
+    /// Judges what there is and takes it over if it can be.
+    async fn reload(&mut self, found: Content, asked: bool) {
+        if found == self.judged && self.reloads.last_was_good() {
+            tracing::info!(asked, "the configuration has not changed");
+            self.reloads.note(Outcome::Unchanged, Vec::new());
+            return;
+        }
+        self.judged = found;
+        let configured = self.configured.clone();
+        let clock = self.clock;
+        // Beside the traffic: this thread carries every call.
+        let prepared = tokio::task::spawn_blocking(move || configured.prepare(clock)).await;
+        let prepared = prepared.unwrap_or_else(|error| Err(Failure::Other(error.into())));
+        match prepared.and_then(|prepared| self.ready(prepared)) {
+            Err(failure) => self.refuse(Outcome::Invalid, failure.problems()),
+            Ok(ready) => match restart::needed(&self.running, &ready.prepared.settings) {
+                keys if keys.is_empty() => self.apply(ready),
+                keys => self.refuse(Outcome::RestartNeeded, keys),
+            },
+        }
+    }
+
+    /// The rest of what can fail.
+    fn ready(&self, mut prepared: Prepared) -> Result<Ready, Failure> {
+        if let Some(missing) = prepared.missing.pop() {
+            return Err(Failure::Other(missing));
+        }
+        let path = &prepared.settings.log.calls;
+        let calls = if *path == self.running.log.calls {
+            self.calls.clone()
+        } else {
+            path.as_deref().map(|path| super::run::call_log(path, self.clock)).transpose()?
+        };
+        Ok(Ready { prepared, calls })
+    }
+
+    fn refuse(&self, outcome: Outcome, reasons: Vec<String>) {
+        let (count, why) = (reasons.len(), reasons.join("; "));
+        match outcome {
+            Outcome::RestartNeeded => {
+                tracing::error!(why, "the new configuration needs a restart; nothing was changed");
+            }
+            Outcome::Invalid | Outcome::Applied | Outcome::Unchanged => {
+                tracing::error!(problems = count, why, "the new configuration cannot work; the old one stays in force");
+            }
+        }
+        self.reloads.note(outcome, reasons);
+    }
+
+    /// Takes it over. Nothing in here can fail.
+    fn apply(&mut self, ready: Ready) {
+        let Ready { prepared, calls } = ready;
+        for warning in &prepared.warnings {
+            tracing::warn!("{warning}");
+        }
+        if let Err(error) = self.level.set(&prepared.settings.log.level) {
+            tracing::error!(%error, "the log's level stays as it was"); // it was checked, so it can be set
+        }
+        for mut gate in prepared.gates {
+            let running = self.gates.iter().find(|running| *running.name() == gate.options.name);
+            gate.options.call_log.clone_from(&calls);
+            if let Some(running) = running {
+                running.reconfigure(gate.options);
+            }
+        }
+        self.operations.adopt(&prepared.settings);
+        self.calls = calls;
+        self.running = prepared.settings;
+        let hash = self.reloads.take_over(&prepared.effective);
+        tracing::info!(hash, "the new configuration is in force");
+    }
+}
+
+/// Twice in a row, so that a change is in force after four seconds, or eight on a bad day; kubelet itself takes up to a minute.
+const LOOK: Duration = Duration::from_secs(2);

@@ -1,0 +1,127 @@
+//! What became of reloads, for metrics and the status page.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{clock::Clock, telemetry::table};
+
+/// How a reload ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Outcome {
+    Applied,
+    Invalid,
+    RestartNeeded,
+    Unchanged,
+}
+
+/// What became of reloads.
+#[derive(Debug)]
+pub(in crate::cli) struct Reloads {
+    clock: Clock,
+    last: Mutex<Last>,
+}
+
+/// The configuration in force, and the last attempt to change it.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct Last {
+    /// Twelve hexadecimal digits.
+    pub(in crate::cli) hash: String,
+    /// When it came into force, in milliseconds since 1970.
+    pub(in crate::cli) since: u64,
+    /// The last reload: how it ended, when, and why so.
+    pub(in crate::cli) reload: Option<(Outcome, u64, Vec<String>)>,
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// Its word in metrics and on the status page.
+    pub(in crate::cli) const fn word(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Invalid => "invalid",
+            Self::RestartNeeded => "restart_needed",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
+// === impl Reloads ===
+
+impl Reloads {
+    /// At start: `effective` is in force.
+    pub(in crate::cli) fn new(clock: Clock, effective: &str) -> Self {
+        let since = clock.wall(clock.now());
+        let last = Last { hash: show(hash(effective), since), since, reload: None };
+        Self { clock, last: Mutex::new(last) }
+    }
+
+    pub(in crate::cli) fn last(&self) -> Last {
+        self.lock().clone()
+    }
+
+    /// Whether the configuration that was judged last is the one in force.
+    pub(super) fn last_was_good(&self) -> bool {
+        !matches!(self.lock().reload, Some((Outcome::Invalid | Outcome::RestartNeeded, ..)))
+    }
+
+    /// A reload ended so.
+    pub(super) fn note(&self, outcome: Outcome, why: Vec<String>) {
+        table::RELOADS.counter(&[outcome.word()]).increment(1);
+        self.lock().reload = Some((outcome, self.clock.wall(self.clock.now()), why));
+    }
+
+    /// `effective` is in force from now on; its hash.
+    pub(super) fn take_over(&self, effective: &str) -> String {
+        self.note(Outcome::Applied, Vec::new());
+        let since = self.clock.wall(self.clock.now());
+        let hash = show(hash(effective), since);
+        let mut last = self.lock();
+        last.hash.clone_from(&hash);
+        last.since = since;
+        hash
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sets the gauges; the hash as it is shown.
+#[expect(clippy::cast_precision_loss, reason = "48 bits, and milliseconds since 1970, are exact in a double")]
+fn show(hash: u64, since: u64) -> String {
+    table::CONFIG_HASH.gauge(&[]).set(hash as f64);
+    table::RELOADED.gauge(&[]).set(since as f64 / 1000.0);
+    format!("{hash:012x}")
+}
+
+/// FNV-1a, folded to the 48 bits that a metric holds exactly: to tell configurations apart, not to resist anyone.
+fn hash(text: &str) -> u64 {
+    let full = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    (full >> 48) ^ (full & 0xffff_ffff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_configurations_have_equal_hashes_and_others_do_not() {
+        let reloads = Reloads::new(Clock::start(), "rate = 5");
+        let before = reloads.last();
+        assert_eq!((before.hash.len(), before.reload.is_none()), (12, true));
+        assert_ne!(reloads.take_over("rate = 6"), before.hash);
+        assert_eq!(reloads.take_over("rate = 5"), before.hash);
+    }
+
+    #[test]
+    fn what_failed_is_judged_again_when_asked() {
+        let reloads = Reloads::new(Clock::start(), "");
+        assert!(reloads.last_was_good());
+        reloads.note(Outcome::Invalid, vec!["why".to_owned()]);
+        assert!(!reloads.last_was_good());
+        reloads.note(Outcome::Applied, Vec::new());
+        assert!(reloads.last_was_good());
+    }
+}

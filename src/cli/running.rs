@@ -1,0 +1,48 @@
+//! Finds the process that runs with a configuration, to ask it or give it orders.
+
+use anyhow::anyhow;
+
+use super::{health::reachable, operations};
+use crate::{
+    admin::client::{At, NoAnswer},
+    config::settings::Settings,
+    status::Status,
+};
+
+/// Where the process of these settings can be asked, best first.
+pub(super) fn places(settings: &Settings) -> Vec<At> {
+    let socket = operations::socket(settings).map(At::Socket);
+    let port = settings.admin.listen.map(|listen| At::Port(reachable(listen)));
+    socket.into_iter().chain(port).collect()
+}
+
+/// What the process is doing, and where it said so.
+pub(super) async fn status(settings: &Settings) -> Result<(At, Status), anyhow::Error> {
+    let mut failed = None;
+    for at in places(settings) {
+        match at.read("/status").await {
+            Ok(status) => return Ok((at, status)),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    Err(failed.map_or_else(|| anyhow!(NOWHERE), anyhow::Error::new))
+}
+
+/// Where orders are taken.
+pub(super) fn socket(settings: &Settings) -> Result<At, anyhow::Error> {
+    operations::socket(settings).map(At::Socket).ok_or_else(|| anyhow!(NO_SOCKET))
+}
+
+/// What went wrong with an order, and what to do.
+pub(super) fn explained(error: NoAnswer) -> anyhow::Error {
+    match error {
+        NoAnswer::Unreachable { at, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            anyhow!("{at} is open to its own user only; run this as the user that tidegate runs as: {source}")
+        }
+        error => error.into(),
+    }
+}
+
+const NOWHERE: &str =
+    "there is nobody to ask: admin.listen is \"off\" and there is no control socket; set admin.listen or admin.socket";
+const NO_SOCKET: &str = "orders need a control socket, and there is none; set admin.socket to a path such as \"/run/tidegate/tidegate.sock\"";

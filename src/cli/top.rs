@@ -1,0 +1,67 @@
+//! `tidegate top`: the status page in a terminal.
+
+use std::{io::Write as _, time::Duration};
+
+use clap::Args;
+
+use super::{
+    Configured, Failure, running,
+    show::{self, Screen},
+};
+use crate::{
+    clock::Clock,
+    status::terminal::{self, Look},
+};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tidegate top
+  tidegate top --once | grep -A20 'Failing keys'
+
+It asks the control socket, else the admin port of this configuration.";
+
+/// How it is shown.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    configured: Configured,
+    /// Print it once and end, as when the output is no terminal
+    #[arg(long)]
+    once: bool,
+    /// Between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    every: u64,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    let settings = options.configured.load()?.settings;
+    let screen = Screen::of_stdout();
+    let height = terminal_size::terminal_size().map(|(_, height)| usize::from(height.0));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let clock = Clock::start();
+        let look = Look { width: screen.width(), colour: screen.colour };
+        if options.once || screen.terminal.is_none() {
+            let (_, status) = running::status(&settings).await?;
+            show::text(&terminal::text(&status, look))?;
+            return Ok(());
+        }
+        loop {
+            let text = match running::status(&settings).await {
+                Ok((_, status)) => terminal::text(&status, look),
+                Err(error) => format!("{error:#}\n"),
+            };
+            let end = ["\u{1b}[K\n", "\u{1b}[J"];
+            let lines: Vec<&str> =
+                text.lines().take(height.map_or(usize::MAX, |height| height.saturating_sub(1))).collect();
+            // From the top, over what was there: clearing first would flicker.
+            let picture = format!("\u{1b}[H{}{}{}", lines.join(end[0]), end[0], end[1]);
+            let mut out = std::io::stdout().lock();
+            if out.write_all(picture.as_bytes()).and_then(|()| out.flush()).is_err() {
+                return Ok(()); // the terminal is gone
+            }
+            drop(out);
+            clock.sleep(Duration::from_secs(options.every)).await;
+        }
+    })
+}

@@ -1,0 +1,65 @@
+//! Where a key of the configuration comes from, for those who ask which line a limit stands in.
+
+use super::{
+    path::Path,
+    problems::{Text, Variable},
+};
+
+/// Where the keys of a configuration come from.
+#[derive(Debug)]
+pub struct Origins {
+    text: Text,
+    variables: Vec<Variable>,
+}
+
+// === impl Origins ===
+
+impl Origins {
+    pub(super) fn new(text: Text, variables: Vec<Variable>) -> Self {
+        Self { text, variables }
+    }
+
+    /// `FILE:LINE:COL` of the key, or the variable that sets it or something in it; `None` where nothing does.
+    #[must_use]
+    pub fn of(&self, keys: &[&str]) -> Option<String> {
+        self.at(&keys.iter().map(|key| (*key).to_owned()).collect())
+    }
+
+    /// The same for a key of a class; with no key, where the class begins.
+    #[must_use]
+    pub fn of_class(&self, gate: &str, class: &str, key: Option<&str>) -> Option<String> {
+        let classes = Path::default().key("gates").key(gate).key("classes");
+        let found = (0..).map(|index| classes.index(index)).take_while(|at| self.text.place(at).is_some());
+        let mut named = found.filter(|at| self.text.value(&at.key("name")).is_some_and(|name| name == class));
+        let at = named.next()?;
+        self.at(&key.map_or_else(|| at.clone(), |key| at.key(key)))
+    }
+
+    fn at(&self, path: &Path) -> Option<String> {
+        let set = |variable: &&Variable| path.starts_with(&variable.path) || variable.path.starts_with(path);
+        let variable = self.variables.iter().find(set).map(|variable| variable.name.clone());
+        variable.or_else(|| self.text.place(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::load_text;
+
+    #[test]
+    fn a_limit_is_traced_to_its_line_or_variable() {
+        let text = "[gates.k]\nupstream = \"http://127.0.0.1:9\"\n[gates.k.bucket]\nrate = 5\n\n[[gates.k.classes]]\nname = \"ec2\"\n\
+                    match = { groups = [\"x\"] }\nbucket = { rate = 1, burst = 1 }\n";
+        let env = [("TIDEGATE__GATES__K__QUEUE__MAX_WAIT".to_owned(), "3s".to_owned())];
+        let loaded = load_text("f.toml".to_owned(), text.to_owned(), &env).expect("it is right");
+        let of = |keys: &[&str]| loaded.origins.of(keys);
+        assert_eq!(of(&["gates", "k", "bucket", "rate"]).as_deref(), Some("f.toml:4:1"));
+        assert_eq!(of(&["gates", "k", "bucket"]).as_deref(), Some("f.toml:3:2"));
+        assert_eq!(of(&["gates", "k", "queue"]).as_deref(), Some("TIDEGATE__GATES__K__QUEUE__MAX_WAIT"));
+        assert_eq!(of(&["gates", "k", "backoff"]), None);
+        let class = |class, key| loaded.origins.of_class("k", class, key);
+        assert_eq!(class("ec2", None).as_deref(), Some("f.toml:6:3"));
+        assert_eq!(class("ec2", Some("bucket")).as_deref(), Some("f.toml:9:1"));
+        assert_eq!((class("ec2", Some("in_flight")), class("default", None)), (None, None));
+    }
+}

@@ -1,0 +1,55 @@
+//! The terms under which a gate takes calls: everything that a reload may change, swapped as one (P11).
+//!
+//! A call takes the terms once, when it comes, and keeps them to its end: classes are numbers, and a number means something only under the
+//! rules that gave it. The limiter knows under which terms it works and sends a call that was read under older ones back to be read again.
+
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use super::{forward::Outcomes, guard::request::Hosts, respond::RetryAfter};
+use crate::{
+    classify::Rules,
+    telemetry::{CallLog, GateMeters},
+};
+
+/// All that a reload may change, but for the limits themselves.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    /// Counted up by every reload.
+    pub(crate) number: u64,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) outcomes: Outcomes,
+    pub(crate) retry_after: RetryAfter,
+    pub(crate) hosts: Hosts,
+    /// By class: they go with the rules.
+    pub(crate) meters: GateMeters,
+    pub(crate) log: Option<CallLog>,
+    /// Whether identical calls that wait become one.
+    pub(crate) coalesce: bool,
+    /// Whether calls in flight are limited at all. If not, a wait for a slot is a connection being made, as any client would wait for it.
+    pub(crate) limits_slots: bool,
+    /// After `stop` the gate serves on for at most this long.
+    pub(crate) drain: Duration,
+}
+
+/// The terms in force.
+#[derive(Debug)]
+pub(crate) struct Current(RwLock<Arc<Terms>>);
+
+// === impl Current ===
+
+impl Current {
+    pub(crate) fn new(terms: Terms) -> Self {
+        Self(RwLock::new(Arc::new(terms)))
+    }
+
+    pub(crate) fn get(&self) -> Arc<Terms> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set(&self, terms: Terms) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(terms);
+    }
+}

@@ -1,0 +1,239 @@
+//! What an operator sees of a gate at work, and may do to it.
+
+use std::time::Duration;
+
+use http::{HeaderMap, Method, Uri};
+
+use super::{driver::Stale, gate::Gate, tally::shortened};
+use crate::{
+    api::Group,
+    classify::{Classified, FairBy, Kind},
+    clock::Clock,
+    credentials::Target,
+    limit::{
+        Arrival, Flow, Foresight, KeyState, Snapshot,
+        snapshot::{BucketView, Paused, SlotView},
+    },
+    status,
+    telemetry::{
+        meters::{group_word, lane_word},
+        table,
+    },
+};
+
+// === impl Gate ===
+
+impl Gate {
+    /// What it is doing. Without `names`, nothing in it can be the name of an object.
+    #[must_use]
+    pub fn status(&self, names: bool) -> status::Gate {
+        let now = self.driver.look(|limiter, now| limiter.snapshot(now));
+        let terms = self.terms.get();
+        let flows_are_kinds = self.kind == Kind::Kubernetes && terms.rules.fair_by() == FairBy::Resource;
+        let class = |class| terms.meters.class_name(class).to_owned();
+        let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
+        let mut gate = status::Gate {
+            name: self.name().to_string(),
+            kind: self.kind.to_string(),
+            listen: self.listen.clone(),
+            upstream: self.target.clone(),
+            bypass: self.driver.bypassed_until().map(|until| status::Bypass { until_ms: self.clock.wall(until) }),
+            waiting: now.waiting,
+            waiting_bytes: now.waiting_bytes,
+            held: now.waiting.saturating_sub(queued),
+            slots: slots(now.slots),
+            buckets: buckets(&now),
+            keys_failing: now.failing_keys,
+            trials: now.trials,
+            connections: GROUPS.map(|group| self.connections(group)).into(),
+            ..status::Gate::default()
+        };
+        gate.queues = now
+            .queues
+            .iter()
+            .filter(|queue| queue.waiting > 0)
+            .map(|queue| status::Queue {
+                class: class(queue.class),
+                flow: if names || flows_are_kinds { shortened(queue.flow.clone()) } else { String::new() },
+                retry: queue.retry,
+                waiting: queue.waiting,
+                oldest_seconds: queue.oldest.as_secs_f64(),
+                reason: queue.reason.word().to_owned(),
+            })
+            .collect();
+        gate.pauses = now
+            .pauses
+            .iter()
+            .map(|pause| status::Pause {
+                who: match pause.who {
+                    Paused::Class(paused) => format!("class {}", class(paused)),
+                    Paused::Credential(hash) => format!("credential {:06x}", hash & 0xff_ffff),
+                    Paused::OtherCredentials => "other credentials".to_owned(),
+                    Paused::Gate => "gate".to_owned(),
+                },
+                until_ms: self.clock.wall(pause.until),
+            })
+            .collect();
+        gate.classes = now
+            .classes
+            .iter()
+            .map(|class| status::Class {
+                name: class.name.to_string(),
+                lane: lane_word(class.lane).to_owned(),
+                waiting: class.waiting,
+                slots: slots(class.slots),
+            })
+            .collect();
+        if names {
+            gate.keys = self.failing_keys();
+        }
+        self.tally.tell(&mut gate, names);
+        gate
+    }
+
+    /// Forgets the failing keys that `is_meant` says, by name: their next calls go at once. Says how many there were.
+    pub fn forget(&self, is_meant: &dyn Fn(&str) -> bool) -> usize {
+        let keys = self.driver.forget(is_meant);
+        table::FORGOTTEN.counter(&[self.name()]).increment(u64::try_from(keys).unwrap_or(u64::MAX));
+        tracing::warn!(gate = &**self.name(), keys, "failing keys were forgotten by hand");
+        keys
+    }
+
+    /// Whether everything is let through.
+    #[must_use]
+    pub fn is_bypassed(&self) -> bool {
+        self.driver.bypassed_until().is_some()
+    }
+
+    /// Lets everything through for so long, then ends by itself; `None` ends it now. What the limits remember goes on meanwhile.
+    pub fn bypass(&self, how_long: Option<Duration>) {
+        let was_on = self.driver.bypassed_until().is_some();
+        self.driver.bypass(how_long.map(|how_long| self.clock.now() + how_long));
+        match how_long {
+            Some(how_long) => {
+                tracing::warn!(gate = &**self.name(), ?how_long, "bypass: everything is let through");
+            }
+            None if was_on => bypass_is_over(self.name()),
+            None => {}
+        }
+    }
+
+    /// What it makes of a call, and what would happen to it now. Nothing is spent.
+    #[must_use]
+    pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explained {
+        loop {
+            let terms = self.terms.get();
+            let call = terms.rules.classify(method, uri, headers, &self.hasher);
+            let Ok(foresight) = self.foresee(terms.number, &call, headers) else { continue };
+            let key = call.key.known().filter(|_| !call.exempt);
+            let now = self.clock.now();
+            let failing =
+                key.and_then(|key| self.driver.keys().list(now).into_iter().find(|(_, other, _)| *other == key));
+            let mut explained = status::Explained {
+                gate: self.name().to_string(),
+                class: terms.meters.class_name(call.class).to_owned(),
+                lane: terms.meters.lane(call.class).to_owned(),
+                verb: call.call.verb().word().to_owned(),
+                flow: shortened(call.flow_name(headers).to_string()),
+                key: key.map(|_| shortened(call.key_name(None))),
+                group: group_word(call.group).to_owned(),
+                long_running: call.call.is_long_running(),
+                failing: failing.map(|(name, _, state)| failing_key(&self.clock, &name, &state)),
+                ..status::Explained::default()
+            };
+            let (word, reason, until) = match foresight {
+                Foresight::Goes => ("goes", None, now),
+                Foresight::Waits { reason, until } => ("waits", Some(reason), until),
+                Foresight::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
+            };
+            explained.now = word.to_owned();
+            explained.reason = reason.map(|reason| reason.word().to_owned());
+            explained.seconds = (until - now).as_secs_f64();
+            return explained;
+        }
+    }
+
+    fn foresee(&self, terms: u64, call: &Classified, headers: &HeaderMap) -> Result<Foresight, Stale> {
+        let flow = call.flow_name(headers);
+        self.driver.foresee(
+            terms,
+            &Arrival {
+                class: call.class,
+                flow: Flow { id: call.flow, name: &flow },
+                key: call.key.known(),
+                credential: call.credential,
+                write: !call.call.verb().is_read(),
+                group: call.group,
+                long_running: call.call.is_long_running(),
+                patient: call.patient,
+                timeout: call.call.timeout(),
+            },
+        )
+    }
+
+    fn connections(&self, group: Group) -> status::Connections {
+        let occupancy = self.upstream().occupancy(group);
+        status::Connections {
+            group: group_word(group).to_owned(),
+            connections: occupancy.connections,
+            used: occupancy.used,
+            free: occupancy.free,
+            down: self.upstream().down(group).map(|why| shortened(why.to_string())),
+        }
+    }
+
+    /// The next to be tried first.
+    fn failing_keys(&self) -> Vec<status::Key> {
+        let mut keys = self.driver.keys().list(self.clock.now());
+        keys.sort_by(|(one, _, this), (other, _, that)| (this.ready_at, one).cmp(&(that.ready_at, other)));
+        keys.iter().take(SHOWN).map(|(name, _, state)| failing_key(&self.clock, name, state)).collect()
+    }
+}
+
+fn failing_key(clock: &Clock, name: &str, state: &KeyState) -> status::Key {
+    status::Key {
+        key: shortened(name.to_owned()),
+        failures: state.failures,
+        status: state.last_status,
+        failed_at_ms: clock.wall(state.last_failure),
+        next_at_ms: clock.wall(state.ready_at),
+    }
+}
+
+/// The line when a bypass ends, by itself or by hand.
+pub(super) fn bypass_is_over(gate: &str) {
+    tracing::warn!(gate, "bypass is over: every limit holds again");
+}
+
+/// An upstream as it is shown.
+pub(super) fn shown(target: &Target) -> String {
+    format!("{}://{}{}", target.scheme, target.authority, target.base_path)
+}
+
+fn slots(view: SlotView) -> status::Slots {
+    status::Slots { used: view.used, max: view.max }
+}
+
+fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
+    let mut all = Vec::new();
+    let mut add = |name: &str, views: &[BucketView]| {
+        all.extend(views.iter().enumerate().map(|(place, view)| status::Bucket {
+            name: name.to_owned(),
+            part: if views.len() > 1 { place + 1 } else { 0 },
+            rate: view.rate,
+            full_rate: view.full_rate,
+            burst: view.burst,
+            level: view.level,
+        }));
+    };
+    add("gate", &now.buckets);
+    add("retry", &now.retry_buckets);
+    for class in &now.classes {
+        add(&format!("class {}", class.name), &class.buckets);
+    }
+    all
+}
+
+/// A page is for reading.
+const SHOWN: usize = 100;
+const GROUPS: [Group; 4] = [Group::Leases, Group::Short, Group::LongRunning, Group::Upgrades];

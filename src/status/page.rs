@@ -1,0 +1,250 @@
+//! The status as a page: HTML that works without scripts, loads nothing from anywhere, and is read by eye or by ear.
+//!
+//! The first question at night is "who is held back, and why", so that comes first: what is wrong, then the numbers, then the lists.
+
+mod lists;
+
+use super::{
+    Gate, Status, spark,
+    text::{add, ago, clock, count, escaped, meaning, number, span, until},
+};
+
+/// Where the style sheet is: a file of its own, so that the policy needs no exception for inline styles.
+pub const STYLE_PATH: &str = "/status.css";
+/// The style sheet.
+pub const STYLE: &str = include_str!("page/style.css");
+/// What the page may load and do: its own style sheet, and nothing else.
+pub const POLICY: &str =
+    "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// The page. With `refresh` it loads itself again every few seconds.
+#[must_use]
+pub fn page(status: &Status, refresh: bool) -> String {
+    let mut out = String::with_capacity(16 * 1024);
+    let title = escaped(&title(status));
+    add(
+        &mut out,
+        format_args!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n\
+         <link rel=\"stylesheet\" href=\"{STYLE_PATH}\">\n<link rel=\"icon\" href=\"data:,\">\n"
+        ),
+    );
+    if refresh {
+        out.push_str("<meta http-equiv=\"refresh\" content=\"5\">\n");
+    }
+    out.push_str("</head>\n<body>\n<a class=\"skip\" href=\"#gates\">Skip to the gates</a>\n");
+    header(&mut out, status, refresh);
+    out.push_str("<main id=\"gates\">\n");
+    notices(&mut out, status);
+    for (place, gate) in status.gates.iter().enumerate() {
+        self::gate(&mut out, gate, status, place);
+    }
+    out.push_str("</main>\n");
+    footer(&mut out, status);
+    out.push_str("</body>\n</html>\n");
+    out
+}
+
+/// What matters, for the list of open tabs.
+fn title(status: &Status) -> String {
+    let waiting: usize = status.gates.iter().map(|gate| gate.waiting).sum();
+    let failing: usize = status.gates.iter().map(|gate| gate.keys_failing).sum();
+    match (waiting, failing) {
+        (0, 0) => "All calm \u{b7} tidegate".to_owned(),
+        (waiting, 0) => format!("{waiting} waiting \u{b7} tidegate"),
+        (0, failing) => format!("{failing} failing \u{b7} tidegate"),
+        (waiting, failing) => format!("{waiting} waiting, {failing} failing \u{b7} tidegate"),
+    }
+}
+
+fn header(out: &mut String, status: &Status, refresh: bool) {
+    let ready = match status.waiting_for.as_slice() {
+        [] => "ready".to_owned(),
+        waiting => escaped(&format!("not ready: waiting for {}", waiting.join(", "))),
+    };
+    let link = if refresh {
+        "refreshes itself; <a href=\"?refresh=off\">hold it still</a>"
+    } else {
+        "held still; <a href=\"?\">let it refresh</a>"
+    };
+    add(
+        out,
+        format_args!(
+            "<header>\n<h1>tidegate</h1>\n<p>{} <span>up {}</span> <span>{ready}</span> <span>at {}</span> <span>{link}</span></p>\n</header>\n",
+            escaped(&status.version),
+            span(status.uptime_seconds),
+            clock(status.now_ms),
+        ),
+    );
+}
+
+/// What everybody who looks must see first.
+fn notices(out: &mut String, status: &Status) {
+    for gate in &status.gates {
+        if let Some(bypass) = &gate.bypass {
+            add(
+                out,
+                format_args!(
+                    "<p class=\"notice bad\" role=\"status\"><strong>Bypass.</strong> Gate {} lets everything through; that ends by itself {} \
+                 ({}), or with <code>tidegate bypass off</code>. {} so far.</p>\n",
+                    escaped(&gate.name),
+                    until(bypass.until_ms, status.now_ms),
+                    clock(bypass.until_ms),
+                    count(gate.bypassed, "call", "calls"),
+                ),
+            );
+        }
+    }
+    if let Some(reload) = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty()) {
+        let what = if reload.result == "restart_needed" { "needs a restart" } else { "cannot work" };
+        add(
+            out,
+            format_args!(
+                "<div class=\"notice bad\" role=\"status\"><p><strong>The new configuration {what}.</strong> The old one is in force. \
+             It was judged {}:</p>\n<ul>\n",
+                ago(reload.at_ms, status.now_ms),
+            ),
+        );
+        for reason in &reload.reasons {
+            add(out, format_args!("<li><code>{}</code></li>\n", escaped(reason)));
+        }
+        out.push_str("</ul></div>\n");
+    }
+}
+
+fn gate(out: &mut String, gate: &Gate, status: &Status, place: usize) {
+    let (word, class) = match gate {
+        _ if gate.bypass.is_some() => ("bypassed", "bad"),
+        _ if gate.is_cut_off() => ("cut off", "bad"),
+        _ if gate.waiting > 0 => ("holding back", "warn"),
+        _ if gate.keys_failing > 0 => ("keys failing", "warn"),
+        _ => ("open", "good"),
+    };
+    let listen: Vec<_> = gate.listen.iter().map(|listen| format!("<code>{}</code>", escaped(listen))).collect();
+    add(
+        out,
+        format_args!(
+            "<section class=\"gate\" aria-labelledby=\"gate{place}\">\n<h2 id=\"gate{place}\">{} <span class=\"state {class}\">{word}</span></h2>\n\
+         <p class=\"where\">{} <span aria-label=\"to\">\u{2192}</span> <code>{}</code></p>\n<p class=\"why\">{}</p>\n",
+            escaped(&gate.name),
+            listen.join(" "),
+            escaped(&gate.upstream),
+            escaped(&why(gate, status.now_ms)),
+        ),
+    );
+    figures(out, gate);
+    lists::all(out, gate, status);
+    out.push_str("</section>\n");
+}
+
+/// The state of a gate in a sentence or two.
+pub(super) fn why(gate: &Gate, now_ms: u64) -> String {
+    let mut says = Vec::new();
+    for group in &gate.connections {
+        if let Some(why) = &group.down {
+            says.push(format!("No connection for {} calls: {why}.", group.group.replace('_', "-")));
+        }
+    }
+    if let Some(longest) = gate.queues.iter().max_by(|one, other| one.oldest_seconds.total_cmp(&other.oldest_seconds)) {
+        says.push(format!(
+            "{}, the longest for {}: {}.",
+            count(u64::try_from(gate.waiting).unwrap_or(u64::MAX), "call waits", "calls wait"),
+            span(longest.oldest_seconds),
+            meaning(&longest.reason),
+        ));
+    } else if gate.held > 0 {
+        says.push(format!(
+            "{} by failing keys.",
+            count(u64::try_from(gate.held).unwrap_or(u64::MAX), "call is held", "calls are held")
+        ));
+    }
+    if let Some(pause) = gate.pauses.iter().max_by_key(|pause| pause.until_ms) {
+        says.push(format!("The upstream asked for a pause that ends {}.", until(pause.until_ms, now_ms)));
+    }
+    if gate.keys_failing > 0 {
+        let next = gate.keys.iter().find(|key| key.next_at_ms > now_ms);
+        let next =
+            next.map(|key| format!("; the next may be tried {}", until(key.next_at_ms, now_ms))).unwrap_or_default();
+        says.push(format!(
+            "{} off{next}.",
+            count(u64::try_from(gate.keys_failing).unwrap_or(u64::MAX), "key backs", "keys back")
+        ));
+    }
+    if says.is_empty() { "Nothing waits and nothing fails.".to_owned() } else { says.join(" ") }
+}
+
+/// Three numbers with their last ten minutes.
+fn figures(out: &mut String, gate: &Gate) {
+    let history = &gate.history;
+    let step = f64::from(history.step_seconds.max(1));
+    #[expect(clippy::cast_precision_loss, reason = "calls of a few seconds are exact in a double")]
+    let rate = |value: Option<&u64>| number(value.copied().unwrap_or_default() as f64 / step);
+    out.push_str("<div class=\"figures\">\n");
+    let rates =
+        [("Admitted", &history.admitted, gate.admitted, "calm"), ("Refused", &history.refused, gate.refused, "alarm")];
+    let waiting = format!("{} now", gate.waiting);
+    for (name, values, total, class) in rates {
+        let (now, most) = (rate(values.last()), rate(values.iter().max()));
+        let says = format!("{name} calls in the last ten minutes: {now} a second now, {most} at most");
+        figure(
+            out,
+            name,
+            class,
+            &format!("{now}<small>/s</small>"),
+            &format!("{total} since the start"),
+            values,
+            &says,
+        );
+        if name == "Admitted" {
+            let most = history.waiting.iter().max().copied().unwrap_or_default();
+            let says = format!("Waiting calls in the last ten minutes: {waiting}, {most} at most");
+            let more = format!("{most} at most in ten minutes");
+            figure(out, "Waiting", "busy", &gate.waiting.to_string(), &more, &history.waiting, &says);
+        }
+    }
+    out.push_str("</div>\n");
+}
+
+fn figure(out: &mut String, name: &str, class: &str, value: &str, more: &str, values: &[u64], says: &str) {
+    add(
+        out,
+        format_args!(
+            "<div class=\"figure {class}\"><h3>{name}</h3><p class=\"value\">{value}</p><p class=\"more\">{more}</p>{}</div>\n",
+            spark::svg(values, POINTS, says),
+        ),
+    );
+}
+
+fn footer(out: &mut String, status: &Status) {
+    let reload = status.config.last_reload.as_ref().map_or_else(
+        || "not reloaded since the start".to_owned(),
+        |reload| format!("last reload {}: {}", ago(reload.at_ms, status.now_ms), reload.result.replace('_', " ")),
+    );
+    let names = if status.names_shown {
+        ""
+    } else {
+        "<p>Names of objects are not shown here: see <code>admin.show_names</code>.</p>\n"
+    };
+    add(
+        out,
+        format_args!(
+            "<footer>\n<p>Configuration <code>{}</code>, in force for {}; {}.</p>\n{names}\
+         <p>The same as JSON: <code>curl -H 'Accept: application/json' \u{2026}/status</code></p>\n</footer>\n",
+            escaped(&status.config.hash),
+            span(seconds_since(status.config.since_ms, status.now_ms)),
+            escaped(&reload),
+        ),
+    );
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of a process's life are exact in a double")]
+fn seconds_since(then_ms: u64, now_ms: u64) -> f64 {
+    now_ms.saturating_sub(then_ms) as f64 / 1000.0
+}
+
+/// Ten minutes of steps.
+const POINTS: usize = 120;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+use super::*;
+use crate::status::{Bucket, Bypass, Config, Connections, History, Key, Pause, Queue, Refusal, Reload};
+
+const EVIL: &str = "</td><script>alert('1')</script>\"\u{1b}[2J";
+
+fn incident(name: &str) -> Status {
+    let name = || name.to_owned();
+    let gate = Gate {
+        name: name(),
+        kind: "kubernetes".to_owned(),
+        listen: vec![name()],
+        upstream: name(),
+        bypass: Some(Bypass { until_ms: 70_000 }),
+        waiting: 3,
+        buckets: vec![Bucket { name: name(), rate: 5.0, full_rate: 50.0, burst: 10, level: 0.4, part: 0 }],
+        queues: vec![Queue {
+            class: name(),
+            flow: name(),
+            waiting: 3,
+            oldest_seconds: 2.5,
+            reason: "bucket".to_owned(),
+            retry: true,
+        }],
+        keys_failing: 7,
+        keys: vec![Key { key: name(), failures: 4, status: Some(500), failed_at_ms: 5_000, next_at_ms: 18_000 }],
+        pauses: vec![Pause { who: name(), until_ms: 40_000 }],
+        connections: vec![Connections { group: name(), down: Some(name()), ..Connections::default() }],
+        refusals: vec![Refusal {
+            at_ms: 9_000,
+            count: 12,
+            class: name(),
+            reason: "backoff".to_owned(),
+            call: name(),
+            retry_in_seconds: 8.0,
+        }],
+        history: History { step_seconds: 5, admitted: vec![10, 250], refused: vec![0, 5], waiting: vec![0, 3] },
+        ..Gate::default()
+    };
+    let last_reload = Some(Reload { result: "invalid".to_owned(), at_ms: 1_000, reasons: vec![name()] });
+    Status {
+        version: name(),
+        now_ms: 10_000,
+        names_shown: true,
+        waiting_for: vec![name()],
+        config: Config { hash: name(), since_ms: 0, last_reload },
+        gates: vec![gate],
+        ..Status::default()
+    }
+}
+
+#[test]
+fn an_incident_is_told_from_the_top() {
+    let page = page(&incident("web"), true);
+    let wanted = [
+        "3 waiting, 7 failing",
+        "Bypass.",
+        "ends by itself in 1 m (00:01:10 UTC)",
+        "The new configuration cannot work.",
+        "3 calls wait, the longest for 2.5 s: the gate&#39;s bucket is empty.",
+        "7 keys back off; the next may be tried in 8.0 s.",
+        "web (retries)",
+        "4 times",
+        "500, 5.0 s ago",
+        "50<small>/s</small>",
+        "5 of 50/s: slowed down",
+        "And 6 more.",
+        "state bad\">down",
+    ];
+    for wanted in wanted {
+        assert!(page.contains(wanted), "{wanted}\n{page}");
+    }
+    assert!(page.find("Bypass.") < page.find("<h2"), "what is wrong comes first");
+}
+
+#[test]
+fn whatever_a_name_is_nothing_breaks_out_of_the_page() {
+    let (harmless, page) = (page(&incident("web"), true), page(&incident(EVIL), true));
+    let tags = |page: &str| page.matches('<').count();
+    assert_eq!(tags(&page), tags(&harmless), "no name makes an element");
+    let quotes = |page: &str| page.matches('"').count();
+    assert_eq!(quotes(&page), quotes(&harmless), "or ends an attribute");
+    assert!(!page.contains('\u{1b}'));
+}
+
+#[test]
+fn the_page_loads_nothing_but_its_style_and_has_no_inline_style() {
+    let page = page(&incident("web"), true);
+    let links: Vec<_> = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert_eq!(links, [STYLE_PATH, "data:,", "#gates", "?refresh=off"]);
+    for forbidden in ["<script", "style=", "src=", "<img", "@import", "url("] {
+        assert!(!page.contains(forbidden) && !STYLE.contains(forbidden), "{forbidden}");
+    }
+}
+
+#[test]
+fn who_hears_the_page_finds_their_way() {
+    let page = page(&incident("web"), true);
+    for landmark in
+        ["<html lang=\"en\"", "<header>", "<main ", "<footer>", "<h1>", "aria-labelledby=\"gate0\"", "role=\"status\""]
+    {
+        assert!(page.contains(landmark), "{landmark}");
+    }
+    let (tables, heads) = (page.matches("<table").count(), page.matches("<thead").count());
+    assert!(tables > 5 && tables == heads && page.matches("scope=\"col\"").count() > 20);
+    assert_eq!(
+        page.matches("<svg").count(),
+        page.matches("role=\"img\" aria-label").count() + page.matches("aria-hidden").count()
+    );
+}
+
+/// The relative luminance of `#rrggbb` (WCAG 2.2).
+fn luminance(colour: &str) -> f64 {
+    let part = |at: usize| {
+        let value =
+            f64::from(u8::from_str_radix(colour.get(at..at + 2).expect("digits"), 16).expect("hexadecimal")) / 255.0;
+        if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    };
+    0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5)
+}
+
+#[test]
+fn every_text_has_contrast_enough_in_light_and_dark() {
+    let schemes: Vec<_> = STYLE.split("prefers-color-scheme: dark").collect();
+    assert_eq!(schemes.len(), 2);
+    for scheme in schemes {
+        let colour = |name: &str| {
+            let (_, rest) = scheme.split_once(&format!("--{name}: ")).unwrap_or_else(|| panic!("no {name}"));
+            luminance(rest.get(..7).expect("a colour"))
+        };
+        let ratio = |one: f64, other: f64| (one.max(other) + 0.05) / (one.min(other) + 0.05);
+        let texts = [
+            ("ink", "paper"),
+            ("ink", "ground"),
+            ("soft", "paper"),
+            ("soft", "ground"),
+            ("tide", "ground"),
+            ("good", "good-ground"),
+            ("warn", "warn-ground"),
+            ("bad", "bad-ground"),
+        ];
+        for (text, ground) in texts {
+            let found = ratio(colour(text), colour(ground));
+            assert!(found >= 4.5, "{text} on {ground}: {found:.2}");
+        }
+        for graphic in ["calm", "busy", "alarm"] {
+            let found = ratio(colour(graphic), colour("paper"));
+            assert!(found >= 3.0, "{graphic}: {found:.2}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Sparklines: the last ten minutes in a line, as SVG for the page and as characters for the terminal.
+
+use super::text::{add, escaped};
+
+/// An SVG of these values, oldest first, in a picture that has room for `room` of them; `says` is read out in its place.
+pub(super) fn svg(values: &[u64], room: usize, says: &str) -> String {
+    let most = values.iter().max().copied().unwrap_or_default().max(1);
+    let (width, start) = (room.max(2) - 1, room.max(2) - values.len().clamp(1, room.max(2)));
+    let mut line = String::new();
+    for (place, value) in values.iter().enumerate() {
+        // A tenth of a unit is finer than any screen shows it.
+        let height = value.saturating_mul(HEIGHT * 10) / most;
+        let y = (HEIGHT * 10).saturating_sub(height);
+        add(
+            &mut line,
+            format_args!("{}{},{}.{}", if place == 0 { "" } else { " " }, start + place, y / 10 + 1, y % 10),
+        );
+    }
+    let floor = HEIGHT + 1;
+    let area = match values {
+        [] => String::new(),
+        _ => format!("<polygon points=\"{start},{floor} {line} {width},{floor}\"/>"),
+    };
+    format!(
+        "<svg class=\"spark\" viewBox=\"0 0 {width} {}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">{area}\
+         <polyline points=\"{line}\"/></svg>",
+        HEIGHT + 2,
+        escaped(says),
+    )
+}
+
+/// The last `width` values as characters.
+pub(super) fn characters(values: &[u64], width: usize) -> String {
+    let shown = values.get(values.len().saturating_sub(width)..).unwrap_or_default();
+    let most = shown.iter().max().copied().unwrap_or_default().max(1);
+    let level = |value: &u64| usize::try_from((value * 8).div_ceil(most)).unwrap_or_default().min(8);
+    shown.iter().filter_map(|value| BLOCKS.get(level(value))).collect()
+}
+
+const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const HEIGHT: u64 = 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_is_at_the_right_and_the_most_at_the_top() {
+        let picture = svg(&[0, 5, 10], 120, "three \"values\"");
+        assert!(picture.contains("points=\"117,31.0 118,16.0 119,1.0\""), "{picture}");
+        assert!(picture.contains("aria-label=\"three &quot;values&quot;\""), "{picture}");
+        assert!(!svg(&[], 120, "").contains("polygon"));
+    }
+
+    #[test]
+    fn in_the_terminal_whatever_happened_is_seen() {
+        assert_eq!(characters(&[0, 1, 1000], 8), " ▁█");
+        assert_eq!(characters(&[9, 9, 1, 2], 2), "▄█");
+        assert_eq!(characters(&[0, 0], 8), "  ");
+    }
+}

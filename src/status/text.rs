@@ -1,0 +1,171 @@
+//! Words and numbers for people: times, rates, reasons, and text from outside made harmless.
+
+use std::fmt::Write as _;
+
+/// A length of time in two parts at most: `0.4 s`, `12 s`, `3 m 20 s`, `2 h 5 m`, `4 d 1 h`.
+#[must_use]
+pub fn span(seconds: f64) -> String {
+    let seconds = seconds.max(0.0);
+    if seconds < 0.0995 {
+        return format!("{:.0} ms", seconds * 1000.0);
+    }
+    if seconds < 9.95 {
+        return format!("{seconds:.1} s");
+    }
+    let whole = whole(seconds);
+    match (whole / 86_400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {
+        (0, 0, 0, seconds) => format!("{seconds} s"),
+        (0, 0, minutes, 0) => format!("{minutes} m"),
+        (0, 0, minutes, seconds) => format!("{minutes} m {seconds} s"),
+        (0, hours, 0, _) => format!("{hours} h"),
+        (0, hours, minutes, _) => format!("{hours} h {minutes} m"),
+        (days, 0, ..) => format!("{days} d"),
+        (days, hours, ..) => format!("{days} d {hours} h"),
+    }
+}
+
+/// How long until `at`, seen from `now`: `in 3 s`, or `now`.
+#[must_use]
+pub fn until(at_ms: u64, now_ms: u64) -> String {
+    match at_ms.saturating_sub(now_ms) {
+        0 => "now".to_owned(),
+        ms => format!("in {}", span(seconds(ms))),
+    }
+}
+
+/// How long ago `at` was: `3 s ago`.
+#[must_use]
+pub fn ago(at_ms: u64, now_ms: u64) -> String {
+    format!("{} ago", span(seconds(now_ms.saturating_sub(at_ms))))
+}
+
+/// A number with as many digits as say something: `50`, `1.25`, `0.138`.
+#[must_use]
+pub fn number(number: f64) -> String {
+    let text = match number.abs() {
+        size if size >= 100.0 => format!("{number:.0}"),
+        size if size >= 10.0 => format!("{number:.1}"),
+        _ => format!("{number:.3}"),
+    };
+    let short = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    if short == "-0" { "0".to_owned() } else { short.to_owned() }
+}
+
+/// Bytes: `512 B`, `3.2 KiB`, `16 MiB`.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^52")]
+pub fn bytes(bytes: usize) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..0x10_0000 => format!("{} KiB", number(bytes as f64 / 1024.0)),
+        _ => format!("{} MiB", number(bytes as f64 / f64::from(0x10_0000))),
+    }
+}
+
+/// `1 call`, `2 calls`.
+#[must_use]
+pub fn count(count: u64, one: &str, many: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
+}
+
+/// What a reason means, to finish the sentence "they wait because" or "refused because".
+#[must_use]
+pub fn meaning(reason: &str) -> &'static str {
+    match reason {
+        "backoff" => "the key failed, and its delay is not over",
+        "bucket" => "the gate's bucket is empty",
+        "bytes_full" => "the bodies of waiting calls fill the room",
+        "class_bucket" => "the class's bucket is empty",
+        "deadline" => "they could not make their client's own deadline",
+        "one_at_a_time" => "another write of the key is out",
+        "pause" => "the upstream said wait",
+        "queue_full" => "too many calls wait already",
+        "retry_bucket" => "the bucket for retries is empty",
+        "slot" => "there is no free slot, or no room on a connection",
+        "trial" => "another call of the failing key is finding out",
+        _ => "of another reason",
+    }
+}
+
+/// The time of day, in UTC.
+#[must_use]
+pub fn clock(ms: u64) -> String {
+    let seconds = ms / 1000;
+    format!("{:02}:{:02}:{:02} UTC", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
+}
+
+/// Text that nothing can break out of in HTML, in an element or a quoted attribute.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push_str(&visible(c)),
+        }
+    }
+    out
+}
+
+/// Text that cannot steer a terminal.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    text.chars().map(visible).collect()
+}
+
+/// A control character, or one that changes the direction of what follows, written out.
+fn visible(c: char) -> String {
+    let steers =
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if steers { c.escape_default().to_string() } else { c.to_string() }
+}
+
+/// Writing to a String cannot fail.
+pub(super) fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
+    let _infallible = out.write_fmt(text);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of a process's life are exact in a double")]
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative; saturates")]
+fn whole(seconds: f64) -> u64 {
+    seconds.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_numbers_are_short() {
+        let spans = [0.0123, 0.5, 9.96, 59.6, 61.0, 3600.0, 7500.0, 90_000.0].map(span);
+        assert_eq!(spans, ["12 ms", "0.5 s", "10 s", "1 m", "1 m 1 s", "1 h", "2 h 5 m", "1 d 1 h"]);
+        assert_eq!([50.0, 1.25, 0.138, 1234.5, 0.0, -0.0001].map(number), ["50", "1.25", "0.138", "1234", "0", "0"]);
+        assert_eq!((until(5_000, 2_000), until(1, 2)), ("in 3.0 s".to_owned(), "now".to_owned()));
+        assert_eq!([bytes(5), bytes(3000), bytes(16 << 20)], ["5 B", "2.93 KiB", "16 MiB"]);
+        assert_eq!(clock(86_400_000 + 3_723_000), "01:02:03 UTC");
+    }
+
+    #[test]
+    fn nothing_from_outside_breaks_out() {
+        assert_eq!(escaped("<a href='x' \"y\">&"), "&lt;a href=&#39;x&#39; &quot;y&quot;&gt;&amp;");
+        assert_eq!(plain("web\u{1b}[2J\r\n\u{202e}"), "web\\u{1b}[2J\\r\\n\\u{202e}");
+    }
+
+    #[test]
+    fn every_reason_has_a_meaning() {
+        // The closed list of refusals and waits; the limiter's own test holds the words.
+        let reasons =
+            "backoff bucket bytes_full class_bucket deadline one_at_a_time pause queue_full retry_bucket slot trial";
+        for reason in reasons.split(' ') {
+            assert_ne!(meaning(reason), meaning("unknown"), "{reason}");
+        }
+    }
+}

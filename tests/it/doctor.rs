@@ -1,0 +1,140 @@
+//! `tidegate doctor` against what can be wrong: each finding with a remedy, exit code 1, and nothing wrong where nothing is.
+
+use std::{net::TcpStream, process::Command};
+
+use super::{
+    cli::Ended,
+    cli_input::{certificate, tls_server},
+    cli_usage::free_port,
+    operate::{Process, answering, api},
+};
+
+/// What is wrong: lines with their remedies.
+fn wrong(ended: &Ended) -> Vec<String> {
+    let lines: Vec<_> = ended.out.lines().collect();
+    let pairs = lines.windows(2).filter(|pair| pair[0].starts_with("WRONG"));
+    let found: Vec<_> = pairs
+        .map(|pair| {
+            assert!(pair[1].trim_start().starts_with("-> "), "a remedy for {}", pair[0]);
+            pair.join("\n")
+        })
+        .collect();
+    assert_eq!(ended.code, Some(i32::from(!found.is_empty())), "{}{}", ended.out, ended.err);
+    found
+}
+
+#[test]
+fn nothing_is_wrong_with_a_healthy_gate() {
+    let (upstream, _) = api();
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
+    super::cli_input::get(process.gate, "/api/v1/namespaces/n/pods/good");
+    let ended = process.command(&["doctor"]);
+    assert!(wrong(&ended).is_empty(), "{}", ended.out);
+    for wanted in
+        ["configuration: has no problems", "answers at the control socket", "listens on", "is reached", "but the gate"]
+    {
+        assert!(ended.out.contains(wanted), "{wanted}\n{}", ended.out);
+    }
+}
+
+#[test]
+fn a_saturated_gate_is_told_with_the_knob() {
+    let (upstream, _) = api();
+    let tight = "bucket = { rate = 0.01, burst = 1 }\nretry_bucket = \"off\"\nqueue = { max_wait = \"10m\" }\n";
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), tight);
+    let waiting: Vec<_> = (0..3).map(|_| process.call("/api/v1/namespaces/n/pods/good")).collect();
+    process.until(|gate| gate["queues"][0]["oldest_seconds"].as_f64().is_some_and(|oldest| oldest > 1.0));
+    let ended = process.command(&["doctor"]);
+    let found = wrong(&ended);
+    assert!(
+        found.len() == 1 && found[0].contains("is saturated: 2 calls wait") && found[0].contains("bucket.rate"),
+        "{}",
+        ended.out
+    );
+    drop(process);
+    drop(waiting);
+}
+
+#[test]
+fn an_expired_token_is_told_from_an_upstream_that_is_away() {
+    let (upstream, _) = answering(|request| if request.contains("Bearer hunter2") { 401 } else { 200 });
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{ name: c, context: {{ cluster: c, user: u }} }}]\n\
+         clusters: [{{ name: c, cluster: {{ server: 'http://127.0.0.1:{upstream}' }} }}]\nusers: [{{ name: u, user: {{ token: hunter2 }} }}]\n"
+    );
+    std::fs::write(&kubeconfig, text).expect("it can be written");
+    let config = folder.path().join("tidegate.toml");
+    let text = format!(
+        "[admin]\nlisten = \"off\"\n[gates.k]\nupstream = \"kubeconfig\"\nlisten = \"127.0.0.1:{}\"\n",
+        free_port()
+    );
+    std::fs::write(&config, text).expect("it can be written");
+    let mut command = super::cli::with_config("doctor", &config);
+    command.env("KUBECONFIG", &kubeconfig);
+    let ended = super::cli::end(command);
+    let found = wrong(&ended);
+    let token = found.iter().find(|found| found.contains("401")).unwrap_or_else(|| panic!("{}", ended.out));
+    assert!(token.contains("does not take the gate's credentials") && token.contains("renew the token"), "{token}");
+    assert!(found.iter().any(|found| found.contains("nobody listens on")), "no gate runs: {}", ended.out);
+    assert!(!format!("{}{}", ended.out, ended.err).contains("hunter2"), "no secret is told");
+}
+
+#[test]
+fn a_wrong_ca_and_an_upstream_that_is_away_are_told_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (ours, theirs) = (certificate(), certificate());
+    let ca = folder.path().join("ca.crt");
+    std::fs::write(&ca, ours.cert.pem()).expect("it can be written");
+    let process = Process::start(
+        &format!("https://127.0.0.1:{}", tls_server(&theirs)),
+        &format!("upstream_tls = {{ ca = {:?} }}\n", ca.display().to_string()),
+    );
+    let found = wrong(&process.command(&["doctor"]));
+    assert!(
+        found.len() == 1 && found[0].contains("signed by nobody trusted here") && found[0].contains("upstream_tls.ca"),
+        "{found:#?}"
+    );
+    drop(process);
+    let process = Process::start(&format!("http://127.0.0.1:{}", free_port()), "");
+    let found = wrong(&process.command(&["doctor"]));
+    assert!(
+        found.len() == 1 && found[0].contains("connection refused") && found[0].contains("is the upstream running"),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn a_controller_that_goes_past_the_gate_is_found() {
+    let (upstream, _) = api();
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
+    let direct = TcpStream::connect(("127.0.0.1", upstream)).expect("the API listens");
+    let found = wrong(&process.command(&["doctor"]));
+    let own = format!("(pid {})", std::process::id());
+    assert!(found.len() == 1 && found[0].contains("1 connections to") && found[0].contains(&own), "{found:#?}");
+    drop(direct);
+
+    let controller = |port: u16| {
+        let mut command = Command::new("sleep");
+        command.arg("600").env_clear().env("PATH", "/usr/bin:/bin");
+        command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1").env("KUBERNETES_SERVICE_PORT", port.to_string());
+        command.spawn().expect("sleep is there")
+    };
+    for (port, past) in [(upstream, true), (process.gate, false)] {
+        let mut child = controller(port);
+        let ended = process.command(&["doctor", "--pid", &child.id().to_string()]);
+        child.kill().and_then(|()| child.wait()).expect("it ran");
+        let found = wrong(&ended);
+        if past {
+            assert!(
+                found.len() == 1
+                    && found[0].contains(&format!("past the gate, to 127.0.0.1:{upstream}"))
+                    && found[0].contains("KUBECONFIG"),
+                "{found:#?}"
+            );
+        } else {
+            assert!(found.is_empty() && ended.out.contains("is led to the gate"), "{}", ended.out);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A noisy neighbour costs others a turn, not their share.
+
+use std::time::Duration;
+
+use proptest::{collection::vec, prelude::*};
+use tidegate::{
+    limit::{
+        Policy,
+        policy::{ClassPolicy, QueuePolicy},
+    },
+    moment::Moment,
+};
+
+use super::world::{Caller, World, bucket, class, ms, open, secs, slots};
+
+/// What one token takes, or one call in the one slot.
+const SERVICE: Duration = Duration::from_millis(100);
+const NOISY: u64 = 0;
+
+/// How long calls wait that come at these times, and beside them as many of a noisy flow as there are in `noise`.
+fn waits(policy: &Policy, calls: &[(Moment, u64)], noise: &[Moment]) -> Vec<Duration> {
+    let mut world = World::new(policy.clone());
+    let mut all: Vec<(Moment, u64, Option<usize>)> = noise.iter().map(|at| (*at, NOISY, None)).collect();
+    all.extend(calls.iter().enumerate().map(|(number, (at, flow))| (*at, *flow, Some(number))));
+    all.sort_unstable();
+    let mut quiet = vec![0; calls.len()];
+    for (at, flow, number) in all {
+        serve_to(&mut world, at);
+        let call = world.arrive(Caller::new().of_flow(flow));
+        if let Some(number) = number {
+            quiet[number] = call;
+        }
+    }
+    let end = world.now + secs(3600);
+    serve_to(&mut world, end);
+    let waited = |call: &usize| world.left_at(*call).expect("it left") - world.calls[*call].arrived;
+    let waits = quiet.iter().map(waited).collect();
+    world.wind_down();
+    waits
+}
+
+/// Calls take [`SERVICE`] upstream.
+fn serve_to(world: &mut World, to: Moment) {
+    loop {
+        let out = world.calls.iter().enumerate().filter(|(_, record)| record.is_out());
+        let ends = out.filter_map(|(call, record)| Some((record.left?.0 + SERVICE, call))).min();
+        match (world.limiter.next_wakeup(), ends) {
+            (Some(wakeup), ends) if wakeup <= to && ends.is_none_or(|(end, _)| wakeup <= end) => {
+                world.pass_to(wakeup, &mut || Duration::ZERO);
+            }
+            (_, Some((end, call))) if end <= to => {
+                world.pass_to(end, &mut || Duration::ZERO);
+                world.end(call);
+            }
+            _ => break,
+        }
+    }
+    world.pass_to(to, &mut || Duration::ZERO);
+}
+
+fn patient(policy: Policy) -> Policy {
+    let queue = QueuePolicy { max_wait: secs(1_000_000), ..policy.queue };
+    Policy { queue, ..policy }
+}
+
+proptest! {
+    #![proptest_config(super::promises::config(12))]
+
+    /// Ten flows have a tenth each; one of them offers a hundred times that.
+    #[test]
+    fn a_flow_that_offers_a_hundred_times_its_share_adds_a_turn_per_flow_to_the_others_wait(
+        gaps in vec((0_u64..2_000, 1_u64..10), 5..40),
+        jitter in 0_u64..10,
+        by_slot in any::<bool>(),
+        in_classes in any::<bool>(),
+    ) {
+        let mut policy = if by_slot {
+            patient(Policy { in_flight: Some(slots(1)), ..open() })
+        } else {
+            patient(Policy { bucket: Some(bucket(10.0, 1)), ..open() })
+        };
+        if in_classes {
+            policy.classes = vec![ClassPolicy { in_flight: policy.in_flight.take(), bucket: policy.bucket.take(), ..class("default") }];
+        }
+        let mut now = Moment::from_millis(500);
+        let mut calls = Vec::new();
+        for (gap, flow) in gaps {
+            // Nobody of the quiet ones offers more than its share.
+            now += ms(gap);
+            let last = calls.iter().rev().find(|(_, other)| *other == flow).map(|(at, _)| *at);
+            if last.is_none_or(|last| now - last >= 10 * SERVICE) {
+                calls.push((now, flow));
+            }
+        }
+        let noise: Vec<_> = (0..now.as_nanos() / 10_000_000).map(|n| Moment::from_millis(10 * n + jitter)).collect();
+        let without = waits(&policy, &calls, &[]);
+        let with = waits(&policy, &calls, &noise);
+        for ((call, without), with) in calls.iter().zip(without).zip(with) {
+            prop_assert!(with <= without + 9 * SERVICE, "{call:?}: {without:?} alone, {with:?} beside the noise");
+        }
+    }
+}

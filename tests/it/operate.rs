@@ -1,0 +1,293 @@
+//! What an operator sees of a running gate and may do to it: status, top, explain, forget, bypass, and the log.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use serde_json::Value;
+
+use super::{
+    cli::{Ended, Running, end, start, tidegate, with_config},
+    cli_input::get,
+    cli_usage::free_port,
+};
+
+/// An API: 500 for every path or body with `bad` in it, else 200. How many calls reached it.
+pub(crate) fn api() -> (u16, Arc<AtomicUsize>) {
+    answering(|request| if request.contains("bad") { 500 } else { 200 })
+}
+
+/// An API that answers as it is told.
+pub(crate) fn answering(status: impl Fn(&str) -> u16 + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let (status, calls) = (Arc::new(status), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&calls);
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let (status, seen) = (Arc::clone(&status), Arc::clone(&seen));
+            thread::spawn(move || serve(stream, &*status, &seen));
+        }
+    });
+    (port, calls)
+}
+
+fn serve(mut stream: TcpStream, status: &dyn Fn(&str) -> u16, seen: &AtomicUsize) {
+    let (mut read, mut piece) = (String::new(), [0; 4096]);
+    loop {
+        while !is_whole(&read) {
+            match stream.read(&mut piece) {
+                Ok(0) | Err(_) => return,
+                Ok(more) => read.push_str(&String::from_utf8_lossy(&piece[..more])),
+            }
+        }
+        seen.fetch_add(1, Ordering::Relaxed);
+        let answer = format!("HTTP/1.1 {} Said\r\nContent-Length: 2\r\n\r\nok", status(&read));
+        read.clear();
+        if stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether this is a head and all of its body.
+fn is_whole(text: &str) -> bool {
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let head = head.to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+    body.len() >= length.unwrap_or(0)
+}
+
+/// A tidegate that runs, with a gate called `k`.
+pub(crate) struct Process {
+    pub(crate) running: Running,
+    pub(crate) config: PathBuf,
+    pub(crate) gate: u16,
+    admin: u16,
+    _folder: tempfile::TempDir,
+}
+
+impl Process {
+    /// `more` follows in the table of the gate.
+    pub(crate) fn start(upstream: &str, more: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (config, gate, admin) = (folder.path().join("tidegate.toml"), free_port(), free_port());
+        let socket = folder.path().join("tidegate.sock").display().to_string();
+        let text = format!(
+            "[admin]\nlisten = \"127.0.0.1:{admin}\"\nsocket = {socket:?}\n\n[gates.k]\nupstream = \"{upstream}\"\n\
+             listen = \"127.0.0.1:{gate}\"\n{more}"
+        );
+        std::fs::write(&config, text).expect("it can be written");
+        let mut command = with_config("run", &config);
+        command.env("KUBECONFIG", folder.path().join("kubeconfig"));
+        let mut running = start(command);
+        running.line("ready");
+        Self { running, config, gate, admin, _folder: folder }
+    }
+
+    /// A command with the same configuration.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Ended {
+        command(&self.config, arguments)
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        let answer = get(self.admin, "/status");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}\n{answer}"))
+    }
+
+    /// The gate's part of the status, as soon as it is so.
+    pub(crate) fn until(&self, is_so: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..20_000 {
+            let gate = self.status()["gates"][0].clone();
+            if is_so(&gate) {
+                return gate;
+            }
+        }
+        panic!("it did not come to that: {}", self.status());
+    }
+
+    /// A call in a thread of its own: its answer's status line.
+    pub(crate) fn call(&self, path: &str) -> JoinHandle<String> {
+        let (gate, path) = (self.gate, path.to_owned());
+        thread::spawn(move || get(gate, &path).lines().next().unwrap_or_default().to_owned())
+    }
+}
+
+pub(crate) fn command(config: &Path, arguments: &[&str]) -> Ended {
+    let (command, rest) = arguments.split_first().expect("a command");
+    let mut command = tidegate([command]);
+    command.args(rest).arg("--config").arg(config);
+    end(command)
+}
+
+/// One token, then hardly any: who comes second waits. What fails waits for minutes.
+const TIGHT: &str = "bucket = { rate = 0.01, burst = 2 }\nretry_bucket = \"off\"\nqueue = { max_wait = \"10m\" }\nbackoff = { base = \"5m\", max = \"5m\" }\n";
+
+const BAD: &str = "/api/v1/namespaces/prod/pods/bad";
+const SECRETS: &str = "/api/v1/namespaces/prod/secrets/s";
+
+/// A key that fails and was refused once, and two calls that wait for the bucket.
+fn incident(process: &Process) -> Vec<JoinHandle<String>> {
+    assert!(get(process.gate, BAD).starts_with("HTTP/1.1 500"));
+    assert!(get(process.gate, BAD).starts_with("HTTP/1.1 429"), "it backs off");
+    assert!(get(process.gate, "/api/v1/namespaces/prod/pods/good").starts_with("HTTP/1.1 200"));
+    let waiting = vec![process.call(SECRETS), process.call(SECRETS)];
+    process.until(|gate| gate["waiting"] == 2);
+    waiting
+}
+
+#[test]
+fn an_incident_is_on_the_page_in_json_and_in_the_terminal() {
+    let (upstream, _) = api();
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), TIGHT);
+    let waiting = incident(&process);
+    let gate = &process.status()["gates"][0];
+    let (key, queue, refusal) = (&gate["keys"][0], &gate["queues"][0], &gate["refusals"][0]);
+    assert_eq!((&key["key"], &key["status"], &key["failures"]), (&"read pods/prod/bad".into(), &500.into(), &1.into()));
+    assert_eq!((&queue["flow"], &queue["reason"], &queue["waiting"]), (&"secrets".into(), &"bucket".into(), &2.into()));
+    assert_eq!((&refusal["reason"], &refusal["call"]), (&"backoff".into(), &"read pods/prod/bad".into()));
+    assert_eq!((&gate["admitted"], &gate["refused"]), (&2.into(), &1.into()));
+
+    let mut stream = TcpStream::connect(("127.0.0.1", process.admin)).expect("the admin port listens");
+    let request = "GET /status HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("it is read");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("it is answered");
+    let top = process.command(&["top", "--once"]);
+    assert_eq!(top.code, Some(0), "{}", top.err);
+    for wanted in ["read pods/prod/bad", "secrets", "2 calls wait", "bucket is empty", "backoff"] {
+        assert!(page.replace("&#39;", "'").contains(wanted), "{wanted}\n{page}");
+        assert!(top.out.contains(wanted), "{wanted}\n{}", top.out);
+    }
+    assert!(!top.out.contains('\u{1b}'), "no colours in a pipe");
+    drop(process);
+    drop(waiting);
+}
+
+#[test]
+fn a_call_is_explained_with_its_lines_and_what_would_happen_now() {
+    let (upstream, calls) = api();
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), TIGHT);
+    let explain = |path: &str| process.command(&["explain", "GET", path]);
+    let goes = explain(SECRETS);
+    assert!(goes.out.contains("it would go at once"), "{}{}", goes.out, goes.err);
+    assert_eq!(calls.load(Ordering::Relaxed), 0, "nothing is sent for it");
+    let waiting = incident(&process);
+    let refused = explain(BAD);
+    assert_eq!(refused.code, Some(0), "{}", refused.err);
+    for wanted in [
+        "read as       get pods, namespace prod, name bad",
+        "default, lane normal",
+        "read pods/prod/bad",
+        "0.01/s, burst 2",
+        "tidegate.toml:8:1",
+        "fair_by = \"resource\"",
+        "it would be refused (backoff:",
+        "its key failed 1 times in a row and last got 500",
+    ] {
+        assert!(refused.out.contains(wanted), "{wanted}\n{}", refused.out);
+    }
+    let waits = explain(SECRETS);
+    assert!(waits.out.contains("it would wait for") && waits.out.contains("(bucket: "), "{}", waits.out);
+    let lease = explain("/apis/coordination.k8s.io/v1/namespaces/n/leases/l");
+    assert!(lease.out.contains("leases, lane exempt") && lease.out.contains("it would go at once"), "{}", lease.out);
+    assert_eq!(process.until(|_| true)["waiting"], 2, "to ask changes nothing");
+    let unknown = process.command(&["explain", "GET", "nowhere"]);
+    assert!(unknown.code == Some(1) && unknown.err.contains("\"nowhere\" is no path"), "{}", unknown.err);
+    let config = process.config.clone();
+    let alone = std::fs::read_to_string(&config).expect("it is there");
+    drop(process);
+    drop(waiting);
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("tidegate.toml");
+    std::fs::write(&config, alone).expect("it can be written");
+    let alone = command(&config, &["explain", "GET", BAD]);
+    assert!(alone.code == Some(0) && alone.out.contains("not known: nothing answers at"), "{}", alone.out);
+}
+
+#[test]
+fn what_is_forgotten_is_tried_at_once() {
+    let (upstream, calls) = api();
+    let process =
+        Process::start(&format!("http://127.0.0.1:{upstream}"), "backoff = { base = \"5m\", max = \"5m\" }\n");
+    let mut process = process;
+    assert!(get(process.gate, BAD).starts_with("HTTP/1.1 500"));
+    assert!(get(process.gate, BAD).starts_with("HTTP/1.1 429"));
+    let none = process.command(&["forget", "write pods/prod/bad"]);
+    assert!(none.code == Some(1) && none.err.contains("no failing key is called"), "{}", none.err);
+    let done = process.command(&["forget", "read pods/*"]);
+    assert_eq!((done.code, done.out.as_str()), (Some(0), "k: 1 key forgotten\n"), "{}", done.err);
+    process.running.line("failing keys were forgotten by hand");
+    assert!(get(process.gate, BAD).starts_with("HTTP/1.1 500"), "it was tried again");
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    assert!(get(process.admin, "/metrics").contains("tidegate_forgotten_keys_total{gate=\"k\"} 1"));
+    assert_eq!(process.command(&["forget"]).code, Some(64), "which one?");
+    let other = process.command(&["forget", "--all", "--gate", "other"]);
+    assert!(other.code == Some(1) && other.err.contains("there is: k"), "{}", other.err);
+}
+
+#[test]
+fn a_bypass_lets_everything_go_is_shown_and_ends() {
+    let (upstream, calls) = api();
+    let mut process = Process::start(&format!("http://127.0.0.1:{upstream}"), TIGHT);
+    let waiting = incident(&process);
+    let on = process.command(&["bypass", "on", "--for", "1h"]);
+    assert!(on.code == Some(0) && on.out.contains("everything is let through until"), "{}{}", on.out, on.err);
+    for answered in waiting {
+        assert!(answered.join().expect("it is answered").starts_with("HTTP/1.1 200"), "who waited goes");
+    }
+    assert!(get(process.gate, BAD).starts_with("HTTP/1.1 500"), "failing keys too");
+    assert!((0..10).all(|_| get(process.gate, SECRETS).starts_with("HTTP/1.1 200")));
+    assert!(get(process.admin, "/readyz").contains("bypass: k lets everything through"));
+    let gate = process.until(|gate| gate["bypassed"] == 13);
+    assert!(gate["bypass"]["until_ms"].as_u64().is_some());
+    assert_eq!(gate["keys"][0]["failures"], 2, "what is remembered goes on");
+    let metrics = get(process.admin, "/metrics");
+    assert!(
+        metrics.contains("tidegate_bypass{gate=\"k\"} 1") && metrics.contains("tidegate_bypassed_total{gate=\"k\"} 13")
+    );
+    assert_eq!(process.command(&["bypass", "off"]).out, "k: every limit holds\n");
+    process.running.line("bypass is over");
+    let before = calls.load(Ordering::Relaxed);
+    assert!(get(process.gate, BAD).starts_with("HTTP/1.1 429"), "every limit holds again");
+    assert_eq!(calls.load(Ordering::Relaxed), before);
+    assert_eq!(process.status()["gates"][0]["bypass"], Value::Null);
+    process.command(&["bypass", "on", "--for", "1s"]);
+    process.running.line("everything is let through");
+    process.running.line("bypass is over");
+}
+
+#[test]
+fn nobody_writes_lines_of_their_own_into_the_log() {
+    let (upstream, _) = api();
+    let mut process = Process::start(&format!("http://127.0.0.1:{upstream}"), "");
+    let name = "bad\\n2026-01-01T00:00:00.000000Z  INFO forged\\u001b[2J\\u0007";
+    let body = format!("{{\"metadata\":{{\"name\":\"{name}\"}}}}");
+    let head = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n";
+    let mut stream = TcpStream::connect(("127.0.0.1", process.gate)).expect("the gate listens");
+    stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).expect("it is read");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it is answered");
+    assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
+    process.running.line("a key backs off");
+    let before = process.running.seen.len();
+    for _ in 0..50 {
+        get(process.gate, "/api/v1/namespaces/n/pods/good");
+    }
+    let top = process.command(&["top", "--once"]);
+    assert!(top.out.contains("\\u{1b}[2J") && !top.out.contains('\u{1b}'), "{}", top.out);
+    let said = process.running.end();
+    assert!(said.iter().any(|line| line.contains("forged")));
+    assert!(said.iter().all(|line| !line.starts_with("2026-01-01") && !line.contains(char::is_control)), "{said:#?}");
+    let after: Vec<_> =
+        said[before..].iter().filter(|line| !line.contains("stop") && !line.contains("drain")).collect();
+    assert!(after.is_empty(), "no line for a call: {after:#?}");
+}
