@@ -62,6 +62,7 @@ impl fmt::Display for FlowName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::All => f.write_str("all"),
+            Self::Resource("", "") => f.write_str("none"),
             Self::Resource(resource, "") => f.write_str(resource),
             Self::Resource(resource, group) => write!(f, "{resource}.{group}"),
             Self::Word("") => f.write_str("none"),

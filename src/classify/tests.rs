@@ -178,6 +178,7 @@ fn flows_follow_fair_by() {
     assert_eq!(named(FairBy::Resource, line), "deployments.apps");
     assert_eq!(named(FairBy::Resource, "GET /api/v1/pods"), "pods");
     assert_eq!(named(FairBy::Resource, "GET /openapi/v3"), "openapi");
+    assert_eq!(named(FairBy::Resource, "GET /api/v1//pods"), "none", "a resource between two slashes");
     assert_eq!(named(FairBy::Namespace, line), "prod");
     assert_eq!(named(FairBy::Namespace, "GET /api/v1/nodes"), "none");
     assert_eq!(named(FairBy::UserAgent, line), "manager/v1");
