@@ -1,0 +1,29 @@
+//! A recorded log of calls: whatever its lines say, a replay ends, and the reports can be written.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use tidegate::{
+    config,
+    simulate::{
+        Limits,
+        replay::{Recorded, replay, report},
+    },
+};
+
+static LIMITS: LazyLock<Vec<Limits>> = LazyLock::new(|| {
+    let text = "[gates.api]\nupstream = \"http://127.0.0.1:9\"\nbucket = { rate = 2, burst = 3 }\n";
+    let loaded = config::load_text("f.toml".to_owned(), text.to_owned(), &[]).expect("a good configuration");
+    let gates = loaded.settings.gates.into_values();
+    gates.map(|gate| Limits { name: "candidate".to_owned(), gate }).collect()
+});
+
+fuzz_target!(|log: &[u8]| {
+    let recorded = Recorded { name: "calls.jsonl".to_owned(), input: Box::new(log) };
+    if let Ok(replays) = replay(vec![recorded], "api", &LIMITS, &mut |_| {}) {
+        assert!(!report::table(&replays).is_empty() && !report::csv(&replays).is_empty());
+        let _chart = report::chart(&replays, "calls.jsonl");
+        let _json = report::json(&replays);
+    }
+});
