@@ -2,7 +2,7 @@
 //!
 //! Never "inject only if missing": what the upstream sees must not depend on what the client happens to send.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::{
     HeaderMap, HeaderName, HeaderValue,
@@ -124,6 +124,13 @@ impl Injector {
             headers.insert(credential.header.clone(), value);
         }
         Shown(number)
+    }
+
+    /// How long ago the gate's credential was last read well from its file; `None` where there is none, or no file.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        let inject = self.0.as_ref()?;
+        inject.credential.as_ref()?.secret.age(inject.clock.now())
     }
 
     /// The upstream answered 401 to this credential: it is read anew before its next use. `Upstream::send` does this.

@@ -37,6 +37,8 @@ struct TokenFile {
 struct State {
     content: String,
     read_at: Moment,
+    /// When `content` was read.
+    good_at: Moment,
     /// The upstream refused what was read.
     refused: bool,
     /// The last read failed, and it has been said.
@@ -79,7 +81,7 @@ impl Secret {
     /// It cannot be read now, or is no secret.
     pub fn file(path: &Path) -> Result<Self, TokenError> {
         let content = read(path)?;
-        let state = State { content, read_at: Moment::ZERO, refused: false, failing: false };
+        let state = State { content, read_at: Moment::ZERO, good_at: Moment::ZERO, refused: false, failing: false };
         Ok(Self(Kind::File(Arc::new(TokenFile { path: path.to_owned(), state: Mutex::new(state) }))))
     }
 
@@ -123,6 +125,13 @@ impl Secret {
         }
     }
 
+    /// How long ago its file was last read well; `None` for what has no file. Reads it when it is time to.
+    pub(super) fn age(&self, now: Moment) -> Option<Duration> {
+        let Kind::File(file) = &self.0 else { return None };
+        file.current(now);
+        Some(now.since(file.state.lock().unwrap_or_else(PoisonError::into_inner).good_at))
+    }
+
     /// Its text, to be written where the controller reads it; a plugin's is not for that.
     #[must_use]
     pub fn reveal(&self, now: Moment) -> Option<String> {
@@ -154,6 +163,7 @@ impl TokenFile {
             match read(&self.path) {
                 Ok(content) => {
                     state.content = content;
+                    state.good_at = now;
                     state.failing = false;
                 }
                 Err(error) => {
@@ -251,6 +261,11 @@ mod tests {
         fs::remove_file(&path).expect("removed");
         now += Duration::from_secs(61);
         assert_eq!(value(&secret, now), "Bearer good");
+        assert_eq!(secret.age(now), Some(Duration::from_secs(4 * 61)));
+        fs::write(&path, "better").expect("written");
+        now += Duration::from_secs(61);
+        assert_eq!(secret.age(now), Some(Duration::ZERO));
+        assert_eq!(Secret::fixed("x", "here").expect("a token").age(now), None);
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
     let bypass = table::BYPASS.gauge(&[&gate]);
     let pauses = SCOPES.map(|scope| (scope, table::PAUSES.gauge(&[&gate, scope])));
     Arc::new(move || {
+        if let Some(age) = upstream.injector().age() {
+            table::CREDENTIALS_AGE.gauge(&[&gate]).set(age.as_secs_f64());
+        }
         let now = driver.look(|limiter, now| limiter.snapshot(now));
         failing.set(as_f64(now.failing_keys));
         waiting.set(as_f64(now.waiting));

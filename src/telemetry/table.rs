@@ -108,6 +108,8 @@ metrics_table! {
         "Failing keys that an operator had forgotten";
     CALL_LOG_DROPPED = Kind::Counter, "tidegate_call_log_dropped_total", [],
         "Lines of the call log that were dropped because the disk was too slow";
+    CREDENTIALS_AGE = Kind::Gauge, "tidegate_credentials_age_seconds", ["gate"],
+        "Time since the gate's own credentials were last read from their file; absent where they come from no file";
     BUILD_INFO = Kind::Gauge, "tidegate_build_info", ["version"],
         "Always 1; what is running";
 }
@@ -174,7 +176,8 @@ mod tests {
         assert_eq!(names.len(), TABLE.len());
         for metric in TABLE {
             assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
-            let is_time = metric.name.ends_with("_seconds") && !metric.name.ends_with("_timestamp_seconds");
+            let is_moment = ["_timestamp_seconds", "_age_seconds"].iter().any(|end| metric.name.ends_with(end));
+            let is_time = metric.name.ends_with("_seconds") && !is_moment;
             assert_eq!(matches!(metric.kind, Kind::Histogram(_)), is_time, "{}", metric.name);
         }
     }

@@ -70,10 +70,10 @@ impl Dialer {
         let port = target.authority.port_u16().unwrap_or(if target.scheme == Scheme::HTTPS { 443 } else { 80 });
         let name = target.server_name.clone().unwrap_or_else(|| host.clone());
         let (server_name, proxy) = (ServerName::try_from(name).ok(), target.proxy.clone());
-        let timeout = AtomicU64::new(nanos(timeout));
         let dialled =
             proxy.as_ref().map_or_else(|| (host.clone(), port), |proxy| (proxy.host().to_owned(), proxy.port()));
         let names = names(dialled.0, dialled.1);
+        let timeout = AtomicU64::new(nanos(timeout));
         Self { host, port, names, server_name, proxy, tls, injector, timeout }
     }
 

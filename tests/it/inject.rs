@@ -21,10 +21,10 @@ fn options(mode: Mode) -> Options {
 fn streams() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/inject/manifests");
     let mut streams = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let text = fs::read_to_string(&path).unwrap();
+    for entry in fs::read_dir(folder).expect("the folder is there") {
+        let path = entry.expect("can be read").path();
+        let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("text");
         streams.push((format!("{name} with CRLF"), text.replace('\n', "\r\n")));
         streams.push((name, text));
     }
@@ -51,7 +51,7 @@ fn without_nulls(value: Value) -> Value {
 }
 
 fn pretty(value: Value) -> String {
-    serde_json::to_string_pretty(&without_nulls(value)).unwrap()
+    serde_json::to_string_pretty(&without_nulls(value)).expect("a value is JSON")
 }
 
 /// Says where two texts begin to differ: whole, they would fill screens.
@@ -76,7 +76,7 @@ fn check(name: &str, stream: &str, mode: Mode) -> Edited {
             back.text
         );
     }
-    assert!(uninject(&back.text).unwrap().changed.is_empty(), "{name}");
+    assert!(uninject(&back.text).expect("YAML").changed.is_empty(), "{name}");
     once
 }
 

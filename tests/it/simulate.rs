@@ -18,15 +18,18 @@ use tidegate::{
     simulate::{self, Played, Staged},
 };
 
+/// A scenario, and how it went under each of its limits.
+type Outcome = (Staged, Vec<Played>);
+
 /// A built-in scenario as it stands; played once for all tests.
-fn usual(name: &str) -> Arc<(Staged, Vec<Played>)> {
-    static PLAYED: LazyLock<Mutex<BTreeMap<String, Arc<(Staged, Vec<Played>)>>>> = LazyLock::new(Mutex::default);
+fn usual(name: &str) -> Arc<Outcome> {
+    static PLAYED: LazyLock<Mutex<BTreeMap<String, Arc<Outcome>>>> = LazyLock::new(Mutex::default);
     let mut all = PLAYED.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(all.entry(name.to_owned()).or_insert_with(|| Arc::new(played(name, &[]))))
 }
 
 /// A built-in scenario with these numbers, under its own limits.
-fn played(name: &str, numbers: &[&str]) -> (Staged, Vec<Played>) {
+fn played(name: &str, numbers: &[&str]) -> Outcome {
     let numbers: Vec<String> = numbers.iter().map(|number| (*number).to_owned()).collect();
     let builtin = simulate::find(name).expect("it is built in");
     let staged = builtin.stage(&numbers).expect("these numbers make sense");

@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn every_end_is_told_apart() {
         let line = |rest: &str| {
-            read(&format!(r#"{{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"get"{rest}}}"#).leak()).fate()
+            read(format!(r#"{{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"get"{rest}}}"#).leak()).fate()
         };
         assert_eq!(line(r#","sent_ns":6,"status":502"#), Fate::Lost);
         assert_eq!(line(r#","status":502"#), Fate::Aside, "no connection");

@@ -181,7 +181,7 @@ impl City {
                 self.others_refused += usize::from(!served);
                 self.later(Duration::from_secs(3600) / self.plan.others_per_hour, Event::Other);
             }
-            Event::Answered { call, owed, reply } => self.answered(*call, *owed, &reply),
+            Event::Answered { call, owed, reply } => self.answered(&call, *owed, &reply),
         }
     }
 
@@ -240,7 +240,7 @@ impl City {
         );
     }
 
-    fn answered(&mut self, call: Call, (receipt, slot): (Receipt, Slot), reply: &Reply) {
+    fn answered(&mut self, call: &Call, (receipt, slot): (Receipt, Slot), reply: &Reply) {
         let status = StatusCode::from_u16(reply.status).expect("a status");
         let throttling = &self.gate.throttling;
         let peek = outcome::wants_body(throttling, &call.classified.call, status, &reply.headers);

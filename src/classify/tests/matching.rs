@@ -1,0 +1,133 @@
+//! Random requests: the first rule that matches, and no benefit of the doubt.
+
+use proptest::prelude::*;
+
+use super::*;
+
+proptest! {
+    #[test]
+    fn every_request_gets_a_class(path in "(/[a-z%.;é]{0,6}){0,8}", kubernetes in any::<bool>()) {
+        if let Ok(uri) = path.parse::<Uri>() {
+            let rules = if kubernetes { rules_with(FairBy::UserAgent, ec2()) } else { Rules::single(Kind::Http) };
+            let classified = rules.classify(&Method::GET, &uri, &HeaderMap::new(), &RandomState::new());
+            prop_assert!(usize::from(classified.class.0) < rules.classes.len());
+            prop_assert_eq!(classified.call.verb() == Verb::Watch, false);
+            prop_assert!(!classified.key_name(None).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_gives_the_class(
+        matchers in prop::collection::vec(any_matcher(), 0..6),
+        line in any_line(),
+    ) {
+        let traits = vec![Traits { exempt: false, remembers: true, strictness: 0 }; matchers.len() + 1];
+        let rules = matchers.iter().zip(0_u16..).map(|(matcher, class)| Rule {
+            class: ClassId(class),
+            matching: Matching::Patterns(Box::new(matcher.clone())),
+        });
+        let rules = Rules::new(Kind::Kubernetes, FairBy::None, false, traits, rules.collect());
+        let classified = classify(&rules, &line, &RandomState::new());
+        let (method, uri, headers) = request(&line);
+        let obvious = matchers.iter().position(|matcher| obviously_matches(matcher, &classified.call, &method, &uri, &headers));
+        prop_assert_eq!(usize::from(classified.class.0), obvious.unwrap_or(matchers.len()), "{} {:?}", line, matchers);
+    }
+
+    #[test]
+    fn an_ambiguous_path_is_never_treated_laxer_than_any_class_allows(
+        classes in prop::collection::vec((any::<bool>(), 0_u16..5), 1..6),
+        rules in prop::collection::vec((0_u16..6, any_matcher()), 0..6),
+        dots in prop::sample::select(vec!["..", ".", "%2e%2e", "%2f", "", "a;b", "%5c", "%ff"]),
+    ) {
+        let traits: Vec<Traits> =
+            classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness }).collect();
+        let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
+        let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
+        let rules = Rules::new(Kind::Kubernetes, FairBy::None, false, traits.clone(), rules.collect());
+        let classified = classify(&rules, &format!("GET /api/v1/{dots}/pods"), &RandomState::new());
+        prop_assert!(classified.call.is_ambiguous(), "{}", dots);
+        let class = traits[usize::from(classified.class.0)];
+        if let Some(strictest) = traits.iter().filter(|traits| !traits.exempt).map(|traits| traits.strictness).max() {
+            prop_assert!(!class.exempt);
+            prop_assert_eq!(class.strictness, strictest);
+        }
+    }
+}
+
+/// A few patterns over a few words, so that rules overlap.
+fn any_matcher() -> impl Strategy<Value = Matcher> {
+    let list = |words: Vec<&'static str>| {
+        let some = prop::sample::subsequence(words, 1..=2);
+        prop_oneof![3 => Just(Vec::new()), 1 => some]
+            .prop_map(|list| list.into_iter().map(str::to_owned).collect::<Vec<_>>())
+    };
+    let who = (
+        list(vec!["get", "list", "create", "*e*"]),
+        list(vec!["", "apps", "*"]),
+        list(vec!["pods", "deploy*", "*s"]),
+        list(vec!["a", "b", "", "*"]),
+        list(vec!["x", "*y", ""]),
+        list(vec!["status", "", "s*"]),
+    );
+    let how = (
+        list(vec!["GET", "POST", "P*"]),
+        list(vec!["/api/*", "*/a/*", "/apis/apps/v1/deployments"]),
+        list(vec!["kubectl*", "*"]),
+        list(vec!["1", "*2"]),
+        list(vec!["1", "*2"]),
+    );
+    (who, how).prop_map(|(who, (methods, paths, user_agents, header, query))| Matcher {
+        verbs: who.0,
+        groups: who.1,
+        resources: who.2,
+        namespaces: who.3,
+        names: who.4,
+        subresources: who.5,
+        methods,
+        paths,
+        user_agents,
+        headers: header.into_iter().map(|pattern| ("x-h".parse().unwrap(), pattern)).collect(),
+        query: query.into_iter().map(|pattern| ("q".to_owned(), pattern)).collect(),
+    })
+}
+
+fn any_line() -> impl Strategy<Value = String> {
+    let method = prop::sample::select(vec!["GET", "POST", "PUT", "HEAD"]);
+    let api = prop::sample::select(vec!["/api/v1", "/apis/apps/v1"]);
+    let namespace = prop::sample::select(vec!["", "/namespaces/a", "/namespaces/b"]);
+    let object = prop::sample::select(vec!["/pods", "/pods/x", "/deployments", "/deployments/xy/status"]);
+    let rest =
+        prop::sample::select(vec!["", "?q=1", "?q=12&q=1", " x-h:1", "?q=2 x-h:12", " user-agent:kubectl/v1 x-h:2"]);
+    (method, api, namespace, object, rest).prop_map(|(m, a, n, o, r)| format!("{m} {a}{n}{o}{r}"))
+}
+
+fn obviously_matches(matcher: &Matcher, call: &Call, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+    /// The obvious glob, exponential.
+    fn glob(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|skip| glob(rest, &text[skip..])),
+            Some((byte, rest)) => text.first() == Some(byte) && glob(rest, &text[1..]),
+        }
+    }
+    let fits = |pattern: &String, text: &str| glob(pattern.as_bytes(), text.as_bytes());
+    let one = |list: &[String], text: &str| list.is_empty() || list.iter().any(|pattern| fits(pattern, text));
+    let header =
+        |name: &str| headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let query = |name: &str| {
+        let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        pairs.filter(|(found, _)| *found == name).map(|(_, value)| value.to_owned()).collect::<Vec<_>>()
+    };
+    let agents = &matcher.user_agents;
+    one(&matcher.verbs, call.verb().word())
+        && one(&matcher.groups, call.group())
+        && one(&matcher.resources, call.resource())
+        && one(&matcher.namespaces, call.namespace())
+        && one(&matcher.names, call.name())
+        && one(&matcher.subresources, call.subresource())
+        && one(&matcher.methods, method.as_str())
+        && one(&matcher.paths, uri.path())
+        && (agents.is_empty() || header("user-agent").iter().any(|agent| one(agents, agent)))
+        && matcher.headers.iter().all(|(name, pattern)| header(name.as_str()).iter().any(|value| fits(pattern, value)))
+        && matcher.query.iter().all(|(name, pattern)| query(name).iter().any(|value| fits(pattern, value)))
+}
