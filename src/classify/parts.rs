@@ -176,7 +176,7 @@ impl KeyParts {
                 KeyPart::Body => Ok(()),
             };
         }
-        text
+        if text.is_empty() { "any".to_owned() } else { text }
     }
 }
 
@@ -297,6 +297,14 @@ mod tests {
             }
         }
         assert_eq!(key(&both, "/?c=9&a=%31", &none, &hasher), key(&both, "/x?a=1", &none, &hasher));
+    }
+
+    #[test]
+    fn a_key_of_nothing_but_the_body_has_a_name_too() {
+        let uri = Uri::from_static("/a");
+        let (call, headers) = (plain::read(&Method::POST, &uri), HeaderMap::new());
+        let head = Head { call: &call, query: None, headers: &headers };
+        assert_eq!(parts(&["body"]).label(&head), "any");
     }
 
     #[test]
