@@ -210,7 +210,8 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Op
     match replaced {
         Some(old) => {
             record.note(format!("{name}/mount"), Some(old));
-            Some(std::mem::replace(old, mount(NAME, path, true)))
+            // Only the service account's is of use to the sidecar.
+            Some(std::mem::replace(old, mount(NAME, path, true))).filter(|_| mode == Mode::InCluster)
         }
         None => {
             mounts.push(mount(NAME, path, true));

@@ -105,6 +105,20 @@ fn a_container_that_mounts_its_service_account_gives_the_mount_to_the_sidecar() 
 }
 
 #[test]
+fn what_stood_in_the_kubeconfigs_place_is_no_mount_of_the_sidecar() {
+    let stream = DEPLOYMENT.replace(
+        "image: op:1\n",
+        "image: op:1\n        volumeMounts:\n        - name: run\n          mountPath: /run/tidegate\n",
+    );
+    let once = inject(&stream, &options()).unwrap().text;
+    let node = read(&once);
+    let sidecar =
+        node.at(&["spec", "template", "spec", "initContainers"]).unwrap().items()[0].get("volumeMounts").unwrap();
+    assert_eq!(sidecar.items().len(), 1, "{once}");
+    assert_eq!(uninject(&once).unwrap().text, stream);
+}
+
+#[test]
 fn crossplanes_overlay_is_made_where_it_is_missing_and_goes_again() {
     for stream in [
         "apiVersion: pkg.crossplane.io/v1beta1\nkind: DeploymentRuntimeConfig\nmetadata:\n  name: x\n",

@@ -6,6 +6,7 @@
 
 mod backoff;
 mod credentials;
+mod deploy;
 mod exec;
 mod hangup;
 mod identity;
