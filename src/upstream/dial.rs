@@ -5,22 +5,18 @@
 use std::{
     error::Error as StdError,
     io,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
 use http::uri::Scheme;
 use rustls::{AlertDescription, CertificateError, ClientConfig, pki_types::ServerName};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::either::Either;
 
 use super::{
     Target,
@@ -50,12 +46,8 @@ pub(super) struct Dialer {
     timeout: AtomicU64,
 }
 
-/// A connected byte stream.
-#[derive(Debug)]
-pub(super) enum Socket {
-    Plain(Wire),
-    Tls(Box<TlsStream<Wire>>),
-}
+/// A connected byte stream: as it is, or with TLS to the upstream.
+pub(super) type Socket = Either<Wire, Box<TlsStream<Wire>>>;
 
 impl Dialer {
     /// `names` makes what looks up a host and port: the upstream's, or its proxy's.
@@ -128,13 +120,13 @@ impl Dialer {
 
     async fn establish(&self, tls: Option<Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
         let wire = match &self.proxy {
-            None => Wire::Tcp(self.tcp().await?),
+            None => Wire::Left(self.tcp().await?),
             Some(proxy) => {
                 let tcp = self.tcp().await.map_err(|failure| through::proxy_failure(&failure))?;
                 through::proxy(proxy, tcp, self.tls(), (&self.host, self.port)).await?
             }
         };
-        let Some(config) = tls else { return Ok((Socket::Plain(wire), false)) };
+        let Some(config) = tls else { return Ok((Socket::Left(wire), false)) };
         let Some(name) = self.server_name.clone() else {
             let text = format!("`{}` is not a name a certificate can be for; set upstream_tls.server_name", self.host);
             return Err(DialFailure::Tls(io::Error::other(text)));
@@ -146,7 +138,7 @@ impl Dialer {
             tls_failure(error)
         })?;
         let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        Ok((Socket::Tls(Box::new(stream)), h2))
+        Ok((Socket::Right(Box::new(stream)), h2))
     }
 
     /// To the upstream, or to its proxy.
@@ -204,56 +196,6 @@ const ABOUT_CERTIFICATES: [AlertDescription; 9] = [
     AlertDescription::UnknownCA,
     AlertDescription::UnsupportedCertificate,
 ];
-
-impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-}
 
 /// Saturating; nobody waits 584 years.
 fn nanos(duration: Duration) -> u64 {

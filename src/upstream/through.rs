@@ -1,12 +1,6 @@
 //! Through a proxy on the way to the upstream: HTTP CONNECT, over TLS or not, and SOCKS5.
 
-use std::{
-    error::Error as StdError,
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{error::Error as StdError, io, sync::Arc};
 
 use http::{HeaderValue, Uri};
 use hyper_util::{
@@ -14,11 +8,9 @@ use hyper_util::{
     rt::TokioIo,
 };
 use rustls::pki_types::ServerName;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::either::Either;
 use tower::Service;
 
 use super::error::DialFailure;
@@ -28,11 +20,7 @@ use crate::{
 };
 
 /// What reaches the upstream's own port: a TCP connection, or TLS to a proxy that goes on from there.
-#[derive(Debug)]
-pub(super) enum Wire {
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
+pub(super) type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// Asks the proxy at the other end of `tcp` for a way to `target`, whose name it is to look up itself.
 pub(super) async fn proxy(
@@ -42,8 +30,8 @@ pub(super) async fn proxy(
     (host, port): (&str, u16),
 ) -> Result<Wire, DialFailure> {
     let wire = match proxy.kind() {
-        ProxyKind::Http | ProxyKind::Socks5 => Wire::Tcp(tcp),
-        ProxyKind::Https => Wire::Tls(Box::new(encrypt(proxy, tcp, tls).await?)),
+        ProxyKind::Http | ProxyKind::Socks5 => Wire::Left(tcp),
+        ProxyKind::Https => Wire::Right(Box::new(encrypt(proxy, tcp, tls).await?)),
     };
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let target: Uri = format!("https://{host}:{port}").parse().map_err(|_| failed("the upstream is no host"))?;
@@ -97,54 +85,4 @@ fn with_cause(error: &dyn StdError) -> String {
 
 fn failed(why: &str) -> DialFailure {
     DialFailure::Proxy(why.to_owned())
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Tcp(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
 }
