@@ -1,6 +1,7 @@
 //! Everything that is tested from outside, in one binary: linking hyper once instead of once a file saves minutes.
 
 mod architecture;
+mod browser;
 mod classify;
 mod cli;
 mod cli_input;
@@ -20,8 +21,10 @@ mod golden;
 mod guard;
 mod inject;
 mod limit;
+mod log;
 mod metrics;
 mod operate;
+mod page;
 mod pool_dial;
 mod pool_http1;
 mod pool_streams;
@@ -43,4 +46,5 @@ mod reload_load;
 mod simulate;
 mod support;
 mod tls;
+mod trouble;
 mod tunnel_memory;
