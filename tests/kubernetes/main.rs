@@ -16,6 +16,8 @@ mod kubectl;
 mod leader;
 mod manager;
 mod outage;
+#[path = "../support/ports.rs"]
+mod ports;
 mod rate;
 mod smoke;
 mod streams;
