@@ -10,6 +10,7 @@ mod deploy;
 mod exec;
 mod getting_started;
 mod hangup;
+mod helm;
 mod identity;
 mod in_cluster;
 mod kube_rs;
