@@ -99,6 +99,7 @@ fn the_image_has_one_name_everywhere() {
     assert!(named >= 7, "{named}");
     let version = env!("CARGO_PKG_VERSION");
     for (path, line) in [
+        ("Dockerfile", format!("ARG VERSION={version}")),
         ("deploy/helm/tidegate/Chart.yaml", format!("version: {version}")),
         ("deploy/helm/tidegate/Chart.yaml", format!("appVersion: \"{version}\"")),
         ("deploy/helm/tidegate/values.yaml", "  repository: registry.example/tidegate".to_owned()),
