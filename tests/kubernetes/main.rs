@@ -8,7 +8,9 @@ mod backoff;
 mod credentials;
 mod deploy;
 mod exec;
+mod getting_started;
 mod hangup;
+mod helm;
 mod identity;
 mod in_cluster;
 mod kube_rs;
@@ -16,6 +18,7 @@ mod kubectl;
 mod leader;
 mod manager;
 mod outage;
+mod pod;
 #[path = "../support/ports.rs"]
 mod ports;
 mod rate;
