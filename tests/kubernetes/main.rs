@@ -5,9 +5,11 @@
 //! that a failure. A topic per module.
 
 mod backoff;
+mod clock;
 mod credentials;
 mod deploy;
 mod exec;
+mod faults;
 mod hangup;
 mod identity;
 mod in_cluster;
@@ -21,3 +23,6 @@ mod smoke;
 mod streams;
 mod support;
 mod throttled;
+
+#[path = "../it/window.rs"]
+mod window;
