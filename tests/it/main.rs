@@ -24,6 +24,8 @@ mod pool_dial;
 mod pool_http1;
 mod pool_streams;
 mod pool_support;
+#[path = "../support/ports.rs"]
+mod ports;
 mod proxy_coalesce;
 mod proxy_external;
 mod proxy_failures;

@@ -19,6 +19,8 @@ mod leader;
 mod manager;
 mod outage;
 mod pod;
+#[path = "../support/ports.rs"]
+mod ports;
 mod rate;
 mod smoke;
 mod streams;

@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use super::control_plane::{ControlPlane, Options, User};
 use super::in_pod::InPod;
-use super::process::{Process, command, free_port, scratch_dir};
+use super::process::{Process, command, scratch_dir};
 use super::{installed, say, wait_for};
+use crate::ports::free_port;
 
 /// The name under which everything in `deploy/` knows the sidecar's image.
 pub(crate) const IMAGE: &str = "registry.example/tidegate:0.1.0";
