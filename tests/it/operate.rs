@@ -17,7 +17,7 @@ use tidegate::clock::Clock;
 use super::{
     cli::{Ended, PATIENCE, Running, end, start, tidegate, with_config},
     cli_input::get,
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// An API: 500 for every path or body with `bad` in it, else 200. How many calls reached it.
@@ -32,7 +32,7 @@ pub(crate) fn answering(status: impl Fn(&str) -> u16 + Send + Sync + 'static) ->
 
 /// An API that answers as it is told.
 pub(crate) fn responding(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let (answer, calls) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&calls);
@@ -105,7 +105,7 @@ impl Process {
         let mut command = with_config("run", &config);
         command.env("KUBECONFIG", &current);
         let mut running = start(command);
-        running.line("ready");
+        running.ready();
         Self { running, config, gate, admin, current, _folder: folder }
     }
 

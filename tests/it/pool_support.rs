@@ -117,7 +117,7 @@ impl Caller {
         if let Some(error) = self.upstream.down(group) {
             return Err(error);
         }
-        let failures = self.ledger.with(group, |count| count.failures);
+        let mut failures = self.ledger.with(group, |count| count.failures);
         let mut waits = false;
         loop {
             let mut changed = pin!(self.ledger.changed.notified());
@@ -125,6 +125,7 @@ impl Caller {
             let (granted, failed, waiting) = self.ledger.with(group, |count| {
                 let granted = count.room > 0;
                 let failed = !granted && count.failures > failures;
+                failures = count.failures;
                 count.room -= i64::from(granted);
                 count.waiting = count.waiting + usize::from(!granted && !failed) - usize::from(waits);
                 (granted, failed, count.waiting)
@@ -136,7 +137,10 @@ impl Caller {
                     return Ok(lease);
                 }
             } else if failed {
-                return Err(self.upstream.down(group).expect("it failed just now"));
+                // Unless it has been reached again since.
+                if let Some(error) = self.upstream.down(group) {
+                    return Err(error);
+                }
             } else {
                 changed.await;
             }
@@ -243,6 +247,10 @@ pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
 
 // === servers ===
 
+async fn loopback() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port")
+}
+
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
 pub(crate) fn answer(body: impl Into<Bytes>) -> Answer {
@@ -276,8 +284,15 @@ impl Server {
     where
         F: Fn(Request<Incoming>, Connection) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
     {
+        Self::http2_on(loopback().await, streams, handler)
+    }
+
+    pub(crate) fn http2_on<F>(listener: TcpListener, streams: u32, handler: F) -> Self
+    where
+        F: Fn(Request<Incoming>, Connection) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
+    {
         let handler = Arc::new(handler);
-        Self::tls(move |socket| {
+        Self::tls_on(listener, move |socket| {
             let handler = Arc::clone(&handler);
             async move {
                 let (away, mut told) = watch::channel(false);
@@ -299,7 +314,6 @@ impl Server {
                 }
             }
         })
-        .await
     }
 
     /// Offers h2 by TLS and leaves the bytes to `script`.
@@ -308,18 +322,25 @@ impl Server {
         F: Fn(TlsStream<TcpStream>) -> S + Send + Sync + 'static,
         S: Future<Output = ()> + Send + 'static,
     {
+        Self::tls_on(loopback().await, script)
+    }
+
+    fn tls_on<F, S>(socket: TcpListener, script: F) -> Self
+    where
+        F: Fn(TlsStream<TcpStream>) -> S + Send + Sync + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
         let listener = tls::self_signed(&[], &[], None).expect("a certificate");
         let acceptor = TlsAcceptor::from(listener.config());
         let script = Arc::new(script);
-        let mut server = Self::plain(move |socket| {
+        let mut server = Self::on(socket, move |socket| {
             let (acceptor, script) = (acceptor.clone(), Arc::clone(&script));
             async move {
                 if let Ok(stream) = acceptor.accept(socket).await {
                     script(stream).await;
                 }
             }
-        })
-        .await;
+        });
         server.ca = Some(listener.ca().to_string());
         server
     }
@@ -330,7 +351,7 @@ impl Server {
         F: Fn(TcpStream) -> S + Send + Sync + 'static,
         S: Future<Output = ()> + Send + 'static,
     {
-        Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port"), script)
+        Self::on(loopback().await, script)
     }
 
     pub(crate) fn on<F, S>(listener: TcpListener, script: F) -> Self

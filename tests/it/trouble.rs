@@ -4,8 +4,8 @@ use std::net::TcpStream;
 
 use super::{
     cli_input::{certificate, get, tls_server},
-    cli_usage::free_port,
     operate::{Process, answering, api},
+    ports::free_port,
 };
 
 const POD: &str = "/api/v1/namespaces/n/pods/good";

@@ -5,10 +5,14 @@
 //! that a failure. A topic per module.
 
 mod backoff;
+mod clock;
 mod credentials;
 mod deploy;
 mod exec;
+mod faults;
+mod getting_started;
 mod hangup;
+mod helm;
 mod identity;
 mod in_cluster;
 mod kube_rs;
@@ -16,8 +20,14 @@ mod kubectl;
 mod leader;
 mod manager;
 mod outage;
+mod pod;
+#[path = "../support/ports.rs"]
+mod ports;
 mod rate;
 mod smoke;
 mod streams;
 mod support;
 mod throttled;
+
+#[path = "../it/window.rs"]
+mod window;

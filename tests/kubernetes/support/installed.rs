@@ -17,11 +17,11 @@ pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kub
 const OLD_KUBECTL: &str = "1.20";
 
 /// Where nobody has asked Debian what it has, that is asked here, which needs no root.
-const DOWNLOAD: &str = "apt-get --quiet download kubernetes-client || {
+const DOWNLOAD: &str = "apt-get --quiet download $PACKAGE || {
   mkdir -p state/lists/partial cache/archives/partial
   own=\"-o Dir::State=$PWD/state -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$PWD/cache\"
   apt-get --quiet $own update
-  apt-get --quiet $own download kubernetes-client
+  apt-get --quiet $own download $PACKAGE
   rm -r state cache
 }";
 
@@ -119,14 +119,76 @@ fn class_path(lib: &Path) -> Result<String, String> {
 /// kubectl as Debian 12 has it. No root is needed: the package is only unpacked.
 pub(crate) fn old_kubectl() -> Result<PathBuf, String> {
     let dir = install("kubectl-1.20", &[], |dir| {
-        run("apt-get", command("sh").current_dir(dir).args(["-ec", DOWNLOAD]))?;
-        run("dpkg", command("sh").current_dir(dir).args(["-c", "dpkg -x kubernetes-client_*.deb ."]))?;
+        debian("kubernetes-client", dir)?;
         let out = command(dir.join("usr/bin/kubectl")).args(["version", "--client", "--short"]).output();
         let said = out.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
         let wanted = said.contains(&format!("v{OLD_KUBECTL}."));
         wanted.then_some(()).ok_or_else(|| format!("Debian's kubectl is not {OLD_KUBECTL} here but {said:?}"))
     })?;
     Ok(dir.join("usr/bin/kubectl"))
+}
+
+/// Helm, built from its Go module; its versions are pinned by a `go.mod` of its own, so that they are not those of the control plane.
+pub(crate) fn helm() -> Result<PathBuf, String> {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/helm");
+    let dir = install("helm", &[&module.join("go.mod"), &module.join("go.sum")], |dir| {
+        let mut go = command("go");
+        go.current_dir(&module).env("CGO_ENABLED", "0");
+        go.args(["build", "-p", "2", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o"]);
+        run("go", go.arg(dir.join("helm")).arg("helm.sh/helm/v3/cmd/helm"))
+    })?;
+    Ok(dir.join("helm"))
+}
+
+/// A folder with the CustomResourceDefinitions that what is deployed names, out of the Go modules of those that define them.
+pub(crate) fn definitions() -> Result<PathBuf, String> {
+    let pins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/definitions.txt");
+    install("definitions", &[&pins], |dir| {
+        let mut module = PathBuf::new();
+        for line in fs::read_to_string(&pins).map_err(|e| format!("{}: {e}", pins.display()))?.lines() {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                [name, sum] => module = download(name, sum)?,
+                [path] => {
+                    let from = module.join(path);
+                    let name = from.file_name().ok_or_else(|| format!("{path}: expected a file"))?;
+                    // Written, not copied: what is in Go's cache may only be read.
+                    let text = fs::read(&from).map_err(|e| format!("{}: {e}", from.display()))?;
+                    fs::write(dir.join(name), text).map_err(|e| format!("{}: {e}", dir.display()))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The folder of a Go module of this sum.
+fn download(module: &str, sum: &str) -> Result<PathBuf, String> {
+    let mut go = command("go");
+    // Outside of any module, or its go.sum would be asked.
+    let out = go.current_dir(std::env::temp_dir()).args(["mod", "download", "-json", module]).output();
+    let out = out.map_err(|e| format!("go is needed, and does not run: {e}"))?;
+    let said: serde_json::Value = serde_json::from_slice(&out.stdout).map_err(|e| format!("go mod download: {e}"))?;
+    let field = |name: &str| said.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
+    match field("Sum") {
+        "" => Err(format!("go mod download {module}: {}", field("Error"))),
+        found if found == sum => Ok(PathBuf::from(field("Dir"))),
+        found => Err(format!("{module} has the sum {found}, expected {sum}")),
+    }
+}
+
+/// The library that gives one process another wall clock.
+pub(crate) fn faketime() -> Result<PathBuf, String> {
+    let dir = install("libfaketime", &[], |dir| debian("libfaketime", dir))?;
+    let machines = fs::read_dir(dir.join("usr/lib")).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let mut found = machines.filter_map(|machine| Some(machine.ok()?.path().join("faketime/libfaketimeMT.so.1")));
+    found.find(|path| path.exists()).ok_or_else(|| "Debian's libfaketime has no libfaketimeMT.so.1".to_owned())
+}
+
+/// A Debian package, unpacked. No root is needed.
+fn debian(package: &str, dir: &Path) -> Result<(), String> {
+    run("apt-get", command("sh").current_dir(dir).env("PACKAGE", package).args(["-ec", DOWNLOAD]))?;
+    run("dpkg", command("sh").current_dir(dir).env("PACKAGE", package).args(["-c", "dpkg -x \"$PACKAGE\"_*.deb ."]))
 }
 
 /// A folder of the cache that `make` fills once; named by what it is made from, so that an edit makes another.
