@@ -228,6 +228,13 @@ impl Gate {
     pub async fn finished(&self) {
         self.tasks.wait().await;
     }
+
+    /// Returns when the log of calls has all of them that have ended.
+    pub async fn logged(&self) {
+        if let Some(log) = &self.terms.get().log {
+            log.flushed().await;
+        }
+    }
 }
 
 impl fmt::Debug for Gate {

@@ -1,7 +1,8 @@
 //! The log of calls: one JSON line each, without secrets, for `simulate --replay` and for whoever audits the limits.
 //!
-//! A call hands its record to a writer task and goes on; when the disk is slow or full, lines are dropped and counted rather than calls
-//! held up, and the log goes on once there is room again. A line is written when the body has ended (of a long-running call at its head), so lines are not in order of arrival.
+//! A call hands its record to a writer thread and goes on; when the disk is slow or full, lines are dropped and counted rather than calls
+//! held up, and the log goes on once there is room again. Who ends the process asks for what was handed over to be written first
+//! ([`CallLog::flushed`]). A line is written when the body has ended (of a long-running call at its head), so lines are not in order of arrival.
 //!
 //! No query, no body and no object name is in it, and of the headers only the first word of the user agent: keys and credentials are salted
 //! hashes, good for "the same again" within one process only. The names of groups, resources, subresources and namespaces are in it,
@@ -16,7 +17,7 @@ use std::{
 };
 
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::table;
 use crate::{api::Key, clock::Clock, limit::Reason, moment::Moment};
@@ -24,7 +25,16 @@ use crate::{api::Key, clock::Clock, limit::Reason, moment::Moment};
 /// Where records go. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CallLog {
-    lines: mpsc::Sender<CallRecord>,
+    lines: mpsc::Sender<Entry>,
+}
+
+/// What the writer is handed.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "all but a handful are calls; in a box each would cost an allocation")]
+pub(crate) enum Entry {
+    Call(CallRecord),
+    /// Everything before it is to be in the file when this is dropped.
+    Flush(oneshot::Sender<()>),
 }
 
 /// What is known of a call once it was answered.
@@ -170,31 +180,51 @@ impl CallLog {
 
     /// Hands records to a test.
     #[cfg(test)]
-    pub(crate) fn to(lines: mpsc::Sender<CallRecord>) -> Self {
+    pub(crate) fn to(lines: mpsc::Sender<Entry>) -> Self {
         Self { lines }
     }
 
     /// Writes a record, soon.
     pub fn record(&self, record: CallRecord) {
-        if self.lines.try_send(record).is_err() {
+        if self.lines.try_send(Entry::Call(record)).is_err() {
             table::CALL_LOG_DROPPED.counter(&[]).increment(1);
+        }
+    }
+
+    /// Returns when the file has everything that was recorded until now, or when a disk that stands still has had its five seconds.
+    pub async fn flushed(&self) {
+        let (done, flushed) = oneshot::channel();
+        let flush = async {
+            if self.lines.send(Entry::Flush(done)).await.is_ok() {
+                drop(flushed.await); // dropped when it is done, or when the writer has ended
+            }
+        };
+        if tokio::time::timeout(PATIENCE, flush).await.is_err() {
+            tracing::error!("the call log's disk does not take its last lines; they are lost");
         }
     }
 }
 
 /// Writes until the last sender is gone; flushes whenever there is nothing more to write. Lines are written whole or not at all.
-fn write(mut records: mpsc::Receiver<CallRecord>, to: impl Write, clock: Clock) {
+fn write(mut entries: mpsc::Receiver<Entry>, to: impl Write, clock: Clock) {
     let mut out = BufWriter::new(to);
     let mut fails = false;
-    while let Some(record) = records.blocking_recv() {
-        let (mut next, mut written) = (Some(record), Ok(()));
-        while let Some(record) = next {
-            let this = line(&record, &clock).and_then(|line| out.write_all(&line));
-            if this.is_err() {
-                table::CALL_LOG_DROPPED.counter(&[]).increment(1);
+    while let Some(entry) = entries.blocking_recv() {
+        let mut next = Some(entry);
+        let mut asked = Vec::new(); // answered by being dropped after the flush below
+        let mut written = Ok(());
+        while let Some(entry) = next {
+            match entry {
+                Entry::Call(record) => {
+                    let this = line(&record, &clock).and_then(|line| out.write_all(&line));
+                    if this.is_err() {
+                        table::CALL_LOG_DROPPED.counter(&[]).increment(1);
+                    }
+                    written = written.and(this);
+                }
+                Entry::Flush(done) => asked.push(done),
             }
-            written = written.and(this);
-            next = records.try_recv().ok();
+            next = entries.try_recv().ok();
         }
         written = written.and_then(|()| out.flush());
         match &written {
@@ -260,6 +290,9 @@ fn is_false(it: &bool) -> bool {
 /// Records that may wait for the disk: a second of a busy gate, 2 MiB.
 const PENDING: usize = 8192;
 
+/// How long the end of the process waits for the disk.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 #[cfg(test)]
 mod tests {
     use std::sync::{
@@ -304,12 +337,8 @@ mod tests {
         let path = folder.path().join("calls.jsonl");
         let log = CallLog::open(&path, Clock::start()).expect("opens");
         log.record(record("manager"));
-        drop(log);
-        let mut text = String::new();
-        while !text.ends_with('\n') {
-            tokio::task::yield_now().await;
-            text = std::fs::read_to_string(&path).expect("readable");
-        }
+        log.flushed().await;
+        let text = std::fs::read_to_string(&path).expect("readable");
         let line: serde_json::Value = serde_json::from_str(text.trim()).expect("JSON");
         assert_eq!((&line["granted_ns"], &line["sent_ns"]), (&24_000_000.into(), &25_000_000.into()));
         assert_eq!(line["waited_for"], "bucket");
@@ -355,7 +384,7 @@ mod tests {
         let lost = 1_000;
         std::thread::scope(|scope| {
             scope.spawn(|| write(records, &disk, Clock::start()));
-            let send = |user_agent| lines.blocking_send(record(user_agent)).expect("it goes on writing");
+            let send = |user_agent| lines.blocking_send(Entry::Call(record(user_agent))).expect("it goes on writing");
             (0..lost).for_each(|_| send("while-full"));
             while lines.capacity() < lines.max_capacity() {
                 std::thread::yield_now();

@@ -101,6 +101,11 @@ impl Running {
         }
     }
 
+    /// Waits until its gates are open.
+    pub(crate) fn ready(&mut self) {
+        self.line("INFO ready gates=");
+    }
+
     /// Whether a line that contains `wanted` has come by now.
     pub(crate) fn has_said(&mut self, wanted: &str) -> bool {
         self.seen.extend(self.lines.try_iter());

@@ -25,6 +25,8 @@ mod pool_dial;
 mod pool_http1;
 mod pool_streams;
 mod pool_support;
+#[path = "../support/ports.rs"]
+mod ports;
 mod proxy_coalesce;
 mod proxy_external;
 mod proxy_failures;
@@ -44,4 +46,5 @@ mod supply;
 mod support;
 mod tls;
 mod tunnel_memory;
+#[path = "../support/window.rs"]
 mod window;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{
     cli::{Ended, Running, end, start, tidegate, with_config},
     cli_input::get,
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// An API: 500 for every path or body with `bad` in it, else 200. How many calls reached it.
@@ -26,7 +26,7 @@ pub(crate) fn api() -> (u16, Arc<AtomicUsize>) {
 
 /// An API that answers as it is told.
 pub(crate) fn answering(status: impl Fn(&str) -> u16 + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let (status, calls) = (Arc::new(status), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&calls);
@@ -88,7 +88,7 @@ impl Process {
         let mut command = with_config("run", &config);
         command.env("KUBECONFIG", folder.path().join("kubeconfig"));
         let mut running = start(command);
-        running.line("ready");
+        running.ready();
         Self { running, config, gate, admin, _folder: folder }
     }
 

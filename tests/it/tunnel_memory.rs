@@ -18,7 +18,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{
     cli::{Running, config, start, with_config},
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// Each way: 4 s without optimization.
@@ -120,7 +120,7 @@ fn what_goes_through_a_tunnel_costs_no_memory() {
         "[admin]\nlisten = \"off\"\n[gates.kubernetes]\nupstream = \"http://{upstream}\"\nlisten = \"127.0.0.1:{port}\"\n"
     ));
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     let cost = cost(&gate, port, BYTES);
     assert!(cost < MOST, "{cost} bytes more at the peak");
     assert_eq!(gate.terminate(), Some(0));
@@ -178,7 +178,7 @@ fn what_goes_through_a_tunnel_costs_no_memory_with_tls_on_both_sides() {
     );
     fs::write(&path, text).expect("it can be written");
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     let pem = fs::read(shared.join("ca.crt")).expect("the gate wrote it");
     let mut trust = (*tls::client(&Roots::Only(Pem::new(pem, "ca.crt")), None).expect("TLS")).clone();
     trust.alpn_protocols = vec![b"http/1.1".to_vec()];

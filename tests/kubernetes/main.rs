@@ -18,11 +18,13 @@ mod kubectl;
 mod leader;
 mod manager;
 mod outage;
+#[path = "../support/ports.rs"]
+mod ports;
 mod rate;
 mod smoke;
 mod streams;
 mod support;
 mod throttled;
 
-#[path = "../it/window.rs"]
+#[path = "../support/window.rs"]
 mod window;

@@ -46,7 +46,7 @@ enum Sender {
 }
 
 impl Clients {
-    pub(crate) fn start(process: &Process, dice: Dice) -> Self {
+    pub(crate) fn start(process: &Process, dice: &Dice) -> Self {
         let (mut tasks, stop) = (JoinSet::new(), watch::Sender::new(false));
         for (port, trust) in [(process.ports[0], None), (process.ports[1], Some(&process.trust))] {
             for number in 0..ORDINARY + WATCHING + 1 {

@@ -18,12 +18,13 @@ use tidegate::{
 use crate::{
     cli::{Running, start, with_config},
     dice::Dice,
+    ports::free_port,
     upstream::Api,
 };
 
 /// What both gates are held to.
-pub(crate) const RATE: f64 = 300.0;
-pub(crate) const BURST: f64 = 60.0;
+pub(crate) const RATE: f64 = 40.0;
+pub(crate) const BURST: f64 = 20.0;
 pub(crate) const BACKOFF_MILLIS: u64 = 400;
 pub(crate) const FORGET_SECONDS: u64 = 4;
 
@@ -61,10 +62,6 @@ impl fmt::Display for Rest {
     }
 }
 
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("loopback has ports").port()
-}
-
 impl Process {
     pub(crate) async fn start(apis: &[Api; 2]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
@@ -89,7 +86,7 @@ impl Process {
         );
         fs::write(path("tidegate.toml"), text.replace("MAX_WAIT", "3s")).expect("it can be written");
         let mut running = start(with_config("run", &folder.path().join("tidegate.toml")));
-        running.line("ready");
+        running.ready();
         let pem = fs::read(path("shared/ca.crt")).expect("the gate wrote it");
         let trust = tls::client(&Roots::Only(Pem::new(pem, "ca.crt")), None).expect("TLS");
         Self { running: Mutex::new(running), folder, apis: text, ports, admin, trust }

@@ -96,10 +96,10 @@ impl Script {
             Weather::Slow => self.clock.sleep(Duration::from_millis(self.dice.below(333))).await,
             Weather::Stalled => self.sky.passes(Weather::Stalled).await,
             Weather::Failing if self.dice.one_in(3) => {
-                return Ok(status(if self.dice.one_in(2) { 500 } else { 503 }, "it does not work"));
+                return Ok(status(if self.dice.one_in(2) { 500 } else { 503 }, b"it does not work"));
             }
             Weather::Throttling => {
-                let mut answer = status(429, "too many");
+                let mut answer = status(429, b"too many");
                 answer.headers_mut().insert("retry-after", http::HeaderValue::from_static("1"));
                 return Ok(answer);
             }
@@ -113,7 +113,7 @@ impl Script {
         if is_watch {
             return Ok(self.watch());
         }
-        Ok(status(200, if is_list { LIST } else { "{\"kind\":\"ConfigMap\"}" }))
+        Ok(status(200, if is_list { &LIST } else { b"{\"kind\":\"ConfigMap\"}" }))
     }
 
     /// An event now and then, and an end by chance.
@@ -130,7 +130,7 @@ impl Script {
     }
 }
 
-fn status(status: u16, body: &'static str) -> Answer {
+fn status(status: u16, body: &'static [u8]) -> Answer {
     let body = Full::from(body).map_err(|never: Infallible| match never {}).boxed_unsync();
     Response::builder().status(status).body(body).expect("valid")
 }
@@ -143,10 +143,4 @@ fn broken() -> Answer {
 }
 
 /// A quarter of a mebibyte.
-const LIST: &str = {
-    const BYTES: [u8; 1 << 18] = [b'x'; 1 << 18];
-    match std::str::from_utf8(&BYTES) {
-        Ok(text) => text,
-        Err(_) => panic!("it is ASCII"),
-    }
-};
+static LIST: [u8; 1 << 18] = [b'x'; 1 << 18];

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     cli::{config, start, with_config},
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// What the process may open; a gate with one client has about 20.
@@ -30,7 +30,7 @@ fn a_gate_out_of_file_descriptors_serves_whom_it_has_says_so_once_and_recovers()
     command.arg(format!("--nofile={MAY_OPEN}")).arg(gate.get_program()).args(gate.get_args());
     command.stdin(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
     let mut gate = start(command);
-    gate.line("ready");
+    gate.ready();
     let lease = "PUT /apis/coordination.k8s.io/v1/namespaces/n/leases/leader";
     let mut early = Client::plain(port).expect("it listens");
     assert_eq!(early.ask("GET /api/v1/nodes/one", ""), Came::Whole(200));

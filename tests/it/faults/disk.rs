@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     cli::{config, end, start, with_config},
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// A small disk at a folder.
@@ -52,7 +52,7 @@ fn calls_go_on_while_the_disk_of_the_call_log_is_full_and_lines_come_again_when_
     );
     fs::write(&path, text).expect("it can be written");
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     let mut client = Client::plain(port).expect("it listens");
     let mut ask =
         |name: &str| assert_eq!(client.ask(&format!("GET /api/v1/namespaces/{name}/pods/p"), ""), Came::Whole(200));
@@ -107,7 +107,7 @@ fn a_folder_on_a_full_disk_is_named_at_start_and_what_was_in_it_stays_whole() {
     fs::write(&path, text).expect("it can be written");
     let run = || with_config("run", &path);
     let mut gate = start(run());
-    gate.line("ready");
+    gate.ready();
     assert_eq!(gate.terminate(), Some(0));
     let read = |name: &str| fs::read_to_string(disk.join(name)).expect("it was written");
     let before = (read("ca.crt"), read("ca.key"), read("kubeconfig"));
@@ -120,7 +120,7 @@ fn a_folder_on_a_full_disk_is_named_at_start_and_what_was_in_it_stays_whole() {
 
     unfill(&disk);
     let mut gate = start(run());
-    gate.line("ready");
+    gate.ready();
     assert_eq!(read("ca.key"), before.1, "it goes on with the CA that clients trust");
     assert_eq!(gate.terminate(), Some(0));
 }

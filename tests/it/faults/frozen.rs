@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     cli::{config, start, with_config},
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 const RATE: f64 = 100.0;
@@ -31,7 +31,7 @@ fn a_gate_that_was_stopped_for_a_while_lets_out_no_more_than_its_bucket_allows()
     );
     fs::write(&path, text).expect("it can be written");
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     let clients: Vec<_> = (0..10)
         .map(|number| {
             thread::spawn(move || {

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     cli::{config, start, with_config},
     cli_input::get,
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// What the deployment examples give the sidecar.
@@ -85,7 +85,7 @@ fn under_a_memory_limit_waiting_bodies_are_refused_and_leases_go_on() {
     if let Some(group) = &group {
         group.take(gate.id());
     }
-    gate.line("ready");
+    gate.ready();
     let mut first = Client::plain(port).expect("it listens");
     assert_eq!(first.ask("GET /api/v1/nodes/one", ""), Came::Whole(200), "it takes the only token");
 

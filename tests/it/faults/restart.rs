@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     cli::{Running, config, start, with_config},
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 const WORKERS: usize = 8;
@@ -56,7 +56,7 @@ impl Setup {
         let mut command = with_config("run", &self.path);
         command.env("KUBECONFIG", self.folder.path().join("kubeconfig"));
         let mut gate = start(command);
-        gate.line("ready");
+        gate.ready();
         gate
     }
 
@@ -211,7 +211,7 @@ fn a_gate_told_to_stop_under_load_loses_no_call_that_it_has_taken() {
             api.port
         ));
         let mut gate = start(with_config("run", &path));
-        gate.line("ready");
+        gate.ready();
         let told = Arc::new(AtomicBool::new(false));
         let workers: Vec<_> = (0..WORKERS)
             .map(|number| {

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use super::audit::Audit;
 use super::binaries::Binaries;
-use super::process::{Process, command, free_port, scratch_dir};
+use super::process::{Process, command, scratch_dir};
 use super::relay::Relay;
 use super::{now, say, wait_for};
+use crate::ports::free_port;
 
 /// Enough for every test to have identities of its own, so that the audit log tells them apart.
 const USERS: usize = 100;
