@@ -2,7 +2,8 @@
 //!
 //! A call hands its record to a writer thread and goes on; when the disk is slow or full, lines are dropped and counted rather than calls
 //! held up, and the log goes on once there is room again. Who ends the process asks for what was handed over to be written first
-//! ([`CallLog::flushed`]). A line is written when the body has ended (of a long-running call at its head), so lines are not in order of arrival.
+//! ([`CallLog::flushed`]). A line is written when the body has ended (of a long-running call at its head), so lines are not in order of
+//! arrival.
 //!
 //! No query, no body and no object name is in it, and of the headers only the first word of the user agent: keys and credentials are salted
 //! hashes, good for "the same again" within one process only. The names of groups, resources, subresources and namespaces are in it,
@@ -210,9 +211,8 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: impl Write, clock: Clock) {
     let mut out = BufWriter::new(to);
     let mut fails = false;
     while let Some(entry) = entries.blocking_recv() {
-        let mut next = Some(entry);
+        let (mut next, mut written) = (Some(entry), Ok(()));
         let mut asked = Vec::new(); // answered by being dropped after the flush below
-        let mut written = Ok(());
         while let Some(entry) = next {
             match entry {
                 Entry::Call(record) => {
@@ -380,10 +380,10 @@ mod tests {
     fn a_full_disk_costs_lines_and_the_log_goes_on_when_there_is_room() {
         let disk = Disk::default();
         disk.full.store(true, Ordering::SeqCst);
-        let (lines, records) = mpsc::channel(10_000);
+        let (lines, entries) = mpsc::channel(10_000);
         let lost = 1_000;
         std::thread::scope(|scope| {
-            scope.spawn(|| write(records, &disk, Clock::start()));
+            scope.spawn(|| write(entries, &disk, Clock::start()));
             let send = |user_agent| lines.blocking_send(Entry::Call(record(user_agent))).expect("it goes on writing");
             (0..lost).for_each(|_| send("while-full"));
             while lines.capacity() < lines.max_capacity() {

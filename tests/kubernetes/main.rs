@@ -10,7 +10,9 @@ mod credentials;
 mod deploy;
 mod exec;
 mod faults;
+mod getting_started;
 mod hangup;
+mod helm;
 mod identity;
 mod in_cluster;
 mod kube_rs;
@@ -18,6 +20,7 @@ mod kubectl;
 mod leader;
 mod manager;
 mod outage;
+mod pod;
 #[path = "../support/ports.rs"]
 mod ports;
 mod rate;

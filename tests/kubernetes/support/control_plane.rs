@@ -355,7 +355,8 @@ fn write_serving(dir: &Path) {
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     ca.distinguished_name.push(rcgen::DnType::CommonName, "tidegate test CA");
     let ca = CertifiedIssuer::self_signed(ca, key()).expect("a CA can be made");
-    let names = ["localhost", "127.0.0.1", "kubernetes.default.svc"].map(str::to_owned);
+    // The last is the `kubernetes` service's, where pods find it.
+    let names = ["localhost", "127.0.0.1", "kubernetes.default.svc", "10.0.0.1"].map(str::to_owned);
     let server_key = key();
     let server =
         CertificateParams::new(names).expect("valid names").signed_by(&server_key, &ca).expect("it can be signed");
