@@ -52,4 +52,5 @@ mod support;
 mod tls;
 mod trouble;
 mod tunnel_memory;
+#[path = "../support/window.rs"]
 mod window;
