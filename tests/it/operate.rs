@@ -26,20 +26,25 @@ pub(crate) fn api() -> (u16, Arc<AtomicUsize>) {
 
 /// An API that answers as it is told.
 pub(crate) fn answering(status: impl Fn(&str) -> u16 + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
+    saying(move |request| (status(request), ""))
+}
+
+/// The same, with more lines in the head of an answer.
+fn saying(answer: impl Fn(&str) -> (u16, &'static str) + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let (status, calls) = (Arc::new(status), Arc::new(AtomicUsize::new(0)));
+    let (answer, calls) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&calls);
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            let (status, seen) = (Arc::clone(&status), Arc::clone(&seen));
-            thread::spawn(move || serve(stream, &*status, &seen));
+            let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
+            thread::spawn(move || serve(stream, &*answer, &seen));
         }
     });
     (port, calls)
 }
 
-fn serve(mut stream: TcpStream, status: &dyn Fn(&str) -> u16, seen: &AtomicUsize) {
+fn serve(mut stream: TcpStream, answer: &dyn Fn(&str) -> (u16, &'static str), seen: &AtomicUsize) {
     let (mut read, mut piece) = (String::new(), [0; 4096]);
     loop {
         while !is_whole(&read) {
@@ -49,7 +54,8 @@ fn serve(mut stream: TcpStream, status: &dyn Fn(&str) -> u16, seen: &AtomicUsize
             }
         }
         seen.fetch_add(1, Ordering::Relaxed);
-        let answer = format!("HTTP/1.1 {} Said\r\nContent-Length: 2\r\n\r\nok", status(&read));
+        let (status, more) = answer(&read);
+        let answer = format!("HTTP/1.1 {status} Said\r\n{more}Content-Length: 2\r\n\r\nok");
         read.clear();
         if stream.write_all(answer.as_bytes()).is_err() {
             return;
@@ -232,6 +238,47 @@ fn what_is_forgotten_is_tried_at_once() {
     assert_eq!(process.command(&["forget"]).code, Some(64), "which one?");
     let other = process.command(&["forget", "--all", "--gate", "other"]);
     assert!(other.code == Some(1) && other.err.contains("there is: k"), "{}", other.err);
+}
+
+#[test]
+fn a_pause_is_lifted_by_hand_and_nothing_else_is() {
+    let (upstream, calls) = saying(|request| match request {
+        wait if wait.contains("/wait") => (429, "Retry-After: 600\r\n"),
+        bad if bad.contains("bad") => (500, ""),
+        _ => (200, ""),
+    });
+    let gate = "kind = \"http\"\nsignals = { scope = \"gate\" }\nbackoff = { base = \"5m\", max = \"5m\" }\n";
+    let mut process = Process::start(&format!("http://127.0.0.1:{upstream}"), gate);
+    assert!(get(process.gate, "/bad").starts_with("HTTP/1.1 500"));
+    assert!(get(process.gate, "/wait").starts_with("HTTP/1.1 429"));
+    let refused = get(process.gate, "/other");
+    assert!(refused.contains("pause"), "{refused}");
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    let paused = process.until(|gate| gate["pauses"][0]["who"] == "gate");
+    assert_eq!(paused["keys_failing"], 2);
+    let doctor = process.command(&["doctor"]);
+    assert!(doctor.out.contains("the upstream said wait: gate pauses; that ends in"), "{}", doctor.out);
+    assert!(
+        doctor.out.contains("-> wait; if it takes calls again already, tidegate forget --pauses"),
+        "{}",
+        doctor.out
+    );
+
+    let keys = process.command(&["forget", "read /bad"]);
+    let said = "k: 1 key forgotten; 1 pause goes on, because the upstream said wait (tidegate forget --pauses)\n";
+    assert_eq!((keys.code, keys.out.as_str()), (Some(0), said), "{}", keys.err);
+    let lifted = process.command(&["forget", "--pauses"]);
+    assert_eq!((lifted.code, lifted.out.as_str()), (Some(0), "k: 1 pause lifted\n"), "{}", lifted.err);
+    process.running.line("pauses were lifted by hand");
+    assert!(get(process.gate, "/other").starts_with("HTTP/1.1 200"), "it goes at once");
+    let after = process.status()["gates"][0].clone();
+    assert_eq!((&after["pauses"], &after["keys_failing"]), (&Value::Array(Vec::new()), &1.into()), "a key is no pause");
+    assert!(get(process.admin, "/metrics").contains("tidegate_lifted_pauses_total{gate=\"k\"} 1"));
+    let all = process.command(&["forget", "--all", "--pauses"]);
+    assert_eq!(all.out, "k: 1 key forgotten; 0 pauses lifted\n", "{}", all.err);
+    for both in [&["forget", "--all", "a"][..], &["forget", "--gate", "k"]] {
+        assert_eq!(process.command(both).code, Some(64), "{both:?}");
+    }
 }
 
 #[test]
