@@ -3,6 +3,7 @@ FROM rust:1.95-bookworm AS builder
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY src src
+COPY config config
 COPY benches benches
 ENV RUSTFLAGS="-C target-feature=+crt-static"
 RUN target="$(rustc -vV | sed -n 's/^host: //p')" \

@@ -5,6 +5,7 @@ mod classify;
 mod cli;
 mod cli_input;
 mod cli_run;
+mod cli_shell;
 mod cli_usage;
 mod config;
 mod credentials;
