@@ -14,6 +14,7 @@ mod credentials_proxy;
 mod credentials_rotation;
 mod demo;
 mod deploy;
+mod docs;
 mod doctor;
 mod github;
 mod golden;
