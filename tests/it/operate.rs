@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{
     cli::{Ended, Running, end, start, tidegate, with_config},
     cli_input::get,
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// An API: 500 for every path or body with `bad` in it, else 200. How many calls reached it.
@@ -24,14 +24,14 @@ pub(crate) fn api() -> (u16, Arc<AtomicUsize>) {
     answering(|request| if request.contains("bad") { 500 } else { 200 })
 }
 
-/// An API that answers as it is told.
+/// An API that answers with the status that it is told.
 pub(crate) fn answering(status: impl Fn(&str) -> u16 + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
-    saying(move |request| (status(request), ""))
+    responding(move |request| format!("HTTP/1.1 {} Said\r\nContent-Length: 2\r\n\r\nok", status(request)))
 }
 
-/// The same, with more lines in the head of an answer.
-fn saying(answer: impl Fn(&str) -> (u16, &'static str) + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+/// An API that answers as it is told.
+pub(crate) fn responding(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let (answer, calls) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&calls);
@@ -44,7 +44,7 @@ fn saying(answer: impl Fn(&str) -> (u16, &'static str) + Send + Sync + 'static) 
     (port, calls)
 }
 
-fn serve(mut stream: TcpStream, answer: &dyn Fn(&str) -> (u16, &'static str), seen: &AtomicUsize) {
+fn serve(mut stream: TcpStream, answer: &dyn Fn(&str) -> String, seen: &AtomicUsize) {
     let (mut read, mut piece) = (String::new(), [0; 4096]);
     loop {
         while !is_whole(&read) {
@@ -54,8 +54,7 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(&str) -> (u16, &'static str), se
             }
         }
         seen.fetch_add(1, Ordering::Relaxed);
-        let (status, more) = answer(&read);
-        let answer = format!("HTTP/1.1 {status} Said\r\n{more}Content-Length: 2\r\n\r\nok");
+        let answer = answer(&read);
         read.clear();
         if stream.write_all(answer.as_bytes()).is_err() {
             return;
@@ -76,7 +75,7 @@ pub(crate) struct Process {
     pub(crate) running: Running,
     pub(crate) config: PathBuf,
     pub(crate) gate: u16,
-    admin: u16,
+    pub(crate) admin: u16,
     _folder: tempfile::TempDir,
 }
 
@@ -94,7 +93,7 @@ impl Process {
         let mut command = with_config("run", &config);
         command.env("KUBECONFIG", folder.path().join("kubeconfig"));
         let mut running = start(command);
-        running.line("ready");
+        running.ready();
         Self { running, config, gate, admin, _folder: folder }
     }
 
@@ -242,10 +241,13 @@ fn what_is_forgotten_is_tried_at_once() {
 
 #[test]
 fn a_pause_is_lifted_by_hand_and_nothing_else_is() {
-    let (upstream, calls) = saying(|request| match request {
-        wait if wait.contains("/wait") => (429, "Retry-After: 600\r\n"),
-        bad if bad.contains("bad") => (500, ""),
-        _ => (200, ""),
+    let (upstream, calls) = responding(|request| {
+        let (status, more) = match request {
+            wait if wait.contains("/wait") => (429, "Retry-After: 600\r\n"),
+            bad if bad.contains("bad") => (500, ""),
+            _ => (200, ""),
+        };
+        format!("HTTP/1.1 {status} Said\r\n{more}Content-Length: 2\r\n\r\nok")
     });
     let gate = "kind = \"http\"\nsignals = { scope = \"gate\" }\nbackoff = { base = \"5m\", max = \"5m\" }\n";
     let mut process = Process::start(&format!("http://127.0.0.1:{upstream}"), gate);
