@@ -236,3 +236,36 @@ fn every_refusal_has_a_remedy() {
         assert!(text.contains(&row), "docs/troubleshooting.md has no row for {}", reason.word());
     }
 }
+
+/// What doctor looks at, by the sources: what its findings are about.
+fn examined() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(root().join("src/cli/doctor"))
+        .expect("it is there")
+        .chain(fs::read_dir(root().join("src/cli")).expect("it is there"))
+    {
+        let path = entry.expect("readable").path();
+        if path.is_dir() || !path.display().to_string().contains("doctor") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("text");
+        let marks =
+            ["Finding::fine(", "Finding::note(", "Finding::wrong(", "folder_finding(", "about = format!(", "about = "];
+        for rest in marks.into_iter().flat_map(|mark| text.split(mark).skip(1)) {
+            let literal = rest.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
+            found.extend(literal.map(|about| about.split(" {").next().unwrap_or(about).to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn everything_that_doctor_looks_at_is_told() {
+    let text = fs::read_to_string(root().join("docs/troubleshooting.md")).expect("it is there");
+    let examined = examined();
+    assert!(examined.len() >= 9, "{examined:?}");
+    for about in examined {
+        let told = [format!("\n| `{about}` |"), format!("\n| `{about} NAME` |")];
+        assert!(told.iter().any(|row| text.contains(row)), "docs/troubleshooting.md has no row for {about}");
+    }
+}
