@@ -90,8 +90,11 @@ impl GateMeters {
     pub fn answered(&self, class: ClassId, verb: Verb, status: u16) {
         if let Some(meters) = self.class(class) {
             let code = usize::from(status / 100).min(CODES.len() - 1);
-            let labels = || table::CALLS.counter(&[&self.gate, &meters.name, meters.lane, verb.word(), CODES[code]]);
-            meters.calls[verb_place(verb)][code].get_or_init(labels).increment(1);
+            let word = CODES.get(code).copied().unwrap_or_default();
+            let labels = || table::CALLS.counter(&[&self.gate, &meters.name, meters.lane, verb.word(), word]);
+            if let Some(calls) = meters.calls.get(verb_place(verb)).and_then(|codes| codes.get(code)) {
+                calls.get_or_init(labels).increment(1);
+            }
         }
     }
 
@@ -100,7 +103,9 @@ impl GateMeters {
         if let Some(meters) = self.class(class) {
             let place = Reason::ALL.iter().position(|known| *known == reason).unwrap_or_default();
             let labels = || table::WAIT_SECONDS.histogram(&[&self.gate, &meters.name, reason.word()]);
-            meters.waits[place].get_or_init(labels).record(wait.as_secs_f64());
+            if let Some(waits) = meters.waits.get(place) {
+                waits.get_or_init(labels).record(wait.as_secs_f64());
+            }
             table::CLIENT_GO_WAIT.histogram(&[method_label(method), &self.host]).record(wait.as_secs_f64());
         }
     }

@@ -14,6 +14,8 @@ mod credentials_rotation;
 mod demo;
 mod deploy;
 mod doctor;
+mod floods;
+mod frames;
 mod github;
 mod golden;
 mod guard;

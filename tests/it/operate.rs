@@ -70,7 +70,7 @@ pub(crate) struct Process {
     pub(crate) running: Running,
     pub(crate) config: PathBuf,
     pub(crate) gate: u16,
-    admin: u16,
+    pub(crate) admin: u16,
     _folder: tempfile::TempDir,
 }
 
