@@ -21,7 +21,7 @@ pub mod signals;
 pub use self::{
     call::{Call, Verb},
     key::{Group, Key},
-    outcome::{Answer, Failures, Outcome, Pause, PauseLength, Scope, Throttling},
+    outcome::{Answer, Failures, Outcome, Pause, PauseLength, Rejection, Scope, Throttling},
     signals::{Signal, Signals},
 };
 

@@ -44,5 +44,5 @@ pub use self::{
     policy::Policy,
     relief::Foresight,
     snapshot::Snapshot,
-    verdict::{Arrival, ClassId, Flow, KeyState, Reason, Refusal},
+    verdict::{Arrival, ClassId, Ended, Flow, KeyState, Reason, Refusal},
 };

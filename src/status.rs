@@ -98,6 +98,8 @@ pub struct Gate {
     pub connections: Vec<Connections>,
     /// The last refusals, latest first, equal ones counted together.
     pub refusals: Vec<Refusal>,
+    /// What the upstream itself turned away since the start, by whom there.
+    pub rejections: Vec<Rejection>,
     /// The last ten minutes.
     pub history: History,
 }
@@ -221,6 +223,17 @@ pub struct Refusal {
     pub retry_in_seconds: f64,
 }
 
+/// Calls that the upstream turned away, not the gate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rejection {
+    /// `priority_and_fairness`, `rate_limit`, `disruption_budget` or `credentials`.
+    pub by: String,
+    /// How many.
+    pub count: u64,
+    /// The last one.
+    pub at_ms: u64,
+}
+
 /// What happened lately, oldest first; all lists are equally long.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
@@ -261,7 +274,12 @@ pub struct Explained {
     pub seconds: f64,
     /// What is known of its key, if that fails.
     pub failing: Option<Key>,
+    /// What else is so at the gate and concerns the call: sentences.
+    pub notes: Vec<String>,
 }
+
+/// What happened so long ago is history.
+const LATELY_MS: u64 = 60_000;
 
 impl Gate {
     /// Whether something of its limits makes calls wait.
@@ -274,5 +292,42 @@ impl Gate {
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.connections.iter().any(|group| group.down.is_some())
+    }
+
+    /// What the upstream has turned away within the last minute.
+    pub fn rejected_lately(&self, now_ms: u64) -> impl Iterator<Item = &Rejection> {
+        self.rejections.iter().filter(move |rejection| now_ms.saturating_sub(rejection.at_ms) < LATELY_MS)
+    }
+
+    /// Whether no call has come since the start. Leases and health checks count as calls.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off()
+    }
+
+    /// What is so at the gate beside waits, refusals and keys, in sentences; the worst first.
+    #[must_use]
+    pub fn remarks(&self, now_ms: u64) -> Vec<String> {
+        let mut says = Vec::new();
+        for group in self.connections.iter().filter(|group| group.down.is_some()) {
+            let why = group.down.as_deref().unwrap_or_default();
+            says.push(format!("No connection for {} calls: {why}.", group.group.replace('_', "-")));
+        }
+        for rejection in self.rejected_lately(now_ms) {
+            let (calls, last) = (text::count(rejection.count, "call", "calls"), text::ago(rejection.at_ms, now_ms));
+            says.push(match rejection.by.as_str() {
+                "credentials" => format!(
+                    "The upstream does not take the credentials: {calls} got 401, the last {last}. tidegate doctor says whose they are."
+                ),
+                by => format!("The upstream itself turned {calls} away, the last {last}: {}.", text::rejected_by(by)),
+            });
+        }
+        if self.is_untouched() {
+            says.push(
+                "No call has come yet: is the controller pointed here? tidegate doctor finds what goes past the gate."
+                    .to_owned(),
+            );
+        }
+        says
     }
 }

@@ -71,6 +71,7 @@ impl Metrics {
     #[must_use]
     pub fn render(&self) -> String {
         table::BUILD_INFO.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        table::CALL_LOG_DROPPED.counter(&[]).increment(0);
         let live: Vec<Arc<Sampler>> = {
             let mut samplers = self.samplers.lock().unwrap_or_else(PoisonError::into_inner);
             samplers.retain(|sampler| sampler.strong_count() > 0);

@@ -106,13 +106,59 @@ pub struct Throttling {
     pub reserve: f64,
 }
 
-/// An answer, and whose signal made it what it is.
+/// An answer, whose signal made it what it is, and who there turned the call away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// For the limiter.
     pub answer: Answer,
     /// For metrics and logs; `None` where no signal was acted on.
     pub signal: Option<Signal>,
+    /// For metrics and the status page: who asks "who throttled me" must not have to guess that it was not the gate.
+    pub rejection: Option<Rejection>,
+}
+
+/// Why the upstream itself turned a call away. What the gate turns away is a refusal, and never one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// It does not take the credentials: 401.
+    Credentials,
+    /// A PodDisruptionBudget, which is no limit on calls.
+    DisruptionBudget,
+    /// kube-apiserver's API priority and fairness (its `X-Kubernetes-PF-*` headers are on the 429).
+    PriorityAndFairness,
+    /// Any other limit of the upstream's: a 429, or whatever its provider says it with.
+    RateLimit,
+}
+
+// === impl Rejection ===
+
+impl Rejection {
+    /// Every one, for tables.
+    pub const ALL: [Self; 4] = [Self::Credentials, Self::DisruptionBudget, Self::PriorityAndFairness, Self::RateLimit];
+
+    /// Its word in metrics and on the status page.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Credentials => "credentials",
+            Self::DisruptionBudget => "disruption_budget",
+            Self::PriorityAndFairness => "priority_and_fairness",
+            Self::RateLimit => "rate_limit",
+        }
+    }
+
+    fn of(throttling: &Throttling, call: &Call, response: &Response<'_>, reading: &Reading) -> Option<Self> {
+        let too_much = response.status == StatusCode::TOO_MANY_REQUESTS
+            || reading.refused.is_some_and(|(_, refused)| refused.overload && !response.status.is_server_error());
+        match response.status {
+            // What goes on inside a pod is no affair of the API's.
+            _ if call.is_tunnel() => None,
+            StatusCode::UNAUTHORIZED => Some(Self::Credentials),
+            status if is_budget_refusal(call, status) => Some(Self::DisruptionBudget),
+            _ if throttling.kubernetes && is_fair_queueing_at_work(response) => Some(Self::PriorityAndFairness),
+            _ => too_much.then_some(Self::RateLimit),
+        }
+    }
 }
 
 // === impl Answer ===
@@ -147,7 +193,7 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
     let throttled = speaks && throttling.is_overload(response, &reading);
     let signal = by.or_else(|| refused.map(|(signal, _)| signal));
     let answer = Answer { object_gone, throttled, pause, ..Answer::new(outcome, Some(status.as_u16())) };
-    Told { answer, signal }
+    Told { answer, signal, rejection: Rejection::of(throttling, call, response, &reading) }
 }
 
 /// Whether the beginning of the body could tell more than the head does: [`signals::PEEK`] bytes at most.
@@ -411,6 +457,29 @@ mod tests {
             let length = told(&short, &get, 429, &[]).answer.pause.map(|pause| pause.length);
             let most = Duration::from_secs(5);
             assert_eq!(length, expected.map(|_| PauseLength::Growing { first: most, most }), "never past max_pause");
+        }
+    }
+
+    #[test]
+    fn what_the_upstream_turned_away_says_who_there_did() {
+        let get = call("GET /api/v1/namespaces/a/pods/p");
+        let evict = call("POST /api/v1/namespaces/a/pods/p/eviction");
+        let pod = call("GET /api/v1/namespaces/a/pods/p/proxy/x");
+        let fair = [("x-kubernetes-pf-prioritylevel-uid", "u")];
+        let kubernetes = most();
+        let external = Throttling { kubernetes: false, ..kubernetes };
+        for (throttling, call, status, pairs, rejection) in [
+            (&kubernetes, &get, 429, &fair[..], Some(Rejection::PriorityAndFairness)),
+            (&kubernetes, &get, 429, &[], Some(Rejection::RateLimit)),
+            (&kubernetes, &evict, 429, &fair, Some(Rejection::DisruptionBudget)),
+            (&kubernetes, &get, 401, &fair, Some(Rejection::Credentials)),
+            (&kubernetes, &pod, 429, &fair, None),
+            (&kubernetes, &get, 503, &fair, None),
+            (&kubernetes, &get, 200, &fair, None),
+            (&external, &get, 429, &fair, Some(Rejection::RateLimit)),
+            (&external, &get, 403, &[], None),
+        ] {
+            assert_eq!(told(throttling, call, status, pairs).rejection, rejection, "{call:?} {status} {pairs:?}");
         }
     }
 

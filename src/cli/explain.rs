@@ -101,6 +101,8 @@ fn explained(
     rows.push(("read as", read_as(&call), String::new()));
     rows.extend(limits::rows(loaded, gate, &call, headers));
     rows.push(("now", what_now(gate, now), String::new()));
+    let running = now.iter().flatten().filter(|explained| *explained.gate == *gate.name);
+    rows.extend(running.flat_map(|explained| &explained.notes).map(|note| ("but", note.clone(), String::new())));
     let width = rows.iter().map(|(_, says, from)| if from.is_empty() { 0 } else { says.chars().count() }).max();
     let width = width.unwrap_or_default().min(64);
     let line = |(what, says, from): &(&str, String, String)| {

@@ -96,6 +96,9 @@ async fn serve(prepared: Prepared, configured: &Configured, level: Level, clock:
         () = all_finished(&gates) => {}
         signal = signals.next() => tracing::warn!(signal, "stopping at once"),
     }
+    for gate in &gates {
+        gate.logged().await;
+    }
     // The last thing to go, so that probes and scrapes see the drain.
     stop_admin.cancel();
     admin.finished().await;

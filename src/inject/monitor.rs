@@ -14,7 +14,9 @@ pub(super) fn is_ours(root: &Node) -> bool {
 
 /// One for the pods of a template; `None` where they have no labels to find them by.
 pub(super) fn of(workload: &str, namespace: Option<&str>, pod: &Node) -> Option<Node> {
-    let labels = pod.at(&["metadata", "labels"]).filter(|labels| !labels.is_empty())?;
+    // Left open (`labels:`) is as good as left out.
+    let labels =
+        pod.at(&["metadata", "labels"]).filter(|labels| matches!(labels, Node::Map(..)) && !labels.is_empty())?;
     let mut metadata = Node::map([
         ("name", Node::plain(format!("{workload}-tidegate"))),
         ("annotations", Node::Map(vec![(Node::plain(ANNOTATION), Node::quoted("true"))], Shape::block())),

@@ -142,7 +142,11 @@ fn a_pod_monitor_stands_beside_its_workload_once() {
     assert!(once.contains("matchLabels: {app: op}") && once.contains("- port: tidegate-admin"), "{once}");
     assert_eq!(inject(&once, &options).unwrap().text, once);
     assert_eq!(uninject(&once).unwrap().text, stream);
-    assert!(inject(DEPLOYMENT, &options).unwrap().notes[0].contains("no labels"));
+    for labels in ["", "    metadata:\n      labels:\n", "    metadata: {labels: {}}\n"] {
+        let stream = DEPLOYMENT.replace("  template:\n", &format!("  template:\n{labels}"));
+        let edited = inject(&stream, &options).unwrap();
+        assert!(edited.notes[0].contains("no labels") && !edited.text.contains("PodMonitor"), "{}", edited.text);
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::{
     stage::Line,
     supply::Supply,
     table::{KeyId, Table},
-    verdict::{Reason, Refusal},
+    verdict::{Ended, Reason, Refusal},
     waiter::{Grant, Pass, State, Timer, Timers, Waiter, Waiters},
 };
 use crate::{api::Group, moment::Moment};
@@ -155,6 +155,11 @@ impl Limiter {
             }
         }
         None
+    }
+
+    /// Keys that do not fail any more, since this was asked last: at most a few dozen, more are not told. No allocation when there are none.
+    pub fn take_ended(&mut self) -> Vec<Ended> {
+        self.table.take_ended()
     }
 
     /// When to `advance` if nothing else happens; `None` when time alone changes nothing. The answer may change with every operation.

@@ -10,6 +10,7 @@ use super::{
     permit::Receipt,
     policy::{Lane, Strategy},
     table::{Failure, KeyId, Recorded},
+    verdict::Why,
 };
 use crate::{
     api::{Answer, Key, Outcome},
@@ -51,7 +52,7 @@ impl Limiter {
         let after = match answer.outcome {
             Outcome::Abandoned | Outcome::Neutral => return,
             Outcome::Success => {
-                self.table.forget(id);
+                self.table.forget(id, Some(Why::Recovered));
                 self.stirred.push(id);
                 return;
             }

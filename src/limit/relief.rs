@@ -34,7 +34,7 @@ impl Limiter {
         let meant: Vec<_> =
             failing.iter().filter(|(name, ..)| is_meant(name)).map(|(_, key, _)| KeyId::from(key)).collect();
         for key in &meant {
-            self.table.forget(*key);
+            self.table.forget(*key, None);
             self.stirred.push(*key);
         }
         self.run(now);

@@ -9,7 +9,7 @@ use super::{
     backoff::Dice,
     keys::{Failing, Keys},
     policy::Backoff,
-    verdict::KeyState,
+    verdict::{Ended, KeyState, Why},
 };
 use crate::{api::Key, moment::Moment};
 
@@ -34,6 +34,8 @@ pub(super) struct Table {
     /// Trials that are out.
     out: usize,
     dice: Dice,
+    /// Keys that do not fail any more, until they are taken; not more than a few.
+    ended: Vec<Ended>,
 }
 
 /// A failure, as it is written down.
@@ -78,6 +80,7 @@ impl Table {
             trials: 0,
             out: 0,
             dice: Dice::new(seed),
+            ended: Vec::new(),
         }
     }
 
@@ -133,7 +136,7 @@ impl Table {
         let after = failure.after.map_or(Moment::ZERO, |after| now + after);
         let known = self.keys.change(id.object, id.facet, |known| (known.state, known.generation, known.forget_at));
         match known {
-            Some((_, _, forget_at)) if forget_at <= now => self.forget(id),
+            Some((_, _, forget_at)) if forget_at <= now => self.forget(id, Some(Why::Old)),
             Some((state, generation, _)) if failure.left < generation => {
                 if after <= state.ready_at {
                     return Recorded::Stale;
@@ -159,20 +162,28 @@ impl Table {
         Recorded::Changed
     }
 
-    /// Forgets a key, if it fails.
-    pub(super) fn forget(&mut self, key: KeyId) {
+    /// Forgets a key, if it fails. Without a `why` nobody is told: whoever asked for it knows.
+    pub(super) fn forget(&mut self, key: KeyId, why: Option<Why>) {
         if let Some(failing) = self.keys.remove(key.object, key.facet) {
             self.by_ready.remove(&(failing.state.ready_at, key));
             self.by_forget.remove(&(failing.forget_at, key));
             self.out -= usize::from(failing.trial != 0 && self.out > 0);
+            if let Some(why) = why.filter(|_| self.ended.len() < TOLD) {
+                self.ended.push(Ended { name: failing.name, why });
+            }
         }
+    }
+
+    /// What has ended since this was asked last.
+    pub(super) fn take_ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
     }
 
     /// Forgets every key of an object; adds them to `dropped`.
     pub(super) fn forget_object(&mut self, object: u64, dropped: &mut Vec<KeyId>) {
         for facet in self.keys.facets(object) {
             let id = KeyId { object, facet };
-            self.forget(id);
+            self.forget(id, Some(Why::Gone));
             dropped.push(id);
         }
     }
@@ -181,7 +192,7 @@ impl Table {
     pub(super) fn expire(&mut self, now: Moment, dropped: &mut Vec<KeyId>) {
         for _ in 0..EXPIRED_AT_ONCE {
             let Some(&(_, id)) = self.by_forget.first().filter(|(at, _)| *at <= now) else { return };
-            self.forget(id);
+            self.forget(id, Some(Why::Old));
             dropped.push(id);
         }
     }
@@ -202,7 +213,7 @@ impl Table {
 
     fn drop_first(&mut self, dropped: &mut Vec<KeyId>) {
         let Some(&(_, id)) = self.by_ready.first() else { return };
-        self.forget(id);
+        self.forget(id, Some(Why::Crowded));
         dropped.push(id);
     }
 
@@ -243,6 +254,8 @@ impl Table {
 
 /// Per operation that looks; more than one operation can add, so the table cannot grow behind it.
 const EXPIRED_AT_ONCE: usize = 16;
+/// Ends that are kept for whoever asks; in a simulation nobody does.
+const TOLD: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -336,9 +349,28 @@ mod tests {
             let failure = Failure { key, backoff: &BACKOFF, after: None, status: None, left: 0 };
             table.record(&failure, &String::new, Moment::ZERO, &mut dropped);
         }
-        table.forget(KeyId { object: 1, facet: 0 });
+        table.forget(KeyId { object: 1, facet: 0 }, Some(Why::Recovered));
         assert_eq!(table.keys.len(), 2);
         table.forget_object(1, &mut dropped);
         assert_eq!((table.keys.len(), dropped.len()), (0, 2));
+        let why: Vec<Why> = table.take_ended().iter().map(|ended| ended.why).collect();
+        assert_eq!((why, table.take_ended()), (vec![Why::Recovered, Why::Gone, Why::Gone], vec![]));
+    }
+
+    #[test]
+    fn who_was_dropped_or_forgotten_is_told_by_name_and_not_without_bound() {
+        let mut table = Table::new(3, 0);
+        for object in 0..4 {
+            fail(&mut table, object, 0, None, Moment::ZERO);
+        }
+        let ended = |name: &str, why| Ended { name: name.into(), why };
+        assert_eq!(table.take_ended(), [ended("key 0", Why::Crowded)]);
+        table.expire(Moment::from_millis(120_000), &mut Vec::new());
+        let told = table.take_ended();
+        assert!(told.len() == 3 && told.contains(&ended("key 3", Why::Old)), "{told:?}");
+        for object in 0..1000 {
+            fail(&mut table, object, 0, None, Moment::ZERO);
+        }
+        assert_eq!(table.take_ended().len(), TOLD, "nobody asked");
     }
 }

@@ -96,6 +96,28 @@ pub struct KeyState {
     pub ready_at: Moment,
 }
 
+/// A key does not fail any more: what an edge that logs is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its name.
+    pub name: Box<str>,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a key does not fail any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// More keys fail than may be remembered.
+    Crowded,
+    /// Its object is gone.
+    Gone,
+    /// It has not failed for so long that it is forgotten.
+    Old,
+    /// A call of it succeeded.
+    Recovered,
+}
+
 // === impl Flow ===
 
 impl fmt::Debug for Flow<'_> {

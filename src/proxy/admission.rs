@@ -156,7 +156,7 @@ impl Door {
                 }
                 Err(NotAdmitted::Failed(failure)) => failure,
             };
-            account.could_not(&failure, &call);
+            account.could_not(&failure, &call, &parts.method);
             self.drain(&parts, intake).await;
             return Err(Box::new(Failed { failure, account, verb: call.call.verb(), method: parts.method }));
         }
@@ -203,6 +203,7 @@ impl Door {
         let flow_name = call.flow_name(&parts.headers);
         let entered = self.driver.arrive(account.terms().number, &arrival(call, key, &flow_name));
         let entered = entered.map_err(|Stale| NotAdmitted::Stale)?;
+        account.decided(call.class, entered.decision());
         Ok(self.embark(entered, account.terms(), parts, call, switch, intake).await?)
     }
 

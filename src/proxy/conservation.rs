@@ -32,7 +32,7 @@ use crate::{
         ClassId, Policy,
         policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
     },
-    telemetry::{CallLog, CallRecord},
+    telemetry::{CallLog, CallRecord, call_log::Entry},
     upstream as pool,
 };
 
@@ -161,7 +161,7 @@ async fn story(seed: u64) {
         served.await.expect("no panic");
     }
     let mut seen: Vec<CallRecord> = Vec::new();
-    while let Ok(record) = records.try_recv() {
+    while let Ok(Entry::Call(record)) = records.try_recv() {
         seen.push(record);
     }
     let rest = driver.look(|limiter, now| limiter.snapshot(now));

@@ -6,6 +6,7 @@
 
 mod held;
 mod interleave;
+mod lines;
 mod relief;
 mod tell;
 
@@ -40,6 +41,8 @@ pub(crate) struct Driver {
 }
 
 struct Shared {
+    /// For the log.
+    gate: Arc<str>,
     state: Mutex<State>,
     keys: Arc<Keys>,
     clock: Clock,
@@ -104,10 +107,11 @@ struct PoolSide(Weak<Shared>);
 // === impl Driver ===
 
 impl Driver {
-    pub(crate) fn new(limiter: Limiter, clock: Clock) -> Self {
+    pub(crate) fn new(gate: Arc<str>, limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
         let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, terms: 0, bypass_until: None };
         let shared = Shared {
+            gate,
             state: Mutex::new(state),
             keys,
             clock,
@@ -169,6 +173,13 @@ impl Driver {
         }
     }
 
+    /// Forgets keys whose time is over though nothing else happens, a little at a time.
+    pub(crate) fn tidy(&self) {
+        if !self.keys().is_empty() {
+            self.operate(|state, now| state.limiter.advance(now));
+        }
+    }
+
     /// Reads the limiter under the lock, for gauges.
     pub(crate) fn look<T>(&self, at: impl FnOnce(&Limiter, Moment) -> T) -> T {
         let state = self.lock();
@@ -181,7 +192,7 @@ impl Driver {
         self.lock().wakers.len()
     }
 
-    /// Tells the limiter what a call came to; says whether its key began to fail or recovered.
+    /// Tells the limiter what a call came to; says whether its key began to fail.
     fn finish(&self, receipt: Receipt, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         let receipt = match key {
             Some(_) => receipt,
@@ -196,15 +207,9 @@ impl Driver {
             began.replace(Some(name.clone()));
             name
         };
-        let (before, after) = self.operate(|state, now| {
-            let before = self.shared.keys.len();
-            state.limiter.finish(receipt, answer, key, &note, now);
-            (before, self.shared.keys.len())
-        });
+        self.operate(|state, now| state.limiter.finish(receipt, answer, key, &note, now));
         if let Some(key) = began.into_inner() {
-            tracing::info!(key, status = answer.status, "a key backs off");
-        } else if after < before {
-            tracing::info!(key = name(), "a key has recovered");
+            self.tell_began(&key, answer);
         }
     }
 
@@ -229,14 +234,16 @@ impl Driver {
 
     /// Does something to the limiter, and everything that has to follow.
     fn operate<T>(&self, operation: impl FnOnce(&mut State, Moment) -> T) -> T {
-        let (result, woken, sooner, wanted) = {
+        let (result, woken, sooner, wanted, ended) = {
             let mut state = self.lock();
             let now = self.shared.clock.now();
             let result = operation(&mut state, now);
-            (result, state.drain(), state.is_sooner(), self.shared.teller.has_news(&state.limiter))
+            let wanted = self.shared.teller.has_news(&state.limiter);
+            (result, state.drain(), state.is_sooner(), wanted, state.limiter.take_ended())
         };
         interleave::point();
         woken.into_iter().for_each(Waker::wake);
+        ended.iter().for_each(|ended| self.tell_ended(ended));
         if sooner {
             self.shared.sooner.notify_one();
         }

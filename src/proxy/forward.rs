@@ -192,6 +192,9 @@ impl Sent {
             beginning = body.beginning();
         }
         let told = self.told(head.status, &head.headers, &beginning);
+        if let Some(by) = told.rejection {
+            account.rejected(by);
+        }
         if let Some(signal) = told.signal {
             account.signalled(signal);
             tracing::debug!(call = ?self.call.call, signal = signal.word(), answer = ?told.answer, "the upstream said wait");

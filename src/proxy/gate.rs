@@ -228,6 +228,13 @@ impl Gate {
     pub async fn finished(&self) {
         self.tasks.wait().await;
     }
+
+    /// Returns when the log of calls has all of them that have ended.
+    pub async fn logged(&self) {
+        if let Some(log) = &self.terms.get().log {
+            log.flushed().await;
+        }
+    }
 }
 
 impl fmt::Debug for Gate {
@@ -256,7 +263,8 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let tally = Arc::new(Tally::new(&name, clock));
     let observer = Observer { terms: Arc::clone(&terms), tally: Arc::clone(&tally), clock };
     let responder = Responder::new(Arc::clone(&name), kind, clock);
-    let driver = Driver::new(Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now()), clock);
+    let limiter = Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now());
+    let driver = Driver::new(Arc::clone(&name), limiter, clock);
     let upstream = Upstream::start(options.upstream, clock, driver.rooms());
     upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
     driver.connect(Arc::new(upstream.clone()));

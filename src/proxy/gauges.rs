@@ -1,6 +1,9 @@
 //! What nobody counts as it happens: gauges set from the limiter just before they are read, and the one line when waiting begins or ends.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +25,7 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
     let slots = table::SLOTS.gauge(&[&gate]);
     let bypass = table::BYPASS.gauge(&[&gate]);
     let pauses = SCOPES.map(|scope| (scope, table::PAUSES.gauge(&[&gate, scope])));
+    let shown = Shown::default();
     Arc::new(move || {
         if let Some(age) = upstream.injector().age() {
             table::CREDENTIALS_AGE.gauge(&[&gate]).set(age.as_secs_f64());
@@ -36,10 +40,13 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
             let number = now.pauses.iter().filter(|pause| scope_of(pause.who) == *scope).count();
             gauge.set(as_f64(number));
         }
-        show(&gate, "gate", &now.buckets);
-        show(&gate, "retry", &now.retry_buckets);
+        shown.begin(&gate);
+        shown.bucket(&gate, "gate".to_owned(), &now.buckets);
+        shown.bucket(&gate, "retry".to_owned(), &now.retry_buckets);
         for class in now.classes {
-            show(&gate, &format!("class {}", class.name), &class.buckets);
+            table::QUEUE_LENGTH.gauge(&[&gate, &class.name]).set(as_f64(class.waiting));
+            shown.bucket(&gate, format!("class {}", class.name), &class.buckets);
+            shown.class(class.name);
         }
         for group in [Group::Leases, Group::Short, Group::LongRunning, Group::Upgrades] {
             let occupancy = upstream.occupancy(group);
@@ -49,14 +56,44 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
     })
 }
 
-/// The level and the rate of a bucket; of one that is split, those of the parts with least.
-fn show(gate: &str, bucket: &str, views: &[BucketView]) {
-    let Some(least) = views.iter().min_by(|one, other| one.level.total_cmp(&other.level)) else {
-        return; // there is no such limit
-    };
-    table::BUCKET_TOKENS.gauge(&[gate, bucket]).set(least.level);
-    let slowest = views.iter().map(|view| view.rate).fold(least.rate, f64::min);
-    table::BUCKET_RATE.gauge(&[gate, bucket]).set(slowest);
+/// What there was at the last rendering. A reload may take classes and buckets away, but a series stays: it must not go on saying what was.
+#[derive(Default)]
+struct Shown {
+    classes: Mutex<BTreeSet<Arc<str>>>,
+    buckets: Mutex<BTreeSet<String>>,
+}
+
+impl Shown {
+    /// Everything is gone until it is shown again.
+    fn begin(&self, gate: &str) {
+        for class in std::mem::take(&mut *lock(&self.classes)) {
+            table::QUEUE_LENGTH.gauge(&[gate, &class]).set(0.0);
+        }
+        for bucket in std::mem::take(&mut *lock(&self.buckets)) {
+            for metric in [&table::BUCKET_TOKENS, &table::BUCKET_RATE] {
+                metric.gauge(&[gate, &bucket]).set(f64::NAN);
+            }
+        }
+    }
+
+    fn class(&self, name: Arc<str>) {
+        lock(&self.classes).insert(name);
+    }
+
+    /// The level and the rate of a bucket; of one that is split, those of the parts with least.
+    fn bucket(&self, gate: &str, name: String, views: &[BucketView]) {
+        let Some(least) = views.iter().min_by(|one, other| one.level.total_cmp(&other.level)) else {
+            return; // there is no such limit
+        };
+        table::BUCKET_TOKENS.gauge(&[gate, &name]).set(least.level);
+        let slowest = views.iter().map(|view| view.rate).fold(least.rate, f64::min);
+        table::BUCKET_RATE.gauge(&[gate, &name]).set(slowest);
+        lock(&self.buckets).insert(name);
+    }
+}
+
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn scope_of(paused: Paused) -> &'static str {
@@ -80,6 +117,7 @@ pub(super) async fn upkeep(gate: Arc<str>, driver: Driver, tally: Arc<Tally>, cl
         }
         let waiting = driver.look(|limiter, _| limiter.waiting());
         tally.second(waiting);
+        driver.tidy();
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
         if seconds < STEADY {
             continue;

@@ -32,7 +32,9 @@ pub(super) fn permit(
     parts: &Parts,
     as_if: AsIf,
 ) -> Result<HeldPermit, Stale> {
-    let mut place = match driver.arrive(terms, arrival)? {
+    let entered = driver.arrive(terms, arrival)?;
+    as_if.decided(entered.decision());
+    let mut place = match entered {
         Entry::Go(permit) => return Ok(permit),
         Entry::Refused(refusal) => {
             as_if.refused(refusal.reason);

@@ -10,6 +10,7 @@ use std::{
 };
 
 use crate::{
+    api::Rejection,
     classify::Classified,
     clock::Clock,
     limit::{Reason, Refusal},
@@ -40,6 +41,8 @@ struct Lately {
     seconds: u32,
     counted: (u64, u64),
     waiting: usize,
+    /// How often the upstream turned a call away, and when last.
+    rejections: [(u64, Moment); Rejection::ALL.len()],
 }
 
 /// Calls that were refused alike.
@@ -81,6 +84,14 @@ impl Tally {
     pub(crate) fn bypassed(&self) {
         self.bypassed.fetch_add(1, Relaxed);
         self.counter.increment(1);
+    }
+
+    /// The upstream turned a call away.
+    pub(crate) fn rejected(&self, by: Rejection) {
+        let now = self.clock.now();
+        let place = Rejection::ALL.iter().position(|known| *known == by).unwrap_or_default();
+        let (count, at) = &mut self.lock().rejections[place];
+        (*count, *at) = (*count + 1, now);
     }
 
     /// A call was refused.
@@ -137,6 +148,15 @@ impl Tally {
             retry_in_seconds: turned.retry_in.as_secs_f64(),
         };
         gate.refusals = lately.refusals.iter().map(refusal).collect();
+        let rejection = |(by, (count, at)): (Rejection, (u64, Moment))| status::Rejection {
+            by: by.word().to_owned(),
+            count,
+            at_ms: self.clock.wall(at),
+        };
+        gate.rejections = std::iter::zip(Rejection::ALL, lately.rejections)
+            .filter(|(_, (count, _))| *count > 0)
+            .map(rejection)
+            .collect();
         gate.history = status::History {
             step_seconds: STEP,
             admitted: lately.points.iter().map(|point| point.admitted).collect(),

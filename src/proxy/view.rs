@@ -150,6 +150,7 @@ impl Gate {
                 Foresight::Waits { reason, until } => ("waits", Some(reason), until),
                 Foresight::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
             };
+            explained.notes = self.notes(&call);
             explained.now = word.to_owned();
             explained.reason = reason.map(|reason| reason.word().to_owned());
             explained.seconds = (until - now).as_secs_f64();
@@ -173,6 +174,17 @@ impl Gate {
                 timeout: call.call.timeout(),
             },
         )
+    }
+
+    /// What the gate's limits do not say, and the call would meet all the same.
+    fn notes(&self, call: &Classified) -> Vec<String> {
+        let mut gate = status::Gate { connections: vec![self.connections(call.group)], ..status::Gate::default() };
+        self.tally.tell(&mut gate, false);
+        let mut notes = gate.remarks(self.clock.wall(self.clock.now()));
+        if self.is_bypassed() {
+            notes.push("Everything is let through: a bypass is on.".to_owned());
+        }
+        notes
     }
 
     fn connections(&self, group: Group) -> status::Connections {

@@ -117,6 +117,10 @@ fn gate(out: &mut String, gate: &Gate, status: &Status, place: usize) {
     let (word, class) = match gate {
         _ if gate.bypass.is_some() => ("bypassed", "bad"),
         _ if gate.is_cut_off() => ("cut off", "bad"),
+        _ if gate.rejected_lately(status.now_ms).any(|rejection| rejection.by == "credentials") => {
+            ("unauthorized", "bad")
+        }
+        _ if !gate.pauses.is_empty() => ("paused", "warn"),
         _ if gate.waiting > 0 => ("holding back", "warn"),
         _ if gate.keys_failing > 0 => ("keys failing", "warn"),
         _ => ("open", "good"),
@@ -126,11 +130,11 @@ fn gate(out: &mut String, gate: &Gate, status: &Status, place: usize) {
         out,
         format_args!(
             "<section class=\"gate\" aria-labelledby=\"gate{place}\">\n<h2 id=\"gate{place}\">{} <span class=\"state {class}\">{word}</span></h2>\n\
-         <p class=\"where\">{} <span aria-label=\"to\">\u{2192}</span> <code>{}</code></p>\n<p class=\"why\">{}</p>\n",
+         <p class=\"where\">{} <span class=\"to\">to</span> <code>{}</code></p>\n<ul class=\"why\">{}</ul>\n",
             escaped(&gate.name),
             listen.join(" "),
             escaped(&gate.upstream),
-            escaped(&why(gate, status.now_ms)),
+            why(gate, status.now_ms).iter().map(|says| format!("<li>{}</li>", escaped(says))).collect::<String>(),
         ),
     );
     figures(out, gate);
@@ -139,25 +143,18 @@ fn gate(out: &mut String, gate: &Gate, status: &Status, place: usize) {
 }
 
 /// The state of a gate in a sentence or two.
-pub(super) fn why(gate: &Gate, now_ms: u64) -> String {
-    let mut says = Vec::new();
-    for group in &gate.connections {
-        if let Some(why) = &group.down {
-            says.push(format!("No connection for {} calls: {why}.", group.group.replace('_', "-")));
-        }
-    }
+pub(super) fn why(gate: &Gate, now_ms: u64) -> Vec<String> {
+    let mut says = gate.remarks(now_ms);
     if let Some(longest) = gate.queues.iter().max_by(|one, other| one.oldest_seconds.total_cmp(&other.oldest_seconds)) {
         says.push(format!(
-            "{}, the longest for {}: {}.",
-            count(u64::try_from(gate.waiting).unwrap_or(u64::MAX), "call waits", "calls wait"),
+            "{}, the longest for {}: {}.{}",
+            count(whole(gate.waiting), "call waits", "calls wait"),
             span(longest.oldest_seconds),
             meaning(&longest.reason),
+            noisiest(gate),
         ));
     } else if gate.held > 0 {
-        says.push(format!(
-            "{} by failing keys.",
-            count(u64::try_from(gate.held).unwrap_or(u64::MAX), "call is held", "calls are held")
-        ));
+        says.push(format!("{} by failing keys.", count(whole(gate.held), "call is held", "calls are held")));
     }
     if let Some(pause) = gate.pauses.iter().max_by_key(|pause| pause.until_ms) {
         says.push(format!("The upstream asked for a pause that ends {}.", until(pause.until_ms, now_ms)));
@@ -167,11 +164,49 @@ pub(super) fn why(gate: &Gate, now_ms: u64) -> String {
         let next =
             next.map(|key| format!("; the next may be tried {}", until(key.next_at_ms, now_ms))).unwrap_or_default();
         says.push(format!(
-            "{} off{next}.",
-            count(u64::try_from(gate.keys_failing).unwrap_or(u64::MAX), "key backs", "keys back")
+            "{} off{}{next}.",
+            count(whole(gate.keys_failing), "key backs", "keys back"),
+            last_answers(gate),
         ));
     }
-    if says.is_empty() { "Nothing waits and nothing fails.".to_owned() } else { says.join(" ") }
+    if says.is_empty() {
+        says.push("Nothing waits and nothing fails.".to_owned());
+    }
+    says
+}
+
+/// Who fills the queues, where one flow of several does.
+fn noisiest(gate: &Gate) -> String {
+    let most = gate.queues.iter().max_by_key(|queue| queue.waiting).filter(|_| gate.queues.len() > 1);
+    match most.filter(|queue| queue.waiting * 2 > gate.waiting && !queue.flow.is_empty()) {
+        Some(queue) => format!(" {} of them are of the flow {}.", queue.waiting, queue.flow),
+        None => String::new(),
+    }
+}
+
+/// What the failing keys that are listed got last: the status is where healing begins.
+fn last_answers(gate: &Gate) -> String {
+    let mut answers: Vec<(Option<u16>, usize)> = Vec::new();
+    for key in &gate.keys {
+        match answers.iter_mut().find(|(status, _)| *status == key.status) {
+            Some((_, count)) => *count += 1,
+            None => answers.push((key.status, 1)),
+        }
+    }
+    answers.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let word = |status: Option<u16>| status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
+    match answers.as_slice() {
+        [] => String::new(),
+        [(status, _)] => format!(" (last answer {})", word(*status)),
+        several => {
+            let each = several.iter().take(3).map(|(status, count)| format!("{count} with {}", word(*status)));
+            format!(" ({})", each.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+fn whole(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// Three numbers with their last ten minutes.

@@ -3,7 +3,7 @@
 use super::{
     Gate, Status, page,
     spark::characters,
-    text::{ago, clock, number, plain, span, until},
+    text::{ago, clock, number, plain, rejected_by, span, until},
 };
 
 /// How it may look.
@@ -71,8 +71,15 @@ fn gate(lines: &mut Lines, gate: &Gate, status: &Status) {
             ),
         );
     }
-    let state = if gate.waiting > 0 || gate.keys_failing > 0 || gate.is_cut_off() { WARN } else { GOOD };
-    lines.add(state, &format!("  {}", page::why(gate, status.now_ms)));
+    let trouble = gate.is_cut_off() || gate.rejected_lately(status.now_ms).next().is_some();
+    let state = match () {
+        () if trouble => BAD,
+        () if gate.waiting > 0 || gate.keys_failing > 0 || !gate.pauses.is_empty() => WARN,
+        () => GOOD,
+    };
+    for says in page::why(gate, status.now_ms) {
+        lines.add(state, &format!("  {says}"));
+    }
     let history = &gate.history;
     let room = lines.look.width.saturating_sub(44).clamp(10, 60);
     #[expect(clippy::cast_precision_loss, reason = "calls of a few seconds are exact in a double")]
@@ -144,6 +151,10 @@ fn tables(lines: &mut Lines, gate: &Gate, status: &Status) {
         ]
     });
     lines.table(["Refused calls", "Times", "Because of", "Last", "Told to wait"], rows.collect());
+    let rows = gate.rejections.iter().map(|rejection| {
+        [rejected_by(&rejection.by).to_owned(), rejection.count.to_string(), ago(rejection.at_ms, now)]
+    });
+    lines.table(["Turned away by the upstream", "Times", "Last"], rows.collect());
     let rows = gate.connections.iter().map(|group| {
         [
             group.group.clone(),

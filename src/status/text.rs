@@ -87,6 +87,18 @@ pub fn meaning(reason: &str) -> &'static str {
     }
 }
 
+/// Who in the upstream turned a call away, to finish "turned away by" and the like.
+#[must_use]
+pub fn rejected_by(by: &str) -> &'static str {
+    match by {
+        "credentials" => "it does not take the credentials",
+        "disruption_budget" => "a PodDisruptionBudget",
+        "priority_and_fairness" => "API priority and fairness",
+        "rate_limit" => "a rate limit of its own",
+        _ => "for another reason",
+    }
+}
+
 /// The time of day, in UTC.
 #[must_use]
 pub fn clock(ms: u64) -> String {

@@ -1,7 +1,7 @@
 //! The log of calls: one JSON line each, without secrets, for `simulate --replay` and for whoever audits the limits.
 //!
-//! A call hands its record to a writer task and goes on; when the disk cannot keep up, lines are dropped and counted rather than calls
-//! held up. A line is written when the body has ended (of a long-running call at its head), so lines are not in order of arrival.
+//! A call hands its record to a writer thread and goes on; when the disk cannot keep up, lines are dropped and counted rather than calls
+//! held up. Who ends the process asks for what was handed over to be written first ([`CallLog::flushed`]). A line is written when the body has ended (of a long-running call at its head), so lines are not in order of arrival.
 //!
 //! No query, no body and no object name is in it, and of the headers only the first word of the user agent: keys and credentials are salted
 //! hashes, good for "the same again" within one process only. The names of groups, resources, subresources and namespaces are in it,
@@ -16,7 +16,7 @@ use std::{
 };
 
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::table;
 use crate::{api::Key, clock::Clock, limit::Reason, moment::Moment};
@@ -24,7 +24,16 @@ use crate::{api::Key, clock::Clock, limit::Reason, moment::Moment};
 /// Where records go. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CallLog {
-    lines: mpsc::Sender<CallRecord>,
+    lines: mpsc::Sender<Entry>,
+}
+
+/// What the writer is handed.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "all but a handful are calls; in a box each would cost an allocation")]
+pub(crate) enum Entry {
+    Call(CallRecord),
+    /// Everything before it is to be in the file when this is dropped.
+    Flush(oneshot::Sender<()>),
 }
 
 /// What is known of a call once it was answered.
@@ -166,31 +175,46 @@ impl CallLog {
 
     /// Hands records to a test.
     #[cfg(test)]
-    pub(crate) fn to(lines: mpsc::Sender<CallRecord>) -> Self {
+    pub(crate) fn to(lines: mpsc::Sender<Entry>) -> Self {
         Self { lines }
     }
 
     /// Writes a record, soon.
     pub fn record(&self, record: CallRecord) {
-        if self.lines.try_send(record).is_err() {
+        if self.lines.try_send(Entry::Call(record)).is_err() {
             table::CALL_LOG_DROPPED.counter(&[]).increment(1);
+        }
+    }
+
+    /// Returns when the file has everything that was recorded until now, or when a disk that stands still has had its five seconds.
+    pub async fn flushed(&self) {
+        let (done, flushed) = oneshot::channel();
+        let flush = async {
+            if self.lines.send(Entry::Flush(done)).await.is_ok() {
+                drop(flushed.await); // dropped when it is done, or when the writer has ended
+            }
+        };
+        if tokio::time::timeout(PATIENCE, flush).await.is_err() {
+            tracing::error!("the call log's disk does not take its last lines; they are lost");
         }
     }
 }
 
 /// Writes until the last sender is gone; flushes whenever there is nothing more to write.
-fn write(mut records: mpsc::Receiver<CallRecord>, file: File, clock: Clock) {
+fn write(mut entries: mpsc::Receiver<Entry>, file: File, clock: Clock) {
     let mut out = BufWriter::new(file);
-    while let Some(record) = records.blocking_recv() {
-        let mut next = Some(record);
-        while let Some(record) = next {
-            if let Err(error) = line(&record, &clock).and_then(|line| out.write_all(&line)) {
-                tracing::error!(%error, "the call log cannot be written and ends here");
-                return;
+    while let Some(entry) = entries.blocking_recv() {
+        let mut next = Some(entry);
+        let mut asked = Vec::new(); // answered by being dropped after the flush below
+        let mut written = Ok(());
+        while let (Some(entry), Ok(())) = (next.take(), &written) {
+            match entry {
+                Entry::Call(record) => written = line(&record, &clock).and_then(|line| out.write_all(&line)),
+                Entry::Flush(done) => asked.push(done),
             }
-            next = records.try_recv().ok();
+            next = entries.try_recv().ok();
         }
-        if let Err(error) = out.flush() {
+        if let Err(error) = written.and_then(|()| out.flush()) {
             tracing::error!(%error, "the call log cannot be written and ends here");
             return;
         }
@@ -248,6 +272,9 @@ fn is_false(it: &bool) -> bool {
 /// Records that may wait for the disk: a second of a busy gate, 2 MiB.
 const PENDING: usize = 8192;
 
+/// How long the end of the process waits for the disk.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,12 +305,8 @@ mod tests {
             coalesced: None,
         };
         log.record(record);
-        drop(log);
-        let mut text = String::new();
-        while !text.ends_with('\n') {
-            tokio::task::yield_now().await;
-            text = std::fs::read_to_string(&path).expect("readable");
-        }
+        log.flushed().await;
+        let text = std::fs::read_to_string(&path).expect("readable");
         let line: serde_json::Value = serde_json::from_str(text.trim()).expect("JSON");
         assert_eq!(line["sent_ns"], 25_000_000);
         assert_eq!(line["waited_for"], "bucket");

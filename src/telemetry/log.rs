@@ -41,8 +41,10 @@ pub struct Level {
 /// When the level is not one, or a log is set up already.
 pub fn start(json: bool, level: &str) -> Result<Level, LogError> {
     let colours = !json && io::stderr().is_terminal();
-    let base =
-        tracing_subscriber::fmt().with_env_filter(filter(level)?).with_writer(Plain { colours }).with_ansi(colours);
+    let base = tracing_subscriber::fmt()
+        .with_env_filter(filter(level)?)
+        .with_writer(Plain { json, colours })
+        .with_ansi(colours);
     if json {
         let base = base.json().flatten_event(true).with_current_span(false).with_span_list(false);
         let base = base.with_filter_reloading();
@@ -84,9 +86,10 @@ impl std::fmt::Debug for Level {
     }
 }
 
-/// Standard error, with every control character inside a line written out. An event is one write.
+/// Standard error, with every character inside a line written out that could steer a terminal. An event is one write.
 #[derive(Clone, Copy, Debug)]
 struct Plain {
+    json: bool,
     colours: bool,
 }
 
@@ -103,7 +106,7 @@ impl MakeWriter<'_> for Plain {
 impl Write for Plain {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        io::stderr().lock().write_all(plain(&text, self.colours).as_bytes())?;
+        io::stderr().lock().write_all(plain(&text, *self).as_bytes())?;
         Ok(event.len())
     }
 
@@ -112,18 +115,18 @@ impl Write for Plain {
     }
 }
 
-/// One event as one line: no control character but the newline at its end (and the formatter's own colours).
-fn plain(event: &str, colours: bool) -> Cow<'_, str> {
+/// One event as one line: nothing that steers but the newline at its end (and the formatter's own colours). JSON stays JSON.
+fn plain(event: &str, form: Plain) -> Cow<'_, str> {
     let line = event.strip_suffix('\n').unwrap_or(event);
-    if !line.contains(char::is_control) {
+    if !line.contains(steers) {
         return Cow::Borrowed(event);
     }
     let mut out = String::with_capacity(event.len() + 16);
     let mut rest = line;
-    while let Some(at) = rest.find(char::is_control) {
+    while let Some(at) = rest.find(steers) {
         let (before, tail) = rest.split_at(at);
         out.push_str(before);
-        if let Some(colour) = colour_at(tail).filter(|_| colours) {
+        if let Some(colour) = colour_at(tail).filter(|_| form.colours) {
             let (colour, after) = tail.split_at(colour);
             out.push_str(colour);
             rest = after;
@@ -131,12 +134,22 @@ fn plain(event: &str, colours: bool) -> Cow<'_, str> {
         }
         let mut tail = tail.chars();
         // Writing to a String cannot fail.
-        let _infallible = tail.next().map(|control| write!(out, "{}", control.escape_default()));
+        let _infallible = tail.next().map(|steering| match form.json {
+            // All of them are in the basic plane, where JSON's escape has four digits.
+            true => write!(out, "\\u{:04x}", u32::from(steering)),
+            false => write!(out, "{}", steering.escape_default()),
+        });
         rest = tail.as_str();
     }
     out.push_str(rest);
     out.push('\n');
     Cow::Owned(out)
+}
+
+/// A control character, the end of a line by Unicode's rules, or what changes the direction of the text that follows.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The length of the colour sequence that a text starts with.
@@ -156,12 +169,27 @@ mod tests {
         assert!(error.to_string().contains("info,=,"), "{error}");
     }
 
+    const TEXT: Plain = Plain { json: false, colours: false };
+    const COLOURED: Plain = Plain { json: false, colours: true };
+    const JSON: Plain = Plain { json: true, colours: false };
+
     #[test]
-    fn no_control_character_gets_into_a_line() {
-        assert_eq!(plain("a line\n", false), "a line\n");
-        assert_eq!(plain("one\r\nINFO forged\n", false), "one\\r\\nINFO forged\n");
-        assert_eq!(plain("bell\u{7} clear\u{1b}[2J \u{85}next", true), "bell\\u{7} clear\\u{1b}[2J \\u{85}next\n");
-        assert_eq!(plain("\u{1b}[31mred\u{1b}[0m", true), "\u{1b}[31mred\u{1b}[0m\n".to_owned());
-        assert_eq!(plain("\u{1b}[31mred", false), "\\u{1b}[31mred\n");
+    fn nothing_that_steers_gets_into_a_line() {
+        assert_eq!(plain("a line\n", TEXT), "a line\n");
+        assert_eq!(plain("one\r\nINFO forged\n", TEXT), "one\\r\\nINFO forged\n");
+        assert_eq!(plain("bell\u{7} clear\u{1b}[2J \u{85}next", COLOURED), "bell\\u{7} clear\\u{1b}[2J \\u{85}next\n");
+        assert_eq!(plain("\u{1b}[31mred\u{1b}[0m", COLOURED), "\u{1b}[31mred\u{1b}[0m\n".to_owned());
+        assert_eq!(plain("\u{1b}[31mred", TEXT), "\\u{1b}[31mred\n");
+        assert_eq!(plain("pod\u{202e}\u{2028}", TEXT), "pod\\u{202e}\\u{2028}\n");
+    }
+
+    #[test]
+    fn what_is_written_out_in_json_is_still_json() {
+        // serde escapes what JSON forbids; DEL, C1, and what turns the text around are allowed in it, and steer a terminal all the same.
+        let name = "web\u{7f}\u{85}\u{9b}2J\u{202e}\u{2028}";
+        let line = plain(&format!("{}\n", serde_json::json!({ "key": name })), JSON).into_owned();
+        assert!(!line.trim_end().contains(steers), "{line}");
+        let read: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(read["key"], name);
     }
 }

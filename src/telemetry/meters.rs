@@ -14,7 +14,7 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::table;
 use crate::{
-    api::{Group, Signal, Verb},
+    api::{Group, Rejection, Signal, Verb},
     limit::{
         ClassId, Policy, Reason,
         policy::{ClassPolicy, Lane},
@@ -26,6 +26,8 @@ pub struct GateMeters {
     gate: Arc<str>,
     /// The upstream's authority, client-go's `host`.
     host: Arc<str>,
+    /// client-go's metric, by method.
+    client_go: [OnceLock<Histogram>; METHODS.len() + 1],
     classes: Vec<ClassMeters>,
     /// The same after a reload, or each would have room for as many again.
     resources: Arc<Capped>,
@@ -35,10 +37,22 @@ pub struct GateMeters {
 struct ClassMeters {
     name: Arc<str>,
     lane: &'static str,
+    decisions: [Counter; Decision::ALL.len()],
     calls: [[OnceLock<Counter>; CODES.len()]; Verb::ALL.len()],
     waits: [OnceLock<Histogram>; Reason::ALL.len()],
     upstream: OnceLock<Histogram>,
     in_flight: OnceLock<Gauge>,
+}
+
+/// What the gate says to a call at its door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// At once.
+    Go,
+    /// Until its turn comes, or it is too late.
+    Wait,
+    /// No.
+    Refuse,
 }
 
 /// Why the gate could not complete a call.
@@ -71,18 +85,26 @@ impl GateMeters {
     /// The meters of a gate with these classes.
     #[must_use]
     pub fn new(gate: Arc<str>, host: Arc<str>, policy: &Policy) -> Self {
-        let classes = policy.classes.iter().map(ClassMeters::new).collect();
-        Self { gate, host, classes, resources: Arc::new(Capped::new(RESOURCES)) }
+        table::FORGOTTEN.counter(&[&gate]).increment(0);
+        table::CLIENT_CONNECTIONS.gauge(&[&gate]).increment(0.0);
+        Self::with(gate, host, policy, Arc::new(Capped::new(RESOURCES)))
     }
 
     /// The meters of the same gate with other classes.
     #[must_use]
     pub fn renewed(&self, policy: &Policy) -> Self {
-        Self {
-            gate: Arc::clone(&self.gate),
-            host: Arc::clone(&self.host),
-            classes: policy.classes.iter().map(ClassMeters::new).collect(),
-            resources: Arc::clone(&self.resources),
+        Self::with(Arc::clone(&self.gate), Arc::clone(&self.host), policy, Arc::clone(&self.resources))
+    }
+
+    fn with(gate: Arc<str>, host: Arc<str>, policy: &Policy, resources: Arc<Capped>) -> Self {
+        let classes = policy.classes.iter().map(|class| ClassMeters::new(&gate, class)).collect();
+        Self { gate, host, client_go: Default::default(), classes, resources }
+    }
+
+    /// The limiter was asked.
+    pub fn decided(&self, class: ClassId, decision: Decision) {
+        if let Some(counter) = self.class(class).and_then(|meters| meters.decisions.get(decision as usize)) {
+            counter.increment(1);
         }
     }
 
@@ -99,14 +121,26 @@ impl GateMeters {
     }
 
     /// A call left after waiting.
-    pub fn waited(&self, class: ClassId, reason: Reason, wait: Duration, method: &str) {
+    pub fn waited(&self, class: ClassId, reason: Reason, wait: Duration) {
         if let Some(meters) = self.class(class) {
             let place = Reason::ALL.iter().position(|known| *known == reason).unwrap_or_default();
             let labels = || table::WAIT_SECONDS.histogram(&[&self.gate, &meters.name, reason.word()]);
             if let Some(waits) = meters.waits.get(place) {
                 waits.get_or_init(labels).record(wait.as_secs_f64());
             }
-            table::CLIENT_GO_WAIT.histogram(&[method_label(method), &self.host]).record(wait.as_secs_f64());
+        }
+    }
+
+    /// A call that limits apply to has left or was refused after this wait. Like client-go, which counts those that did not wait as well:
+    /// without them every quantile on its dashboards would be another.
+    pub fn limited(&self, class: ClassId, wait: Duration, method: &str) {
+        if self.class(class).is_some_and(|meters| meters.lane != lane_word(Lane::Exempt)) {
+            let place = METHODS.iter().position(|known| *known == method);
+            let label = place.and_then(|place| METHODS.get(place)).copied().unwrap_or(OTHER_METHOD);
+            let labels = || table::CLIENT_GO_WAIT.histogram(&[label, &self.host]);
+            if let Some(waits) = self.client_go.get(place.unwrap_or(METHODS.len())) {
+                waits.get_or_init(labels).record(wait.as_secs_f64());
+            }
         }
     }
 
@@ -128,6 +162,11 @@ impl GateMeters {
     /// The gate could not complete a call.
     pub fn failed(&self, class: ClassId, kind: FailureKind) {
         table::FAILURES.counter(&[&self.gate, self.class_name(class), kind.word()]).increment(1);
+    }
+
+    /// The upstream turned a call away.
+    pub fn rejected(&self, class: ClassId, by: Rejection) {
+        table::REJECTIONS.counter(&[&self.gate, self.class_name(class), by.word()]).increment(1);
     }
 
     /// What the upstream said of its limits was acted on.
@@ -200,10 +239,20 @@ impl fmt::Debug for GateMeters {
 // === impl ClassMeters ===
 
 impl ClassMeters {
-    fn new(class: &ClassPolicy) -> Self {
+    /// What has labels from closed sets is there from the start, at zero.
+    fn new(gate: &str, class: &ClassPolicy) -> Self {
+        for kind in FailureKind::ALL {
+            table::FAILURES.counter(&[gate, &class.name, kind.word()]).increment(0);
+        }
+        for by in Rejection::ALL {
+            table::REJECTIONS.counter(&[gate, &class.name, by.word()]).increment(0);
+        }
+        table::HANGUPS.counter(&[gate, &class.name]).increment(0);
+        table::COALESCED.counter(&[gate, &class.name]).increment(0);
         Self {
             name: Arc::clone(&class.name),
             lane: lane_word(class.lane),
+            decisions: Decision::ALL.map(|decision| table::DECISIONS.counter(&[gate, &class.name, decision.word()])),
             calls: Default::default(),
             waits: Default::default(),
             upstream: OnceLock::new(),
@@ -212,10 +261,32 @@ impl ClassMeters {
     }
 }
 
+// === impl Decision ===
+
+impl Decision {
+    /// Every one, in the order of its values.
+    pub const ALL: [Self; 3] = [Self::Go, Self::Wait, Self::Refuse];
+
+    /// Its word in metrics.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Go => "go",
+            Self::Wait => "wait",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
 // === impl FailureKind ===
 
 impl FailureKind {
-    const fn word(self) -> &'static str {
+    /// Every one, for tables.
+    pub const ALL: [Self; 3] = [Self::Lost, Self::Timeout, Self::Unconnected];
+
+    /// Its word in metrics.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
         match self {
             Self::Lost => "lost",
             Self::Timeout => "timeout",
@@ -227,9 +298,13 @@ impl FailureKind {
 // === impl UpstreamMeters ===
 
 impl UpstreamMeters {
-    /// The meters of a gate's upstream.
+    /// The meters of a gate's upstream; what they count is there from the start, at zero.
     #[must_use]
     pub fn new(gate: Arc<str>) -> Self {
+        for group in [Group::Leases, Group::Short, Group::LongRunning, Group::Upgrades] {
+            table::REPLAYS.counter(&[&gate, group_word(group)]).increment(0);
+            table::DIAL_FAILURES.counter(&[&gate, group_word(group)]).increment(0);
+        }
         Self { gate }
     }
 
@@ -304,11 +379,6 @@ fn verb_place(verb: Verb) -> usize {
     Verb::ALL.iter().position(|known| *known == verb).unwrap_or_default()
 }
 
-/// A method as a label: clients may invent methods, series may not.
-fn method_label(method: &str) -> &'static str {
-    METHODS.iter().find(|known| **known == method).copied().unwrap_or("other")
-}
-
 /// A count as a gauge's value; exact far past any count there can be.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
 #[must_use]
@@ -318,6 +388,8 @@ pub fn as_f64(count: usize) -> f64 {
 
 const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+/// Clients may invent methods, series may not.
+const OTHER_METHOD: &str = "other";
 /// A large cluster serves some 150 resources; a client that invents them must not make series (P9).
 const RESOURCES: usize = 300;
 
@@ -332,11 +404,5 @@ mod tests {
         assert_eq!(capped.pair("", "pods"), ("", "pods"));
         assert_eq!(capped.pair("made.up", "things"), ("other", "other"));
         assert_eq!(capped.pair("apps", "deployments"), ("apps", "deployments"));
-    }
-
-    #[test]
-    fn a_method_that_a_client_made_up_is_other() {
-        assert_eq!(method_label("PATCH"), "PATCH");
-        assert_eq!(method_label("BREW"), "other");
     }
 }

@@ -5,6 +5,8 @@
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, SharedString, Unit};
 
+use self::Since::{Once, Start};
+
 /// One metric.
 #[derive(Debug)]
 pub struct Metric {
@@ -16,6 +18,20 @@ pub struct Metric {
     pub help: &'static str,
     /// Its labels, in the order in which values are given.
     pub labels: &'static [&'static str],
+    /// What it counts or measures.
+    pub unit: &'static str,
+    /// From when on it is scraped.
+    pub since: Since,
+}
+
+/// From when on a metric is scraped. A counter that comes into being with its first event hides that event from `rate` and `increase`;
+/// so whatever has labels from a closed set is there, at zero, before anything has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// From the start of its gate.
+    Start,
+    /// Once this is so.
+    Once(&'static str),
 }
 
 /// Kinds of metric.
@@ -31,10 +47,11 @@ pub enum Kind {
 
 /// Declares the metrics and the table of all of them at once, so that neither can miss one.
 macro_rules! metrics_table {
-    ($($name:ident = $kind:expr, $text:literal, [$($label:literal),*], $help:literal;)*) => {
+    ($($name:ident = $kind:expr, $text:literal, [$($label:literal),*], $unit:literal, $since:expr, $help:literal;)*) => {
         $(
             #[doc = $help]
-            pub static $name: Metric = Metric { name: $text, kind: $kind, help: $help, labels: &[$($label),*] };
+            pub static $name: Metric =
+                Metric { name: $text, kind: $kind, help: $help, labels: &[$($label),*], unit: $unit, since: $since };
         )*
         /// Every metric there is.
         pub static TABLE: &[&Metric] = &[$(&$name),*];
@@ -42,76 +59,91 @@ macro_rules! metrics_table {
 }
 
 metrics_table! {
-    CALLS = Kind::Counter, "tidegate_calls_total", ["gate", "class", "lane", "verb", "code"],
+    CALLS = Kind::Counter, "tidegate_calls_total", ["gate", "class", "lane", "verb", "code"], "calls", Once("a call was answered"),
         "Calls answered, by the class of the status that the client got";
-    REFUSALS = Kind::Counter, "tidegate_refusals_total", ["gate", "class", "reason", "group", "resource"],
-        "Calls refused by the gate";
-    FAILURES = Kind::Counter, "tidegate_failures_total", ["gate", "class", "kind"],
+    DECISIONS = Kind::Counter, "tidegate_decisions_total", ["gate", "class", "decision"], "calls", Start,
+        "What the gate said to calls at its door: go, wait (what came of that is in the waits and refusals) or refuse";
+    REFUSALS = Kind::Counter, "tidegate_refusals_total", ["gate", "class", "reason", "group", "resource"], "calls",
+        Once("a call was refused"),
+        "Calls refused by the gate itself, at the door or after waiting";
+    REJECTIONS = Kind::Counter, "tidegate_upstream_rejections_total", ["gate", "class", "by"], "calls", Start,
+        "Calls that the upstream turned away, not the gate: by API priority and fairness, another rate limit, a disruption budget, or for their credentials";
+    FAILURES = Kind::Counter, "tidegate_failures_total", ["gate", "class", "kind"], "calls", Start,
         "Calls that the gate could not complete: no connection, lost after sending, or no answer in time";
-    HANGUPS = Kind::Counter, "tidegate_hangups_total", ["gate", "class"],
+    HANGUPS = Kind::Counter, "tidegate_hangups_total", ["gate", "class"], "calls", Start,
         "Callers who left while their call waited";
-    COALESCED = Kind::Counter, "tidegate_coalesced_total", ["gate", "class"],
+    COALESCED = Kind::Counter, "tidegate_coalesced_total", ["gate", "class"], "calls", Start,
         "Calls answered with the answer to an identical call that was sent for them";
-    SIGNALS = Kind::Counter, "tidegate_signals_total", ["gate", "class", "signal"],
+    SIGNALS = Kind::Counter, "tidegate_signals_total", ["gate", "class", "signal"], "answers",
+        Once("the upstream said something of its limits"),
         "Answers that made somebody wait because of what the upstream said of its limits, by whose words it said it in";
-    GUARDED = Kind::Counter, "tidegate_guarded_total", ["gate", "rule"],
+    GUARDED = Kind::Counter, "tidegate_guarded_total", ["gate", "rule"], "requests", Once("a request was turned away"),
         "Requests turned away by the guard";
-    WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"],
+    WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_wait_seconds", ["gate", "class", "reason"], "seconds",
+        Once("a call waited"),
         "Time that calls waited before they left; calls that did not wait are not in it";
-    SHADOW = Kind::Gauge, "tidegate_shadow", ["gate"],
+    SHADOW = Kind::Gauge, "tidegate_shadow", ["gate"], "0 or 1", Start,
         "1 where the gate decides about every call and lets every call through";
-    SHADOW_WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_shadow_wait_seconds", ["gate", "class", "reason"],
+    SHADOW_WAIT_SECONDS = Kind::Histogram(WAITS), "tidegate_shadow_wait_seconds", ["gate", "class", "reason"], "seconds",
+        Once("a call would have waited at a shadow"),
         "Time that calls would have waited, had the gate not only been a shadow";
-    SHADOW_REFUSALS = Kind::Counter, "tidegate_shadow_refusals_total", ["gate", "class", "reason"],
+    SHADOW_REFUSALS = Kind::Counter, "tidegate_shadow_refusals_total", ["gate", "class", "reason"], "calls",
+        Once("a call would have been refused by a shadow"),
         "Calls that would have been refused, had the gate not only been a shadow";
-    UPSTREAM_SECONDS = Kind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"],
+    UPSTREAM_SECONDS = Kind::Histogram(ANSWERS), "tidegate_upstream_seconds", ["gate", "class"], "seconds",
+        Once("the upstream answered a call"),
         "Time from leaving to the response head; long-running calls are not in it";
-    CLIENT_GO_WAIT = Kind::Histogram(CLIENT_GO), "rest_client_rate_limiter_duration_seconds", ["verb", "host"],
-        "client-go's own metric, for its dashboards: rate limiter latency by verb and host, of the calls that waited";
-    IN_FLIGHT = Kind::Gauge, "tidegate_in_flight", ["gate", "class"],
+    CLIENT_GO_WAIT = Kind::Histogram(CLIENT_GO), "rest_client_rate_limiter_duration_seconds", ["verb", "host"], "seconds",
+        Once("a call that a limit may hold has come"),
+        "client-go's own metric, for its dashboards: how long the rate limiter held calls, by method and host; 0 for those that went at once";
+    IN_FLIGHT = Kind::Gauge, "tidegate_in_flight", ["gate", "class"], "calls", Once("a call has come"),
         "Calls inside the gate, from arrival to the end of the response body";
-    WAITING = Kind::Gauge, "tidegate_waiting", ["gate"],
-        "Calls waiting now";
-    WAITING_BYTES = Kind::Gauge, "tidegate_waiting_bytes", ["gate"],
+    WAITING = Kind::Gauge, "tidegate_waiting", ["gate"], "calls", Start,
+        "Calls waiting now, in queues or for their keys";
+    QUEUE_LENGTH = Kind::Gauge, "tidegate_queue_length", ["gate", "class"], "calls", Start,
+        "Calls in the queues of a class now";
+    WAITING_BYTES = Kind::Gauge, "tidegate_waiting_bytes", ["gate"], "bytes", Start,
         "Bytes of bodies held while their calls wait";
-    KEYS_FAILING = Kind::Gauge, "tidegate_keys_failing", ["gate"],
+    KEYS_FAILING = Kind::Gauge, "tidegate_keys_failing", ["gate"], "keys", Start,
         "Keys that back off";
-    BUCKET_TOKENS = Kind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"],
-        "Tokens in a bucket now";
-    BUCKET_RATE = Kind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"],
+    BUCKET_TOKENS = Kind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"], "tokens", Once("the gate has a bucket"),
+        "Tokens in a bucket now; of one that is split, of the part with least; below zero where some are promised";
+    BUCKET_RATE = Kind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"], "tokens per second",
+        Once("the gate has a bucket"),
         "Tokens per second that a bucket gains now: less than configured while the upstream throttles";
-    PAUSES = Kind::Gauge, "tidegate_pauses", ["gate", "scope"],
+    PAUSES = Kind::Gauge, "tidegate_pauses", ["gate", "scope"], "pauses", Start,
         "Pauses in force that the upstream asked for (at most a hundred are counted)";
-    SLOTS = Kind::Gauge, "tidegate_slots_in_use", ["gate"],
+    SLOTS = Kind::Gauge, "tidegate_slots_in_use", ["gate"], "slots", Start,
         "Places taken among the calls in flight";
-    CONNECTIONS = Kind::Gauge, "tidegate_upstream_connections", ["gate", "group"],
+    CONNECTIONS = Kind::Gauge, "tidegate_upstream_connections", ["gate", "group"], "connections", Start,
         "Connections to the upstream";
-    STREAMS = Kind::Gauge, "tidegate_upstream_streams", ["gate", "group"],
+    STREAMS = Kind::Gauge, "tidegate_upstream_streams", ["gate", "group"], "calls", Start,
         "Calls out on connections to the upstream";
-    REPLAYS = Kind::Counter, "tidegate_upstream_replays_total", ["gate", "group"],
+    REPLAYS = Kind::Counter, "tidegate_upstream_replays_total", ["gate", "group"], "calls", Start,
         "Calls sent again because the upstream had not processed them (GOAWAY, REFUSED_STREAM, idle connection closed)";
-    DIAL_FAILURES = Kind::Counter, "tidegate_upstream_dial_failures_total", ["gate", "group"],
+    DIAL_FAILURES = Kind::Counter, "tidegate_upstream_dial_failures_total", ["gate", "group"], "attempts", Start,
         "Connections to the upstream that could not be made";
-    CLIENT_CONNECTIONS = Kind::Gauge, "tidegate_client_connections", ["gate"],
+    CLIENT_CONNECTIONS = Kind::Gauge, "tidegate_client_connections", ["gate"], "connections", Start,
         "Connections of clients";
-    RELOADS = Kind::Counter, "tidegate_config_reloads_total", ["result"],
+    RELOADS = Kind::Counter, "tidegate_config_reloads_total", ["result"], "reloads", Start,
         "Reloads: applied, unchanged, invalid (nothing changed), or restart_needed (nothing changed)";
-    RELOADED = Kind::Gauge, "tidegate_config_last_reload_success_timestamp_seconds", [],
-        "When the configuration in force was taken over, in seconds since 1970";
-    CONFIG_HASH = Kind::Gauge, "tidegate_config_hash", [],
+    RELOADED = Kind::Gauge, "tidegate_config_last_reload_success_timestamp_seconds", [], "seconds since 1970", Start,
+        "When the configuration in force was taken over";
+    CONFIG_HASH = Kind::Gauge, "tidegate_config_hash", [], "a number", Start,
         "Hash of the configuration in force: equal numbers, equal configurations";
-    BYPASS = Kind::Gauge, "tidegate_bypass", ["gate"],
+    BYPASS = Kind::Gauge, "tidegate_bypass", ["gate"], "0 or 1", Start,
         "1 while everything is let through";
-    BYPASSED = Kind::Counter, "tidegate_bypassed_total", ["gate"],
+    BYPASSED = Kind::Counter, "tidegate_bypassed_total", ["gate"], "calls", Start,
         "Calls let through while everything was";
-    FORGOTTEN = Kind::Counter, "tidegate_forgotten_keys_total", ["gate"],
+    FORGOTTEN = Kind::Counter, "tidegate_forgotten_keys_total", ["gate"], "keys", Start,
         "Failing keys that an operator had forgotten";
-    CALL_LOG_DROPPED = Kind::Counter, "tidegate_call_log_dropped_total", [],
+    CALL_LOG_DROPPED = Kind::Counter, "tidegate_call_log_dropped_total", [], "lines", Start,
         "Lines of the call log that were dropped because the disk was too slow";
-    CREDENTIALS_AGE = Kind::Gauge, "tidegate_credentials_age_seconds", ["gate"],
-        "Time since the gate's own credentials were last read from their file; absent where they come from no file";
-    BUILD_INFO = Kind::Gauge, "tidegate_build_info", ["version"],
-        "Always 1; what is running";
+    CREDENTIALS_AGE = Kind::Gauge, "tidegate_credentials_age_seconds", ["gate"], "seconds",
+        Once("the gate's own credentials come from a file"),
+        "Time since the gate's own credentials were last read from their file";
+    BUILD_INFO = Kind::Gauge, "tidegate_build_info", ["version"], "always 1", Start,
+        "What is running";
 }
 
 /// From a millisecond (the timer's grain) to half an hour (`max_wait` may be that long).
@@ -186,7 +218,7 @@ mod tests {
     fn no_label_could_hold_a_name_or_a_path() {
         let closed = BTreeSet::from([
             "gate", "class", "lane", "verb", "code", "reason", "group", "resource", "kind", "rule", "host", "bucket",
-            "scope", "signal", "version", "result",
+            "scope", "signal", "version", "result", "by", "decision",
         ]);
         for label in TABLE.iter().flat_map(|metric| metric.labels) {
             assert!(closed.contains(label), "{label}");

@@ -101,6 +101,11 @@ impl Running {
         }
     }
 
+    /// Waits until its gates are open.
+    pub(crate) fn ready(&mut self) {
+        self.line("INFO ready gates=");
+    }
+
     /// SIGTERM, then its exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
         self.signalled()

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     cli::{Ended, config, end, start, tidegate, with_config},
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// Runs `check` and `run` on the same file; both must refuse it with the same words. Returns what they said.
@@ -151,7 +151,7 @@ fn an_upstream_that_is_not_there_is_a_502_with_a_status_and_one_line_in_the_log(
         "[admin]\nlisten = \"off\"\n[gates.api]\nupstream = \"http://127.0.0.1:{nobody}\"\nlisten = \"127.0.0.1:{port}\"\n"
     ));
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     for _ in 0..3 {
         let answer = get(port, "/api/v1/namespaces/default/pods/web");
         assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
@@ -189,7 +189,7 @@ fn an_upstream_with_a_wrong_certificate_is_a_502_and_the_log_says_why() {
     );
     std::fs::write(&path, text).expect("it can be written");
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     let answer = get(port, "/api/v1/nodes/n");
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     let reason = gate.line(&upstream.to_string());

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{
     cli::{config, end, start, with_config},
     cli_input::get,
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 fn plain(port: u16, more: &str) -> String {
@@ -18,7 +18,7 @@ fn plain(port: u16, more: &str) -> String {
 fn a_plain_gate_says_once_what_becomes_of_credentials() {
     let (_folder, path) = config(&plain(free_port(), ""));
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     let said = gate.end();
     let about: Vec<_> = said.iter().filter(|line| line.contains("Go clients")).collect();
     assert_eq!(about.len(), 1, "{said:#?}");
@@ -41,7 +41,7 @@ fn a_kubeconfig_s_identity_is_injected_on_loopback_and_said_so() {
     let mut command = with_config("run", &path);
     command.env("KUBECONFIG", &kubeconfig);
     let mut gate = start(command);
-    gate.line("ready");
+    gate.ready();
     let said = gate.end().join("\n");
     assert!(said.contains("credentials=\"inject\""), "{said}");
     assert!(
@@ -86,7 +86,7 @@ fn an_upstream_name_that_nobody_knows_is_said_and_ends_nothing() {
     let said = gate.line("cannot be looked up");
     assert!(said.contains("api.invalid"), "{said}");
     if !gate.seen.iter().any(|line| line.contains("ready")) {
-        gate.line("ready");
+        gate.ready();
     }
     assert_eq!(gate.terminate(), Some(0));
 }
@@ -104,7 +104,7 @@ fn a_client_without_a_certificate_is_said_once_and_not_at_every_attempt() {
     );
     std::fs::write(&path, format!("{}{tls}", plain(port, ""))).expect("it can be written");
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     for _ in 0..3 {
         let mut config = (*tidegate::tls::client(&tidegate::tls::Roots::Anybody, None).expect("TLS")).clone();
         config.alpn_protocols.clear();
@@ -129,7 +129,7 @@ fn calls_are_logged_where_the_configuration_says() {
     let log = format!("[log]\ncalls = {:?}\n", calls.display().to_string());
     std::fs::write(&path, plain(port, &log)).expect("it can be written");
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     get(port, "/api/v1/namespaces/default/pods/web");
     assert_eq!(gate.terminate(), Some(0));
     let lines = std::fs::read_to_string(&calls).expect("it is there");
@@ -191,7 +191,7 @@ fn a_tls_gate_writes_what_its_kubeconfig_needs() {
         command
     };
     let mut gate = start(command("run"));
-    gate.line("ready");
+    gate.ready();
     let printed = end(command("kubeconfig"));
     assert!(printed.out.contains("tokenFile"), "the token is passed through\n{}", printed.out);
     assert_eq!(printed.code, Some(0), "{}", printed.err);

@@ -1,6 +1,9 @@
 //! What the command says about itself, and its exit codes.
 
-use super::cli::{config, end, start, tidegate, with_config};
+use super::{
+    cli::{config, end, start, tidegate, with_config},
+    ports::free_port,
+};
 
 #[test]
 fn help_fits_a_screen_and_is_no_failure() {
@@ -88,7 +91,7 @@ fn health_says_yes_only_to_a_running_gate() {
     assert_eq!(before.code, Some(1), "{}", before.err);
     assert!(before.err.contains(&port.to_string()), "the port is named\n{}", before.err);
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
     let after = end(with_config("health", &path));
     assert_eq!(after.code, Some(0), "{}", after.err);
     assert_eq!(gate.terminate(), Some(0));
@@ -100,12 +103,4 @@ fn health_without_an_admin_port_says_what_to_set() {
     let ended = end(with_config("health", &path));
     assert_eq!(ended.code, Some(1));
     assert!(ended.err.contains("admin.listen"), "{}", ended.err);
-}
-
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("loopback has ports")
-        .port()
 }

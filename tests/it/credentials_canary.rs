@@ -21,8 +21,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::{
     cli::{start, with_config},
-    cli_usage::free_port,
     pool_support::{Server, answer},
+    ports::free_port,
     support::{Backend, reply, within},
 };
 
@@ -124,7 +124,7 @@ async fn no_credential_shows_at_any_level() {
     let mut command = with_config("run", &path);
     command.env("KUBECONFIG", folder.path().join("kubeconfig"));
     let mut gate = start(command);
-    gate.line("ready");
+    gate.ready();
 
     let mut answers = Vec::new();
     for name in &names {

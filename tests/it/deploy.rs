@@ -75,3 +75,36 @@ fn the_chart_carries_the_same_rules_and_dashboard() {
         );
     }
 }
+
+/// Every file below a folder.
+fn files(of: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(of).expect("a folder").map(|entry| entry.expect("can be read").path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn the_image_has_one_name_everywhere() {
+    let name = concat!("registry.example/tidegate:", env!("CARGO_PKG_VERSION"));
+    let mut named = 0;
+    for path in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")) {
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines().filter(|line| line.trim_start_matches([' ', '-']).starts_with("image:")) {
+            let is_templated = line.contains("{{") || line.trim_end().ends_with("image:");
+            if line.contains("tidegate") && !is_templated && !line.contains("repository: registry.example/tidegate") {
+                assert!(line.contains(name), "{}: {line}, expected {name}", path.display());
+                named += 1;
+            }
+        }
+    }
+    assert!(named >= 7, "{named}");
+    let version = env!("CARGO_PKG_VERSION");
+    for (path, line) in [
+        ("Dockerfile", format!("ARG VERSION={version}")),
+        ("deploy/helm/tidegate/Chart.yaml", format!("version: {version}")),
+        ("deploy/helm/tidegate/Chart.yaml", format!("appVersion: \"{version}\"")),
+        ("deploy/helm/tidegate/values.yaml", "  repository: registry.example/tidegate".to_owned()),
+        ("deploy/examples/helm/Chart.yaml", format!("    version: {version}")),
+    ] {
+        assert!(file(path).1.lines().any(|found| found == line), "{path}: no line {line:?}");
+    }
+}

@@ -5,8 +5,8 @@ use std::{net::TcpStream, process::Command};
 use super::{
     cli::Ended,
     cli_input::{certificate, tls_server},
-    cli_usage::free_port,
     operate::{Process, answering, api},
+    ports::free_port,
 };
 
 /// What is wrong: lines with their remedies.

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{
     cli::{Ended, Running, end, start, tidegate, with_config},
     cli_input::get,
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// An API: 500 for every path or body with `bad` in it, else 200. How many calls reached it.
@@ -24,22 +24,27 @@ pub(crate) fn api() -> (u16, Arc<AtomicUsize>) {
     answering(|request| if request.contains("bad") { 500 } else { 200 })
 }
 
-/// An API that answers as it is told.
+/// An API that answers with the status that it is told.
 pub(crate) fn answering(status: impl Fn(&str) -> u16 + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    responding(move |request| format!("HTTP/1.1 {} Said\r\nContent-Length: 2\r\n\r\nok", status(request)))
+}
+
+/// An API that answers as it is told.
+pub(crate) fn responding(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let (status, calls) = (Arc::new(status), Arc::new(AtomicUsize::new(0)));
+    let (answer, calls) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&calls);
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            let (status, seen) = (Arc::clone(&status), Arc::clone(&seen));
-            thread::spawn(move || serve(stream, &*status, &seen));
+            let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
+            thread::spawn(move || serve(stream, &*answer, &seen));
         }
     });
     (port, calls)
 }
 
-fn serve(mut stream: TcpStream, status: &dyn Fn(&str) -> u16, seen: &AtomicUsize) {
+fn serve(mut stream: TcpStream, answer: &dyn Fn(&str) -> String, seen: &AtomicUsize) {
     let (mut read, mut piece) = (String::new(), [0; 4096]);
     loop {
         while !is_whole(&read) {
@@ -49,7 +54,7 @@ fn serve(mut stream: TcpStream, status: &dyn Fn(&str) -> u16, seen: &AtomicUsize
             }
         }
         seen.fetch_add(1, Ordering::Relaxed);
-        let answer = format!("HTTP/1.1 {} Said\r\nContent-Length: 2\r\n\r\nok", status(&read));
+        let answer = answer(&read);
         read.clear();
         if stream.write_all(answer.as_bytes()).is_err() {
             return;
@@ -88,7 +93,7 @@ impl Process {
         let mut command = with_config("run", &config);
         command.env("KUBECONFIG", folder.path().join("kubeconfig"));
         let mut running = start(command);
-        running.line("ready");
+        running.ready();
         Self { running, config, gate, admin, _folder: folder }
     }
 

@@ -1,6 +1,10 @@
 //! Upstreams that cannot be reached: said clearly, tried again calmly, and found again.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use tidegate::{
@@ -10,17 +14,19 @@ use tidegate::{
 };
 use tokio::{io::AsyncReadExt, net::TcpListener, task::JoinSet};
 
-use crate::pool_support::{Caller, Server, admitted, answer, get, options, soon, text};
+use crate::{
+    pool_support::{Caller, Server, admitted, answer, get, options, soon, text},
+    ports::free_port,
+};
 
-/// A port that nobody listens on, for as long as nobody else takes it.
-async fn free_port() -> std::net::SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
-    listener.local_addr().expect("bound")
+/// Where nobody listens.
+fn nowhere() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }
 
 #[tokio::test]
 async fn an_outage_fails_those_who_wait_and_ends_by_itself() {
-    let address = free_port().await;
+    let address = nowhere();
     let caller = Caller::start(options(address, None));
     let mut waiting = JoinSet::new();
     for _ in 0..30 {
@@ -59,7 +65,7 @@ async fn an_outage_fails_those_who_wait_and_ends_by_itself() {
 
 #[tokio::test]
 async fn an_exempt_call_dials_for_itself_whatever_failed_before() {
-    let address = free_port().await;
+    let address = nowhere();
     let caller = Caller::start(options(address, None));
     for _ in 0..3 {
         assert!(soon(caller.upstream.checkout_exempt(Group::Leases)).await.is_err());

@@ -117,7 +117,7 @@ impl Caller {
         if let Some(error) = self.upstream.down(group) {
             return Err(error);
         }
-        let failures = self.ledger.with(group, |count| count.failures);
+        let mut failures = self.ledger.with(group, |count| count.failures);
         let mut waits = false;
         loop {
             let mut changed = pin!(self.ledger.changed.notified());
@@ -125,6 +125,7 @@ impl Caller {
             let (granted, failed, waiting) = self.ledger.with(group, |count| {
                 let granted = count.room > 0;
                 let failed = !granted && count.failures > failures;
+                failures = count.failures;
                 count.room -= i64::from(granted);
                 count.waiting = count.waiting + usize::from(!granted && !failed) - usize::from(waits);
                 (granted, failed, count.waiting)
@@ -136,7 +137,10 @@ impl Caller {
                     return Ok(lease);
                 }
             } else if failed {
-                return Err(self.upstream.down(group).expect("it failed just now"));
+                // Unless it has been reached again since.
+                if let Some(error) = self.upstream.down(group) {
+                    return Err(error);
+                }
             } else {
                 changed.await;
             }

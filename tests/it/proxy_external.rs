@@ -7,7 +7,7 @@ use tidegate::upstream;
 
 use super::{
     cli::{config, start, with_config},
-    cli_usage::free_port,
+    ports::free_port,
 };
 use crate::support::{AnyBody, Backend, Proxy, within};
 
@@ -124,7 +124,7 @@ async fn one_process_serves_several_gates_each_with_its_own_upstream() {
         one.address, ports[0], other.address, ports[1]
     ));
     let mut gates = start(with_config("run", &path));
-    gates.line("ready");
+    gates.ready();
     for (port, status) in [(ports[0], "200"), (ports[1], "418")] {
         let answer = tokio::task::spawn_blocking(move || super::cli_input::get(port, "/x")).await.expect("no panic");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");

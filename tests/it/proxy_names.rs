@@ -226,7 +226,7 @@ async fn a_gate_never_calls_itself() {
     assert!(who(&proxy).await.contains("that is the gate itself"));
     drop(proxy);
 
-    let port = super::cli_usage::free_port();
+    let port = crate::ports::free_port();
     let own = SocketAddr::from(([127, 0, 0, 1], port));
     let proxy = Proxy::before(own).with(|options| options.listen = vec![Listen::Tcp(own)]).start().await;
     let (code, answer) = within(proxy.get("/x")).await;

@@ -7,7 +7,7 @@ use tidegate::{clock::Clock, limit::policy::Lane};
 use super::{
     cli::{Running, config, start, with_config},
     cli_input::get,
-    cli_usage::free_port,
+    ports::free_port,
     support::{Backend, Proxy, status, within},
 };
 
@@ -33,7 +33,7 @@ fn metric(port: u16, name: &str) -> String {
 
 fn running(path: &Path) -> Running {
     let mut gate = start(with_config("run", path));
-    gate.line("ready");
+    gate.ready();
     gate
 }
 

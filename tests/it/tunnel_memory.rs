@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     cli::{Running, config, start, with_config},
-    cli_usage::free_port,
+    ports::free_port,
 };
 
 /// Each way: 4 s without optimization.
@@ -98,7 +98,7 @@ fn what_goes_through_a_tunnel_costs_no_memory() {
         "[admin]\nlisten = \"off\"\n[gates.kubernetes]\nupstream = \"http://{upstream}\"\nlisten = \"127.0.0.1:{port}\"\n"
     ));
     let mut gate = start(with_config("run", &path));
-    gate.line("ready");
+    gate.ready();
 
     through(port, 1 << 20); // what is allocated once
     fs::write(format!("/proc/{}/clear_refs", gate.id()), "5").expect("the peak can be reset");

@@ -8,10 +8,11 @@ use std::time::Duration;
 use http::Method;
 use http_body_util::BodyExt;
 
+use crate::ports::free_port;
 use crate::support::client::{Connection, Protocol};
 use crate::support::control_plane::{ControlPlane, Options};
 use crate::support::gate::{Gate, Way};
-use crate::support::process::{Process, command, free_port, scratch_dir};
+use crate::support::process::{Process, command, scratch_dir};
 use crate::support::programs::Program;
 use crate::support::{block_on, now, pause, say, turn, wait_for};
 

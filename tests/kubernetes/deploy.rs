@@ -1,20 +1,33 @@
 //! What is deployed is what a real API server takes: the output of `inject` over every style of manifest, and the components.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use tidegate::inject::{Mode, Options, inject, uninject};
 
+use crate::support::cluster::IMAGE;
 use crate::support::control_plane::ControlPlane;
 use crate::support::process::scratch_dir;
-use crate::support::{say, turn};
+use crate::support::{installed, say, turn};
 
 /// The API of these is not part of kube-apiserver, and their definitions are not here.
-const OTHERS: [&str; 5] =
-    ["DeploymentRuntimeConfig", "kind: Provider", "ClusterServiceVersion", "example.org/v1", "monitoring.coreos.com"];
+const OTHERS: [&str; 2] = ["ClusterServiceVersion", "example.org/v1"];
+
+/// Makes the API server know PodMonitor, PrometheusRule, DeploymentRuntimeConfig and Provider; whether it does.
+pub(crate) fn define(plane: &ControlPlane, test: &str) -> bool {
+    static DEFINED: OnceLock<()> = OnceLock::new();
+    let Some(folder) = installed::or_skip(test, installed::definitions()) else { return false };
+    DEFINED.get_or_init(|| {
+        let folder = folder.display().to_string();
+        plane.kubectl(&["apply", "--server-side", "-f", &folder]);
+        plane.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &folder]);
+    });
+    true
+}
 
 /// What an API server is asked, without anything coming of it.
-fn taken(plane: &ControlPlane, name: &str, manifest: &str) {
+pub(crate) fn taken(plane: &ControlPlane, name: &str, manifest: &str) {
     let folder = scratch_dir();
     let file = folder.path().join(format!("{name}.yaml"));
     fs::write(&file, manifest).expect("written");
@@ -38,7 +51,11 @@ fn known(stream: &str) -> String {
 
 #[test]
 fn what_inject_writes_is_taken_by_the_api_server() {
-    let Some(plane) = ControlPlane::shared("what_inject_writes_is_taken_by_the_api_server") else { return };
+    const TEST: &str = "what_inject_writes_is_taken_by_the_api_server";
+    let Some(plane) = ControlPlane::shared(TEST) else { return };
+    if !define(plane, TEST) {
+        return;
+    }
     let _turn = turn::light();
     for namespace in ["memcached-system", "flux-system", "cert-manager", "monitoring", "keda", "gatekeeper-system"] {
         plane.namespace(namespace);
@@ -51,9 +68,6 @@ fn what_inject_writes_is_taken_by_the_api_server() {
         let text = known(&fs::read_to_string(&path).expect("text"));
         // What kubectl does not take without a sidecar either: a name to be generated, and a directive.
         let text = text.replace("{generateName: migrate-}", "{name: migrate}").replace("%YAML 1.1\n", "");
-        if name == "crossplane" {
-            continue;
-        }
         for (mode, word) in [(Mode::Kubeconfig, "kubeconfig"), (Mode::InCluster, "in-cluster")] {
             let options = Options {
                 image: "registry.example/tidegate:0.1.0".to_owned(),
@@ -62,7 +76,7 @@ fn what_inject_writes_is_taken_by_the_api_server() {
                 config_map: Some("tidegate".to_owned()),
                 variables: vec![("TIDEGATE__GATES__KUBERNETES__BUCKET__RATE".to_owned(), "20".to_owned())],
                 port: 6443,
-                pod_monitor: false,
+                pod_monitor: true,
             };
             let edited = inject(&text, &options).expect("YAML");
             workloads += edited.changed.len();
@@ -77,17 +91,54 @@ fn what_inject_writes_is_taken_by_the_api_server() {
 
 #[test]
 fn the_components_and_examples_are_taken_by_the_api_server() {
-    let Some(plane) = ControlPlane::shared("the_components_and_examples_are_taken_by_the_api_server") else { return };
+    const TEST: &str = "the_components_and_examples_are_taken_by_the_api_server";
+    let Some(plane) = ControlPlane::shared(TEST) else { return };
+    if !define(plane, TEST) {
+        return;
+    }
     let _turn = turn::light();
+    for namespace in ["argocd", "cert-manager", "flux-system", "getting-started"] {
+        plane.namespace(namespace);
+    }
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
-    for example in ["kubebuilder", "in-cluster-only"] {
-        let folder = deploy.join("examples").join(example);
-        let text = plane.kubectl(&["kustomize", &folder.display().to_string()]);
-        assert!(text.contains("restartPolicy: Always") && text.contains("registry.example/tidegate:0.1.0"), "{text}");
-        taken(plane, example, &text);
+    let (mut built, mut files) = (0, 0);
+    for folder in folders(&deploy) {
+        let path = folder.display().to_string();
+        let kustomization = folder.join("kustomization.yaml");
+        if kustomization.exists() {
+            // A component is nothing by itself: the examples include it.
+            if !fs::read_to_string(&kustomization).expect("text").contains("kind: Component") {
+                let text = plane.kubectl(&["kustomize", &path]);
+                assert!(text.contains("restartPolicy: Always") && text.contains(IMAGE), "{text}");
+                taken(plane, "kustomization", &text);
+                built += 1;
+            }
+        } else if !path.contains("helm") {
+            for file in manifests(&folder) {
+                let name = file.file_name().expect("a name").to_string_lossy().replace(".yaml", "");
+                taken(plane, &name, &fs::read_to_string(&file).expect("text"));
+                files += 1;
+            }
+        }
     }
-    for example in ["argo-cd", "cert-manager", "flux", "plain"] {
-        let path = deploy.join("examples").join(example).join("with-tidegate.yaml");
-        taken(plane, example, &fs::read_to_string(path).expect("text"));
-    }
+    say(format!("deploy: {built} kustomizations and {files} files are taken by kube-apiserver"));
+    assert!(built >= 2 && files >= 10, "{built}, {files}");
+}
+
+/// Every folder below, itself included.
+fn folders(of: &Path) -> Vec<PathBuf> {
+    let below = fs::read_dir(of).expect("a folder").map(|entry| entry.expect("can be read").path());
+    let mut all: Vec<PathBuf> = below.filter(|path| path.is_dir()).flat_map(|path| folders(&path)).collect();
+    all.push(of.to_owned());
+    all
+}
+
+/// The files of a folder with objects of Kubernetes in them.
+fn manifests(folder: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("can be read").path());
+    let is_manifest = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "yaml")
+            && fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line.starts_with("kind: ")))
+    };
+    files.filter(is_manifest).collect()
 }

@@ -7,9 +7,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
+use crate::ports::free_port;
 use crate::support::control_plane::{ControlPlane, User};
 use crate::support::gate::{Gate, Way};
-use crate::support::process::{free_port, scratch_dir};
+use crate::support::process::scratch_dir;
 use crate::support::{installed, now, pods, say, turn};
 
 const NAMESPACE: &str = "streams";

@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 pub(crate) mod binaries;
 pub(crate) mod client;
+pub(crate) mod cluster;
 pub(crate) mod control_plane;
 pub(crate) mod gate;
 pub(crate) mod in_pod;

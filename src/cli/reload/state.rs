@@ -34,6 +34,8 @@ pub(in crate::cli) struct Last {
 // === impl Outcome ===
 
 impl Outcome {
+    const ALL: [Self; 4] = [Self::Applied, Self::Invalid, Self::RestartNeeded, Self::Unchanged];
+
     /// Its word in metrics and on the status page.
     pub(in crate::cli) const fn word(self) -> &'static str {
         match self {
@@ -50,6 +52,9 @@ impl Outcome {
 impl Reloads {
     /// At start: `effective` is in force.
     pub(in crate::cli) fn new(clock: Clock, effective: &str) -> Self {
+        for outcome in Outcome::ALL {
+            table::RELOADS.counter(&[outcome.word()]).increment(0);
+        }
         let since = clock.wall(clock.now());
         let last = Last { hash: show(hash(effective), since), since, reload: None };
         Self { clock, last: Mutex::new(last) }

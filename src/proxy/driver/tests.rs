@@ -53,7 +53,7 @@ fn policy(in_flight: u32, bucket: Option<(f64, u32)>) -> Policy {
 
 fn driver(policy: Policy) -> Driver {
     let clock = Clock::start();
-    Driver::new(Limiter::new(policy, 1, clock.now()), clock)
+    Driver::new("tested".into(), Limiter::new(policy, 1, clock.now()), clock)
 }
 
 fn arrive(driver: &Driver, flow: u64) -> Entry {

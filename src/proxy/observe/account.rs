@@ -9,7 +9,7 @@ use std::{
 use http::{HeaderMap, Method, StatusCode, header::USER_AGENT};
 
 use crate::{
-    api::{Answer, Call, Key, Outcome, PauseLength, Signal, Verb},
+    api::{Answer, Call, Key, Outcome, PauseLength, Rejection, Signal, Verb},
     classify::Classified,
     clock::Clock,
     limit::{ClassId, Reason},
@@ -19,7 +19,10 @@ use crate::{
         tally::Tally,
         terms::{Current, Terms},
     },
-    telemetry::{Asked, CallLog, CallRecord, meters::FailureKind},
+    telemetry::{
+        Asked, CallLog, CallRecord,
+        meters::{Decision, FailureKind},
+    },
 };
 
 /// Opens accounts.
@@ -155,9 +158,16 @@ impl Account {
         self.sent = Some(claimed);
         self.waited = waited;
         self.observer.tally.admitted();
-        if let (Some(call), Some((reason, wait))) = (&self.call, waited) {
-            self.terms.meters.waited(call.class, reason, wait, method.as_str());
+        let Some(call) = &self.call else { return };
+        if let Some((reason, wait)) = waited {
+            self.terms.meters.waited(call.class, reason, wait);
         }
+        self.terms.meters.limited(call.class, waited.map_or(Duration::ZERO, |(_, wait)| wait), method.as_str());
+    }
+
+    /// The limiter was asked, and said this.
+    pub(crate) fn decided(&self, class: ClassId, decision: Decision) {
+        self.terms.meters.decided(class, decision);
     }
 
     /// Where to say what would have become of the call.
@@ -199,13 +209,14 @@ impl Account {
     }
 
     /// The call will not leave.
-    pub(crate) fn could_not(&mut self, failure: &Failure, call: &Classified) {
+    pub(crate) fn could_not(&mut self, failure: &Failure, call: &Classified, method: &Method) {
         match failure {
             Failure::Refused(refusal) => {
                 self.refused = Some(refusal.reason);
                 self.waited = (!refusal.waited.is_zero()).then_some((refusal.reason, refusal.waited));
                 let (group, resource) = (call.call.group(), call.call.resource());
                 self.terms.meters.refused(call.class, refusal.reason, group, resource);
+                self.terms.meters.limited(call.class, refusal.waited, method.as_str());
                 self.observer.tally.refused(self.terms.meters.class_name(call.class), refusal, call);
             }
             Failure::Unconnected(_) => self.failed(FailureKind::Unconnected),
@@ -217,6 +228,14 @@ impl Account {
     pub(crate) fn failed(&self, kind: FailureKind) {
         if let Some(call) = &self.call {
             self.terms.meters.failed(call.class, kind);
+        }
+    }
+
+    /// The upstream turned the call away.
+    pub(crate) fn rejected(&self, by: Rejection) {
+        if let Some(call) = &self.call {
+            self.terms.meters.rejected(call.class, by);
+            self.observer.tally.rejected(by);
         }
     }
 
@@ -343,6 +362,11 @@ const LONGEST_AGENT: usize = 128;
 // === impl AsIf ===
 
 impl AsIf {
+    /// The limiter was asked, and said this.
+    pub(crate) fn decided(&self, decision: Decision) {
+        self.terms.meters.decided(self.class, decision);
+    }
+
     /// The call would have left after this wait.
     pub(crate) fn waited(&self, reason: Reason, wait: Duration) {
         self.terms.meters.would_have_waited(self.class, reason, wait);

@@ -2,7 +2,7 @@
 
 use crate::status::{
     Bucket, Gate, Status,
-    text::{add, ago, bytes, count, escaped, meaning, number, span, until},
+    text::{add, ago, bytes, count, escaped, meaning, number, rejected_by, span, until},
 };
 
 /// A table in the making.
@@ -17,18 +17,19 @@ pub(super) fn all(out: &mut String, gate: &Gate, status: &Status) {
     keys(out, gate, status);
     pauses(out, gate, status);
     refusals(out, gate, status);
+    rejections(out, gate, status);
     buckets(out, gate);
     connections(out, gate);
     classes(out, gate);
 }
 
 fn waiting(out: &mut String, gate: &Gate) {
-    let mut table = Table::new(&["Class", "Flow", "Calls", "Oldest", "Waits because"]);
+    let mut table = Table::new(&["Flow", "Class", "Calls", "Oldest", "Waits because"]);
     for queue in &gate.queues {
         let flow = if queue.flow.is_empty() { "not shown" } else { &queue.flow };
         table.row(&[
-            escaped(&queue.class),
             format!("{}{}", escaped(flow), if queue.retry { " (retries)" } else { "" }),
+            escaped(&queue.class),
             queue.waiting.to_string(),
             span(queue.oldest_seconds),
             format!("{} <code>{}</code>", meaning(&queue.reason), escaped(&queue.reason)),
@@ -91,6 +92,18 @@ fn refusals(out: &mut String, gate: &Gate, status: &Status) {
         ]);
     }
     table.close(out, "Last refusals", "");
+}
+
+fn rejections(out: &mut String, gate: &Gate, status: &Status) {
+    let mut table = Table::new(&["Turned away by", "Times", "Last"]);
+    for rejection in &gate.rejections {
+        table.row(&[
+            format!("{} <code>{}</code>", rejected_by(&rejection.by), escaped(&rejection.by)),
+            rejection.count.to_string(),
+            ago(rejection.at_ms, status.now_ms),
+        ]);
+    }
+    table.close(out, "What the upstream turned away, not the gate", "");
 }
 
 fn buckets(out: &mut String, gate: &Gate) {

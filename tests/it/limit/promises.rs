@@ -308,9 +308,11 @@ proptest! {
                 let waited = world.now - world.calls[call].arrived;
                 if let Some(refusal) = world.refusal(call) {
                     let short = refusal.reason.concerns_key() || waited >= policy.queue.max_wait || refusal.waited.is_zero();
-                    let hurried = world.calls[call].caller.timeout.is_some_and(|timeout| waited >= timeout / 2);
-                    // Let go by the write before it, it comes to its queue only now.
-                    let in_vain = refusal.retry_at > world.calls[call].arrived + policy.queue.max_wait;
+                    let hurry = world.calls[call].caller.timeout.map(|timeout| timeout / 2);
+                    let hurried = hurry.is_some_and(|hurry| waited >= hurry);
+                    // Let go by the write before it, it comes to its queue only now, and cannot be in time.
+                    let limit = hurry.map_or(policy.queue.max_wait, |hurry| hurry.min(policy.queue.max_wait));
+                    let in_vain = refusal.retry_at > world.calls[call].arrived + limit;
                     prop_assert!(short || hurried || in_vain, "{refusal:?} under {policy:?}");
                 }
                 prop_assert!(!matches!(world.calls[call].life, Life::Unconnected | Life::HungUp));

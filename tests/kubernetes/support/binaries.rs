@@ -19,7 +19,7 @@ const VERSION: &str = "v1.36.3";
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes");
 
 /// Name and Go package of what can be built; ours are in folders here.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("etcd", "go.etcd.io/etcd/server/v3"),
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
@@ -27,6 +27,7 @@ const PACKAGES: [(&str, &str); 7] = [
     ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     ("controller", "./controller"),
     ("node", "./node"),
+    ("kubelet", "./kubelet"),
 ];
 
 /// The programs, all there.

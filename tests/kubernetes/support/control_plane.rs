@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use super::audit::Audit;
 use super::binaries::Binaries;
-use super::process::{Process, command, free_port, scratch_dir};
+use super::process::{Process, command, scratch_dir};
 use super::relay::Relay;
 use super::{now, say, wait_for};
+use crate::ports::free_port;
 
 /// Enough for every test to have identities of its own, so that the audit log tells them apart.
 const USERS: usize = 100;
@@ -344,7 +345,8 @@ fn write_serving(dir: &Path) {
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     ca.distinguished_name.push(rcgen::DnType::CommonName, "tidegate test CA");
     let ca = CertifiedIssuer::self_signed(ca, key()).expect("a CA can be made");
-    let names = ["localhost", "127.0.0.1", "kubernetes.default.svc"].map(str::to_owned);
+    // The last is the `kubernetes` service's, where pods find it.
+    let names = ["localhost", "127.0.0.1", "kubernetes.default.svc", "10.0.0.1"].map(str::to_owned);
     let server_key = key();
     let server =
         CertificateParams::new(names).expect("valid names").signed_by(&server_key, &ca).expect("it can be signed");

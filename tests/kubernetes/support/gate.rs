@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use super::control_plane::{ControlPlane, User, write_kubeconfig};
 use super::in_pod::InPod;
-use super::process::{Process, command, free_port, scratch_dir};
+use super::process::{Process, command, scratch_dir};
 use super::{say, wait_for};
+use crate::ports::free_port;
 
 /// Of what is only told when debugging, why a call got no answer: a test that fails over it wants to know.
 const LOG: &str = "info,tidegate::proxy::forward=debug";

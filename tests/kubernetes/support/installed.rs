@@ -129,6 +129,55 @@ pub(crate) fn old_kubectl() -> Result<PathBuf, String> {
     Ok(dir.join("usr/bin/kubectl"))
 }
 
+/// Helm, built from its Go module; its versions are pinned by a `go.mod` of its own, so that they are not those of the control plane.
+pub(crate) fn helm() -> Result<PathBuf, String> {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/helm");
+    let dir = install("helm", &[&module.join("go.mod"), &module.join("go.sum")], |dir| {
+        let mut go = command("go");
+        go.current_dir(&module).env("CGO_ENABLED", "0");
+        go.args(["build", "-p", "2", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o"]);
+        run("go", go.arg(dir.join("helm")).arg("helm.sh/helm/v3/cmd/helm"))
+    })?;
+    Ok(dir.join("helm"))
+}
+
+/// A folder with the CustomResourceDefinitions that what is deployed names, out of the Go modules of those that define them.
+pub(crate) fn definitions() -> Result<PathBuf, String> {
+    let pins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/definitions.txt");
+    install("definitions", &[&pins], |dir| {
+        let mut module = PathBuf::new();
+        for line in fs::read_to_string(&pins).map_err(|e| format!("{}: {e}", pins.display()))?.lines() {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                [name, sum] => module = download(name, sum)?,
+                [path] => {
+                    let from = module.join(path);
+                    let name = from.file_name().ok_or_else(|| format!("{path}: expected a file"))?;
+                    // Written, not copied: what is in Go's cache may only be read.
+                    let text = fs::read(&from).map_err(|e| format!("{}: {e}", from.display()))?;
+                    fs::write(dir.join(name), text).map_err(|e| format!("{}: {e}", dir.display()))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The folder of a Go module of this sum.
+fn download(module: &str, sum: &str) -> Result<PathBuf, String> {
+    let mut go = command("go");
+    // Outside of any module, or its go.sum would be asked.
+    let out = go.current_dir(std::env::temp_dir()).args(["mod", "download", "-json", module]).output();
+    let out = out.map_err(|e| format!("go is needed, and does not run: {e}"))?;
+    let said: serde_json::Value = serde_json::from_slice(&out.stdout).map_err(|e| format!("go mod download: {e}"))?;
+    let field = |name: &str| said.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
+    match field("Sum") {
+        "" => Err(format!("go mod download {module}: {}", field("Error"))),
+        found if found == sum => Ok(PathBuf::from(field("Dir"))),
+        found => Err(format!("{module} has the sum {found}, expected {sum}")),
+    }
+}
+
 /// A folder of the cache that `make` fills once; named by what it is made from, so that an edit makes another.
 fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
     let mut hash = Fnv::new();

@@ -4,8 +4,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::control_plane::{ControlPlane, User};
-use super::process::{Process, command, free_port};
+use super::process::{Process, command};
 use super::{say, wait_for};
+use crate::ports::free_port;
 
 /// What KWOK does, and when.
 const STAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/kwok.yaml");

@@ -146,24 +146,6 @@ pub(crate) fn scratch_dir() -> tempfile::TempDir {
     dir
 }
 
-/// A loopback port that nobody listens on. Below the range that outgoing connections draw from (32768 on):
-/// a test with thousands of them would now and then take the port between this probe and its use.
-pub(crate) fn free_port() -> u16 {
-    use std::sync::atomic::{AtomicU16, Ordering};
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    const FIRST: u16 = 20_000;
-    const COUNT: u16 = 12_000;
-    let start = u16::try_from(std::process::id() % u32::from(COUNT)).expect("less than COUNT");
-    for _ in 0..COUNT {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + start.wrapping_add(step) % COUNT;
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port on 127.0.0.1");
-}
-
 /// A command with its arguments.
 pub(crate) fn command(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(program);

@@ -6,7 +6,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 
-use super::process::free_port;
+use crate::ports::free_port;
 
 /// Relays from its port while it is not cut.
 #[derive(Debug)]

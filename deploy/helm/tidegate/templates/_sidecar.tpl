@@ -1,5 +1,5 @@
 {{/*
-The sidecar for a pod of your own chart. Make this chart a dependency, and in the pod's template:
+The sidecar for a pod of your own chart (whole: deploy/examples/helm). Make this chart a dependency, and in the pod's template:
 
   spec:
     initContainers:

@@ -1,0 +1,121 @@
+//! docs/getting-started.md, followed: its commands are run as they stand there, by a shell in the project's folder, and what it says they print
+//! is held against what they print.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::support::audit::worst_excess;
+use crate::support::cluster::Cluster;
+use crate::support::control_plane::ControlPlane;
+use crate::support::process::scratch_dir;
+use crate::support::{now, say, turn};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/getting-started.md");
+
+/// What stands for whatever differs from run to run.
+const ANYTHING: char = '…';
+
+/// Commands, and what the page says they print.
+#[derive(Debug, Default)]
+struct Step {
+    commands: String,
+    prints: Vec<String>,
+}
+
+/// Every `sh` block of the page, with the `text` block after it.
+fn steps() -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut within = "";
+    for line in fs::read_to_string(PAGE).expect("the page").lines() {
+        match (within, line) {
+            ("", "```sh") => {
+                within = "sh";
+                steps.push(Step::default());
+            }
+            ("", "```text") => within = "text",
+            ("sh" | "text", "```") => within = "",
+            ("sh", line) => {
+                let step = steps.last_mut().expect("one was begun");
+                step.commands.push_str(line);
+                step.commands.push('\n');
+            }
+            ("text", line) => steps.last_mut().expect("after commands").prints.push(line.to_owned()),
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// Whether a line is what the page says of it.
+fn is_like(line: &str, said: &str) -> bool {
+    let line = line.trim_end();
+    let mut parts = said.trim_end().split(ANYTHING);
+    let Some(mut rest) = parts.next().and_then(|first| line.strip_prefix(first)) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, between)) = parts.split_last() else { return rest.is_empty() };
+    for part in between {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn whoever_follows_the_page_gets_an_operator_behind_a_gate() {
+    let Some(cluster) = Cluster::shared("whoever_follows_the_page_gets_an_operator_behind_a_gate") else { return };
+    let _turn = turn::light();
+    let plane = &cluster.plane;
+    let folder = scratch_dir();
+    let programs = [
+        ("kubectl", plane.binaries().path("kubectl")),
+        ("tidegate", PathBuf::from(env!("CARGO_BIN_EXE_tidegate"))),
+        ("deploy", PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy"))),
+    ];
+    for (name, path) in programs {
+        symlink(path, folder.path().join(name)).expect("the folder is ours");
+    }
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
+    let config = plane.kubeconfig(&ControlPlane::harness());
+    let begin = now();
+    for step in steps() {
+        let mut run = Command::new("bash");
+        run.args(["-euo", "pipefail", "-c", &step.commands]).current_dir(folder.path()).stdin(Stdio::null());
+        let out = run.env("PATH", &path).env("HOME", folder.path()).env("KUBECONFIG", &config).output();
+        let out = out.expect("bash runs");
+        let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success(), "{}{stdout}\n{stderr}", step.commands);
+        let mut lines = stdout.lines();
+        for said in step.prints.iter().filter(|line| !line.trim().is_empty()) {
+            let found = lines.any(|line| is_like(line, said));
+            assert!(found, "the page says\n{}it prints\n{said}\nand it prints\n{stdout}\n{stderr}", step.commands);
+        }
+        if std::env::var_os("TIDEGATE_SHOW_STEPS").is_some() {
+            say(format!("\n$ {}{stdout}{stderr}", step.commands));
+        }
+    }
+    let took = begin.elapsed();
+
+    // What the page says of the rate, by the API server's own log: free at first, held by the gate, free again.
+    let writes = plane
+        .audit()
+        .of("system:serviceaccount:getting-started:operator")
+        .only(|event| event.resource == "widgets" && event.is_metered());
+    let started = cluster.wait_container("up", "getting-started", "tidegate").at;
+    let ended = cluster.wait_container("asked to stop", "getting-started", "tidegate").at;
+    let (from, to) = (Duration::from_micros(started), Duration::from_micros(ended));
+    let held = writes.only(|event| event.received >= from && event.received <= to);
+    let free = writes.only(|event| event.received < from).len();
+    assert!(free >= 150 && held.len() > 10, "{free} before, {} through the gate", held.len());
+    let excess = worst_excess(&held.arrivals(), 5.0, 10.0, Duration::from_millis(200));
+    assert!(excess <= 0.0, "{excess} calls more than 5 per second and 10 at once");
+    say(format!(
+        "getting started: the whole page in {:.0} s; {free} calls free, {} held to 5 per second",
+        took.as_secs_f64(),
+        held.len()
+    ));
+}

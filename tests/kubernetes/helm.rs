@@ -1,0 +1,225 @@
+//! The Helm chart, rendered by the real helm: clean, every value of use, embedded in another chart, and taken by a real API server.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::deploy::{self, taken};
+use crate::support::control_plane::ControlPlane;
+use crate::support::installed;
+use crate::support::process::scratch_dir;
+use crate::support::{say, turn};
+
+/// What the charts are rendered for.
+const KUBERNETES: &str = "--kube-version=1.36.3";
+const NAMESPACE: &str = "helm-charts";
+
+struct Helm {
+    program: PathBuf,
+    home: tempfile::TempDir,
+}
+
+impl Helm {
+    fn or_skip(test: &str) -> Option<Self> {
+        let program = installed::or_skip(test, installed::helm())?;
+        Some(Self { program, home: scratch_dir() })
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut run = Command::new(&self.program);
+        // Nothing of the user's: no plugins, no repositories.
+        run.args(args).env_clear().env("HOME", self.home.path()).output().expect("helm runs")
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let out = self.run(args);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "helm {args:?}: {}{said}", String::from_utf8_lossy(&out.stdout));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    fn template(&self, chart: &str, more: &[&str]) -> String {
+        self.ok(&[&["template", "rel", chart, KUBERNETES, "--namespace", NAMESPACE], more].concat())
+    }
+}
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn chart() -> String {
+    repository("deploy/helm/tidegate").display().to_string()
+}
+
+/// The files that set every value of the chart.
+fn value_files() -> Vec<PathBuf> {
+    let entries = fs::read_dir(repository("tests/kubernetes/helm/values")).expect("values");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("can be read").path()).collect();
+    files.sort();
+    files
+}
+
+/// Every leaf of a YAML file; a map or list without anything in it, and a list, count as one.
+fn leaves(path: &Path) -> BTreeMap<String, Value> {
+    fn walk(value: &Value, at: &str, into: &mut BTreeMap<String, Value>) {
+        match value {
+            Value::Object(map) if !map.is_empty() => {
+                for (key, value) in map {
+                    walk(value, &format!("{at}.{key}"), into);
+                }
+            }
+            leaf => drop(into.insert(at.to_owned(), leaf.clone())),
+        }
+    }
+    let text = fs::read_to_string(path).expect("text");
+    let mut all = BTreeMap::new();
+    walk(&yaml(&text), "", &mut all);
+    all
+}
+
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}:\n{text}"))
+}
+
+/// Every word of a value as it must show in what is rendered.
+fn words(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(map) => map.values().flat_map(words).collect(),
+        Value::Array(items) => items.iter().flat_map(words).collect(),
+        Value::String(text) => text.lines().map(|line| line.trim().to_owned()).collect(),
+        Value::Number(number) => vec![number.to_string()],
+        Value::Bool(_) | Value::Null => Vec::new(),
+    }
+}
+
+#[test]
+fn the_chart_is_clean_and_every_rendering_is_taken_by_the_api_server() {
+    const TEST: &str = "the_chart_is_clean_and_every_rendering_is_taken_by_the_api_server";
+    let Some(plane) = ControlPlane::shared(TEST) else { return };
+    let Some(helm) = Helm::or_skip(TEST) else { return };
+    if !deploy::define(plane, TEST) {
+        return;
+    }
+    let _turn = turn::light();
+    plane.namespace(NAMESPACE);
+    helm.ok(&["lint", "--strict", KUBERNETES, &chart()]);
+    taken(plane, "chart", &helm.template(&chart(), &[]));
+    let mut kinds = Vec::new();
+    for file in value_files() {
+        let path = file.display().to_string();
+        helm.ok(&["lint", "--strict", KUBERNETES, "--values", &path, &chart()]);
+        let text = helm.template(&chart(), &["--values", &path]);
+        kinds.extend(text.lines().filter_map(|line| line.strip_prefix("kind: ").map(str::to_owned)));
+        taken(plane, "chart-with-values", &text);
+        // Each value is of use: `create` by the objects there are, `mode` by a variable, the others as they are.
+        for (leaf, value) in leaves(&file) {
+            let words = if leaf == ".mode" { vec!["KUBERNETES_SERVICE_HOST".to_owned()] } else { words(&value) };
+            for word in words {
+                assert!(text.contains(&word), "{path}: {leaf} is {word:?}, which is nowhere in\n{text}");
+            }
+        }
+    }
+    kinds.sort();
+    kinds.dedup();
+    assert_eq!(kinds, ["ConfigMap", "Deployment", "NetworkPolicy", "PodMonitor", "PrometheusRule"]);
+    say("helm: every rendering of the chart is taken by kube-apiserver");
+}
+
+#[test]
+fn every_value_that_the_chart_documents_is_tried() {
+    let defaults = leaves(&repository("deploy/helm/tidegate/values.yaml"));
+    let mut tried = BTreeMap::new();
+    for file in value_files() {
+        for (leaf, value) in leaves(&file) {
+            // A key inside a map that is empty by default is that map's.
+            let known = defaults.keys().find(|known| leaf == **known || leaf.starts_with(&format!("{known}.")));
+            let known = known.unwrap_or_else(|| panic!("{} sets {leaf}, which there is not", file.display()));
+            if defaults[known] != value {
+                tried.insert(known.clone(), value);
+            }
+        }
+    }
+    let left: Vec<_> = defaults.keys().filter(|leaf| !tried.contains_key(*leaf)).collect();
+    assert!(left.is_empty(), "documented, but tried at no other value: {left:?}");
+}
+
+#[test]
+fn the_chart_says_what_is_wrong_with_a_value() {
+    let Some(helm) = Helm::or_skip("the_chart_says_what_is_wrong_with_a_value") else { return };
+    for (args, says) in [
+        (["--set", "mode=kubeconfg"], "'kubeconfig', 'in-cluster'"),
+        (["--set", "podmonitor.create=true"], "podmonitor"),
+        (["--set", "operator.create=true"], "operator.image is needed"),
+        (["--set", "port=0"], "port"),
+        (["--kube-version", "1.28.4"], "requires kubeVersion: >= 1.29"),
+    ] {
+        let out = helm.run(&["template", "rel", &chart(), KUBERNETES, args[0], args[1]]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && said.contains(says), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn the_sidecar_embeds_into_another_chart() {
+    const TEST: &str = "the_sidecar_embeds_into_another_chart";
+    let Some(plane) = ControlPlane::shared(TEST) else { return };
+    let Some(helm) = Helm::or_skip(TEST) else { return };
+    let _turn = turn::light();
+    plane.namespace(NAMESPACE);
+    // A copy: helm puts the dependency into the chart's own folder.
+    let folder = scratch_dir();
+    let copy = |path: &str| {
+        let to = folder.path().join(path);
+        fs::create_dir_all(to.parent().expect("it is below")).expect("the folder is ours");
+        let done = Command::new("cp").arg("-r").arg(repository(path)).arg(&to).status();
+        assert!(done.is_ok_and(|status| status.success()), "{path}");
+        to.display().to_string()
+    };
+    copy("deploy/helm");
+    let own = copy("deploy/examples/helm");
+    helm.ok(&["dependency", "build", &own]);
+    helm.ok(&["lint", "--strict", KUBERNETES, &own]);
+    for (mode, shows) in [("kubeconfig", "KUBECONFIG"), ("in-cluster", "KUBERNETES_SERVICE_HOST")] {
+        let text = helm.template(&own, &["--set", &format!("tidegate.mode={mode}")]);
+        for word in [shows, "restartPolicy: Always", "rate = 40", "registry.example/tidegate:0.1.0"] {
+            assert!(text.contains(word), "{mode}: no {word} in\n{text}");
+        }
+        taken(plane, mode, &text);
+    }
+}
+
+/// The chart sets by variables what must agree with the pod, and the file has the limits: together they are a configuration.
+#[test]
+fn what_the_chart_gives_the_gate_is_a_configuration() {
+    let Some(helm) = Helm::or_skip("what_the_chart_gives_the_gate_is_a_configuration") else { return };
+    let everything = repository("tests/kubernetes/helm/values/everything.yaml").display().to_string();
+    let text = helm.template(&chart(), &["--values", &everything]);
+    let documents: Vec<Value> = text.split("\n---\n").map(yaml).collect();
+    let of = |kind: &str, pointer: &str| {
+        let found = documents.iter().filter(|document| document["kind"] == kind).find_map(|d| d.pointer(pointer));
+        found.unwrap_or_else(|| panic!("no {kind} with {pointer}")).clone()
+    };
+    let folder = scratch_dir();
+    let file = folder.path().join("tidegate.toml");
+    let limits = of("ConfigMap", "/data/tidegate.toml");
+    fs::write(&file, limits.as_str().expect("text")).expect("the folder is ours");
+    let sidecar = of("Deployment", "/spec/template/spec/initContainers/0");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    run.args(["check", "--config"]).arg(&file).env_clear();
+    for variable in sidecar["env"].as_array().expect("variables") {
+        let name = variable["name"].as_str().expect("a name");
+        // Where it writes is a folder that the pod has, and this machine has not.
+        if !name.ends_with("WRITE_TO") {
+            run.env(name, variable["value"].as_str().expect("a value"));
+        }
+    }
+    let out = run.output().expect("it runs");
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    for word in ["127.0.0.1:7443", "[::]:9555", "17"] {
+        assert!(said.contains(word), "no {word} in\n{said}");
+    }
+}
