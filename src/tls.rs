@@ -20,7 +20,7 @@ use rustls::crypto::CryptoProvider;
 
 pub use self::{
     client::{Client, Roots, client},
-    listener::{Listener, from_files, self_signed, wall},
+    listener::{Listener, from_files, self_signed, self_signed_by, wall},
     pem::{Identity, Pem},
 };
 

@@ -38,6 +38,7 @@ pub(super) enum Token {
 #[derive(PartialEq, Eq)]
 struct Written {
     ca: Arc<str>,
+    ca_key: Option<String>,
     token: Option<String>,
 }
 
@@ -87,13 +88,14 @@ impl Folder {
             Some(Token::Passed(secret)) => secret.reveal(now),
             Some(Token::Pods(token)) => Some(token.reveal().to_owned()),
         };
-        Written { ca: self.listener.ca(), token }
+        Written { ca: self.listener.ca(), ca_key: self.listener.ca_key(), token }
     }
 
     fn write(&self, server: Option<&str>, now: Moment) -> Result<Written, FolderError> {
         let written = self.contents(now);
         let (token, namespace) = (written.token.as_deref(), self.namespace.as_deref());
-        folder::write(&self.path, &Contents { ca: &written.ca, token, namespace, server })?;
+        let ca_key = written.ca_key.as_deref();
+        folder::write(&self.path, &Contents { ca: &written.ca, ca_key, token, namespace, server })?;
         Ok(written)
     }
 }

@@ -1,6 +1,6 @@
 //! One gate's parts: upstream, credentials and TLS, put together as the configuration says.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use super::folder::{Folder, Token};
 use crate::{
@@ -111,11 +111,21 @@ fn folder(
 /// What is in the folder as the token where the gate lends its own identity: in-cluster clients start with none, and off loopback it is asked
 /// for.
 fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
-    let has_folder = gate.tls.as_ref().is_some_and(|tls| tls.write_to.is_some());
+    let has_folder = write_to(gate.tls.as_ref()).is_some();
     if !(injects && has_folder) {
         return Ok(None);
     }
+    if let Some(token) =
+        write_to(gate.tls.as_ref()).and_then(credentials::folder::left_token).as_deref().and_then(PodToken::again)
+    {
+        return Ok(Some(token));
+    }
     PodToken::random().map(Some).map_err(|error| Trouble::Missing(error.into()))
+}
+
+/// The folder that the controller mounts.
+fn write_to(tls: Option<&ListenerTls>) -> Option<&Path> {
+    tls?.write_to.as_deref()
 }
 
 /// Where calls go.
@@ -140,10 +150,20 @@ fn resolve(gate: &Gate, around: &Surroundings) -> Result<Resolved, Trouble> {
 fn listener(tls: &ListenerTls, listen: &[settings::Listen]) -> Result<tls::Listener, Trouble> {
     let client_ca = tls.client_ca.as_deref();
     let made = match &tls.mode {
-        TlsMode::SelfSigned => tls::self_signed(&tls.names, &addresses(listen), client_ca),
+        TlsMode::SelfSigned => self_signed(tls, &addresses(listen)),
         TlsMode::Files { cert, key } => tls::from_files(cert, key, client_ca),
     };
     made.map_err(|error| Trouble::wrong("tls", error))
+}
+
+/// By the CA that an earlier gate of this pod has left, so that a controller which outlives a gate trusts the next one; else by a new one.
+fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener, tls::TlsError> {
+    let client_ca = tls.client_ca.as_deref();
+    let left = write_to(Some(tls)).and_then(credentials::folder::left_ca_key);
+    match left.map(|key| tls::self_signed_by(&key, &tls.names, addresses, client_ca)) {
+        Some(Ok(listener)) => Ok(listener),
+        Some(Err(_)) | None => tls::self_signed(&tls.names, addresses, client_ca),
+    }
 }
 
 /// The addresses that a certificate is for. One that listens everywhere has none of its own.

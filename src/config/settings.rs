@@ -178,7 +178,7 @@ pub struct ListenerTls {
 /// Where the listener's certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsMode {
-    /// A pod-local CA made at start; its key stays in memory.
+    /// A pod-local CA: made at start, or left by the gate that was here before.
     SelfSigned,
     /// PEM files.
     Files {

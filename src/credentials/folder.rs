@@ -1,14 +1,17 @@
 //! What a controller is given to reach the gate: `ca.crt`, `token`, `namespace` and a `kubeconfig` in a folder that both containers mount, or
 //! the text of a kubeconfig alone.
 //!
+//! Beside it, for the gate alone (0600): `ca.key`. A gate that is started again in the same pod goes on with the CA and the token that the
+//! controller was given; otherwise the controller, which reads its kubeconfig once, would trust no gate any more until it is started again too.
+//!
 //! Each file is written beside its place and renamed into it: a reader sees the old one or the new one. All are readable to everyone in
 //! the pod (0644), the token too, as kubelet's own are: the controller usually runs under another user than the gate, and the folder is a
 //! volume of this pod, which no other pod can mount. Where there is no such volume, the folder is made for the gate's own user (0700).
 
 use std::{
     fs::{self, DirBuilder, OpenOptions, Permissions},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -19,6 +22,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 pub struct Contents<'a> {
     /// PEM of what the controller is to trust.
     pub ca: &'a str,
+    /// PEM of that CA's key: for this gate's successor.
+    pub ca_key: Option<&'a str>,
     /// What the controller sends as its token.
     pub token: Option<&'a str>,
     /// The namespace it runs in.
@@ -51,17 +56,47 @@ pub enum User<'a> {
 pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> {
     let make = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
     make.map_err(|source| FolderError { path: folder.to_owned(), source })?;
-    put(folder, "ca.crt", contents.ca)?;
+    if let Some(key) = contents.ca_key {
+        put(folder, CA_KEY, key, MODE_OF_KEYS)?;
+    }
+    put(folder, "ca.crt", contents.ca, MODE)?;
     if let Some(token) = contents.token {
-        put(folder, "token", token)?;
+        put(folder, TOKEN, token, MODE)?;
     }
     if let Some(namespace) = contents.namespace {
-        put(folder, "namespace", namespace)?;
+        put(folder, "namespace", namespace, MODE)?;
     }
     let Some(server) = contents.server else { return Ok(()) };
-    let token = folder.join("token");
+    let token = folder.join(TOKEN);
     let user = if contents.token.is_some() { User::TokenFile(&token) } else { User::Nobody };
-    put(folder, "kubeconfig", &kubeconfig(server, Some(contents.ca), contents.namespace, user))
+    put(folder, "kubeconfig", &kubeconfig(server, Some(contents.ca), contents.namespace, user), MODE)
+}
+
+/// The CA's key that an earlier gate left in the folder. What others could have put there or read is not taken.
+#[must_use]
+pub fn left_ca_key(folder: &Path) -> Option<String> {
+    left(&folder.join(CA_KEY), 0o077)
+}
+
+/// The token that an earlier gate left in the folder. What others could have put there is not taken.
+#[must_use]
+pub fn left_token(folder: &Path) -> Option<String> {
+    left(&folder.join(TOKEN), 0o022)
+}
+
+/// A small regular file of this user's own, of which others have none of the rights in `mask`.
+fn left(path: &Path, mask: u32) -> Option<String> {
+    let own = fs::metadata("/proc/self").ok()?.uid();
+    let listed = fs::symlink_metadata(path).ok()?;
+    let file = fs::File::open(path).ok()?;
+    let found = file.metadata().ok()?;
+    let is_what_was_listed = (listed.dev(), listed.ino()) == (found.dev(), found.ino());
+    if !is_what_was_listed || !found.is_file() || found.uid() != own || found.mode() & mask != 0 {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(LARGEST).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// The text of a kubeconfig that points at a gate.
@@ -85,29 +120,35 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn put(folder: &Path, name: &str, content: &str) -> Result<(), FolderError> {
+fn put(folder: &Path, name: &str, content: &str, mode: u32) -> Result<(), FolderError> {
     let path = folder.join(name);
     let beside = folder.join(format!(".{name}.new"));
-    write_beside(&beside, content)
+    write_beside(&beside, content, mode)
         .and_then(|()| fs::rename(&beside, &path))
         .map_err(|source| FolderError { path, source })
 }
 
-fn write_beside(path: &Path, content: &str) -> io::Result<()> {
+fn write_beside(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     // made anew: what another container may have put there is not followed
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(content.as_bytes())?;
     // the mode again, past the umask
-    file.set_permissions(Permissions::from_mode(MODE))?;
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()
 }
 
 /// See the module's doc.
 const MODE: u32 = 0o644;
+/// The gate's own user's.
+const MODE_OF_KEYS: u32 = 0o600;
+const CA_KEY: &str = "ca.key";
+const TOKEN: &str = "token";
+/// Keys and tokens are smaller.
+const LARGEST: u64 = 64 << 10;
 /// A folder that is not there is no volume of a pod: nobody else's business.
 const FOLDER_MODE: u32 = 0o700;
 

@@ -1,4 +1,4 @@
-//! What clients of a gate that lends its own identity must show: a random token, made at start, that is in the folder which only the
+//! What clients of a gate that lends its own identity must show: a random token, made when the pod begins, that is in the folder which only the
 //! controller mounts. Whoever merely reaches the port has it not.
 
 use std::fmt;
@@ -19,6 +19,13 @@ impl PodToken {
     /// The system has no randomness to give.
     pub fn random() -> Result<Self, TlsError> {
         tls::random_text().map(Self)
+    }
+
+    /// The one that an earlier gate of this pod made, if the text is one.
+    #[must_use]
+    pub fn again(text: &str) -> Option<Self> {
+        let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (text.len() == LENGTH && text.bytes().all(is_ours)).then(|| Self(text.to_owned()))
     }
 
     /// Its text, to be written where the controller reads it.
@@ -44,6 +51,8 @@ impl fmt::Debug for PodToken {
 }
 
 const BEARER: &[u8] = b"bearer ";
+/// 32 bytes in base64. No token of a service account is so short.
+const LENGTH: usize = 43;
 
 #[cfg(test)]
 mod tests {
@@ -54,6 +63,8 @@ mod tests {
     #[test]
     fn the_token_alone_lets_a_request_in() {
         let token = PodToken::random().expect("randomness");
+        assert!(PodToken::again(token.reveal()).is_some_and(|again| again.reveal() == token.reveal()));
+        assert!(PodToken::again("eyJhbGciOiJSUzI1NiJ9.e30.c2ln").is_none(), "a token of the API's is not ours");
         assert!(token.reveal().len() >= 43 && token.reveal() != PodToken::random().expect("randomness").reveal());
         let shown = |values: &[&str]| {
             let mut headers = HeaderMap::new();

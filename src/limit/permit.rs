@@ -7,7 +7,10 @@ use super::{
     verdict::{ClassId, Reason},
     waiter::{Call, Grant},
 };
-use crate::api::{Group, Key};
+use crate::{
+    api::{Group, Key},
+    moment::Moment,
+};
 
 /// A call waiting in the limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +95,16 @@ impl Permit {
     #[must_use]
     pub fn waited(&self) -> Option<(Reason, Duration)> {
         self.receipt.waited
+    }
+}
+
+// === impl Receipt ===
+
+impl Receipt {
+    /// When its tokens were taken, and with them whatever else it needed.
+    #[must_use]
+    pub fn granted(&self) -> Moment {
+        self.inner.call.arrived + self.waited.map_or(Duration::ZERO, |(_, waited)| waited)
     }
 }
 

@@ -139,7 +139,7 @@ impl Limiter {
         Snapshot {
             waiting: self.waiting,
             waiting_bytes: self.waiting_bytes,
-            failing_keys: self.keys().len(),
+            failing_keys: self.table.failing(now),
             trials: self.table.trials_out(),
             buckets: self.bucket_views(Owner::Gate, now),
             retry_buckets: self.bucket_views(Owner::Retries, now),

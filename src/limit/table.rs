@@ -197,6 +197,12 @@ impl Table {
         }
     }
 
+    /// How many keys fail: without those whose time is over, which go with the next operations.
+    pub(super) fn failing(&self, now: Moment) -> usize {
+        let over = self.by_forget.iter().take_while(|(at, _)| *at <= now).count();
+        self.keys.len().saturating_sub(over)
+    }
+
     /// A new limit; keys past it are added to `dropped`.
     pub(super) fn set_max_keys(&mut self, max_keys: usize, dropped: &mut Vec<KeyId>) {
         self.max_keys = max_keys.max(1);
@@ -332,6 +338,11 @@ mod tests {
         }
         let over = Moment::from_millis(120_000);
         assert!(ready_at(&table, 7, over).is_none(), "expired keys are not seen even before they are removed");
+        assert_eq!(
+            (table.failing(Moment::ZERO), table.failing(over)),
+            (100, 0),
+            "nor counted, if nobody comes to remove them"
+        );
         let mut dropped = Vec::new();
         while !table.keys.is_empty() {
             table.expire(over, &mut dropped);

@@ -18,7 +18,7 @@ pub(crate) use self::{
     strangers::Strangers,
 };
 use super::stack;
-use crate::{clock::Clock, telemetry::table, tls};
+use crate::{clock::Clock, moment::Moment, telemetry::table, tls};
 
 /// What serving a client takes; one per gate.
 pub(crate) struct Reception {
@@ -39,6 +39,7 @@ pub(crate) struct Reception {
 impl Reception {
     /// Accepts from one socket until the gate closes.
     pub(crate) async fn accept(self: Arc<Self>, socket: Bound) {
+        let mut said = None::<Moment>;
         loop {
             let accepted = tokio::select! {
                 accepted = socket.accept() => accepted,
@@ -51,7 +52,12 @@ impl Reception {
                 }
                 Err(error) => {
                     // Out of file descriptors, or the client was gone already: neither is a reason to stop listening.
-                    tracing::warn!(gate = &*self.gate, %error, "a connection cannot be accepted");
+                    // There is one such each time that we try again.
+                    let now = self.clock.now();
+                    if said.is_none_or(|said| now - said >= SAY_AGAIN) {
+                        said = Some(now);
+                        tracing::warn!(gate = &*self.gate, %error, "a connection cannot be accepted; it is tried again and again");
+                    }
                     self.clock.sleep(ACCEPT_AGAIN).await;
                 }
             }
@@ -100,5 +106,6 @@ impl std::fmt::Debug for Reception {
 
 /// Out of file descriptors: let some be closed before trying again.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// As long as Go's and kube-apiserver's.
 const HANDSHAKE: Duration = Duration::from_secs(10);

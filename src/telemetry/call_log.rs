@@ -1,14 +1,16 @@
 //! The log of calls: one JSON line each, without secrets, for `simulate --replay` and for whoever audits the limits.
 //!
-//! A call hands its record to a writer thread and goes on; when the disk cannot keep up, lines are dropped and counted rather than calls
-//! held up. Who ends the process asks for what was handed over to be written first ([`CallLog::flushed`]). A line is written when the body has ended (of a long-running call at its head), so lines are not in order of arrival.
+//! A call hands its record to a writer thread and goes on; when the disk is slow or full, lines are dropped and counted rather than calls
+//! held up, and the log goes on once there is room again. Who ends the process asks for what was handed over to be written first
+//! ([`CallLog::flushed`]). A line is written when the body has ended (of a long-running call at its head), so lines are not in order of
+//! arrival.
 //!
 //! No query, no body and no object name is in it, and of the headers only the first word of the user agent: keys and credentials are salted
 //! hashes, good for "the same again" within one process only. The names of groups, resources, subresources and namespaces are in it,
 //! because classes are matched by them.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     io::{self, BufWriter, Write},
     path::Path,
     sync::Arc,
@@ -59,7 +61,9 @@ pub struct CallRecord {
     pub key: Option<Key>,
     /// How long it waited and for what above all.
     pub waited: Option<(Reason, Duration)>,
-    /// The moment its permit was claimed: this is what P1 counts.
+    /// The moment its tokens were taken: this is what P1 counts. On a machine that is busy its task may be run a while later.
+    pub granted: Option<Moment>,
+    /// The moment its permit was claimed: it leaves.
     pub sent: Option<Moment>,
     /// From then to the response head.
     pub upstream: Option<Duration>,
@@ -142,6 +146,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     waited_for: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    granted_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     sent_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream_ns: Option<u64>,
@@ -200,24 +206,35 @@ impl CallLog {
     }
 }
 
-/// Writes until the last sender is gone; flushes whenever there is nothing more to write.
-fn write(mut entries: mpsc::Receiver<Entry>, file: File, clock: Clock) {
-    let mut out = BufWriter::new(file);
+/// Writes until the last sender is gone; flushes whenever there is nothing more to write. Lines are written whole or not at all.
+fn write(mut entries: mpsc::Receiver<Entry>, to: impl Write, clock: Clock) {
+    let mut out = BufWriter::new(to);
+    let mut fails = false;
     while let Some(entry) = entries.blocking_recv() {
-        let mut next = Some(entry);
+        let (mut next, mut written) = (Some(entry), Ok(()));
         let mut asked = Vec::new(); // answered by being dropped after the flush below
-        let mut written = Ok(());
-        while let (Some(entry), Ok(())) = (next.take(), &written) {
+        while let Some(entry) = next {
             match entry {
-                Entry::Call(record) => written = line(&record, &clock).and_then(|line| out.write_all(&line)),
+                Entry::Call(record) => {
+                    let this = line(&record, &clock).and_then(|line| out.write_all(&line));
+                    if this.is_err() {
+                        table::CALL_LOG_DROPPED.counter(&[]).increment(1);
+                    }
+                    written = written.and(this);
+                }
                 Entry::Flush(done) => asked.push(done),
             }
             next = entries.try_recv().ok();
         }
-        if let Err(error) = written.and_then(|()| out.flush()) {
-            tracing::error!(%error, "the call log cannot be written and ends here");
-            return;
+        written = written.and_then(|()| out.flush());
+        match &written {
+            Err(error) if !fails => {
+                tracing::error!(%error, "the call log cannot be written: calls go on, lines are dropped until it can");
+            }
+            Ok(()) if fails => tracing::info!("the call log is written again"),
+            Ok(()) | Err(_) => {}
         }
+        fails = written.is_err();
     }
 }
 
@@ -250,6 +267,7 @@ fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
         facet: record.key.map(|key| hash(key.facet)),
         waited_ns: record.waited.map(|(_, time)| nanos(time)),
         waited_for: record.waited.map(|(reason, _)| reason.word()),
+        granted_ns: record.granted.map(Moment::as_nanos),
         sent_ns: record.sent.map(Moment::as_nanos),
         upstream_ns: record.upstream.map(nanos),
         status: record.status,
@@ -277,14 +295,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    };
+
     use super::*;
 
-    #[tokio::test]
-    async fn a_line_is_json_and_leaves_out_what_is_not_known() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("calls.jsonl");
-        let log = CallLog::open(&path, Clock::start()).expect("opens");
-        let record = CallRecord {
+    fn record(user_agent: &str) -> CallRecord {
+        CallRecord {
             arrived: Moment::from_millis(5),
             at_door: None,
             gate: "kubernetes".into(),
@@ -292,9 +311,15 @@ mod tests {
             lane: "normal",
             flow: 7,
             verb: "update",
-            asked: Asked { group: "apps".into(), resource: "deployments".into(), ..Asked::default() },
+            asked: Asked {
+                group: "apps".into(),
+                resource: "deployments".into(),
+                user_agent: user_agent.into(),
+                ..Asked::default()
+            },
             key: Some(Key { object: 1, collection: 2, facet: 3 }),
             waited: Some((Reason::Bucket, Duration::from_millis(20))),
+            granted: Some(Moment::from_millis(24)),
             sent: Some(Moment::from_millis(25)),
             upstream: None,
             status: Some(200),
@@ -303,17 +328,78 @@ mod tests {
             body: Some(Duration::from_nanos(7)),
             gave_up: None,
             coalesced: None,
-        };
-        log.record(record);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_is_json_and_leaves_out_what_is_not_known() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("calls.jsonl");
+        let log = CallLog::open(&path, Clock::start()).expect("opens");
+        log.record(record("manager"));
         log.flushed().await;
         let text = std::fs::read_to_string(&path).expect("readable");
         let line: serde_json::Value = serde_json::from_str(text.trim()).expect("JSON");
-        assert_eq!(line["sent_ns"], 25_000_000);
+        assert_eq!((&line["granted_ns"], &line["sent_ns"]), (&24_000_000.into(), &25_000_000.into()));
         assert_eq!(line["waited_for"], "bucket");
         assert_eq!(line["resource"], "deployments");
         assert_eq!((&line["body_ns"], &line["facet"]), (&7.into(), &"0000000000000003".into()));
         for absent in ["upstream_ns", "refused", "credential", "long_running", "namespace"] {
             assert!(line.get(absent).is_none(), "{absent} in {line}");
+        }
+    }
+
+    /// A disk that is full for a while.
+    #[derive(Default)]
+    struct Disk {
+        full: AtomicBool,
+        written: Mutex<Vec<u8>>,
+    }
+
+    impl Disk {
+        fn text(&self) -> String {
+            String::from_utf8(self.written.lock().expect("no panic").clone()).expect("text")
+        }
+    }
+
+    impl Write for &Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.full.load(Ordering::SeqCst) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.written.lock().expect("no panic").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_costs_lines_and_the_log_goes_on_when_there_is_room() {
+        let disk = Disk::default();
+        disk.full.store(true, Ordering::SeqCst);
+        let (lines, entries) = mpsc::channel(10_000);
+        let lost = 1_000;
+        std::thread::scope(|scope| {
+            scope.spawn(|| write(entries, &disk, Clock::start()));
+            let send = |user_agent| lines.blocking_send(Entry::Call(record(user_agent))).expect("it goes on writing");
+            (0..lost).for_each(|_| send("while-full"));
+            while lines.capacity() < lines.max_capacity() {
+                std::thread::yield_now();
+            }
+            assert!(disk.text().is_empty());
+            disk.full.store(false, Ordering::SeqCst);
+            (0..3).for_each(|_| send("afterwards"));
+            drop(lines);
+        });
+        let written = disk.text();
+        let of = |user_agent: &str| written.lines().filter(|line| line.contains(user_agent)).count();
+        assert_eq!(of("afterwards"), 3, "{written}");
+        assert!(of("while-full") < lost, "what does not fit is dropped, not kept");
+        for line in written.lines() {
+            serde_json::from_str::<serde_json::Value>(line).expect("whole lines only");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The pod-local CA: made at start, and its key stays in this memory. It lasts as long as the process, so that what clients were given to
-//! trust stays good; the certificates by it last a day and are renewed after two thirds of it.
+//! The pod-local CA. It lasts as long as its key, so that what clients were given to trust stays good; the certificates by it last a day and
+//! are renewed after two thirds of it. The key is made at start, or taken over from the gate that was here before.
 
 use std::{
     net::IpAddr,
@@ -37,8 +37,8 @@ pub(super) struct Leaf {
 // === impl Authority ===
 
 impl Authority {
-    /// Makes a CA for these names and addresses, and those that in-pod clients use anyway.
-    pub(super) fn new(names: &[String], addresses: &[IpAddr]) -> Result<Self, TlsError> {
+    /// Makes a CA for these names and addresses, and those that in-pod clients use anyway: with this key (PEM), or with a new one.
+    pub(super) fn new(names: &[String], addresses: &[IpAddr], key: Option<&str>) -> Result<Self, TlsError> {
         let mut all: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
         // an unspecified address is no address that a client can have dialled
         all.extend(addresses.iter().filter(|address| !address.is_unspecified()).map(ToString::to_string));
@@ -50,12 +50,12 @@ impl Authority {
             ServerName::try_from(name.strip_prefix("*.").unwrap_or(name))
                 .map_err(|_| TlsError::Name { name: name.clone() })?;
         }
-        let key = KeyPair::generate()?;
+        let key = key.map_or_else(KeyPair::generate, KeyPair::from_pem)?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::CommonName, "tidegate pod-local CA");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        // It ends with the process. Fixed dates, so that no clock can be wrong about it; before 2050 every parser reads them.
+        // It ends with the pod. Fixed dates, so that no clock can be wrong about it; before 2050 every parser reads them.
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(2049, 12, 31);
         let pem = params.self_signed(&key)?.pem();
@@ -82,6 +82,11 @@ impl Authority {
     /// What clients are to trust.
     pub(super) fn pem(&self) -> &str {
         &self.pem
+    }
+
+    /// Its key, as PEM: for the gate that will be here next.
+    pub(super) fn key(&self) -> String {
+        self.issuer.key().serialize_pem()
     }
 }
 

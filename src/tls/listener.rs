@@ -46,13 +46,35 @@ enum Source {
     Files(Identity),
 }
 
-/// A listener with a certificate by a CA made on the spot, whose key never leaves memory: for the loopback addresses, the names an API
-/// server has in a cluster, `names`, and `addresses`.
+/// A listener with a certificate by a CA made on the spot: for the loopback addresses, the names an API server has in a cluster, `names`,
+/// and `addresses`.
 ///
 /// # Errors
 /// A name cannot be in a certificate, or the client CA cannot be used.
 pub fn self_signed(names: &[String], addresses: &[IpAddr], client_ca: Option<&Path>) -> Result<Listener, TlsError> {
-    let authority = Authority::new(names, addresses)?;
+    own(names, addresses, client_ca, None)
+}
+
+/// The same by the CA whose key this is ([`Listener::ca_key`]): whoever trusts that CA trusts this listener.
+///
+/// # Errors
+/// It is no key, a name cannot be in a certificate, or the client CA cannot be used.
+pub fn self_signed_by(
+    key: &str,
+    names: &[String],
+    addresses: &[IpAddr],
+    client_ca: Option<&Path>,
+) -> Result<Listener, TlsError> {
+    own(names, addresses, client_ca, Some(key))
+}
+
+fn own(
+    names: &[String],
+    addresses: &[IpAddr],
+    client_ca: Option<&Path>,
+    key: Option<&str>,
+) -> Result<Listener, TlsError> {
+    let authority = Authority::new(names, addresses, key)?;
     let leaf = authority.issue(wall())?;
     Listener::new(Source::Own(Arc::new(authority), leaf), client_ca)
 }
@@ -91,6 +113,15 @@ impl Listener {
     #[must_use]
     pub fn ca(&self) -> Arc<str> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).ca.clone()
+    }
+
+    /// The key of a CA of our own, as PEM: secret.
+    #[must_use]
+    pub fn ca_key(&self) -> Option<String> {
+        match &self.tended.lock().unwrap_or_else(PoisonError::into_inner).source {
+            Source::Own(authority, _) => Some(authority.key()),
+            Source::Files(_) => None,
+        }
     }
 
     /// To be called every few seconds: renews a certificate of our own well before it ends, and takes over files that have changed. What

@@ -106,6 +106,12 @@ impl Running {
         self.line("INFO ready gates=");
     }
 
+    /// Whether a line that contains `wanted` has come by now.
+    pub(crate) fn has_said(&mut self, wanted: &str) -> bool {
+        self.seen.extend(self.lines.try_iter());
+        self.seen.iter().any(|line| line.contains(wanted))
+    }
+
     /// SIGTERM, then its exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
         self.signalled()
@@ -115,6 +121,11 @@ impl Running {
     pub(crate) fn end(mut self) -> Vec<String> {
         self.signalled();
         std::mem::take(&mut self.seen)
+    }
+
+    /// SIGKILL: nothing is said and nothing is closed.
+    pub(crate) fn kill(mut self) {
+        stop(&mut self.child);
     }
 
     /// Sends a signal.

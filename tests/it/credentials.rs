@@ -256,7 +256,7 @@ fn the_controllers_folder_is_written_whole_and_readable() {
     let folder = parent.path().join("run").join("tidegate");
     let ca = ca();
     let server = "https://127.0.0.1:8001";
-    let contents = Contents { ca: &ca, token: Some("t1"), namespace: Some("apps"), server: Some(server) };
+    let contents = Contents { ca: &ca, ca_key: None, token: Some("t1"), namespace: Some("apps"), server: Some(server) };
     folder::write(&folder, &contents).expect("written");
     folder::write(&folder, &Contents { token: Some("t2"), ..contents }).expect("written again");
     let mut names: Vec<_> = fs::read_dir(&folder)
@@ -287,7 +287,7 @@ fn a_kubeconfig_for_a_plain_gate_names_nobody() {
     assert_eq!((&resolved.target.scheme, resolved.has_credentials()), (&Scheme::HTTP, false));
 
     let blocked = folder.path().join("config").join("below-a-file");
-    let error = folder::write(&blocked, &Contents { ca: "", token: None, namespace: None, server: None })
+    let error = folder::write(&blocked, &Contents { ca: "", ca_key: None, token: None, namespace: None, server: None })
         .expect_err("no folder");
     assert!(error.to_string().contains("is the volume mounted"), "{error}");
 }

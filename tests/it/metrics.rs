@@ -24,9 +24,9 @@ use tidegate::{
 
 use super::{
     cli::{PATIENCE, start, with_config},
-    cli_usage::free_port,
     fetched::{or_skip, prometheus},
     operate::{Process, api, command, responding},
+    ports::free_port,
 };
 
 fn is_there(metric: &Metric) -> String {

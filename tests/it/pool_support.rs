@@ -247,6 +247,10 @@ pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
 
 // === servers ===
 
+async fn loopback() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port")
+}
+
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
 pub(crate) fn answer(body: impl Into<Bytes>) -> Answer {
@@ -280,8 +284,15 @@ impl Server {
     where
         F: Fn(Request<Incoming>, Connection) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
     {
+        Self::http2_on(loopback().await, streams, handler)
+    }
+
+    pub(crate) fn http2_on<F>(listener: TcpListener, streams: u32, handler: F) -> Self
+    where
+        F: Fn(Request<Incoming>, Connection) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
+    {
         let handler = Arc::new(handler);
-        Self::tls(move |socket| {
+        Self::tls_on(listener, move |socket| {
             let handler = Arc::clone(&handler);
             async move {
                 let (away, mut told) = watch::channel(false);
@@ -303,7 +314,6 @@ impl Server {
                 }
             }
         })
-        .await
     }
 
     /// Offers h2 by TLS and leaves the bytes to `script`.
@@ -312,18 +322,25 @@ impl Server {
         F: Fn(TlsStream<TcpStream>) -> S + Send + Sync + 'static,
         S: Future<Output = ()> + Send + 'static,
     {
+        Self::tls_on(loopback().await, script)
+    }
+
+    fn tls_on<F, S>(socket: TcpListener, script: F) -> Self
+    where
+        F: Fn(TlsStream<TcpStream>) -> S + Send + Sync + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
         let listener = tls::self_signed(&[], &[], None).expect("a certificate");
         let acceptor = TlsAcceptor::from(listener.config());
         let script = Arc::new(script);
-        let mut server = Self::plain(move |socket| {
+        let mut server = Self::on(socket, move |socket| {
             let (acceptor, script) = (acceptor.clone(), Arc::clone(&script));
             async move {
                 if let Ok(stream) = acceptor.accept(socket).await {
                     script(stream).await;
                 }
             }
-        })
-        .await;
+        });
         server.ca = Some(listener.ca().to_string());
         server
     }
@@ -334,7 +351,7 @@ impl Server {
         F: Fn(TcpStream) -> S + Send + Sync + 'static,
         S: Future<Output = ()> + Send + 'static,
     {
-        Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port"), script)
+        Self::on(loopback().await, script)
     }
 
     pub(crate) fn on<F, S>(listener: TcpListener, script: F) -> Self

@@ -5,9 +5,11 @@
 //! that a failure. A topic per module.
 
 mod backoff;
+mod clock;
 mod credentials;
 mod deploy;
 mod exec;
+mod faults;
 mod getting_started;
 mod hangup;
 mod helm;
@@ -26,3 +28,6 @@ mod smoke;
 mod streams;
 mod support;
 mod throttled;
+
+#[path = "../it/window.rs"]
+mod window;

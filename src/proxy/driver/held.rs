@@ -115,6 +115,11 @@ impl OwedReceipt {
         self.receipt.as_ref().and_then(|receipt| receipt.waited)
     }
 
+    /// When its tokens were taken.
+    pub(crate) fn granted(&self) -> Option<Moment> {
+        self.receipt.as_ref().map(Receipt::granted)
+    }
+
     /// What the call's failure will be remembered for, as far as it was known when it left.
     pub(crate) fn key(&self) -> Option<Key> {
         self.receipt.as_ref().and_then(|receipt| receipt.key)

@@ -45,6 +45,7 @@ pub(crate) struct Account {
     /// Once the call is classified.
     call: Option<Noted>,
     waited: Option<(Reason, Duration)>,
+    granted: Option<Moment>,
     sent: Option<Moment>,
     upstream: Option<Duration>,
     refused: Option<Reason>,
@@ -105,6 +106,7 @@ impl Account {
             at_door: None,
             call: None,
             waited: None,
+            granted: None,
             sent: None,
             upstream: None,
             refused: None,
@@ -153,9 +155,15 @@ impl Account {
         self.at_door = self.terms.log.as_ref().map(|_| self.observer.clock.now());
     }
 
-    /// The call has left, at the moment that its permit was claimed.
-    pub(crate) fn left(&mut self, claimed: Moment, waited: Option<(Reason, Duration)>, method: &Method) {
-        self.sent = Some(claimed);
+    /// The call has left, at the moment that its permit was claimed; its tokens were taken when it was granted.
+    pub(crate) fn left(
+        &mut self,
+        granted: Moment,
+        claimed: Moment,
+        waited: Option<(Reason, Duration)>,
+        method: &Method,
+    ) {
+        (self.granted, self.sent) = (Some(granted), Some(claimed));
         self.waited = waited;
         self.observer.tally.admitted();
         let Some(call) = &self.call else { return };
@@ -299,6 +307,7 @@ impl Account {
             asked: call.asked.take()?,
             key: call.key.or(call.object),
             waited: self.waited,
+            granted: self.granted,
             sent: self.sent,
             upstream: self.upstream,
             status,

@@ -204,6 +204,16 @@ impl ControlPlane {
         drop(api.expect("the API server was running"));
     }
 
+    /// Stops etcd where it stands: who asks it waits.
+    pub(crate) fn stall_etcd(&self) {
+        self.etcd.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume_etcd(&self) {
+        self.etcd.signal("CONT");
+    }
+
     /// Starts the API server on the same port with the same data, and waits until it is ready.
     pub(crate) fn start_api(&self) {
         let api = Process::start("kube-apiserver", self.dir.path(), self.api_command());

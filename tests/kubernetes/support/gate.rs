@@ -32,11 +32,17 @@ impl Gate {
     /// Starts a gate before the control plane. `settings` is what stands in `[gates.kubernetes]` beyond
     /// listener, upstream and TLS: first its own keys, then its tables.
     pub(crate) fn start(plane: &ControlPlane, settings: &str) -> Self {
+        Self::start_with(plane, settings, |_| ())
+    }
+
+    /// The same in another environment.
+    pub(crate) fn start_with(plane: &ControlPlane, settings: &str, environment: impl FnOnce(&mut Command)) -> Self {
         let upstream = format!("\"{}\"\ncredentials = \"pass_through\"\n{settings}", plane.url());
         let trust = format!("[gates.kubernetes.upstream_tls]\nca = \"{}\"", plane.ca_file().display());
         Self::run(&upstream, &trust, |program, args| {
             let mut run = command(program, args);
             run.env_remove("KUBECONFIG");
+            environment(&mut run);
             run
         })
     }
@@ -137,17 +143,27 @@ impl Gate {
         self.metric("tidegate_refusals_total", &[])
     }
 
-    /// When each call of the default class left, by the gate's own clock: what its call log says of P1.
+    /// When each call of the default class took its tokens, by the gate's own clock: what its call log says of P1.
     pub(crate) fn metered_departures(&self) -> Vec<Duration> {
-        let log = fs::read_to_string(self.dir.path().join("calls.jsonl")).unwrap_or_default();
-        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines = self.call_log().into_iter();
         let is = |line: &Value, field: &str, text: &str| line.get(field).and_then(Value::as_str) == Some(text);
         let mut left: Vec<Duration> = lines
             .filter(|line| is(line, "class", "default") && !is(line, "verb", "watch"))
-            .filter_map(|line| line.get("sent_ns")?.as_u64().map(Duration::from_nanos))
+            .filter_map(|line| line.get("granted_ns")?.as_u64().map(Duration::from_nanos))
             .collect();
         left.sort_unstable();
         left
+    }
+
+    /// When each call came, by what its wall clock said.
+    pub(crate) fn wall_times(&self) -> Vec<Duration> {
+        let millis = |line: Value| line.get("wall_ms")?.as_u64().map(Duration::from_millis);
+        self.call_log().into_iter().filter_map(millis).collect()
+    }
+
+    fn call_log(&self) -> Vec<Value> {
+        let log = fs::read_to_string(self.dir.path().join("calls.jsonl")).unwrap_or_default();
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     /// Resident memory in KiB.

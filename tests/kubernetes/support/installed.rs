@@ -17,11 +17,11 @@ pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kub
 const OLD_KUBECTL: &str = "1.20";
 
 /// Where nobody has asked Debian what it has, that is asked here, which needs no root.
-const DOWNLOAD: &str = "apt-get --quiet download kubernetes-client || {
+const DOWNLOAD: &str = "apt-get --quiet download $PACKAGE || {
   mkdir -p state/lists/partial cache/archives/partial
   own=\"-o Dir::State=$PWD/state -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$PWD/cache\"
   apt-get --quiet $own update
-  apt-get --quiet $own download kubernetes-client
+  apt-get --quiet $own download $PACKAGE
   rm -r state cache
 }";
 
@@ -119,8 +119,7 @@ fn class_path(lib: &Path) -> Result<String, String> {
 /// kubectl as Debian 12 has it. No root is needed: the package is only unpacked.
 pub(crate) fn old_kubectl() -> Result<PathBuf, String> {
     let dir = install("kubectl-1.20", &[], |dir| {
-        run("apt-get", command("sh").current_dir(dir).args(["-ec", DOWNLOAD]))?;
-        run("dpkg", command("sh").current_dir(dir).args(["-c", "dpkg -x kubernetes-client_*.deb ."]))?;
+        debian("kubernetes-client", dir)?;
         let out = command(dir.join("usr/bin/kubectl")).args(["version", "--client", "--short"]).output();
         let said = out.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
         let wanted = said.contains(&format!("v{OLD_KUBECTL}."));
@@ -176,6 +175,20 @@ fn download(module: &str, sum: &str) -> Result<PathBuf, String> {
         found if found == sum => Ok(PathBuf::from(field("Dir"))),
         found => Err(format!("{module} has the sum {found}, expected {sum}")),
     }
+}
+
+/// The library that gives one process another wall clock.
+pub(crate) fn faketime() -> Result<PathBuf, String> {
+    let dir = install("libfaketime", &[], |dir| debian("libfaketime", dir))?;
+    let machines = fs::read_dir(dir.join("usr/lib")).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let mut found = machines.filter_map(|machine| Some(machine.ok()?.path().join("faketime/libfaketimeMT.so.1")));
+    found.find(|path| path.exists()).ok_or_else(|| "Debian's libfaketime has no libfaketimeMT.so.1".to_owned())
+}
+
+/// A Debian package, unpacked. No root is needed.
+fn debian(package: &str, dir: &Path) -> Result<(), String> {
+    run("apt-get", command("sh").current_dir(dir).env("PACKAGE", package).args(["-ec", DOWNLOAD]))?;
+    run("dpkg", command("sh").current_dir(dir).env("PACKAGE", package).args(["-c", "dpkg -x \"$PACKAGE\"_*.deb ."]))
 }
 
 /// A folder of the cache that `make` fills once; named by what it is made from, so that an edit makes another.

@@ -1,0 +1,57 @@
+//! Faults: what breaks around a gate, injected for real where a test can, and beside it what a direct connection makes of the same.
+//!
+//! docs/reliability.md has a row for each of these. Where a fault needs a network or a file system of its own, the test runs itself again in
+//! namespaces of its own; where it may not have them, it says that it was skipped.
+
+mod api;
+mod clients;
+mod descriptors;
+mod disk;
+mod frozen;
+mod memory;
+mod network;
+mod resets;
+mod restart;
+mod table;
+mod throttled;
+
+use std::{fmt::Display, io::Write, process::Command};
+
+/// A figure for the report. Written past libtest's capture, so that it shows in a passing run.
+fn say(line: impl Display) {
+    // A closed stdout is no reason to fail a test.
+    drop(writeln!(std::io::stdout().lock(), "faults: {line}"));
+}
+
+/// Runs the calling test again in namespaces of its own (`--net`, `--mount`), and says whether this is that run: only then is it to go on.
+fn is_alone(test: &str, namespaces: &[&str]) -> bool {
+    if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
+        return true;
+    }
+    let may = Command::new("unshare").args(namespaces).arg("true").output();
+    if !may.as_ref().is_ok_and(|may| may.status.success()) {
+        assert!(
+            std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_none_or(|value| value != "1"),
+            "{test} needs `unshare {}`: {may:?}",
+            namespaces.join(" ")
+        );
+        say(format_args!("SKIPPED {test}: this user may not `unshare {}`", namespaces.join(" ")));
+        return false;
+    }
+    let this = std::env::current_exe().expect("a test knows itself");
+    let mut again = Command::new("unshare");
+    again.args(namespaces).arg(this).args(["--exact", test, "--nocapture"]).env(ALONE, test);
+    let done = again.output().expect("unshare was there a moment ago");
+    let said = String::from_utf8_lossy(&done.stdout);
+    said.lines().filter(|line| line.starts_with("faults: ")).for_each(|line| say(line.trim_start_matches("faults: ")));
+    assert!(done.status.success() && said.contains("1 passed"), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
+    false
+}
+
+/// Runs a command that must succeed.
+fn must(program: &str, arguments: &[&str]) {
+    let done = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+const ALONE: &str = "TIDEGATE_TEST_ALONE";

@@ -1,0 +1,60 @@
+//! File descriptors run out.
+
+use std::{fs, net::TcpStream, process::Command, thread, time::Duration};
+
+use super::{
+    api::Api,
+    clients::{Came, Client},
+    say,
+};
+use crate::{
+    cli::{config, start, with_config},
+    ports::free_port,
+};
+
+/// What the process may open; a gate with one client has about 20.
+const MAY_OPEN: usize = 60;
+
+/// More clients than that, who say nothing.
+const IDLE: usize = 150;
+
+#[test]
+fn a_gate_out_of_file_descriptors_serves_whom_it_has_says_so_once_and_recovers() {
+    let (api, port) = (Api::start(), free_port());
+    let (_folder, path) = config(&format!(
+        "[admin]\nlisten = \"off\"\n[gates.kubernetes]\nupstream = \"http://127.0.0.1:{}\"\nlisten = \"127.0.0.1:{port}\"\n",
+        api.port
+    ));
+    let mut command = Command::new("prlimit");
+    let gate = with_config("run", &path);
+    command.arg(format!("--nofile={MAY_OPEN}")).arg(gate.get_program()).args(gate.get_args());
+    command.stdin(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+    let mut gate = start(command);
+    gate.ready();
+    let lease = "PUT /apis/coordination.k8s.io/v1/namespaces/n/leases/leader";
+    let mut early = Client::plain(port).expect("it listens");
+    assert_eq!(early.ask("GET /api/v1/nodes/one", ""), Came::Whole(200));
+    assert_eq!(early.ask(lease, "{}"), Came::Whole(200));
+
+    let idle: Vec<TcpStream> =
+        (0..IDLE).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("the kernel takes it")).collect();
+    gate.line("a connection cannot be accepted");
+    let open = fs::read_dir(format!("/proc/{}/fd", gate.id())).expect("it runs").count();
+    assert!(open + 1 >= MAY_OPEN, "{open}");
+    for _ in 0..50 {
+        assert_eq!(early.ask("GET /api/v1/nodes/one", ""), Came::Whole(200), "who is connected is served");
+        assert_eq!(early.ask(lease, "{}"), Came::Whole(200), "a lease too");
+    }
+    // It is about a time in which accepting is tried again and again.
+    thread::park_timeout(Duration::from_millis(700));
+    drop(idle);
+    let mut late = Client::plain(port).expect("it listens");
+    assert_eq!(late.ask("GET /api/v1/nodes/two", ""), Came::Whole(200));
+    drop((early, late));
+    let said = gate.end();
+    let complaints = said.iter().filter(|line| line.contains("cannot be accepted")).count();
+    say(format_args!(
+        "no more than {MAY_OPEN} descriptors, {IDLE} clients at once: 100 of 100 calls served meanwhile, said once, and the next client is served once they are gone"
+    ));
+    assert_eq!(complaints, 1, "a line a minute, not for each try");
+}

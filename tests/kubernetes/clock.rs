@@ -1,0 +1,56 @@
+//! The wall clock jumps, by libfaketime under the gate alone: a day ahead, then two days back. The gate reckons with monotonic time, so that no
+//! limit may notice.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::support::audit::worst_excess;
+use crate::support::control_plane::ControlPlane;
+use crate::support::gate::{Gate, Way};
+use crate::support::programs::Program;
+use crate::support::{installed, say, turn, wait_for};
+
+#[test]
+fn a_wall_clock_that_jumps_moves_no_limit_and_fails_no_call() {
+    let test = "a_wall_clock_that_jumps_moves_no_limit_and_fails_no_call";
+    let Some(plane) = ControlPlane::shared(test) else { return };
+    let Some(library) = installed::or_skip(test, installed::faketime()) else { return };
+    let _turn = turn::light();
+    plane.namespace("jumping");
+    let folder = tempfile::tempdir().expect("a folder");
+    let clock = folder.path().join("clock");
+    let set = |offset: &str| {
+        let beside = folder.path().join("beside");
+        fs::write(&beside, offset).expect("the folder is ours");
+        fs::rename(beside, &clock).expect("the folder is ours");
+    };
+    set("+0");
+    let settings = "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 50.0\nburst = 10\nadapt = \"off\"\n[gates.kubernetes.queue]\nmax_wait = \"30s\"";
+    let gate = Gate::start_with(plane, settings, |run| {
+        run.env("LD_PRELOAD", &library).env("FAKETIME_TIMESTAMP_FILE", &clock).env("FAKETIME_NO_CACHE", "1");
+        run.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+    });
+    let user = plane.master();
+    let args = ["herd", "-namespace", "jumping", "-reads", "-count", "600", "-concurrency", "20"];
+    let herd = Program::start(plane, Way::Gate(&gate), &user, &args);
+    let limit = Duration::from_secs(60);
+    for (offset, calls) in [("+1d", 150), ("-1d", 300), ("+0", 450)] {
+        herd.wait_events("get", calls, limit);
+        set(offset);
+    }
+    let lines = herd.finish(limit);
+    let errors = lines.last().expect("it reports when it is done").number("errors");
+    let left = gate.metered_departures();
+    let excess = worst_excess(&left, 50.0, 10.0, Duration::from_millis(2));
+    let walls = gate.wall_times();
+    let (first, last) = (walls.iter().min().expect("calls"), walls.iter().max().expect("calls"));
+    say(format_args!(
+        "clock: the gate's wall clock went over {:.0} hours while 600 calls took {:.1?}: {errors} errors, fullest window {excess:+.2}",
+        (*last - *first).as_secs_f64() / 3600.0,
+        left[left.len() - 1] - left[0]
+    ));
+    assert!(*last - *first > Duration::from_secs(40 * 3600), "the clock did not jump: {:?}", *last - *first);
+    assert_eq!(errors, 0);
+    assert!(excess <= 1e-6, "{excess:.2} calls too many left in one window");
+    wait_for("the last call is written down", limit, || (gate.metered_departures().len() >= 600).then_some(()));
+}

@@ -1,0 +1,200 @@
+//! The control plane fails: the API server dies and comes back under a controller with a lease, 200 watches and writes, and etcd stalls. What is
+//! lost is held against what a direct connection loses in the same test.
+
+use std::time::Duration;
+
+use http::Method;
+
+use crate::support::audit::{Audit, worst_excess};
+use crate::support::client::{Connection, Protocol};
+use crate::support::control_plane::{ControlPlane, Options};
+use crate::support::gate::{Gate, Way};
+use crate::support::programs::Program;
+use crate::support::{block_on, now, pause, say, turn, wait_for, widgets};
+
+const WATCHES: usize = 200;
+const OBJECTS: usize = 120;
+
+/// A rate at which the writes of the test are still going on when the server dies.
+const SETTINGS: &str = "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 20.0\nburst = 30\n[gates.kubernetes.queue]\nmax_wait = \"30s\"\n\
+                        [gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"100ms\"\nmax = \"5s\"\n";
+
+/// What a late driver may make up for, by the gate's own clock.
+const LATENESS: Duration = Duration::from_millis(2);
+
+/// The lease is given up after 10 s without renewal; it is renewed every 2 s, and a little later by chance.
+const SURELY_KEPT: Duration = Duration::from_secs(7);
+
+/// A reflector that has failed a few times may rest half a minute.
+const BACK: Duration = Duration::from_secs(120);
+
+#[test]
+fn an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_directly() {
+    let test = "an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_directly";
+    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
+    let _turn = turn::alone();
+    widgets::install(&plane);
+    let direct = killed(&plane, Way::Direct(&plane), "killed-direct");
+    let gate = Gate::start(&plane, SETTINGS);
+    let through = killed(&plane, Way::Gate(&gate), "killed-through");
+    let left = gate.metered_departures();
+    let excess = worst_excess(&left, 20.0, 30.0, LATENESS);
+    say(format_args!("killed: directly {direct}"));
+    say(format_args!("killed: through the gate {through}; {} metered calls, fullest window {excess:+.2}", left.len()));
+    assert!(excess <= 1e-6, "{excess:.2} calls too many left in one window");
+    let must_be_kept = through.outage < SURELY_KEPT;
+    assert!(through.kept || !must_be_kept, "the lease was lost in an outage of {:?}", through.outage);
+    assert!(through.kept || !direct.kept || !must_be_kept, "the lease was lost, and directly kept");
+    // By chance some reflectors meet in a second, directly too.
+    let allowed = direct.densest + direct.densest / 4 + 10;
+    assert!(through.densest <= allowed, "{} watches in a second, directly {}", through.densest, direct.densest);
+    wait_for("no key backs off any more", Duration::from_secs(30), || (gate.failing_keys() == 0.0).then_some(()));
+}
+
+struct Killed {
+    /// From the kill until the server was ready again.
+    outage: Duration,
+    /// The manager led before and after.
+    kept: bool,
+    /// From the first call after the kill until every watch was there.
+    back: Duration,
+    /// Watches that began in the fullest second after the kill.
+    densest: usize,
+    lists: usize,
+    written: usize,
+}
+
+impl std::fmt::Display for Killed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { outage, kept, back, densest, lists, written } = self;
+        let kept = if *kept { "kept" } else { "lost" };
+        write!(
+            f,
+            "{outage:.1?} of outage: the lease was {kept}, {WATCHES} watches were back within {back:.1?} (at most {densest} in a second, {lists} \
+             lists), {written} objects converged"
+        )
+    }
+}
+
+fn killed(plane: &ControlPlane, way: Way<'_>, namespace: &str) -> Killed {
+    plane.namespace(namespace);
+    let (watcher, writer) = (plane.master(), plane.master());
+    let count = WATCHES.to_string();
+    let informers = Program::start(plane, way, &watcher, &["informers", "-namespace", namespace, "-count", &count]);
+    informers.wait_events("synced", 1, BACK);
+    wait_for("every informer watches", BACK, || (plane.audit().of(&watcher.name).watches() >= WATCHES).then_some(()));
+    let manager = Program::start(plane, way, &writer, &["manage", "-namespace", namespace]);
+    manager.wait_events("leading", 1, Duration::from_secs(60));
+    let names = widgets::names("widget", OBJECTS);
+    widgets::set(plane, namespace, &names, 1);
+    // In the middle of the writes.
+    wait_for("a third is written", BACK, || (widgets::written(&manager.lines(), 1).len() > OBJECTS / 3).then_some(()));
+    let gone = plane.audit().of(&watcher.name).0.last().expect("it has called").received;
+    let begun = now();
+    plane.kill_api();
+    plane.start_api();
+    let outage = begun.elapsed();
+    let since = || plane.audit().of(&watcher.name).only(|event| event.received > gone);
+    let events = wait_for("every informer watches again", BACK, || {
+        Some(since()).filter(|events| events.distinct_watches() >= WATCHES)
+    });
+    let kept = manager.events("stopped").is_empty();
+    // A manager that lost its lease ends, as it does without the gate; its successor would go on.
+    let written = if kept {
+        widgets::wait_written(&manager, &names, 1, BACK).len()
+    } else {
+        widgets::written(&manager.lines(), 1).len()
+    };
+    let arrivals = events.only(|event| event.verb == "watch").arrivals();
+    let calls = events.arrivals();
+    Killed {
+        outage,
+        kept,
+        back: calls[calls.len() - 1].saturating_sub(calls[0]),
+        densest: densest(&arrivals),
+        lists: events.only(|event| event.verb == "list").len(),
+        written,
+    }
+}
+
+/// The most that came in any one second.
+fn densest(arrivals: &[Duration]) -> usize {
+    let from =
+        |begin: Duration| arrivals.iter().filter(|at| (begin..begin + Duration::from_secs(1)).contains(*at)).count();
+    arrivals.iter().map(|begin| from(*begin)).max().unwrap_or_default()
+}
+
+impl Audit {
+    /// How many watches began.
+    fn watches(&self) -> usize {
+        self.only(|event| event.verb == "watch" && event.code == 200).len()
+    }
+
+    /// How many different ones began.
+    fn distinct_watches(&self) -> usize {
+        let begun = self.only(|event| event.verb == "watch" && event.code == 200);
+        let of =
+            |uri: &str| uri.split("informed-").nth(1).map(|rest| rest.split('&').next().unwrap_or(rest).to_owned());
+        begun.0.iter().filter_map(|event| of(&event.uri)).collect::<std::collections::HashSet<_>>().len()
+    }
+}
+
+/// Shorter than the lease allows, longer than a lease call waits.
+const STALL: Duration = Duration::from_secs(6);
+
+#[test]
+fn an_etcd_that_stalls_costs_through_the_gate_what_it_costs_directly() {
+    let test = "an_etcd_that_stalls_costs_through_the_gate_what_it_costs_directly";
+    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
+    let _turn = turn::alone();
+    plane.namespace("stalled");
+    let gate = Gate::start(&plane, SETTINGS);
+    let ways = [("directly", Way::Direct(&plane)), ("through the gate", Way::Gate(&gate))];
+    let programs = ways.map(|(_, way)| {
+        let user = plane.master();
+        let name = if matches!(way, Way::Gate(_)) { "through" } else { "direct" };
+        let leader = ["leader", "-namespace", "stalled", "-retry", "500ms", "-name", name];
+        let leader = Program::start(&plane, way, &user, &leader);
+        let watches = Program::start(&plane, way, &user, &["watches", "-namespace", "stalled", "-count", "50"]);
+        (leader, watches)
+    });
+    for (leader, watches) in &programs {
+        leader.wait_events("leading", 1, Duration::from_secs(60));
+        watches.wait_events("probe", 3, Duration::from_secs(60));
+    }
+    let before = programs.each_ref().map(|(leader, _)| leader.events("lease").len());
+    plane.stall_etcd();
+    pause(STALL);
+    plane.resume_etcd();
+    // What was in flight has had an answer by the time both have renewed again; a write then goes through at once.
+    for ((leader, _), before) in programs.iter().zip(before) {
+        wait_for("it renews again", Duration::from_secs(30), || {
+            let since = leader.events("lease").split_off(before);
+            let failed = since.iter().rposition(|line| line.number("code") != 200);
+            (since.len() > failed.map_or(0, |at| at + 3)).then_some(())
+        });
+    }
+    let begun = now();
+    let user = plane.master();
+    let status = block_on(async {
+        let mut connection = Connection::open(Way::Gate(&gate), &user, Protocol::Http2).await;
+        let map = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"afterwards"}}"#;
+        connection.call(Method::POST, "/api/v1/namespaces/stalled/configmaps", map).await.0
+    });
+    assert_eq!(status, 201);
+    let wrote = begun.elapsed();
+    let [direct, through] = programs.each_ref().map(|(leader, watches)| {
+        let failed = leader.events("lease").iter().filter(|line| line.number("code") != 200).count();
+        (leader.events("stopped").is_empty(), failed, watches.events("interrupted").len())
+    });
+    for ((name, _), (kept, failed, interrupted)) in ways.iter().zip([direct, through]) {
+        let kept = if kept { "kept" } else { "lost" };
+        say(format_args!(
+            "stalled: etcd for {STALL:.0?}, {name}: the lease was {kept} ({failed} renewals failed), {interrupted} of 50 watches interrupted"
+        ));
+    }
+    say(format_args!("stalled: afterwards a write through the gate took {wrote:.1?}"));
+    assert!(through.0 || !direct.0, "the lease was lost, and directly kept");
+    assert!(through.2 <= direct.2, "{} watches were interrupted, directly {}", through.2, direct.2);
+    wait_for("no key backs off any more", Duration::from_secs(30), || (gate.failing_keys() == 0.0).then_some(()));
+}

@@ -1,0 +1,86 @@
+//! A long run of mixed load with faults at random: a `tidegate` of its own with two gates, a scripted API that fails in every way it can, and
+//! clients that read, write, watch, renew leases and hang up. What the gate wrote down is then held against its promises.
+//!
+//! `TIDEGATE_SOAK_SECONDS` says for how long (20 by default, 180 in CI), `TIDEGATE_SOAK_SEED` by which dice (1). Nothing is timed, so that it may
+//! run beside other work. Halfway and at the end everything comes to rest, and is compared.
+
+#[expect(dead_code, reason = "the soak runs the command as the other tests do, and needs less of it")]
+#[path = "../it/cli.rs"]
+mod cli;
+mod clients;
+mod dice;
+#[path = "../support/ports.rs"]
+mod ports;
+mod process;
+mod promises;
+mod upstream;
+mod weather;
+#[path = "../it/window.rs"]
+mod window;
+
+use std::{fmt::Display, io::Write, sync::Arc, time::Duration};
+
+use tidegate::clock::Clock;
+
+use self::{clients::Clients, dice::Dice, process::Process, weather::Sky};
+
+/// What it is told by the environment.
+fn number(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a whole number")))
+}
+
+/// A line of the report, past libtest's capture.
+fn say(line: impl Display) {
+    drop(writeln!(std::io::stdout().lock(), "soak: {line}"));
+}
+
+#[test]
+fn chaos_ends_with_every_promise_kept_and_nothing_held() {
+    let (seconds, seed) = (number("TIDEGATE_SOAK_SECONDS", 20), number("TIDEGATE_SOAK_SEED", 1));
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(soak(Duration::from_secs(seconds), Dice::new(seed), &format!("{seconds} s by seed {seed}")));
+}
+
+async fn soak(time: Duration, dice: Dice, what: &str) {
+    let sky = Arc::new(Sky::new());
+    let apis = [
+        upstream::start(dice.child(), Arc::clone(&sky), false).await,
+        upstream::start(dice.child(), Arc::clone(&sky), true).await,
+    ];
+    let process = Process::start(&apis).await;
+    let mut weather = dice.child();
+
+    let middle = half(&process, &sky, &dice.child(), &mut weather, time / 2).await;
+    let end = half(&process, &sky, &dice.child(), &mut weather, time / 2).await;
+    let said = process.end();
+    let panics: Vec<&String> = said.log.iter().filter(|line| line.contains("panic")).collect();
+    assert!(panics.is_empty(), "{panics:#?}");
+    let found = promises::check(&said.calls);
+    say(format_args!(
+        "{what}: {}; {}; at rest in the middle {middle}, at the end {end}; 0 panics",
+        sky.report(),
+        found
+    ));
+    assert!(end.descriptors <= middle.descriptors + 4, "descriptors are left: {middle}, {end}");
+    // A tenth, and never less than what one page of the allocator's is.
+    let most = middle.kib + (middle.kib / 10).max(2048);
+    assert!(end.kib <= most, "memory grows: {middle}, {end}");
+}
+
+/// Load under changing weather, then rest.
+async fn half(process: &Process, sky: &Arc<Sky>, dice: &Dice, weather: &mut Dice, time: Duration) -> process::Rest {
+    let clock = Clock::start();
+    let clients = Clients::start(process, dice);
+    while clock.now().since_start() < time {
+        sky.change(weather);
+        if weather.one_in(6) {
+            process.reload(weather);
+        }
+        clock.sleep(Duration::from_millis(200 + weather.below(1500))).await;
+    }
+    sky.clear();
+    clients.stop().await;
+    process.rest().await
+}
