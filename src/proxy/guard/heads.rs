@@ -44,6 +44,8 @@ struct Head {
     length: Option<u64>,
     chunked: bool,
     switches: bool,
+    /// It has a Connection line.
+    connection: bool,
 }
 
 /// What came next.
@@ -239,6 +241,12 @@ impl Head {
                 return Err(Fault::Length);
             }
             self.chunked = true;
+        } else if name.eq_ignore_ascii_case(b"connection") {
+            // Of two lines in HTTP/1.0 some readers take the first alone, and do not agree on whether another request follows.
+            if self.connection && self.is_old {
+                return Err(Fault::Malformed);
+            }
+            self.connection = true;
         } else if name.eq_ignore_ascii_case(b"upgrade") {
             self.switches = true;
         }
@@ -371,6 +379,7 @@ mod tests {
             ("GET /a#/../b HTTP/1.1\r\n\r\n", Fault::Fragment),
             ("GET  /a HTTP/1.1\r\n\r\n", Fault::Malformed),
             ("\r\nGET /a HTTP/1.1\r\n\r\n", Fault::Malformed),
+            ("GET /a HTTP/1.0\r\nConnection: x\r\nConnection: keep-alive\r\n\r\n", Fault::Malformed),
             ("GET /a b HTTP/1.1\r\n\r\n", Fault::Malformed),
             ("GET /a HTTP/2.0\r\n\r\n", Fault::Malformed),
             ("G\u{e9}T /a HTTP/1.1\r\n\r\n", Fault::Malformed),

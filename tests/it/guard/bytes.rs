@@ -43,6 +43,8 @@ async fn what_two_readers_could_read_differently_is_turned_away() {
         ("malformed", b"GET /a HTTP/1.1\r\nHost: localhost\r\nX-A: 1\r\n 2\r\n\r\n"),
         ("malformed", b"GET /a HTTP/1.1\r\nHost: localhost\r\nX-A : 1\r\n\r\n"),
         ("control", b"GET /a HTTP/1.1\r\nHost: localhost\r\nX: a\x01b\r\n\r\n"),
+        ("malformed", b"\r\nGET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        ("malformed", b"GET /a HTTP/1.0\r\nHost: localhost\r\nConnection: x\r\nConnection: keep-alive\r\n\r\n"),
         ("fragment", b"GET /a#/../b HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     ] {
         let before = proxy.metric("tidegate_guarded_total", &[&format!("rule=\"{rule}\"")]);
@@ -104,7 +106,14 @@ async fn who_is_not_meant_is_not_answered_as_if() {
         let answer = answer_to(&proxy, bytes).await;
         assert_eq!(status(&answer), expected, "{}\n{answer}", String::from_utf8_lossy(bytes));
     }
-    for target in ["http://169.254.169.254/latest", "localhost:80", "foo", "*"] {
+    for target in [
+        "http://169.254.169.254/latest",
+        "http://127.0.0.1/two-names",
+        "1http://localhost/",
+        "localhost:80",
+        "foo",
+        "*",
+    ] {
         let bytes = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         let answer = answer_to(&proxy, bytes.as_bytes()).await;
         assert!([400, 421].contains(&status(&answer)), "{target}: {answer}");

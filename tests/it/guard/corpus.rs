@@ -46,6 +46,8 @@ pub(super) const CORPUS: &[&str] = &[
     "GET /a HTTP/1.1\r\n\r\n",
     "GET foo HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "GET localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "GET 1http://localhost HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "GET /old HTTP/1.0\r\nHost: localhost\r\nConnection: x\r\nConnection: keep-alive\r\n\r\nGET /older HTTP/1.0\r\nHost: localhost\r\n\r\n",
     "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
     "POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
     "POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300\r\n\r\nabc",
