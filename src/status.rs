@@ -266,7 +266,7 @@ pub struct Explained {
     pub group: String,
     /// It holds no slot and, unless its class says otherwise, takes no token.
     pub long_running: bool,
-    /// `goes`, `waits` or `refused`.
+    /// `goes`, `waits`, `refused` or `unconnected`.
     pub now: String,
     /// Why it would wait or be refused.
     pub reason: Option<String>,

@@ -190,6 +190,13 @@ impl Upstream {
         self.inner.pool(group)?.down()
     }
 
+    /// The last dial of `group` failed, none has succeeded since, and no stream is free. Unlike [`Self::down`] this does not end while a dial is
+    /// due that nobody asks for: it is for people who look.
+    #[must_use]
+    pub fn unreachable(&self, group: Group) -> Option<Arc<DialError>> {
+        self.inner.pool(group)?.unreachable()
+    }
+
     /// The stream that a grant of the limiter stands for. `None` when the connection went meanwhile: the unit of room that the grant
     /// took is then given back here, and the caller requeues.
     #[must_use]

@@ -152,6 +152,7 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explained>, String>) -> String {
     let reason = explained.reason.as_deref().unwrap_or_default();
     let mut says = match explained.now.as_str() {
         "goes" => "it would go at once".to_owned(),
+        "unconnected" => "it would be answered 502, unless a connection can be made by then".to_owned(),
         "waits" => format!("it would wait for {} or more ({reason}: {meaning})", span(explained.seconds)),
         _ => format!("it would be refused ({reason}: {meaning}); to be tried again in {}", span(explained.seconds)),
     };

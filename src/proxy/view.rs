@@ -151,6 +151,8 @@ impl Gate {
                 Foresight::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
             };
             explained.notes = self.notes(&call);
+            let cut_off = !call.exempt && self.upstream().unreachable(call.group).is_some();
+            let (word, reason, until) = if cut_off { ("unconnected", None, now) } else { (word, reason, until) };
             explained.now = word.to_owned();
             explained.reason = reason.map(|reason| reason.word().to_owned());
             explained.seconds = (until - now).as_secs_f64();
@@ -194,7 +196,7 @@ impl Gate {
             connections: occupancy.connections,
             used: occupancy.used,
             free: occupancy.free,
-            down: self.upstream().down(group).map(|why| shortened(why.to_string())),
+            down: self.upstream().unreachable(group).map(|why| shortened(why.to_string())),
         }
     }
 

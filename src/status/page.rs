@@ -120,7 +120,7 @@ fn gate(out: &mut String, gate: &Gate, status: &Status, place: usize) {
         _ if gate.rejected_lately(status.now_ms).any(|rejection| rejection.by == "credentials") => {
             ("unauthorized", "bad")
         }
-        _ if !gate.pauses.is_empty() => ("paused", "warn"),
+        _ if gate.pauses.iter().any(|pause| pause.who == "gate") => ("paused", "warn"),
         _ if gate.waiting > 0 => ("holding back", "warn"),
         _ if gate.keys_failing > 0 => ("keys failing", "warn"),
         _ => ("open", "good"),
@@ -145,15 +145,8 @@ fn gate(out: &mut String, gate: &Gate, status: &Status, place: usize) {
 /// The state of a gate in a sentence or two.
 pub(super) fn why(gate: &Gate, now_ms: u64) -> Vec<String> {
     let mut says = gate.remarks(now_ms);
-    if let Some(longest) = gate.queues.iter().max_by(|one, other| one.oldest_seconds.total_cmp(&other.oldest_seconds)) {
-        says.push(format!(
-            "{}, the longest for {}: {}.{}",
-            count(whole(gate.waiting), "call waits", "calls wait"),
-            span(longest.oldest_seconds),
-            meaning(&longest.reason),
-            noisiest(gate),
-        ));
-    } else if gate.held > 0 {
+    says.extend(waits(gate));
+    if gate.held > 0 {
         says.push(format!("{} by failing keys.", count(whole(gate.held), "call is held", "calls are held")));
     }
     if let Some(pause) = gate.pauses.iter().max_by_key(|pause| pause.until_ms) {
@@ -175,13 +168,33 @@ pub(super) fn why(gate: &Gate, now_ms: u64) -> Vec<String> {
     says
 }
 
-/// Who fills the queues, where one flow of several does.
-fn noisiest(gate: &Gate) -> String {
-    let most = gate.queues.iter().max_by_key(|queue| queue.waiting).filter(|_| gate.queues.len() > 1);
-    match most.filter(|queue| queue.waiting * 2 > gate.waiting && !queue.flow.is_empty()) {
-        Some(queue) => format!(" {} of them are of the flow {}.", queue.waiting, queue.flow),
-        None => String::new(),
+/// For what calls wait, what most wait for first; and who they are, where one flow is most of them.
+fn waits(gate: &Gate) -> Vec<String> {
+    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    for queue in &gate.queues {
+        match reasons.iter_mut().find(|(reason, _)| *reason == queue.reason) {
+            Some((_, waiting)) => *waiting += queue.waiting,
+            None => reasons.push((&queue.reason, queue.waiting)),
+        }
     }
+    reasons.sort_by_key(|(_, waiting)| std::cmp::Reverse(*waiting));
+    let sentence = |(reason, waiting): &(&str, usize)| {
+        let queues = || gate.queues.iter().filter(|queue| queue.reason == *reason);
+        let longest = queues().map(|queue| queue.oldest_seconds).fold(0.0, f64::max);
+        let noisy = queues().max_by_key(|queue| queue.waiting).filter(|queue| !queue.flow.is_empty());
+        let who = noisy.filter(|queue| queue.waiting * 2 > *waiting).map(|queue| match queue.waiting {
+            all if all == *waiting => format!("; all of the flow {}", queue.flow),
+            most => format!("; {most} of them of the flow {}", queue.flow),
+        });
+        format!(
+            "{}, the longest for {}: {}{}.",
+            count(whole(*waiting), "call waits", "calls wait"),
+            span(longest),
+            meaning(reason),
+            who.unwrap_or_default(),
+        )
+    };
+    reasons.iter().map(sentence).collect()
 }
 
 /// What the failing keys that are listed got last: the status is where healing begins.
@@ -232,7 +245,7 @@ fn figures(out: &mut String, gate: &Gate) {
             &says,
         );
         if name == "Admitted" {
-            let most = history.waiting.iter().max().copied().unwrap_or_default();
+            let most = history.waiting.iter().copied().max().unwrap_or_default().max(whole(gate.waiting));
             let says = format!("Waiting calls in the last ten minutes: {waiting}, {most} at most");
             let more = format!("{most} at most in ten minutes");
             figure(out, "Waiting", "busy", &gate.waiting.to_string(), &more, &history.waiting, &says);

@@ -89,6 +89,11 @@ impl Pacing {
         self.failing.as_ref().filter(|failing| now < failing.due).map(|failing| &failing.error)
     }
 
+    /// Why the last dial failed, until one succeeds.
+    pub(super) fn failing(&self) -> Option<&Arc<DialError>> {
+        self.failing.as_ref().map(|failing| &failing.error)
+    }
+
     /// When to begin a dial that is wanted but not due.
     pub(super) fn due(&self, more: usize) -> Option<Moment> {
         let waiting = self.under_way == 0 && (self.wanted + more > 0 || self.ahead);

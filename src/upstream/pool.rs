@@ -68,6 +68,11 @@ impl Pool {
         state.pacing.down(now).filter(|_| state.books.free() == 0).cloned()
     }
 
+    pub(super) fn unreachable(&self) -> Option<Arc<DialError>> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.pacing.failing().filter(|_| state.books.free() == 0).cloned()
+    }
+
     /// The stream that a grant stands for.
     pub(super) fn checkout(self: &Arc<Self>) -> Option<Lease> {
         self.with(|state, after| state.open(self, true, after))

@@ -51,6 +51,57 @@ pub(crate) fn prometheus() -> Result<PathBuf, String> {
     Ok(folder.join("usr/bin"))
 }
 
+/// A command that starts a Chromium: the machine's own, or Debian's without a display.
+pub(crate) fn chromium() -> Result<Command, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let names = ["chromium", "chromium-headless-shell", "google-chrome"];
+    let own = std::env::split_paths(&path).flat_map(|folder| names.map(|name| folder.join(name)));
+    if let Some(own) = own.into_iter().find(|program| program.is_file()) {
+        return Ok(Command::new(own));
+    }
+    let folder = made("chromium", |folder| unpack(folder, &["chromium-headless-shell", "fonts-dejavu-core"], true))?;
+    let program = [
+        "usr/lib/chromium/chromium-headless-shell",
+        "usr/lib/chromium/headless_shell",
+        "usr/bin/chromium-headless-shell",
+    ];
+    let program = program.map(|program| folder.join(program)).into_iter().find(|program| program.is_file());
+    let mut command = Command::new(program.ok_or("Debian's package has its program somewhere else now")?);
+    let libraries = fs::read_dir(folder.join("usr/lib")).map_err(|error| error.to_string())?;
+    let libraries =
+        libraries.flatten().map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with("-linux-gnu"));
+    let libraries: Vec<_> = libraries.flat_map(|path| [path.join("pulseaudio"), path]).collect();
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(libraries).map_err(|error| error.to_string())?);
+    let fonts = folder.join("fonts.conf");
+    let text = format!(
+        "<?xml version=\"1.0\"?><fontconfig><dir>/usr/share/fonts</dir><dir>{0}/usr/share/fonts</dir><cachedir>{0}/fonts</cachedir></fontconfig>",
+        folder.display()
+    );
+    fs::write(&fonts, text).map_err(|error| error.to_string())?;
+    command.env("FONTCONFIG_FILE", fonts);
+    Ok(command)
+}
+
+/// The source of axe-core, which audits pages for whoever cannot see them well.
+pub(crate) fn axe() -> Result<String, String> {
+    let folder = made("axe", |folder| {
+        let run = |program: &Path, arguments: &[&str]| run(Command::new(program).current_dir(folder).args(arguments));
+        fs::write(folder.join("pins.txt"), AXE).map_err(|error| error.to_string())?;
+        run(Path::new("python3"), &["-m", "venv", "venv"])?;
+        let python = folder.join("venv/bin/python");
+        run(
+            &python,
+            &["-m", "pip", "download", "--quiet", "--no-input", "--no-deps", "--require-hashes", "-r", "pins.txt"],
+        )?;
+        run(Path::new("sh"), &["-ec", "venv/bin/python -m zipfile -e *.whl . && rm -r venv *.whl"])
+    })?;
+    fs::read_to_string(folder.join("axe_playwright_python/axe.min.js")).map_err(|error| error.to_string())
+}
+
+/// A wheel that carries axe-core as it is published.
+const AXE: &str =
+    "axe-playwright-python==0.1.8 --hash=sha256:fdd263c998388f1a8e67cad02677e612d946248bd44d163be5e8650ea31f95f8\n";
+
 fn unpack(folder: &Path, packages: &[&str], with_what_they_need: bool) -> Result<(), String> {
     let mut script = Command::new("sh");
     script.current_dir(folder).args(["-ec", UNPACK, "sh"]).args(packages);

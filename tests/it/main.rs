@@ -1,6 +1,7 @@
 //! Everything that is tested from outside, in one binary: linking hyper once instead of once a file saves minutes.
 
 mod architecture;
+mod browser;
 mod classify;
 mod cli;
 mod cli_input;
@@ -23,8 +24,10 @@ mod golden;
 mod guard;
 mod inject;
 mod limit;
+mod log;
 mod metrics;
 mod operate;
+mod page;
 mod pool_dial;
 mod pool_http1;
 mod pool_streams;
@@ -49,5 +52,7 @@ mod simulate;
 mod supply;
 mod support;
 mod tls;
+mod trouble;
 mod tunnel_memory;
+#[path = "../support/window.rs"]
 mod window;

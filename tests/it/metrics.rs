@@ -247,7 +247,7 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
     );
     let path = file("tidegate.toml", &config);
     let mut gate = start(with_config("run", &path));
-    gate.line(" ready");
+    gate.ready();
     let web = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let scrape = format!(
         "global: {{scrape_interval: 250ms, scrape_timeout: 250ms}}\nscrape_configs:\n- job_name: tidegate\n  static_configs: [{{targets: ['{admin}']}}]\n"

@@ -12,9 +12,10 @@ use std::{
 };
 
 use serde_json::Value;
+use tidegate::clock::Clock;
 
 use super::{
-    cli::{Ended, Running, end, start, tidegate, with_config},
+    cli::{Ended, PATIENCE, Running, end, start, tidegate, with_config},
     cli_input::get,
     ports::free_port,
 };
@@ -76,13 +77,24 @@ pub(crate) struct Process {
     pub(crate) config: PathBuf,
     pub(crate) gate: u16,
     pub(crate) admin: u16,
+    /// The kubeconfig.
+    current: PathBuf,
     _folder: tempfile::TempDir,
 }
 
 impl Process {
     /// `more` follows in the table of the gate.
     pub(crate) fn start(upstream: &str, more: &str) -> Self {
+        Self::with(upstream, more, "")
+    }
+
+    /// With a kubeconfig that is the current one, for it and for commands.
+    pub(crate) fn with(upstream: &str, more: &str, kubeconfig: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
+        let current = folder.path().join("kubeconfig");
+        if !kubeconfig.is_empty() {
+            std::fs::write(&current, kubeconfig).expect("it can be written");
+        }
         let (config, gate, admin) = (folder.path().join("tidegate.toml"), free_port(), free_port());
         let socket = folder.path().join("tidegate.sock").display().to_string();
         let text = format!(
@@ -91,15 +103,18 @@ impl Process {
         );
         std::fs::write(&config, text).expect("it can be written");
         let mut command = with_config("run", &config);
-        command.env("KUBECONFIG", folder.path().join("kubeconfig"));
+        command.env("KUBECONFIG", &current);
         let mut running = start(command);
         running.ready();
-        Self { running, config, gate, admin, _folder: folder }
+        Self { running, config, gate, admin, current, _folder: folder }
     }
 
     /// A command with the same configuration.
     pub(crate) fn command(&self, arguments: &[&str]) -> Ended {
-        command(&self.config, arguments)
+        let (command, rest) = arguments.split_first().expect("a command");
+        let mut command = tidegate([command]);
+        command.args(rest).arg("--config").arg(&self.config).env("KUBECONFIG", &self.current);
+        end(command)
     }
 
     pub(crate) fn status(&self) -> Value {
@@ -110,11 +125,13 @@ impl Process {
 
     /// The gate's part of the status, as soon as it is so.
     pub(crate) fn until(&self, is_so: impl Fn(&Value) -> bool) -> Value {
-        for _ in 0..20_000 {
+        let clock = Clock::start();
+        while clock.now().since_start() < PATIENCE {
             let gate = self.status()["gates"][0].clone();
             if is_so(&gate) {
                 return gate;
             }
+            thread::yield_now();
         }
         panic!("it did not come to that: {}", self.status());
     }

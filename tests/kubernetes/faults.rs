@@ -7,7 +7,7 @@ use http::Method;
 
 use crate::support::audit::{Audit, worst_excess};
 use crate::support::client::{Connection, Protocol};
-use crate::support::control_plane::{ControlPlane, Options};
+use crate::support::control_plane::{ControlPlane, Options, User};
 use crate::support::gate::{Gate, Way};
 use crate::support::programs::Program;
 use crate::support::{block_on, now, pause, say, turn, wait_for, widgets};
@@ -34,86 +34,144 @@ fn an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_dir
     let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
     let _turn = turn::alone();
     widgets::install(&plane);
-    let direct = killed(&plane, Way::Direct(&plane), "killed-direct");
     let gate = Gate::start(&plane, SETTINGS);
-    let through = killed(&plane, Way::Gate(&gate), "killed-through");
+    // Both at once, so that both meet the same outage.
+    let both = [(Way::Direct(&plane), "killed-direct"), (Way::Gate(&gate), "killed-through")]
+        .map(|(way, namespace)| Crew::start(&plane, way, namespace));
+    for crew in &both {
+        widgets::set(&plane, crew.namespace, &widgets::names("widget", OBJECTS), 1);
+    }
+    wait_for("a third is written", BACK, || both.iter().all(|crew| crew.written() > OBJECTS / 3).then_some(()));
+    let gone = plane.audit().0.last().expect("they have called").received;
+    let begun = now();
+    plane.kill_api();
+    plane.start_api();
+    let outage = begun.elapsed();
+    let [direct, through] = both.each_ref().map(|crew| crew.recovered(&plane, gone));
     let left = gate.metered_departures();
     let excess = worst_excess(&left, 20.0, 30.0, LATENESS);
-    say(format_args!("killed: directly {direct}"));
+    say(format_args!("killed: {outage:.1?} of outage; directly {direct}"));
     say(format_args!("killed: through the gate {through}; {} metered calls, fullest window {excess:+.2}", left.len()));
     assert!(excess <= 1e-6, "{excess:.2} calls too many left in one window");
-    let must_be_kept = through.outage < SURELY_KEPT;
-    assert!(through.kept || !must_be_kept, "the lease was lost in an outage of {:?}", through.outage);
-    assert!(through.kept || !direct.kept || !must_be_kept, "the lease was lost, and directly kept");
-    // By chance some reflectors meet in a second, directly too.
-    let allowed = direct.densest + direct.densest / 4 + 10;
-    assert!(through.densest <= allowed, "{} watches in a second, directly {}", through.densest, direct.densest);
+    assert!(through.kept || outage > SURELY_KEPT, "the lease was lost in an outage of {outage:?}");
+    // Each reflector rests by itself, directly too: how many meet in one second is chance, and so is who meets a server that has only begun to
+    // listen; but none comes again and again.
+    let allowed = direct.watches + WATCHES;
+    assert!(through.watches <= allowed, "{} watches were opened, directly {}", through.watches, direct.watches);
+    assert!(through.densest <= WATCHES, "{} watches in one second: some came twice", through.densest);
+    assert!(through.lists <= direct.lists + WATCHES / 100, "{} lists, directly {}", through.lists, direct.lists);
     wait_for("no key backs off any more", Duration::from_secs(30), || (gate.failing_keys() == 0.0).then_some(()));
 }
 
-struct Killed {
-    /// From the kill until the server was ready again.
-    outage: Duration,
+/// Who works against one API server by one way: informers, and a controller that leads.
+struct Crew {
+    namespace: &'static str,
+    watcher: User,
+    informers: Program,
+    manager: Program,
+}
+
+struct Recovered {
     /// The manager led before and after.
     kept: bool,
     /// From the first call after the kill until every watch was there.
     back: Duration,
-    /// Watches that began in the fullest second after the kill.
+    /// Watches that were opened until then, and in the fullest second.
+    watches: usize,
     densest: usize,
     lists: usize,
     written: usize,
 }
 
-impl std::fmt::Display for Killed {
+impl std::fmt::Display for Recovered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { outage, kept, back, densest, lists, written } = self;
+        let Self { kept, back, watches, densest, lists, written } = self;
         let kept = if *kept { "kept" } else { "lost" };
         write!(
             f,
-            "{outage:.1?} of outage: the lease was {kept}, {WATCHES} watches were back within {back:.1?} (at most {densest} in a second, {lists} \
-             lists), {written} objects converged"
+            "the lease was {kept}, {WATCHES} watches were back within {back:.1?} ({watches} opened, at most {densest} in a second, {lists} \
+             lists), {written} of {OBJECTS} objects converged"
         )
     }
 }
 
-fn killed(plane: &ControlPlane, way: Way<'_>, namespace: &str) -> Killed {
-    plane.namespace(namespace);
-    let (watcher, writer) = (plane.master(), plane.master());
-    let count = WATCHES.to_string();
-    let informers = Program::start(plane, way, &watcher, &["informers", "-namespace", namespace, "-count", &count]);
-    informers.wait_events("synced", 1, BACK);
-    wait_for("every informer watches", BACK, || (plane.audit().of(&watcher.name).watches() >= WATCHES).then_some(()));
-    let manager = Program::start(plane, way, &writer, &["manage", "-namespace", namespace]);
-    manager.wait_events("leading", 1, Duration::from_secs(60));
-    let names = widgets::names("widget", OBJECTS);
-    widgets::set(plane, namespace, &names, 1);
-    // In the middle of the writes.
-    wait_for("a third is written", BACK, || (widgets::written(&manager.lines(), 1).len() > OBJECTS / 3).then_some(()));
-    let gone = plane.audit().of(&watcher.name).0.last().expect("it has called").received;
-    let begun = now();
-    plane.kill_api();
-    plane.start_api();
-    let outage = begun.elapsed();
-    let since = || plane.audit().of(&watcher.name).only(|event| event.received > gone);
-    let events = wait_for("every informer watches again", BACK, || {
-        Some(since()).filter(|events| events.distinct_watches() >= WATCHES)
+impl Crew {
+    fn start(plane: &ControlPlane, way: Way<'_>, namespace: &'static str) -> Self {
+        plane.namespace(namespace);
+        let (watcher, writer) = (plane.master(), plane.master());
+        let count = WATCHES.to_string();
+        let informers = Program::start(plane, way, &watcher, &["informers", "-namespace", namespace, "-count", &count]);
+        informers.wait_events("synced", 1, BACK);
+        wait_for("every informer watches", BACK, || {
+            (plane.audit().of(&watcher.name).watches() >= WATCHES).then_some(())
+        });
+        let manager = Program::start(plane, way, &writer, &["manage", "-namespace", namespace]);
+        manager.wait_events("leading", 1, Duration::from_secs(60));
+        Self { namespace, watcher, informers, manager }
+    }
+
+    fn written(&self) -> usize {
+        widgets::written(&self.manager.lines(), 1).len()
+    }
+
+    fn leads(&self) -> bool {
+        self.manager.events("stopped").is_empty()
+    }
+
+    /// Waits until everything is as it was; a manager that lost its lease ends, as it does without the gate.
+    fn recovered(&self, plane: &ControlPlane, gone: Duration) -> Recovered {
+        let since = || plane.audit().of(&self.watcher.name).only(|event| event.received > gone);
+        let events = wait_for("every informer watches again", BACK, || {
+            self.informers.process.must_run();
+            Some(since()).filter(|events| events.distinct_watches() >= WATCHES)
+        });
+        wait_for("the controller has caught up, or ended", BACK, || {
+            (!self.leads() || self.written() == OBJECTS).then_some(())
+        });
+        let calls = events.arrivals();
+        let arrivals = events.only(|event| event.verb == "watch").arrivals();
+        Recovered {
+            kept: self.leads(),
+            back: calls[calls.len() - 1].saturating_sub(calls[0]),
+            watches: arrivals.len(),
+            densest: densest(&arrivals),
+            lists: events.only(|event| event.verb == "list").len(),
+            written: self.written(),
+        }
+    }
+}
+
+/// Half of what a leader has to renew its lease in.
+const CUT: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_leader_keeps_its_lease_through_an_outage_that_is_shorter_than_the_lease_allows() {
+    let test = "a_leader_keeps_its_lease_through_an_outage_that_is_shorter_than_the_lease_allows";
+    let Some(plane) = ControlPlane::own(test, Options { relay: true, ..Options::default() }) else { return };
+    let _turn = turn::alone();
+    plane.namespace("cut");
+    let gate = Gate::start(&plane, SETTINGS);
+    let leaders = [("direct", Way::Direct(&plane)), ("through", Way::Gate(&gate))].map(|(name, way)| {
+        let args = ["leader", "-namespace", "cut", "-retry", "500ms", "-name", name];
+        Program::start(&plane, way, &plane.master(), &args)
     });
-    let kept = manager.events("stopped").is_empty();
-    // A manager that lost its lease ends, as it does without the gate; its successor would go on.
-    let written = if kept {
-        widgets::wait_written(&manager, &names, 1, BACK).len()
-    } else {
-        widgets::written(&manager.lines(), 1).len()
-    };
-    let arrivals = events.only(|event| event.verb == "watch").arrivals();
-    let calls = events.arrivals();
-    Killed {
-        outage,
-        kept,
-        back: calls[calls.len() - 1].saturating_sub(calls[0]),
-        densest: densest(&arrivals),
-        lists: events.only(|event| event.verb == "list").len(),
-        written,
+    for leader in &leaders {
+        leader.wait_events("leading", 1, Duration::from_secs(60));
+    }
+    plane.relay().cut();
+    pause(CUT);
+    plane.relay().restore();
+    let failed = leaders.each_ref().map(|leader| {
+        let restored = leader.events("lease").len();
+        wait_for("it renews again", Duration::from_secs(30), || {
+            leader.events("lease")[restored..].iter().any(|line| line.number("code") == 200).then_some(())
+        });
+        leader.events("lease").iter().filter(|line| line.number("code") != 200).count()
+    });
+    say(format_args!("cut: for {CUT:.0?}; {} renewals failed directly, {} through the gate", failed[0], failed[1]));
+    for (leader, way) in leaders.iter().zip(["directly", "through the gate"]) {
+        assert!(leader.events("stopped").is_empty(), "the lease was lost {way}");
+        assert_eq!(leader.events("leading").len(), 1, "{way}");
     }
 }
 

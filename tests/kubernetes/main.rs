@@ -29,5 +29,5 @@ mod streams;
 mod support;
 mod throttled;
 
-#[path = "../it/window.rs"]
+#[path = "../support/window.rs"]
 mod window;

@@ -36,6 +36,8 @@ fn starts_in_order(test: &str, mode: Mode, namespace: &str) {
     let gate_starts = cluster.wait_container("started", namespace, "tidegate");
     let gate_up = cluster.wait_container("up", namespace, "tidegate");
     let operator_starts = cluster.wait_container("started", namespace, "operator");
+    // The probe did not pass while the gate was not there, and the operator waited for it.
+    cluster.wait_container("probe failed", namespace, "tidegate");
     assert!(gate_starts.at < gate_up.at && gate_up.at < operator_starts.at, "{gate_starts:?} {operator_starts:?}");
 
     // It leads, and from its very first call on none failed for want of the gate.

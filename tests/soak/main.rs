@@ -15,7 +15,7 @@ mod process;
 mod promises;
 mod upstream;
 mod weather;
-#[path = "../it/window.rs"]
+#[path = "../support/window.rs"]
 mod window;
 
 use std::{fmt::Display, io::Write, sync::Arc, time::Duration};
@@ -50,10 +50,10 @@ async fn soak(time: Duration, dice: Dice, what: &str) {
         upstream::start(dice.child(), Arc::clone(&sky), true).await,
     ];
     let process = Process::start(&apis).await;
-    let mut weather = dice.child();
+    let weather = dice.child();
 
-    let middle = half(&process, &sky, &dice.child(), &mut weather, time / 2).await;
-    let end = half(&process, &sky, &dice.child(), &mut weather, time / 2).await;
+    let middle = half(&process, &sky, &dice.child(), &weather, time / 2).await;
+    let end = half(&process, &sky, &dice.child(), &weather, time / 2).await;
     let said = process.end();
     let panics: Vec<&String> = said.log.iter().filter(|line| line.contains("panic")).collect();
     assert!(panics.is_empty(), "{panics:#?}");
@@ -70,7 +70,7 @@ async fn soak(time: Duration, dice: Dice, what: &str) {
 }
 
 /// Load under changing weather, then rest.
-async fn half(process: &Process, sky: &Arc<Sky>, dice: &Dice, weather: &mut Dice, time: Duration) -> process::Rest {
+async fn half(process: &Process, sky: &Arc<Sky>, dice: &Dice, weather: &Dice, time: Duration) -> process::Rest {
     let clock = Clock::start();
     let clients = Clients::start(process, dice);
     while clock.now().since_start() < time {

@@ -23,8 +23,8 @@ use crate::{
 };
 
 /// What both gates are held to.
-pub(crate) const RATE: f64 = 300.0;
-pub(crate) const BURST: f64 = 60.0;
+pub(crate) const RATE: f64 = 40.0;
+pub(crate) const BURST: f64 = 20.0;
 pub(crate) const BACKOFF_MILLIS: u64 = 400;
 pub(crate) const FORGET_SECONDS: u64 = 4;
 
@@ -48,16 +48,19 @@ pub(crate) struct Said {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest {
     pub(crate) kib: u64,
+    /// Beyond those of connections that are kept for the next call.
     pub(crate) descriptors: usize,
+    kept: usize,
 }
 
 impl fmt::Display for Rest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:.1} MiB and {} descriptors",
+            "{:.1} MiB, {} descriptors and {} connections kept for later",
             f64::from(u32::try_from(self.kib).unwrap_or(u32::MAX)) / 1024.0,
-            self.descriptors
+            self.descriptors,
+            self.kept
         )
     }
 }
@@ -117,19 +120,21 @@ impl Process {
     /// Returns when nobody holds anything, and says what the process still has. Panics with what is held when that does not come about.
     pub(crate) async fn rest(&self) -> Rest {
         let clock = Clock::start();
-        loop {
-            let held = held(&self.metrics());
+        let kept = loop {
+            let metrics = self.metrics();
+            let held = held(&metrics);
             if held.is_empty() {
-                break;
+                break sum(&metrics, "tidegate_upstream_connections");
             }
             assert!(clock.now().since_start() < crate::cli::PATIENCE, "at rest somebody still holds: {held:#?}");
             clock.sleep(std::time::Duration::from_millis(100)).await;
-        }
+        };
         let pid = self.running.lock().expect("no panic").id();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says so");
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
-        Rest { kib: line.trim().trim_end_matches(" kB").parse().expect("a number"), descriptors }
+        let kib = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        Rest { kib, descriptors: descriptors.saturating_sub(kept), kept }
     }
 
     /// Has it stop, and reads everything.
@@ -153,6 +158,12 @@ const NOTHING_LEFT: [&str; 9] = [
     "tidegate_client_connections",
     "tidegate_call_log_dropped_total",
 ];
+
+/// What a metric of whole numbers comes to, over its labels.
+fn sum(metrics: &str, name: &str) -> usize {
+    let lines = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit(' ').next());
+    lines.filter_map(|value| value.parse::<usize>().ok()).sum()
+}
 
 fn held(metrics: &str) -> Vec<String> {
     let is_held = |line: &&str| {

@@ -8,7 +8,7 @@ use crate::{
     config::settings::{Gate, Listen, Settings},
     status::{
         self, Status,
-        text::{ago, meaning, span, until},
+        text::{ago, count, meaning, rejected_by, span, until},
     },
 };
 
@@ -86,6 +86,25 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
     if let Some(bypass) = &gate.bypass {
         let says = format!("everything is let through; that ends {}", until(bypass.until_ms, now_ms));
         findings.push(Finding::wrong(&about, &says, "tidegate bypass off"));
+    }
+    for rejection in gate.rejected_lately(now_ms) {
+        let (calls, last) = (count(rejection.count, "call", "calls"), ago(rejection.at_ms, now_ms));
+        let says = format!("the upstream turned {calls} away, the last {last}: {}", rejected_by(&rejection.by));
+        findings.push(match rejection.by.as_str() {
+            "credentials" => Finding::wrong(
+                &about,
+                &says,
+                "renew the token: the gate's own where credentials = \"inject\", else the controller's",
+            ),
+            "disruption_budget" => {
+                Finding::note(&about, &says, "that budget forbids the eviction now; the gate has no part in it")
+            }
+            _ => Finding::note(
+                &about,
+                &says,
+                "lower bucket.rate to what the upstream bears; bucket.adapt does that by itself",
+            ),
+        });
     }
     let longest = gate.queues.iter().max_by(|one, other| one.oldest_seconds.total_cmp(&other.oldest_seconds));
     if let Some(queue) = longest.filter(|queue| queue.oldest_seconds >= LONG) {

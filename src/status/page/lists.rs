@@ -58,12 +58,12 @@ fn keys(out: &mut String, gate: &Gate, status: &Status) {
         ]);
     }
     let more = match gate.keys_failing.saturating_sub(gate.keys.len()) {
-        0 => String::new(),
+        0 => HEALED.to_owned(),
         more if gate.keys.is_empty() => format!(
             "{}; their names are not shown here.",
             count(u64::try_from(more).unwrap_or(u64::MAX), "key", "keys")
         ),
-        more => format!("And {more} more."),
+        more => format!("And {more} more. {HEALED}"),
     };
     if gate.keys.is_empty() && gate.keys_failing > 0 {
         add(out, format_args!("<h3>Failing keys</h3>\n<p class=\"more\">{more}</p>\n"));
@@ -166,6 +166,9 @@ fn classes(out: &mut String, gate: &Gate) {
     }
     table.close(out, "Classes", "");
 }
+
+/// What to do about keys that fail, beside healing it.
+const HEALED: &str = "Once it is healed, <code>tidegate forget --all</code> has them tried at once.";
 
 // === impl Table ===
 

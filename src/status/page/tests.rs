@@ -58,7 +58,7 @@ fn an_incident_is_told_from_the_top() {
         "Bypass.",
         "ends by itself in 1 m (00:01:10 UTC)",
         "The new configuration cannot work.",
-        "3 calls wait, the longest for 2.5 s: the gate&#39;s bucket is empty.",
+        "3 calls wait, the longest for 2.5 s: the gate&#39;s bucket is empty; all of the flow web.",
         "7 keys back off; the next may be tried in 8.0 s.",
         "web (retries)",
         "4 times",
@@ -72,6 +72,37 @@ fn an_incident_is_told_from_the_top() {
         assert!(page.contains(wanted), "{wanted}\n{page}");
     }
     assert!(page.find("Bypass.") < page.find("<h2"), "what is wrong comes first");
+}
+
+#[test]
+fn what_calls_wait_for_is_told_by_number_and_with_whoever_is_most_of_them() {
+    let queue = |flow: &str, waiting, oldest_seconds, reason: &str| Queue {
+        class: "default".to_owned(),
+        flow: flow.to_owned(),
+        waiting,
+        oldest_seconds,
+        reason: reason.to_owned(),
+        retry: false,
+    };
+    let queues = vec![
+        queue("secrets", 2, 9.0, "pause"),
+        queue("configmaps", 40, 4.0, "bucket"),
+        queue("pods", 3, 6.0, "bucket"),
+    ];
+    let key = |status| Key { status, next_at_ms: 9_000, ..Key::default() };
+    let keys = vec![key(None), key(Some(500)), key(Some(500))];
+    let rejections = vec![crate::status::Rejection { by: "credentials".to_owned(), count: 2, at_ms: 4_000 }];
+    let gate = Gate { waiting: 45, keys_failing: 3, admitted: 1, queues, keys, rejections, ..Gate::default() };
+    let told = why(&gate, 5_000);
+    let wanted = [
+        "The upstream does not take the credentials: 2 calls got 401, the last 1.0 s ago. tidegate doctor says whose they are.",
+        "43 calls wait, the longest for 6.0 s: the gate's bucket is empty; 40 of them of the flow configmaps.",
+        "2 calls wait, the longest for 9.0 s: the upstream said wait; all of the flow secrets.",
+        "3 keys back off (2 with 500, 1 with no answer); the next may be tried in 4.0 s.",
+    ];
+    assert_eq!(told, wanted);
+    assert_eq!(why(&gate, 70_000).len(), 3, "what the upstream did a minute ago is history");
+    assert!(why(&Gate::default(), 0)[0].starts_with("No call has come yet"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,9 @@ import (
 
 // Where pods find the API server.
 const service = "10.0.0.1"
+
+// What a container's first process closes when its root is made: the first of the files that it is given.
+const told = 3
 
 // What a container of a program that is linked with the machine's libraries needs of it.
 var machine = []string{"/usr", "/lib", "/lib64", "/dev/null", "/dev/urandom", "/etc/ssl"}
@@ -35,6 +39,7 @@ type plan struct {
 	Folder   string // to start in
 	Mounts   []mounted
 	ReadOnly bool
+	Slow     time.Duration
 }
 
 type mounted struct {
@@ -48,7 +53,7 @@ func (p *pod) plan(spec *corev1.Container) (*plan, error) {
 	if !known {
 		return nil, fmt.Errorf("there is no image %s", spec.Image)
 	}
-	made := &plan{Root: filepath.Join(p.folder, "root-"+spec.Name), Program: program, Folder: spec.WorkingDir}
+	made := &plan{Root: filepath.Join(p.folder, "root-"+spec.Name), Program: program, Folder: spec.WorkingDir, Slow: p.node.slow[spec.Image]}
 	made.Command = spec.Command
 	if len(made.Command) == 0 {
 		name, _, _ := strings.Cut(filepath.Base(program), "-")
@@ -191,7 +196,7 @@ func relay(listener net.Listener, network, address string) {
 	}
 }
 
-// shim starts a container's first process, says under which number when it has become its program, passes signals on, and ends as it ends.
+// shim starts a container's first process, says under which number when its root is made, passes signals on, and ends as it ends.
 func shim(file string) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
@@ -218,7 +223,7 @@ func shim(file string) error {
 			_ = child.Process.Signal(s)
 		}
 	}()
-	// The other end is closed by the exec, or by the end.
+	// Until the other end is closed.
 	_, _ = io.Copy(io.Discard, reader)
 	pid := strconv.Itoa(child.Process.Pid)
 	if err := os.WriteFile(file+".new", []byte(pid), 0o644); err != nil {
@@ -236,7 +241,6 @@ func shim(file string) error {
 
 // container makes the root folder that the image would be, and becomes the container's program.
 func container(file string) error {
-	unix.CloseOnExec(3)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -283,6 +287,9 @@ func container(file string) error {
 	if err := unix.Chdir("/" + made.Folder); err != nil {
 		return err
 	}
+	// From here on it is there, for all that anybody can see.
+	_ = unix.Close(told)
+	time.Sleep(made.Slow)
 	if !strings.Contains(made.Command[0], "/") {
 		made.Command[0] = "/" + made.Command[0]
 	}

@@ -34,6 +34,7 @@ type node struct {
 	name    string
 	api     string            // where the API server listens
 	images  map[string]string // program of each image
+	slow    map[string]time.Duration
 	folder  string
 	clients *kubernetes.Clientset
 
@@ -51,7 +52,7 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "container" {
 		log.Fatal(container(os.Args[2]))
 	}
-	n := &node{images: map[string]string{}, pods: map[types.UID]*pod{}}
+	n := &node{images: map[string]string{}, slow: map[string]time.Duration{}, pods: map[types.UID]*pod{}}
 	flag.StringVar(&n.name, "name", "node", "the node's name")
 	flag.StringVar(&n.api, "api", "", "address of the API server")
 	flag.StringVar(&n.folder, "folder", "", "where pods keep what they have")
@@ -59,6 +60,12 @@ func main() {
 		name, program, _ := strings.Cut(value, "=")
 		n.images[name] = program
 		return nil
+	})
+	flag.Func("slow", "NAME=TIME, what an image's program takes before it does anything", func(value string) error {
+		name, text, _ := strings.Cut(value, "=")
+		time, err := time.ParseDuration(text)
+		n.slow[name] = time
+		return err
 	})
 	kubeconfig := flag.String("kubeconfig", "", "of one who may do everything")
 	serving := serveFlags()

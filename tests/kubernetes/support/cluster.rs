@@ -64,6 +64,8 @@ impl Cluster {
             format!("-ca={}", file("ca.crt")),
             format!("-folder={}", dir.path().display()),
             format!("-image={IMAGE}={}", env!("CARGO_BIN_EXE_tidegate")),
+            // So slow that whoever does not wait for it comes too early.
+            format!("-slow={IMAGE}=700ms"),
             format!("-image={OPERATOR}={}", controller.display()),
         ];
         let run = command(plane.binaries().path("kubelet"), flags);

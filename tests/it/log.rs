@@ -1,0 +1,130 @@
+//! The log while everything happens that there is a line for: one each, in text and in JSON, none for a call, and nobody writes their own.
+
+use std::{io::Write as _, net::TcpStream};
+
+use serde_json::Value;
+
+use super::{
+    cli::Running,
+    cli_input::get,
+    operate::{Process, responding},
+};
+
+/// Fails what it is told to fail, once each; a 429 asks everybody to wait.
+fn api() -> u16 {
+    let (port, _) = responding(|request| {
+        let line = request.lines().next().unwrap_or_default();
+        let (status, headers) = match line {
+            _ if line.contains("wait") => (429, "Retry-After: 3\r\nX-Kubernetes-PF-PriorityLevel-UID: u\r\n"),
+            _ if request.contains("bad") && !line.starts_with("DELETE") => (500, ""),
+            _ => (200, ""),
+        };
+        format!("HTTP/1.1 {status} Said\r\n{headers}Content-Length: 2\r\n\r\nok")
+    });
+    port
+}
+
+fn send(gate: u16, method: &str, path: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", gate)).expect("the gate listens");
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json");
+    stream.write_all(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).expect("it is read");
+    std::io::read_to_string(stream).expect("it is answered")
+}
+
+const MAPS: &str = "/api/v1/namespaces/n/configmaps";
+/// What a client may call an object to forge a line, end one, clear a screen or turn the text around.
+const EVIL: &str = "bad\\n{\\\"level\\\":\\\"INFO\\\"}\\r\\n2026-01-01T00:00:00Z  INFO forged\\u001b[2J\\u0007\\u007f\\u009b2J\\u0085\\u2028\\u202e";
+
+/// Everything that has a line happens once; the lines that tell it, in order of their kind.
+fn rehearse(process: &mut Process) -> Vec<String> {
+    let object = |name: &str| format!("{MAPS}/{name}");
+    let mut lines = Vec::new();
+    let mut tell = |running: &mut Running, line: &str| lines.push(running.line(line));
+    // A key fails, and recovers by hand of its own success: a DELETE takes the object with all its keys.
+    send(process.gate, "PUT", &object("bad-1"), "{}");
+    tell(&mut process.running, "a key backs off");
+    send(process.gate, "DELETE", &object("bad-1"), "");
+    tell(&mut process.running, "its object is gone");
+    // A key is forgotten though nobody calls.
+    let evil = format!("{{\"metadata\":{{\"name\":\"{EVIL}\"}}}}");
+    assert!(send(process.gate, "POST", MAPS, &evil).starts_with("HTTP/1.1 500"));
+    tell(&mut process.running, "a key backs off");
+    tell(&mut process.running, "it has not failed for backoff.forget_after");
+    // Somebody is told to wait, and everybody does.
+    get(process.gate, "/api/v1/namespaces/n/secrets/wait");
+    tell(&mut process.running, "a key backs off");
+    tell(&mut process.running, "the upstream said wait: paused");
+    tell(&mut process.running, "the pause is over");
+    // More is asked than goes.
+    let waiting: Vec<_> = (0..6).map(|_| process.call("/api/v1/namespaces/n/endpoints/e")).collect();
+    tell(&mut process.running, "calls have to wait");
+    for answered in waiting {
+        drop(answered.join().expect("it is answered"));
+    }
+    tell(&mut process.running, "calls need not wait any more");
+    let text = std::fs::read_to_string(&process.config).expect("it is there");
+    for (from, to, line) in
+        [("burst = 3", "burst = 4", "the new configuration is in force"), ("burst = 3", "burst = 0", "stays in force")]
+    {
+        std::fs::write(&process.config, text.replace(from, to)).expect("written");
+        process.running.signal("-HUP");
+        tell(&mut process.running, line);
+    }
+    lines
+}
+
+const LIMITS: &str = "bucket = { rate = 0.9, burst = 3 }\nbackoff = { base = \"10ms\", max = \"10ms\", forget_after = \"3s\" }\nqueue = { max_wait = \"10m\" }\nsignals = { scope = \"gate\" }\n";
+
+/// Runs the rehearsal; everything that was said.
+fn said(format: &str) -> (Vec<String>, Vec<String>) {
+    let limits = format!("{LIMITS}[log]\nformat = \"{format}\"\n");
+    let mut process = Process::start(&format!("http://127.0.0.1:{}", api()), &limits);
+    let lines = rehearse(&mut process);
+    (lines, process.running.end())
+}
+
+/// Each kind of line is there as often as its state has changed, and what is left has nothing to do with calls.
+fn one_line_for_each_change(said: &[String]) {
+    let times = |line: &str| said.iter().filter(|said| said.contains(line)).count();
+    for (line, wanted) in [
+        ("a key backs off", 3),
+        ("its object is gone", 1),
+        ("the upstream said wait", 1),
+        ("the pause is over", 1),
+        ("calls have to wait", 1),
+        ("calls need not wait any more", 1),
+        ("the new configuration is in force", 1),
+        ("stays in force", 1),
+        ("ready", 1),
+    ] {
+        assert_eq!(times(line), wanted, "{line}\n{said:#?}");
+    }
+    // Those that were told to wait and those that waited made no line; nor did 6 + 5 calls.
+    assert!(said.len() <= 22, "{said:#?}");
+    let steers = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{202e}');
+    assert!(said.iter().all(|line| !line.contains(steers)), "{said:#?}");
+}
+
+#[test]
+fn every_change_of_state_is_one_line_of_text() {
+    let (lines, said) = said("text");
+    one_line_for_each_change(&said);
+    assert!(said.iter().all(|line| !line.starts_with("2026-01-01T00:00:00Z") && !line.starts_with('{')), "{said:#?}");
+    let evil = &lines[2];
+    assert!(evil.contains("gate=\"k\"") && evil.contains("forged\\u{1b}[2J"), "{evil}");
+}
+
+#[test]
+fn every_change_of_state_is_one_line_of_json() {
+    let (lines, said) = said("json");
+    one_line_for_each_change(&said);
+    for line in &said {
+        let read: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(read["level"].is_string() && read["timestamp"].is_string() && read["message"].is_string(), "{line}");
+    }
+    let evil: Value = serde_json::from_str(&lines[2]).expect("JSON");
+    let name: Value = serde_json::from_str(&format!("\"{EVIL}\"")).expect("JSON");
+    assert_eq!(evil["key"], format!("write configmaps/n/{}", name.as_str().expect("text")), "the name is whole");
+    assert_eq!((&evil["gate"], &evil["status"]), (&"k".into(), &500.into()));
+}

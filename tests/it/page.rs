@@ -1,0 +1,201 @@
+//! The status page in a real browser, while something is wrong: it says who is held back and why, can be read by everybody on every screen,
+//! needs no scripts, and asks nobody else for anything.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::Write as _,
+    net::{SocketAddr, TcpStream},
+    path::Path,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tidegate::clock::Clock;
+
+use super::{
+    browser::{Browser, Proxy, Screen},
+    cli_input::get,
+    fetched::{axe, chromium, or_skip},
+    operate::{Process, responding},
+};
+
+/// A webhook is down, so that nothing of one kind can be written; the API server tells one class to wait; somebody lists and lists.
+fn api() -> u16 {
+    let (port, _) = responding(|request| {
+        let line = request.lines().next().unwrap_or_default();
+        let (status, headers) = match line {
+            _ if line.starts_with("PUT") && line.contains("/deployments/") => (500, ""),
+            _ if line.starts_with("PUT") => (503, ""),
+            _ if line.contains("/secrets") => (429, "Retry-After: 600\r\nX-Kubernetes-PF-PriorityLevel-UID: u\r\n"),
+            _ => (200, ""),
+        };
+        format!("HTTP/1.1 {status} Said\r\n{headers}Content-Length: 2\r\n\r\nok")
+    });
+    port
+}
+
+/// What fails stays as it is for minutes, and so does who waits.
+fn limits(rate: f64) -> String {
+    let limits =
+        "backoff = { base = \"4m\", max = \"10m\" }\nqueue = { max_wait = \"20m\" }\nsignals = { scope = \"class\" }\n";
+    format!(
+        "bucket = {{ rate = {rate}, burst = 24 }}\n{limits}[[gates.k.classes]]\nname = \"secrets\"\nmatch = {{ resources = [\"secrets\"] }}\n"
+    )
+}
+
+/// Calls that nobody waits for the answer of.
+fn calls(gate: u16, count: usize, path: &str) -> Vec<TcpStream> {
+    let call = |_| {
+        let mut stream = TcpStream::connect(("127.0.0.1", gate)).expect("the gate listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it is read");
+        stream
+    };
+    (0..count).map(call).collect()
+}
+
+fn put(gate: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", gate)).expect("the gate listens");
+    let request =
+        format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{{}}");
+    stream.write_all(request.as_bytes()).expect("it is read");
+    std::io::read_to_string(stream).expect("it is answered")
+}
+
+/// The rehearsal. Who waits, waits for as long as what is returned lives.
+fn incident(process: &Process) -> Vec<TcpStream> {
+    let deployment = |name: &str| format!("/apis/apps/v1/namespaces/shop/deployments/{name}");
+    for name in ["cart", "checkout", "frontend", "payments", "search", "stock", "web"] {
+        assert!(put(process.gate, &deployment(name)).starts_with("HTTP/1.1 500"));
+    }
+    assert!(put(process.gate, "/api/v1/namespaces/shop/services/web").starts_with("HTTP/1.1 503"));
+    for _ in 0..3 {
+        assert!(put(process.gate, &deployment("web")).starts_with("HTTP/1.1 429"), "it backs off");
+    }
+    assert!(get(process.gate, "/api/v1/namespaces/shop/secrets/token").starts_with("HTTP/1.1 429"), "it is paused");
+    let mut waiting = calls(process.gate, 4, "/api/v1/namespaces/shop/secrets/other");
+    waiting.extend(calls(process.gate, 60, "/api/v1/namespaces/shop/configmaps"));
+    process.until(|gate| gate["queues"].as_array().is_some_and(|queues| queues.len() == 2));
+    waiting.extend(calls(process.gate, 8, "/api/v1/namespaces/shop/endpoints"));
+    process.until(|gate| gate["queues"].as_array().is_some_and(|queues| queues.len() == 3));
+    waiting
+}
+
+/// How much of it the pictures of the manual show.
+const HISTORY: Duration = Duration::from_secs(150);
+
+const SCREENS: [(&str, Screen); 4] = [
+    ("desktop-light", Screen { width: 1200, height: 1180, phone: false, dark: false }),
+    ("desktop-dark", Screen { width: 1200, height: 1180, phone: false, dark: true }),
+    ("phone-light", Screen { width: 390, height: 1180, phone: true, dark: false }),
+    ("phone-dark", Screen { width: 390, height: 1180, phone: true, dark: true }),
+];
+
+/// What axe finds wrong with the page as it is: one line each, and how many of its rules had something to look at.
+fn audit(browser: &mut Browser) -> (Vec<String>, Vec<String>) {
+    let script = "axe.run().then(found => JSON.stringify({ passes: found.passes.map(it => it.id), \
+                  violations: found.violations.map(it => it.id + ': ' + it.nodes.map(node => node.html + ' ' + node.failureSummary).join(' | ')) }))";
+    let found = browser.evaluate(script);
+    let found: Value = serde_json::from_str(found.as_str().expect("text")).expect("JSON");
+    let list = |name: &str| -> Vec<String> {
+        found[name].as_array().expect("a list").iter().filter_map(|it| Some(it.as_str()?.to_owned())).collect()
+    };
+    (list("violations"), list("passes"))
+}
+
+#[test]
+fn an_incident_is_on_the_page_in_a_browser_for_everybody_and_nothing_leaves() {
+    let test = "an_incident_is_on_the_page_in_a_browser_for_everybody_and_nothing_leaves";
+    let (Some(chromium), Some(axe)) = (or_skip(test, chromium()), or_skip(test, axe())) else { return };
+    let writes = std::env::var_os("TIDEGATE_WRITE_DOCS").is_some();
+    let limits = limits(if writes { 2.0 } else { 0.05 });
+    let process = Process::start(&format!("http://127.0.0.1:{}", api()), &limits);
+    let mut waiting = incident(&process);
+    if writes {
+        // For the manual's pictures: some history, in which the noise goes on.
+        let clock = Clock::start();
+        while clock.now().since_start() < HISTORY {
+            waiting.extend(calls(process.gate, 14, "/api/v1/namespaces/shop/configmaps"));
+            waiting.extend(calls(process.gate, 3, "/api/v1/namespaces/shop/endpoints"));
+            for name in ["web", "cart", "web"] {
+                drop(put(process.gate, &format!("/apis/apps/v1/namespaces/shop/deployments/{name}")));
+            }
+            let step = process.status()["gates"][0]["history"]["admitted"].as_array().map_or(0, Vec::len);
+            process.until(|gate| gate["history"]["admitted"].as_array().map_or(0, Vec::len) > step);
+        }
+    }
+    if writes {
+        waiting.extend(calls(process.gate, 40, "/api/v1/namespaces/shop/endpoints"));
+    }
+    let admin = SocketAddr::from(([127, 0, 0, 1], process.admin));
+    let page = format!("http://{admin}/status");
+    let proxy = Proxy::start(admin);
+    let mut browser = Browser::start(&chromium, &proxy);
+    for (name, screen) in SCREENS {
+        browser.screen(screen);
+        browser.order("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
+        browser.open(&format!("{page}?refresh=off"));
+        let picture = browser.picture();
+        if writes {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/status-{name}.png"));
+            fs::write(path, &picture).expect("written");
+        }
+        browser.order("Emulation.setScriptExecutionDisabled", &json!({ "value": false }));
+        let text = browser.evaluate("document.body.innerText");
+        let text = text.as_str().expect("text");
+        for wanted in [
+            " calls wait, the longest for ",
+            " of them of the flow configmaps.",
+            "4 calls wait, the longest for ",
+            "9 keys back off (7 with 500, 1 with 503, 1 with 429)",
+            "write deployments.apps/shop/checkout",
+            "the gate's bucket is empty bucket",
+            "the upstream said wait pause",
+            "class secrets",
+            "API priority and fairness",
+        ] {
+            assert!(text.contains(wanted), "{name}: {wanted}\n{text}");
+        }
+        assert_eq!(browser.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), true, "{name} fits");
+        browser.evaluate(&axe);
+        let (violations, passes) = audit(&mut browser);
+        assert!(violations.is_empty(), "{name}:\n{}", violations.join("\n"));
+        for rule in [
+            "color-contrast",
+            "landmark-one-main",
+            "region",
+            "heading-order",
+            "page-has-heading-one",
+            "html-has-lang",
+            "document-title",
+            "meta-viewport",
+        ] {
+            assert!(passes.iter().any(|passed| passed == rule), "{name}: {rule} was not looked at: {passes:?}");
+        }
+    }
+    browser.evaluate("document.querySelector('h1').style.color = '#303030'; document.documentElement.lang = ''");
+    let (violations, _) = audit(&mut browser);
+    assert_eq!(violations.len(), 2, "the audit can find something: {violations:?}");
+
+    let leave = "fetch('http://192.0.2.1/').then(() => 'left', () => 'held')";
+    assert_eq!(browser.evaluate(leave), "held", "not even a script could ask somebody else");
+
+    browser.order("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
+    browser.asked.clear();
+    browser.open(&page);
+    browser.loaded(); // again, by itself
+    let own = |path: &str| format!("http://{admin}{path}");
+    let wanted: BTreeSet<_> = browser.asked.iter().map(String::as_str).collect();
+    let (status, style) = (own("/status"), own("/status.css"));
+    assert_eq!(wanted, BTreeSet::from(["data:,", &status, &style]), "the page needs nothing else");
+    // A browser has errands of its own, which the proxy does not let out; the page has none but these.
+    let seen = proxy.seen();
+    let times = |path: &str| seen.iter().filter(|seen| **seen == format!("GET {}", own(path))).count();
+    assert!(times("/status") >= 2 && times("/status.css") >= 2, "{seen:?}");
+    let strange = |seen: &&String| seen.contains(&admin.to_string()) || seen.contains("192.0.2.1");
+    let known = times("/status") + times("/status?refresh=off") + times("/status.css");
+    assert_eq!(seen.iter().filter(strange).count(), known, "{seen:?}");
+    drop(process);
+    drop(waiting);
+}
