@@ -19,6 +19,8 @@ mod docs;
 mod doctor;
 mod faults;
 mod fetched;
+mod floods;
+mod frames;
 mod github;
 mod golden;
 mod guard;
