@@ -95,7 +95,8 @@ async fn a_head_of_endless_continuations_ends_its_connection() {
         .rounds(3, async || {
             for payload in [&[][..], &block(&[("x", "y")]), &block(&[("x", &"y".repeat(16_000))])] {
                 let head = frame(HEADERS, 0, 1, &block(&good("/endless", &[])));
-                let flood = many(&frame(CONTINUATION, 0, 1, payload), if payload.len() > 100 { 2_000 } else { 100_000 });
+                let flood =
+                    many(&frame(CONTINUATION, 0, 1, payload), if payload.len() > 100 { 2_000 } else { 100_000 });
                 let came = pour(&flooded, &[], std::iter::once(head).chain(flood)).await;
                 assert!(came.away.is_some(), "{came:?}");
             }
