@@ -86,6 +86,7 @@ impl GateMeters {
     #[must_use]
     pub fn new(gate: Arc<str>, host: Arc<str>, policy: &Policy) -> Self {
         table::FORGOTTEN.counter(&[&gate]).increment(0);
+        table::LIFTED.counter(&[&gate]).increment(0);
         table::CLIENT_CONNECTIONS.gauge(&[&gate]).increment(0.0);
         Self::with(gate, host, policy, Arc::new(Capped::new(RESOURCES)))
     }

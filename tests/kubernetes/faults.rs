@@ -41,7 +41,7 @@ fn an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_dir
     for crew in &both {
         widgets::set(&plane, crew.namespace, &widgets::names("widget", OBJECTS), 1);
     }
-    wait_for("a third is written", BACK, || both.iter().all(|crew| crew.written() > OBJECTS / 3).then_some(()));
+    wait_for("a third is written", BACK, || both.iter().all(|crew| crew.written(&plane) > OBJECTS / 3).then_some(()));
     let gone = plane.audit().0.last().expect("they have called").received;
     let begun = now();
     plane.kill_api();
@@ -110,8 +110,11 @@ impl Crew {
         Self { namespace, watcher, informers, manager }
     }
 
-    fn written(&self) -> usize {
-        widgets::written(&self.manager.lines(), 1).len()
+    /// By what the API server has: of a write whose answer was lost the controller does not know that it was carried out.
+    fn written(&self, plane: &ControlPlane) -> usize {
+        let observed = "jsonpath={range .items[*]}{.status.observed}{\"\\n\"}{end}";
+        let written = plane.kubectl(&["get", "widgets", "-n", self.namespace, "-o", observed]);
+        written.lines().filter(|line| *line == "1").count()
     }
 
     fn leads(&self) -> bool {
@@ -126,7 +129,7 @@ impl Crew {
             Some(since()).filter(|events| events.distinct_watches() >= WATCHES)
         });
         wait_for("the controller has caught up, or ended", BACK, || {
-            (!self.leads() || self.written() == OBJECTS).then_some(())
+            (!self.leads() || self.written(plane) == OBJECTS).then_some(())
         });
         let calls = events.arrivals();
         let arrivals = events.only(|event| event.verb == "watch").arrivals();
@@ -136,7 +139,7 @@ impl Crew {
             watches: arrivals.len(),
             densest: densest(&arrivals),
             lists: events.only(|event| event.verb == "list").len(),
-            written: self.written(),
+            written: self.written(plane),
         }
     }
 }

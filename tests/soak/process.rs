@@ -25,8 +25,8 @@ use crate::{
 /// What both gates are held to.
 pub(crate) const RATE: f64 = 40.0;
 pub(crate) const BURST: f64 = 20.0;
-pub(crate) const BACKOFF_MILLIS: u64 = 400;
-pub(crate) const FORGET_SECONDS: u64 = 4;
+pub(crate) const BACKOFF_MILLIS: u64 = 1000;
+pub(crate) const FORGET_SECONDS: u64 = 6;
 
 pub(crate) struct Process {
     running: Mutex<Running>,
@@ -77,7 +77,7 @@ impl Process {
             format!(
                 "[gates.{name}]\npreset = \"none\"\nupstream = \"{url}\"\nlisten = \"127.0.0.1:{port}\"\n\
                  bucket = {{ rate = {RATE:.1}, burst = {BURST:.0}, adapt = \"off\" }}\nin_flight = {{ max = 30 }}\n\
-                 backoff = {{ strategy = \"exponential\", base = \"{BACKOFF_MILLIS}ms\", max = \"2s\", forget_after = \"{FORGET_SECONDS}s\" }}\n\
+                 backoff = {{ strategy = \"exponential\", base = \"{BACKOFF_MILLIS}ms\", max = \"4s\", forget_after = \"{FORGET_SECONDS}s\" }}\n\
                  queue = {{ max_wait = \"MAX_WAIT\", max_waiting = 500, max_waiting_bytes = \"8MiB\" }}\n{more}"
             )
         };

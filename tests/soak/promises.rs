@@ -89,14 +89,14 @@ pub(crate) fn check(calls: &[Value]) -> Found {
 
 /// The failure is written down when the head comes, and known to the limiter when its task has gone on: what leaves in between, on a machine
 /// that is busy, had been let go before.
-const ON_THE_WAY: Duration = Duration::from_millis(300);
+const ON_THE_WAY: Duration = Duration::from_millis(800);
 
 /// What happened to a key.
 enum Happened {
     /// A call of this number was granted.
     Granted(usize),
-    /// It was answered.
-    Answered(usize, End),
+    /// It was answered; and when it had been granted.
+    Answered(usize, End, Duration),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ fn trials(calls: &[&Value]) -> usize {
         };
         let of_key = keys.entry((key, facet)).or_default();
         of_key.push((granted, Happened::Granted(number)));
-        of_key.push((answered.unwrap_or(sent), Happened::Answered(number, end)));
+        of_key.push((answered.unwrap_or(sent), Happened::Answered(number, end, granted)));
     }
     keys.into_values().map(trials_of_key).sum()
 }
@@ -144,11 +144,14 @@ fn trials_of_key(mut events: Vec<(Duration, Happened)>) -> usize {
                 assert!(trial.is_none(), "a second trial left while the first was out");
                 (trial, trials) = (Some(number), trials + 1);
             }
-            Happened::Answered(number, End::Failure) => {
-                failed = Some(at);
+            Happened::Answered(number, End::Failure, granted) => {
                 trial.take_if(|trial| *trial == number);
+                // One that had left before the last failure says nothing new, and the backoff stays as it is.
+                if failed.is_none_or(|since| granted >= since + ON_THE_WAY) {
+                    failed = Some(at);
+                }
             }
-            Happened::Answered(_, End::Success | End::Unknown) => (failed, trial) = (None, None),
+            Happened::Answered(_, End::Success | End::Unknown, _) => (failed, trial) = (None, None),
         }
     }
     trials
