@@ -60,7 +60,7 @@ async fn pour(
 }
 
 /// Many of a frame, in pieces.
-fn many(frame: Vec<u8>, count: usize) -> impl Iterator<Item = Vec<u8>> {
+fn many(frame: &[u8], count: usize) -> impl Iterator<Item = Vec<u8>> + use<> {
     let piece = 1000;
     let bytes = frame.repeat(piece);
     (0..count.div_ceil(piece)).map(move |_| bytes.clone())
@@ -95,7 +95,8 @@ async fn a_head_of_endless_continuations_ends_its_connection() {
         .rounds(3, async || {
             for payload in [&[][..], &block(&[("x", "y")]), &block(&[("x", &"y".repeat(16_000))])] {
                 let head = frame(HEADERS, 0, 1, &block(&good("/endless", &[])));
-                let flood = many(frame(CONTINUATION, 0, 1, payload), if payload.len() > 100 { 2_000 } else { 100_000 });
+                let flood =
+                    many(&frame(CONTINUATION, 0, 1, payload), if payload.len() > 100 { 2_000 } else { 100_000 });
                 let came = pour(&flooded, &[], std::iter::once(head).chain(flood)).await;
                 assert!(came.away.is_some(), "{came:?}");
             }
@@ -132,11 +133,11 @@ async fn pings_and_settings_cost_nothing_whether_their_answers_are_read_or_not()
     let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]);
     flooded
         .rounds(1, async || {
-            let came = pour(&flooded, &[], many(ping.clone(), 30_000)).await;
+            let came = pour(&flooded, &[], many(&ping, 30_000)).await;
             println!("pings: {came:?}");
-            let came = pour(&flooded, &[], many(settings.clone(), 30_000)).await;
+            let came = pour(&flooded, &[], many(&settings, 30_000)).await;
             println!("settings: {came:?}");
-            pour(&flooded, &[], many(frame(PING, ACK, 0, &[7; 8]), 30_000)).await;
+            pour(&flooded, &[], many(&frame(PING, ACK, 0, &[7; 8]), 30_000)).await;
         })
         .await;
     for flood in [ping, settings] {
@@ -167,7 +168,7 @@ async fn empty_and_one_byte_frames_of_a_body_cost_no_more_than_the_body() {
     flooded
         .rounds(1, async || {
             for payload in [&b""[..], b"x"] {
-                let flood = many(frame(DATA, 0, 1, payload), 100_000);
+                let flood = many(&frame(DATA, 0, 1, payload), 100_000);
                 let came = pour(&flooded, &[], std::iter::once(head.clone()).chain(flood)).await;
                 println!("frames of {} bytes: {came:?}", payload.len());
             }
@@ -204,7 +205,7 @@ async fn games_with_windows_hold_no_answers_in_memory() {
     flooded
         .rounds(3, async || {
             for increment in [0u32, 0x7fff_ffff] {
-                let flood = many(frame(WINDOW_UPDATE, 0, 0, &increment.to_be_bytes()), 1_000);
+                let flood = many(&frame(WINDOW_UPDATE, 0, 0, &increment.to_be_bytes()), 1_000);
                 let came = pour(&flooded, &[], flood).await;
                 assert!(came.away.is_some(), "{came:?}");
             }
