@@ -14,7 +14,7 @@ const UNPACK: &str = r#"
 mkdir -p cache/archives/partial
 fetch() {
   if [ "$DEPENDS" = 1 ]; then
-    apt-get --quiet --yes --download-only --no-install-recommends -o Debug::NoLocking=1 -o Dir::Cache="$PWD/cache" $lists install "$@"
+    apt-get --quiet --yes --download-only --reinstall --no-install-recommends -o Debug::NoLocking=1 -o Dir::Cache="$PWD/cache" $lists install "$@"
   else
     (cd cache/archives && apt-get --quiet $lists download "$@")
   fi
@@ -59,7 +59,9 @@ pub(crate) fn chromium() -> Result<Command, String> {
     if let Some(own) = own.into_iter().find(|program| program.is_file()) {
         return Ok(Command::new(own));
     }
-    let folder = made("chromium", |folder| unpack(folder, &["chromium-headless-shell", "fonts-dejavu-core"], true))?;
+    let folder = made("chromium", |folder| {
+        unpack(folder, &["chromium-headless-shell", "chromium-common", "fonts-dejavu-core"], true)
+    })?;
     let program = [
         "usr/lib/chromium/chromium-headless-shell",
         "usr/lib/chromium/headless_shell",
