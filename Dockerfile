@@ -4,6 +4,7 @@ FROM rust:1.95-bookworm AS builder
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY src src
+COPY config config
 COPY benches benches
 ENV RUSTFLAGS="-C target-feature=+crt-static"
 # The target is named so that the flags are not for what runs while building (macros cannot be static).

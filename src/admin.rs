@@ -4,6 +4,9 @@
 //! Readiness is a set of latches: whoever must finish something first holds one, and the port says "ready" when the last is dropped. An
 //! outage of the upstream never shows there, because it must not take the pod's webhooks out of service.
 
+// In the path of a call nothing may panic: what could is written down with its reason.
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
+
 mod answer;
 pub mod client;
 pub mod control;

@@ -3,6 +3,9 @@
 //! `kubernetes` reads paths as kube-apiserver's `RequestInfo` does, `plain` reads external APIs by method and path. Nothing here performs
 //! I/O. A [`Call`] is a *decoded copy* for matching and naming: what is forwarded is always the client's own bytes.
 
+// In the path of a call nothing may panic: what could is written down with its reason.
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
+
 pub mod call;
 pub mod duration;
 pub mod key;

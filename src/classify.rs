@@ -4,6 +4,9 @@
 //! to the strictest class of the gate, whatever matches. The hot path allocates nothing beyond the [`Call`] itself,
 //! but for the name of a key of one's own.
 
+// In the path of a call nothing may panic: what could is written down with its reason.
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
+
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},

@@ -5,6 +5,7 @@
 
 mod bypass;
 mod check;
+mod completions;
 mod configured;
 mod demo;
 mod doctor;
@@ -15,18 +16,20 @@ mod gate;
 mod health;
 mod inject;
 mod kubeconfig;
+mod man;
 mod operations;
 mod prepare;
 mod reload;
 mod run;
 mod running;
+mod schema;
 mod show;
 mod simulate;
 mod top;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::configured::Configured;
 
@@ -84,6 +87,15 @@ enum Command {
     /// Add the sidecar to workloads read as YAML, or take it out
     #[command(after_help = inject::EXAMPLES)]
     Inject(inject::Options),
+    /// Print the JSON Schema of the configuration, for editors
+    #[command(hide = true, after_help = schema::EXAMPLES)]
+    Schema(schema::Options),
+    /// Print what makes a shell complete tidegate's commands and options
+    #[command(hide = true, after_help = completions::EXAMPLES)]
+    Completions(completions::Options),
+    /// Print the manual page, or write one for every command
+    #[command(hide = true, after_help = man::EXAMPLES)]
+    Man(man::Options),
 }
 
 /// Why a command failed.
@@ -96,8 +108,8 @@ enum Failure {
 }
 
 const EXAMPLES: &str = "\
-Example:
-  tidegate demo    see what it does; needs no cluster";
+Example:  tidegate demo    see what it does; needs no cluster
+More:     tidegate schema, completions, man    for editors and shells";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;
@@ -127,11 +139,22 @@ pub fn main() -> ExitCode {
         Command::Bypass(options) => bypass::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
         Command::Inject(options) => inject::run(&options),
+        Command::Schema(options) => schema::run(&options),
+        Command::Completions(options) => completions::run(&options),
+        Command::Man(options) => man::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.tell(),
     }
+}
+
+/// The commands as they are defined, those that the short help only names among them.
+fn definition() -> clap::Command {
+    let mut all = Typed::command();
+    all.build();
+    let names: Vec<String> = all.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    names.into_iter().fold(all, |all, name| all.mut_subcommand(name, |command| command.hide(false)))
 }
 
 // === impl Failure ===
@@ -174,21 +197,4 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory as _;
-
-    use super::Typed;
-
-    #[test]
-    fn every_help_fits_a_screen_and_shows_an_example() {
-        let mut command = Typed::command();
-        command.clone().debug_assert();
-        let mut all = vec![command.clone()];
-        all.extend(command.get_subcommands_mut().map(|it| it.clone()));
-        for mut command in all {
-            let help = command.render_help().to_string();
-            assert!(help.lines().count() <= 24, "{help}");
-            assert!(help.contains("Example"), "{help}");
-        }
-    }
-}
+mod tests;

@@ -38,6 +38,12 @@ pub struct Source {
     pub env: Vec<(String, String)>,
 }
 
+/// The JSON Schema of the file, for editors. A test makes it from the keys in the code and the words of docs/configuration.md.
+pub const SCHEMA: &str = include_str!("../config/tidegate.schema.json");
+
+/// The same for the scenarios of `tidegate simulate`.
+pub const SCENARIO_SCHEMA: &str = include_str!("../config/scenario.schema.json");
+
 /// A configuration that can be run.
 #[derive(Debug)]
 pub struct Loaded {
@@ -85,7 +91,7 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
         problems.extend(syntax);
         return Err(problems);
     }
-    layers::of_file(&text)?;
+    let dates = layers::dates(&layers::of_file(&text)?);
     let mut table = layers::merged(&text, &variables)?;
     let mut report = Report::new(&text, &variables);
     let mut checked = check::check(&layers::shape(table.clone(), &text)?, &mut report);
@@ -99,6 +105,12 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
         layers::retype(&mut table, &untyped);
         report = Report::new(&text, &variables);
         checked = check::check(&layers::shape(table, &text)?, &mut report);
+    }
+    // Layering makes text of them.
+    for path in dates {
+        if report.problems.iter().all(|problem| !problem.is_about(&path)) {
+            report.problem(&path, "is a date, which no key takes; for text: in quotes");
+        }
     }
     let files = checked.files.into_iter().map(|file| file.named(&report)).collect();
     problems.extend(report.problems);

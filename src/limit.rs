@@ -4,6 +4,9 @@
 //! one. It knows classes, flows, keys and buckets by number and never what a request is; it *returns* what happened, and the edges turn
 //! that into metrics and logs.
 
+// In the path of a call nothing may panic: what could is written down with its reason.
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
+
 pub mod keys;
 pub mod limiter;
 pub mod permit;

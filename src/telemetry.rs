@@ -3,6 +3,9 @@
 //! Every metric is declared in [`table`] and nowhere else, with its labels; labels come from closed sets or are capped, never a name of an
 //! object or a path (P9, P12). Handles are looked up once and kept: a registry lookup per call would cost more than the limiter.
 
+// In the path of a call nothing may panic: what could is written down with its reason.
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
+
 pub mod call_log;
 pub mod log;
 pub mod meters;
@@ -42,6 +45,7 @@ pub fn metrics() -> &'static Metrics {
 // === impl Metrics ===
 
 impl Metrics {
+    #[expect(clippy::expect_used, reason = "once, at the start of the process, of a table that a test installs too")]
     fn install() -> Self {
         let mut builder = PrometheusBuilder::new();
         for metric in TABLE {

@@ -4,6 +4,9 @@
 //! Takes only [`Admitted`] requests. Never parks a call: a granted call either has a stream or goes back to the limiter, whose sum of
 //! [`Rooms::add_room`] less its own grants is at every moment the streams that are free.
 
+// In the path of a call nothing may panic: what could is written down with its reason.
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
+
 mod body;
 mod books;
 mod connection;

@@ -26,7 +26,7 @@ pub trait Operator: Send + Sync + 'static {
     /// What is wrong with the question.
     fn explain(&self, ask: &Ask) -> Result<Vec<Explained>, String>;
 
-    /// Forgets failing keys.
+    /// Forgets failing keys, and pauses that the upstream asked for.
     ///
     /// # Errors
     /// There is no such gate.
@@ -52,22 +52,30 @@ pub struct Ask {
     pub headers: Vec<(String, String)>,
 }
 
-/// Keys to forget.
+/// What to forget.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Forget {
     /// The gate; every one when absent.
     pub gate: Option<String>,
-    /// The key by name, `*` standing for any run of characters; every key when absent.
-    pub key: Option<String>,
+    /// Failing keys by name, `*` standing for any run of characters; none when absent.
+    pub keys: Option<String>,
+    /// Whether pauses are lifted, too.
+    pub pauses: bool,
 }
 
-/// How many keys a gate forgot.
+/// What a gate forgot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Forgotten {
     /// The gate.
     pub gate: String,
-    /// How many.
+    /// How many keys.
     pub keys: usize,
+    /// How many pauses were lifted.
+    pub lifted: usize,
+    /// How many pauses are still in force.
+    pub paused: usize,
 }
 
 /// Whether everything is to be let through.

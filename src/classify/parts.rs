@@ -118,7 +118,8 @@ impl KeyParts {
         if parts.is_empty() {
             return Err(KeyPartsError::Empty);
         }
-        match (1..parts.len()).find(|index| parts[..*index].contains(&parts[*index])) {
+        let is_second = |(index, part): &(usize, &KeyPart)| parts.iter().take(*index).any(|earlier| earlier == *part);
+        match parts.iter().enumerate().find(is_second).map(|(index, _)| index) {
             Some(index) => Err(KeyPartsError::Twice { index }),
             None => Ok(Self(parts)),
         }

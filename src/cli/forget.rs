@@ -1,4 +1,4 @@
-//! `tidegate forget`: the webhook is healed, and keys still wait.
+//! `tidegate forget`: the webhook is healed, and keys still wait; or the upstream's quota is back, and calls still pause.
 
 use clap::Args;
 
@@ -12,21 +12,26 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   tidegate forget --all
   tidegate forget 'write deployments.apps/prod/*'
+  tidegate forget --pauses
 
 Keys are named as on the status page and in the log. What is forgotten is tried
-at once; if it fails again, its backoff starts anew.";
+at once; if it fails again, its backoff starts anew. A pause is what the upstream
+asked for: lift it only when you know that it takes calls again.";
 
 /// What to forget.
 #[derive(Clone, Debug, Args)]
-#[group(id = "which", required = true, multiple = false, args = ["key", "all"])]
+#[group(id = "which", required = true, multiple = true, args = ["key", "all", "pauses"])]
 pub(super) struct Options {
     #[command(flatten)]
     configured: Configured,
-    /// The key, by name; `*` stands for anything
+    /// The failing key, by name; `*` stands for anything
     key: Option<String>,
     /// Every failing key
-    #[arg(long)]
+    #[arg(long, conflicts_with = "key")]
     all: bool,
+    /// Every pause that the upstream asked for
+    #[arg(long)]
+    pauses: bool,
     /// Only of this gate
     #[arg(long, value_name = "NAME")]
     gate: Option<String>,
@@ -34,17 +39,32 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let socket = running::socket(&options.configured.load()?.settings)?;
-    let order = Forget { gate: options.gate.clone(), key: options.key.clone() };
+    let keys = if options.all { Some("*".to_owned()) } else { options.key.clone() };
+    let order = Forget { gate: options.gate.clone(), keys, pauses: options.pauses };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let forgotten: Vec<Forgotten> = runtime.block_on(socket.order("/forget", &order)).map_err(running::explained)?;
-    let mut none = true;
-    for Forgotten { gate, keys } in &forgotten {
-        none &= *keys == 0;
-        let keys = count(u64::try_from(*keys).unwrap_or(u64::MAX), "key", "keys");
-        show::text(&format!("{}: {keys} forgotten\n", plain(gate)))?;
+    for one in &forgotten {
+        show::text(&format!("{}: {}\n", plain(&one.gate), said(&order, one)))?;
     }
+    let none = forgotten.iter().all(|one| one.keys == 0);
     if none && let Some(key) = &options.key {
         return Err(Failure::Other(anyhow::anyhow!("no failing key is called {key:?}; tidegate top lists them")));
     }
     Ok(())
+}
+
+/// What became of the order at one gate.
+fn said(order: &Forget, one: &Forgotten) -> String {
+    let number = |number: usize, word, words| count(u64::try_from(number).unwrap_or(u64::MAX), word, words);
+    let mut said = Vec::new();
+    if order.keys.is_some() {
+        said.push(format!("{} forgotten", number(one.keys, "key", "keys")));
+    }
+    if order.pauses {
+        said.push(format!("{} lifted", number(one.lifted, "pause", "pauses")));
+    } else if one.paused > 0 {
+        let goes_on = number(one.paused, "pause goes on", "pauses go on");
+        said.push(format!("{goes_on}, because the upstream said wait (tidegate forget --pauses)"));
+    }
+    said.join("; ")
 }

@@ -94,11 +94,15 @@ impl Operator for Operations {
     }
 
     fn forget(&self, order: &Forget) -> Result<Vec<Forgotten>, String> {
-        let pattern = order.key.as_deref().map(Glob::new);
-        let is_meant = |name: &str| {
-            order.key.as_deref() == Some(name) || pattern.as_ref().is_none_or(|pattern| pattern.matches(name))
+        let keys = order.keys.as_deref().map(|name| (name, Glob::new(name)));
+        let forget = |gate: &&Arc<Gate>| Forgotten {
+            gate: gate.name().to_string(),
+            keys: keys
+                .as_ref()
+                .map_or(0, |(whole, pattern)| gate.forget(&|name: &str| name == *whole || pattern.matches(name))),
+            lifted: if order.pauses { gate.lift_pauses() } else { 0 },
+            paused: gate.pauses(),
         };
-        let forget = |gate: &&Arc<Gate>| Forgotten { gate: gate.name().to_string(), keys: gate.forget(&is_meant) };
         Ok(self.meant(order.gate.as_deref())?.iter().map(forget).collect())
     }
 

@@ -16,6 +16,7 @@ use crate::{
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct File {
     pub(super) admin: Section<Admin>,
@@ -25,6 +26,7 @@ pub(super) struct File {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Admin {
     pub(super) listen: Field<String>,
@@ -33,6 +35,7 @@ pub(super) struct Admin {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Log {
     pub(super) format: Field<Word<Format>>,
@@ -41,12 +44,14 @@ pub(super) struct Log {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Shutdown {
     pub(super) drain: Field<Span>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Gate {
     pub(super) kind: Field<Word<Kind>>,
@@ -77,6 +82,7 @@ pub(super) struct Gate {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Bucket {
     pub(super) rate: Field<f64>,
@@ -87,12 +93,14 @@ pub(super) struct Bucket {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Adapt {
     pub(super) floor: Field<f64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Backoff {
     pub(super) strategy: Field<Word<StrategyWord>>,
@@ -109,6 +117,7 @@ pub(super) struct Backoff {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Queue {
     pub(super) max_wait: Field<Span>,
@@ -120,6 +129,7 @@ pub(super) struct Queue {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct InFlight {
     pub(super) max: Field<u32>,
@@ -127,6 +137,7 @@ pub(super) struct InFlight {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Signals {
     pub(super) honour: Field<List>,
@@ -136,6 +147,7 @@ pub(super) struct Signals {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Timeouts {
     pub(super) connect: Field<Span>,
@@ -143,6 +155,7 @@ pub(super) struct Timeouts {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Class {
     pub(super) name: Field<String>,
@@ -159,6 +172,7 @@ pub(super) struct Class {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Match {
     pub(super) verbs: Field<List>,
@@ -175,6 +189,7 @@ pub(super) struct Match {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Tls {
     pub(super) mode: Field<Word<Mode>>,
@@ -186,6 +201,7 @@ pub(super) struct Tls {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct UpstreamTls {
     pub(super) ca: Field<String>,
@@ -196,6 +212,7 @@ pub(super) struct UpstreamTls {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(super) struct Credential {
     pub(super) header: Field<String>,

@@ -67,6 +67,23 @@ pub(super) fn of_file(text: &Text) -> Result<Table, Vec<Problem>> {
     toml::from_str(text.text()).map_err(|error| vec![text.problem_of(&error)])
 }
 
+/// Where dates stand.
+pub(super) fn dates(file: &Table) -> Vec<Path> {
+    fn look(value: &Value, at: &Path, found: &mut Vec<Path>) {
+        match value {
+            Value::Datetime(_) => found.push(at.clone()),
+            Value::Table(table) => table.iter().for_each(|(key, value)| look(value, &at.key(key), found)),
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(index, value)| look(value, &at.index(index), found));
+            }
+            Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => {}
+        }
+    }
+    let mut found = Vec::new();
+    file.iter().for_each(|(key, value)| look(value, &Path::default().key(key), &mut found));
+    found
+}
+
 /// The file with the environment over it.
 pub(super) fn merged(text: &Text, variables: &[Variable]) -> Result<Table, Vec<Problem>> {
     let values: HashMap<String, String> =

@@ -8,6 +8,8 @@ mod file;
 use std::{path::PathBuf, time::Duration};
 
 pub use self::file::load;
+#[cfg(test)]
+pub(super) use self::file::schema;
 use crate::api::Verb;
 
 /// What is played.

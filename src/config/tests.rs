@@ -3,7 +3,11 @@
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 
+use self::fits::Judge;
 use super::*;
+
+mod fits;
+pub(in crate::config) mod schema;
 
 const EXAMPLE: &str = include_str!("../../config/example.toml");
 const REFERENCE: &str = include_str!("../../docs/configuration.md");
@@ -19,7 +23,13 @@ fn lines(problems: &[Problem]) -> String {
 }
 
 fn good(text: &str) -> Loaded {
-    load_plain(text).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)))
+    let loaded = load_plain(text).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)));
+    assert_eq!(JUDGE.with(|judge| judge.complaint(text)), None, "{text}");
+    loaded
+}
+
+thread_local! {
+    static JUDGE: Judge = Judge::of(SCHEMA);
 }
 
 #[test]
@@ -223,9 +233,12 @@ proptest! {
         let line = settings[at % settings.len()];
         let key = text[line].split(" = ").next().unwrap().to_owned();
         text[line] = format!("{} = {value}", key.trim_start_matches("# "));
-        if let Err(problems) = load_plain(&text.join("\n")) {
-            prop_assert!(problems.iter().all(|problem| !problem.to_string().contains('\n')), "{}", lines(&problems));
-            prop_assert!(problems.iter().all(|problem| problem.to_string().starts_with("f.toml")), "{}", lines(&problems));
+        match load_plain(&text.join("\n")) {
+            Ok(_) => prop_assert_eq!(JUDGE.with(|judge| judge.complaint(&text.join("\n"))), None, "{}", text[line]),
+            Err(problems) => {
+                prop_assert!(problems.iter().all(|problem| !problem.to_string().contains('\n')), "{}", lines(&problems));
+                prop_assert!(problems.iter().all(|problem| problem.to_string().starts_with("f.toml")), "{}", lines(&problems));
+            }
         }
     }
 

@@ -4,6 +4,11 @@
 //! bound, never a guess: whoever might be stopped by something that does not stop this call is not counted. Where all calls of a class
 //! need the same, it is exact but for one turn of each other flow.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "classes and lanes are numbered by the policy that made both the number and the table"
+)]
+
 use super::{
     lanes::{ClassTurns, Door, Lanes, PASSED},
     needs::Needs,

@@ -308,6 +308,7 @@ fn period(policy: &BucketPolicy) -> u64 {
     nanos.clamp(1, longest)
 }
 
+#[expect(clippy::expect_used, reason = "`nanos` is clamped to at least 1 above")]
 fn governor(
     policy: &BucketPolicy,
     period: u64,

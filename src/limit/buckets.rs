@@ -141,6 +141,7 @@ impl Buckets {
         self.takes
     }
 
+    #[expect(clippy::indexing_slicing, reason = "the cell was found by this number at the beginning")]
     /// Takes the token that is there at `at`. `could_leave` is when the call could have left but for this bucket, if it waited at all.
     pub(super) fn take(&mut self, id: BucketId, turn: Turn, number: u64) {
         if let Some(cell) = self.cell(id) {

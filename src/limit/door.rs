@@ -3,6 +3,11 @@
 //! Exempt first; then its key, which holds no place in a queue and no token; then its queue. Nobody is let in who is certain to wait in
 //! vain (P8), and nobody past those who wait already (P5).
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "classes and lanes are numbered by the policy that made both the number and the table"
+)]
+
 use super::{
     buckets::Turn,
     limiter::{Limiter, Verdict},

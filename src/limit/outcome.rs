@@ -1,5 +1,10 @@
 //! What the outcome of a call does to its key, and to those who wait for it.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "classes and lanes are numbered by the policy that made both the number and the table"
+)]
+
 use super::{
     limiter::Limiter,
     permit::Receipt,

@@ -3,6 +3,11 @@
 //! Waiters hold a place, not a time, so there is nothing to convert: all queues are made anew in the order in which calls entered them,
 //! under whatever identity the new policy gives them, and everyone is asked again.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "classes and lanes are numbered by the policy that made both the number and the table"
+)]
+
 use std::collections::HashMap;
 
 use super::{

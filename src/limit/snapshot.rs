@@ -1,5 +1,10 @@
 //! What the status page shows of a limiter: numbers and names, taken at one moment, without side effects.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "classes and lanes are numbered by the policy that made both the number and the table"
+)]
+
 use std::{sync::Arc, time::Duration};
 
 use super::{

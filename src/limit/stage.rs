@@ -3,6 +3,11 @@
 //! One trial at a time is past this stage (P3). When a failure is recorded, whatever of the key had passed and not left comes back (P2).
 //! Where writes go one at a time, one is past this stage, whether the key fails or not.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "classes and lanes are numbered by the policy that made both the number and the table"
+)]
+
 use super::{
     limiter::Limiter,
     needs::BucketId,

@@ -1,6 +1,11 @@
 //! All that calls compete for: rooms, slots and buckets, and the pauses that keep them from it. What a call needs is asked for and taken
 //! as one.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "classes and lanes are numbered by the policy that made both the number and the table"
+)]
+
 use super::{
     buckets::{Buckets, Owner, Turn},
     needs::{Block, BucketId, Charge, Charges, Needs, Place},

@@ -4,6 +4,8 @@
 //! 10,000 queues at every arrival would cost what the queues save, so lengths are kept as "how many queues are at least k long", whose
 //! prefix sums a Fenwick tree gives in O(log n).
 
+#![expect(clippy::indexing_slicing, reason = "places of a tree whose length bounds every loop over it")]
+
 /// Queue lengths, for prefix sums.
 #[derive(Debug, Default)]
 pub(super) struct Turns {

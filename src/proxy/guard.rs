@@ -13,7 +13,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
@@ -75,12 +75,21 @@ where
             Err(violation) => {
                 table::GUARDED.counter(&[self.layer.responder.gate(), violation.word()]).increment(1);
                 tracing::debug!(gate = self.layer.responder.gate(), %violation, "a request was turned away");
-                Guarded::Away { response: Some(self.layer.responder.turned_away(violation, &parts.method)) }
+                let mut response = self.layer.responder.turned_away(violation, &parts.method);
+                if parts.version < Version::HTTP_2 {
+                    // What follows on this connection was sent by somebody who took the gate for something else.
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Guarded::Away { response: Some(response) }
             }
         }
     }
 }
 
+#[expect(
+    clippy::expect_used,
+    reason = "who polls a future after its end has broken its contract; tower's own futures panic too"
+)]
 impl<F, E> Future for Guarded<F>
 where
     F: Future<Output = Result<Response<Body>, E>>,

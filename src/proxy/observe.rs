@@ -4,6 +4,7 @@
 //! comes back with the response; dropped before that it knows that the caller left.
 
 mod account;
+mod as_if;
 
 use std::{
     convert::Infallible,
@@ -16,7 +17,10 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-pub(crate) use self::account::{Account, AsIf, InFlight, Observer};
+pub(crate) use self::{
+    account::{Account, InFlight, Observer},
+    as_if::AsIf,
+};
 use super::body::Body;
 
 /// A request with its account.

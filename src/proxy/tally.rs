@@ -90,8 +90,9 @@ impl Tally {
     pub(crate) fn rejected(&self, by: Rejection) {
         let now = self.clock.now();
         let place = Rejection::ALL.iter().position(|known| *known == by).unwrap_or_default();
-        let (count, at) = &mut self.lock().rejections[place];
-        (*count, *at) = (*count + 1, now);
+        if let Some((count, at)) = self.lock().rejections.get_mut(place) {
+            (*count, *at) = (*count + 1, now);
+        }
     }
 
     /// A call was refused.

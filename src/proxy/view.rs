@@ -99,6 +99,20 @@ impl Gate {
         keys
     }
 
+    /// Ends the pauses that the upstream asked for, whose calls then go. Says how many there were.
+    pub fn lift_pauses(&self) -> usize {
+        let pauses = self.driver.lift_pauses();
+        table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
+        tracing::warn!(gate = &**self.name(), pauses, "pauses were lifted by hand: the upstream had asked for them");
+        pauses
+    }
+
+    /// How many pauses are in force.
+    #[must_use]
+    pub fn pauses(&self) -> usize {
+        self.driver.look(|limiter, now| limiter.snapshot(now).pauses.len())
+    }
+
     /// Whether everything is let through.
     #[must_use]
     pub fn is_bypassed(&self) -> bool {

@@ -248,7 +248,10 @@ impl<'a> World<'a> {
     fn answered(&mut self, index: u32) {
         let Some(mut call) = self.calls.try_remove(index as usize) else { return };
         let (status, retry_after) = call.answer;
-        let answer = call.read.answer(&self.limits.gate, status, retry_after);
+        let answer = match retry_after {
+            Some(after) => call.read.turned_away(&self.limits.gate, after),
+            None => call.read.answer(&self.limits.gate, status, None),
+        };
         if let Some(Sent { receipt, slot }) = call.sent.take() {
             self.gate.finish(receipt, answer, self.now);
             self.gate.release(slot, self.now);

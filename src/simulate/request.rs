@@ -174,9 +174,20 @@ impl Read {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let seconds = retry_after.map(|after| after.as_secs() + u64::from(after.subsec_nanos() > 0));
         let headers: HeaderMap = seconds.map(|seconds| (RETRY_AFTER, HeaderValue::from(seconds))).into_iter().collect();
+        self.told(gate, status, &headers)
+    }
+
+    /// What it means that the API server's own flow control turned it away.
+    pub(super) fn turned_away(&self, gate: &settings::Gate, retry_after: Duration) -> Answer {
+        let mut headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from(retry_after.as_secs()))]);
+        headers.insert(FLOW_SCHEMA, HeaderValue::from_static("simulated"));
+        self.told(gate, StatusCode::TOO_MANY_REQUESTS, &headers)
+    }
+
+    fn told(&self, gate: &settings::Gate, status: StatusCode, headers: &HeaderMap) -> Answer {
         match gate.failures.get(usize::from(self.class.0)) {
             Some(failures) => {
-                let response = signals::Response { status, headers: &headers, body: &[] };
+                let response = signals::Response { status, headers, body: &[] };
                 let mut answer = outcome::answer(failures, &gate.throttling, &self.call, &response).answer;
                 answer.object_gone &= self.key_is_of_object;
                 answer
@@ -194,3 +205,5 @@ impl Read {
 
 const NOTHING: Answer = Answer::new(crate::api::Outcome::Abandoned, None);
 const RETRY_AFTER: HeaderName = header::RETRY_AFTER;
+/// What priority and fairness stamps on its answers.
+const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");

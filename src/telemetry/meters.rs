@@ -86,6 +86,7 @@ impl GateMeters {
     #[must_use]
     pub fn new(gate: Arc<str>, host: Arc<str>, policy: &Policy) -> Self {
         table::FORGOTTEN.counter(&[&gate]).increment(0);
+        table::LIFTED.counter(&[&gate]).increment(0);
         table::CLIENT_CONNECTIONS.gauge(&[&gate]).increment(0.0);
         Self::with(gate, host, policy, Arc::new(Capped::new(RESOURCES)))
     }
@@ -112,8 +113,11 @@ impl GateMeters {
     pub fn answered(&self, class: ClassId, verb: Verb, status: u16) {
         if let Some(meters) = self.class(class) {
             let code = usize::from(status / 100).min(CODES.len() - 1);
-            let labels = || table::CALLS.counter(&[&self.gate, &meters.name, meters.lane, verb.word(), CODES[code]]);
-            meters.calls[verb_place(verb)][code].get_or_init(labels).increment(1);
+            let word = CODES.get(code).copied().unwrap_or_default();
+            let labels = || table::CALLS.counter(&[&self.gate, &meters.name, meters.lane, verb.word(), word]);
+            if let Some(calls) = meters.calls.get(verb_place(verb)).and_then(|codes| codes.get(code)) {
+                calls.get_or_init(labels).increment(1);
+            }
         }
     }
 
@@ -122,7 +126,9 @@ impl GateMeters {
         if let Some(meters) = self.class(class) {
             let place = Reason::ALL.iter().position(|known| *known == reason).unwrap_or_default();
             let labels = || table::WAIT_SECONDS.histogram(&[&self.gate, &meters.name, reason.word()]);
-            meters.waits[place].get_or_init(labels).record(wait.as_secs_f64());
+            if let Some(waits) = meters.waits.get(place) {
+                waits.get_or_init(labels).record(wait.as_secs_f64());
+            }
         }
     }
 
@@ -133,7 +139,9 @@ impl GateMeters {
             let place = METHODS.iter().position(|known| *known == method);
             let label = place.and_then(|place| METHODS.get(place)).copied().unwrap_or(OTHER_METHOD);
             let labels = || table::CLIENT_GO_WAIT.histogram(&[label, &self.host]);
-            self.client_go[place.unwrap_or(METHODS.len())].get_or_init(labels).record(wait.as_secs_f64());
+            if let Some(waits) = self.client_go.get(place.unwrap_or(METHODS.len())) {
+                waits.get_or_init(labels).record(wait.as_secs_f64());
+            }
         }
     }
 

@@ -137,6 +137,8 @@ metrics_table! {
         "Calls let through while everything was";
     FORGOTTEN = Kind::Counter, "tidegate_forgotten_keys_total", ["gate"], "keys", Start,
         "Failing keys that an operator had forgotten";
+    LIFTED = Kind::Counter, "tidegate_lifted_pauses_total", ["gate"], "pauses", Start,
+        "Pauses asked for by the upstream that an operator had lifted";
     CALL_LOG_DROPPED = Kind::Counter, "tidegate_call_log_dropped_total", [], "lines", Start,
         "Lines of the call log that were dropped because the disk was too slow";
     CREDENTIALS_AGE = Kind::Gauge, "tidegate_credentials_age_seconds", ["gate"], "seconds",

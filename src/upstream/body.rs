@@ -250,7 +250,8 @@ impl State {
         }
         let Some(data) = frame.data_ref().filter(|data| !data.is_empty()) else { return };
         let bytes = data.len();
-        let fits = self.whole && self.keeping && self.kept_bytes + bytes <= KEPT_FOR_REPLAY;
+        let has_room = self.kept_bytes + bytes <= KEPT_FOR_REPLAY && self.kept.len() < PIECES_FOR_REPLAY;
+        let fits = self.whole && self.keeping && has_room;
         if fits && self.charge(bytes) {
             self.kept.push(data.clone());
             self.kept_bytes += bytes;
@@ -336,6 +337,8 @@ fn beginning(chunks: &[Bytes], most: usize) -> Vec<Bytes> {
 
 /// Of one body: kube-apiserver takes 3 MiB, and nearly all objects are far smaller than this.
 const KEPT_FOR_REPLAY: usize = 1 << 20;
+/// In so many pieces: 64 frames of 16 KiB are the usual 1 MiB; a million of one byte would cost forty times as much.
+const PIECES_FOR_REPLAY: usize = 1024;
 /// Of all bodies together.
 pub(super) const KEPT_TOGETHER: usize = 16 << 20;
 /// Names and digests look no further.

@@ -63,6 +63,8 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("metrics_exporter_prometheus", &["telemetry"]),
     ("anyhow", &["cli", "main"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
 ];
 
 /// Crates that the limiter must not know: it does no I/O, reads no clock and reports by returning.

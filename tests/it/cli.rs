@@ -90,12 +90,17 @@ impl Running {
 
     /// The first line from now on that contains `wanted`.
     pub(crate) fn line(&mut self, wanted: &str) -> String {
+        self.line_of(&[wanted])
+    }
+
+    /// The first line from now on that contains one of these.
+    fn line_of(&mut self, wanted: &[&str]) -> String {
         loop {
             let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
                 panic!("no line with {wanted:?} came; there were:\n{}", self.seen.join("\n"));
             };
             self.seen.push(line.clone());
-            if line.contains(wanted) {
+            if wanted.iter().any(|wanted| line.contains(wanted)) {
                 return line;
             }
         }
@@ -103,7 +108,7 @@ impl Running {
 
     /// Waits until its gates are open.
     pub(crate) fn ready(&mut self) {
-        self.line("INFO ready gates=");
+        self.line_of(&["INFO ready gates=", "\"message\":\"ready\",\"gates\":"]);
     }
 
     /// Whether a line that contains `wanted` has come by now.

@@ -82,6 +82,18 @@ fn wrong_types_are_named() {
 }
 
 #[test]
+fn a_date_is_no_text() {
+    expect(
+        "[log]\ncalls = 1979-05-27\n[gates.kubernetes]\nupstream = \"in_cluster\"\nbucket = { rate = 1979-05-27 }\n",
+        &[],
+        &[
+            "f.toml:2:9: log.calls: is a date, which no key takes; for text: in quotes",
+            "f.toml:5:19: gates.kubernetes.bucket.rate: is \"1979-05-27\", expected a number",
+        ],
+    );
+}
+
+#[test]
 fn buckets_must_make_sense() {
     for (more, expected) in [
         ("bucket.burst = 0", "f.toml:3:16: gates.kubernetes.bucket.burst: is 0, expected at least 1"),

@@ -257,6 +257,50 @@ fn what_is_forgotten_is_tried_at_once() {
 }
 
 #[test]
+fn a_pause_is_lifted_by_hand_and_nothing_else_is() {
+    let (upstream, calls) = responding(|request| {
+        let (status, more) = match request {
+            wait if wait.contains("/wait") => (429, "Retry-After: 600\r\n"),
+            bad if bad.contains("bad") => (500, ""),
+            _ => (200, ""),
+        };
+        format!("HTTP/1.1 {status} Said\r\n{more}Content-Length: 2\r\n\r\nok")
+    });
+    let gate = "kind = \"http\"\nsignals = { scope = \"gate\" }\nbackoff = { base = \"5m\", max = \"5m\" }\n";
+    let mut process = Process::start(&format!("http://127.0.0.1:{upstream}"), gate);
+    assert!(get(process.gate, "/bad").starts_with("HTTP/1.1 500"));
+    assert!(get(process.gate, "/wait").starts_with("HTTP/1.1 429"));
+    let refused = get(process.gate, "/other");
+    assert!(refused.contains("pause"), "{refused}");
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    let paused = process.until(|gate| gate["pauses"][0]["who"] == "gate");
+    assert_eq!(paused["keys_failing"], 2);
+    let doctor = process.command(&["doctor"]);
+    assert!(doctor.out.contains("the upstream said wait: gate pauses; that ends in"), "{}", doctor.out);
+    assert!(
+        doctor.out.contains("-> wait; if it takes calls again already, tidegate forget --pauses"),
+        "{}",
+        doctor.out
+    );
+
+    let keys = process.command(&["forget", "read /bad"]);
+    let said = "k: 1 key forgotten; 1 pause goes on, because the upstream said wait (tidegate forget --pauses)\n";
+    assert_eq!((keys.code, keys.out.as_str()), (Some(0), said), "{}", keys.err);
+    let lifted = process.command(&["forget", "--pauses"]);
+    assert_eq!((lifted.code, lifted.out.as_str()), (Some(0), "k: 1 pause lifted\n"), "{}", lifted.err);
+    process.running.line("pauses were lifted by hand");
+    assert!(get(process.gate, "/other").starts_with("HTTP/1.1 200"), "it goes at once");
+    let after = process.status()["gates"][0].clone();
+    assert_eq!((&after["pauses"], &after["keys_failing"]), (&Value::Array(Vec::new()), &1.into()), "a key is no pause");
+    assert!(get(process.admin, "/metrics").contains("tidegate_lifted_pauses_total{gate=\"k\"} 1"));
+    let all = process.command(&["forget", "--all", "--pauses"]);
+    assert_eq!(all.out, "k: 1 key forgotten; 0 pauses lifted\n", "{}", all.err);
+    for both in [&["forget", "--all", "a"][..], &["forget", "--gate", "k"]] {
+        assert_eq!(process.command(both).code, Some(64), "{both:?}");
+    }
+}
+
+#[test]
 fn a_bypass_lets_everything_go_is_shown_and_ends() {
     let (upstream, calls) = api();
     let mut process = Process::start(&format!("http://127.0.0.1:{upstream}"), TIGHT);

@@ -13,9 +13,10 @@ use std::{
 };
 
 use tidegate::{
+    config,
     limit::policy::Combine,
     moment::Moment,
-    simulate::{self, Played, Staged},
+    simulate::{self, Limits, Played, Staged},
 };
 
 /// A scenario, and how it went under each of its limits.
@@ -138,6 +139,23 @@ fn a_larger_retry_bucket_recovers_sooner() {
     assert_eq!((row(without).unreconciled(), row(larger).unreconciled()), (0, 0));
     assert!(row(larger).convergence(990) < row(usual).convergence(990));
     assert!(row(larger).calls() < row(without).calls(), "and makes fewer calls than without a gate");
+}
+
+/// A real API server's flow control says that it was it; so does the simulated one, and a rate that adapts gives way.
+#[test]
+fn a_rate_gives_way_to_an_api_that_is_too_slow_for_it() {
+    let scenario = config::scenario::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tuning/slow-api.toml"));
+    let scenario = scenario.expect("it has no problems");
+    let retries = |adapt: &str| {
+        let text =
+            format!("[gates.k]\nupstream = \"in_cluster\"\nbucket = {{ rate = 50, burst = 100, adapt = {adapt} }}\n");
+        let loaded = config::load_text("f".to_owned(), text, &[]).expect("it is right");
+        let gate = loaded.settings.gates.into_values().next().expect("there is one");
+        let played = simulate::play(&scenario, &Limits { name: adapt.to_owned(), gate });
+        played.rows.iter().map(|row| row.retried()).sum::<u64>()
+    };
+    let (fixed, adapting) = (retries("\"off\""), retries("{ floor = 5 }"));
+    assert!(adapting * 2 < fixed, "{adapting} retries with a rate that adapts, {fixed} without");
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Operator for Fake {
         order
             .gate
             .as_ref()
-            .map(|gate| vec![Forgotten { gate: gate.clone(), keys: 1 }])
+            .map(|gate| vec![Forgotten { gate: gate.clone(), keys: 1, ..Forgotten::default() }])
             .ok_or_else(|| "no gate".to_owned())
     }
 

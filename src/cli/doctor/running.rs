@@ -116,6 +116,10 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
         );
         findings.push(Finding::wrong(&about, &says, knob(&queue.reason)));
     }
+    if let Some(pause) = gate.pauses.iter().max_by_key(|pause| pause.until_ms) {
+        let says = format!("the upstream said wait: {} pauses; that ends {}", pause.who, until(pause.until_ms, now_ms));
+        findings.push(Finding::note(&about, &says, "wait; if it takes calls again already, tidegate forget --pauses"));
+    }
     let refused: u64 = gate.history.refused.iter().rev().take(MINUTE).sum();
     if let Some(latest) = gate.refusals.first().filter(|_| refused > 0) {
         let says =

@@ -16,6 +16,7 @@ use crate::{
 };
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 struct Keys {
     title: Field<String>,
@@ -28,6 +29,7 @@ struct Keys {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 struct UpstreamKeys {
     latency: Field<Span>,
@@ -36,6 +38,7 @@ struct UpstreamKeys {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 struct FailureKeys {
     from: Field<Span>,
@@ -46,6 +49,7 @@ struct FailureKeys {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 struct ControllerKeys {
     name: Field<String>,
@@ -61,6 +65,7 @@ struct ControllerKeys {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 struct LeaseKeys {
     name: Field<String>,
@@ -69,6 +74,7 @@ struct LeaseKeys {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 struct LimitsKeys {
     name: Field<String>,
@@ -335,3 +341,31 @@ const LENGTH: std::time::Duration = std::time::Duration::from_secs(60);
 /// Each costs memory.
 const MOST_OBJECTS: u32 = 1_000_000;
 const MOST_PER_SECOND: f64 = 1e6;
+
+/// The JSON Schema of a scenario file.
+#[cfg(test)]
+pub(in crate::config) fn schema() -> serde_json::Value {
+    use crate::config::tests;
+    let mut schema = tests::schema::of::<Keys>("A scenario for tidegate simulate");
+    let verbs: Vec<&str> = VERBS.iter().map(|verb| verb.word()).collect();
+    let span = tests::schema::shape_of::<Span>();
+    for (path, more) in [
+        ("controllers.verbs", serde_json::json!({ "items": { "enum": verbs }, "minItems": 1 })),
+        ("controllers.objects", serde_json::json!({ "minimum": 1, "maximum": MOST_OBJECTS })),
+        ("controllers.changes", serde_json::json!({ "exclusiveMinimum": 0, "maximum": MOST_PER_SECOND })),
+        (
+            "controllers.requeue",
+            serde_json::json!({
+                "type": ["object", "string"], "pattern": "^at_once$",
+                "properties": { "base": span, "max": span }, "additionalProperties": false
+            }),
+        ),
+        ("upstream.capacity", serde_json::json!({ "exclusiveMinimum": 0, "maximum": MOST_PER_SECOND })),
+        ("upstream.failures.status", serde_json::json!({ "minimum": 400, "maximum": 599 })),
+        ("upstream.failures.share", serde_json::json!({ "minimum": 0, "maximum": 1 })),
+        ("limits", serde_json::json!({ "items": { "required": ["config"] } })),
+    ] {
+        tests::schema::narrow(&mut schema, path, more);
+    }
+    schema
+}

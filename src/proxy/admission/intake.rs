@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -18,18 +18,28 @@ use crate::upstream::Outgoing;
 #[derive(Debug)]
 pub(super) struct Intake {
     body: Incoming,
-    read: Vec<Bytes>,
+    read: Pieces,
     len: usize,
     trailers: Option<HeaderMap>,
     done: bool,
+    /// There was none from the beginning. An empty one in chunks is one.
+    none: bool,
+}
+
+/// What was read of a body, in few pieces: a handle on each byte of one that comes byte by byte would cost forty times the body.
+#[derive(Debug, Default)]
+struct Pieces {
+    whole: Vec<Bytes>,
+    /// Behind them, not yet one of them.
+    small: BytesMut,
 }
 
 // === impl Intake ===
 
 impl Intake {
     pub(super) fn new(body: Incoming) -> Self {
-        let done = body.is_end_stream();
-        Self { body, read: Vec::new(), len: 0, trailers: None, done }
+        let none = body.is_end_stream();
+        Self { body, read: Pieces::default(), len: 0, trailers: None, done: none, none }
     }
 
     /// Bytes read so far.
@@ -44,11 +54,7 @@ impl Intake {
 
     /// Everything read so far, in one piece.
     pub(super) fn start(&mut self) -> &[u8] {
-        if self.read.len() > 1 {
-            let joined = self.read.concat();
-            self.read = vec![joined.into()];
-        }
-        self.read.first().map_or(&[], |start| start)
+        self.read.join()
     }
 
     /// Reads one frame more and says how many bytes it had; pending for good once there is no more, or enough.
@@ -78,7 +84,7 @@ impl Intake {
 
     /// Reads the rest, as far as one would be kept, and keeps nothing.
     pub(super) async fn discard(mut self) {
-        self.read.clear();
+        self.read = Pieces::default();
         while !self.done && self.len < ENOUGH {
             let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await else {
                 return;
@@ -90,13 +96,84 @@ impl Intake {
 
     /// What is sent: what was read, then the rest as it comes.
     pub(super) fn into_outgoing(mut self) -> Outgoing {
-        if self.done && self.read.is_empty() && self.trailers.is_none() {
+        if self.none {
             return Outgoing::empty();
         }
+        let read = mem::take(&mut self.read).into_whole();
         let rest = (!self.done).then_some(self.body);
-        Outgoing::new(mem::take(&mut self.read), rest, self.trailers)
+        Outgoing::new(read, rest, self.trailers)
     }
 }
 
+// === impl Pieces ===
+
+impl Pieces {
+    /// Keeps the first piece and large ones as they are, small ones together.
+    fn push(&mut self, piece: Bytes) {
+        if piece.len() >= SMALL || self.whole.is_empty() {
+            self.gather();
+            self.whole.push(piece);
+            return;
+        }
+        self.small.extend_from_slice(&piece);
+        if self.small.len() >= GATHERED {
+            self.gather();
+        }
+    }
+
+    fn gather(&mut self) {
+        if !self.small.is_empty() {
+            self.whole.push(self.small.split().freeze());
+        }
+    }
+
+    /// All of it as one piece.
+    fn join(&mut self) -> &[u8] {
+        self.gather();
+        if self.whole.len() > 1 {
+            let joined = self.whole.concat();
+            self.whole = vec![joined.into()];
+        }
+        self.whole.first().map_or(&[], |start| start)
+    }
+
+    fn into_whole(mut self) -> Vec<Bytes> {
+        self.gather();
+        self.whole
+    }
+}
+
+/// A piece below this is copied: it would hold on to the whole buffer that it came in.
+const SMALL: usize = 1024;
+/// Small pieces become one when they are this long.
+const GATHERED: usize = 16 * 1024;
 /// kube-apiserver's own limit for a body. A client that leaves with more than this unsent is found when its turn comes.
 pub(crate) const ENOUGH: usize = 3 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_that_comes_byte_by_byte_is_held_in_few_pieces() {
+        let body: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+        let mut pieces = Pieces::default();
+        for byte in &body {
+            pieces.push(Bytes::copy_from_slice(&[*byte]));
+        }
+        pieces.push(body.clone().into());
+        let whole = pieces.into_whole();
+        assert!(whole.len() < 10, "{} pieces", whole.len());
+        assert_eq!(whole.concat(), [&body[..], &body].concat());
+    }
+
+    #[test]
+    fn what_came_in_one_piece_or_in_large_ones_is_not_copied() {
+        let large = Bytes::from(vec![7; SMALL]);
+        let mut pieces = Pieces::default();
+        for piece in [Bytes::from_static(b"first"), large.clone()] {
+            pieces.push(piece);
+        }
+        assert_eq!(pieces.into_whole()[1].as_ptr(), large.as_ptr());
+    }
+}

@@ -56,9 +56,9 @@ impl<I: Eq + Hash, A> Table<I, A> {
     /// The answer, if it is there; the seat is then empty. Else `waker` is woken when it is.
     pub(super) fn poll(&mut self, seat: Seat, waker: &Waker) -> Option<Arc<A>> {
         let group = self.groups.get_mut(&seat.group)?;
-        let place = group.waiting.iter().position(|(member, _)| *member == seat.member)?;
+        let (_, waiting) = group.waiting.iter_mut().find(|(member, _)| *member == seat.member)?;
         let Some(answer) = group.answer.clone() else {
-            group.waiting[place].1.get_or_insert_with(|| waker.clone()).clone_from(waker);
+            waiting.get_or_insert_with(|| waker.clone()).clone_from(waker);
             return None;
         };
         self.leave(seat);

@@ -82,12 +82,14 @@ impl HeldPermit {
     }
 
     /// No connection was found after all: the call waits again, at the head of its queue.
+    #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn requeue(mut self) -> Place {
         let permit = self.permit.take().expect(ONCE);
         self.driver.requeue(permit)
     }
 
     /// Sends the call on its way.
+    #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
         let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
         let is_mute = self.shade.is_some();

@@ -63,6 +63,11 @@ impl Driver {
         self.operate(|state, now| state.limiter.forget(is_meant, now))
     }
 
+    /// Ends every pause, and says how many there were.
+    pub(crate) fn lift_pauses(&self) -> usize {
+        self.operate(|state, now| state.limiter.lift_pauses(now))
+    }
+
     /// What would happen to a call that came now, read under the terms of this number.
     ///
     /// # Errors

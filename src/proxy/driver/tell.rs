@@ -59,8 +59,9 @@ impl Teller {
         while let Some(before) = look(&begin) {
             interleave::point();
             let now = self.lock().levels;
-            for (place, group) in GROUPS.into_iter().enumerate().filter(|(place, _)| before[*place] != now[*place]) {
-                pool.want(group, now[place]);
+            let changed = GROUPS.into_iter().zip(before).zip(now).filter(|((_, before), now)| before != now);
+            for ((group, _), level) in changed {
+                pool.want(group, level);
             }
             interleave::point();
             self.lock().telling = false;

@@ -44,6 +44,8 @@ struct Head {
     length: Option<u64>,
     chunked: bool,
     switches: bool,
+    /// It has a Connection line.
+    connection: bool,
 }
 
 /// What came next.
@@ -201,8 +203,7 @@ impl Heads {
                 self.head.note(header(line)?)?;
                 At::Header
             }
-            // RFC 9112, 2.2: an empty line before a request is ignored.
-            _ if line.is_empty() => At::Start,
+            // An empty line before a request is none either, though RFC 9112, 2.2 would ignore it: Go's server, kube-apiserver's, does not.
             _ => {
                 self.head = Head { is_old: request_line(line)?, ..Head::default() };
                 At::Header
@@ -240,6 +241,12 @@ impl Head {
                 return Err(Fault::Length);
             }
             self.chunked = true;
+        } else if name.eq_ignore_ascii_case(b"connection") {
+            // Of two lines in HTTP/1.0 some readers take the first alone, and do not agree on whether another request follows.
+            if self.connection && self.is_old {
+                return Err(Fault::Malformed);
+            }
+            self.connection = true;
         } else if name.eq_ignore_ascii_case(b"upgrade") {
             self.switches = true;
         }
@@ -333,7 +340,7 @@ mod tests {
     fn what_clients_send_passes() {
         for good in [
             "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-            "\r\nGET /a?b=c HTTP/1.0\r\n\r\n",
+            "GET /a?b=c HTTP/1.0\r\n\r\n",
             "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabcGET / HTTP/1.1\r\n\r\n",
             "POST / HTTP/1.1\r\ntransfer-encoding: Chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\r\nX: \t tabs\tand \u{e9}\r\nEmpty:\r\n\r\n",
@@ -371,6 +378,8 @@ mod tests {
             ("GET /a HTTP/1.1\r\nX: a\0b\r\n\r\n", Fault::Control),
             ("GET /a#/../b HTTP/1.1\r\n\r\n", Fault::Fragment),
             ("GET  /a HTTP/1.1\r\n\r\n", Fault::Malformed),
+            ("\r\nGET /a HTTP/1.1\r\n\r\n", Fault::Malformed),
+            ("GET /a HTTP/1.0\r\nConnection: x\r\nConnection: keep-alive\r\n\r\n", Fault::Malformed),
             ("GET /a b HTTP/1.1\r\n\r\n", Fault::Malformed),
             ("GET /a HTTP/2.0\r\n\r\n", Fault::Malformed),
             ("G\u{e9}T /a HTTP/1.1\r\n\r\n", Fault::Malformed),

@@ -5,7 +5,11 @@
 
 use std::{collections::HashSet, net::IpAddr};
 
-use http::{HeaderMap, Method, StatusCode, Uri, Version, header, request::Parts, uri::Authority};
+use http::{
+    HeaderMap, Method, StatusCode, Uri, Version, header,
+    request::Parts,
+    uri::{Authority, Scheme},
+};
 
 /// The names under which this gate may be addressed.
 #[derive(Debug)]
@@ -103,9 +107,11 @@ pub(crate) fn check(parts: &Parts, hosts: &Hosts, local: Option<IpAddr>) -> Resu
 /// A path, `*` for OPTIONS, or either behind an authority that is checked as Host is; never dialled.
 fn target(method: &Method, uri: &Uri) -> Result<(), Violation> {
     let authority_form = uri.scheme().is_none() && uri.authority().is_some();
+    // `http::Uri` takes `1http` for a scheme too
+    let is_http = uri.scheme().is_none_or(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
     let path = uri.path();
     let is_path = path.starts_with('/') || (path == "*" && method == Method::OPTIONS);
-    if authority_form || !is_path { Err(Violation::Target) } else { Ok(()) }
+    if authority_form || !is_http || !is_path { Err(Violation::Target) } else { Ok(()) }
 }
 
 fn host(parts: &Parts, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
@@ -117,15 +123,18 @@ fn host(parts: &Parts, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Viola
     };
     let named: Option<Authority> = field;
     let target = parts.uri.authority();
-    match (&named, target) {
-        (None, None) => return Err(Violation::HostCount),
-        (Some(named), Some(target)) if parts.version == Version::HTTP_2 && named != target => {
-            return Err(Violation::HostCount);
-        }
-        _ => {}
+    if named.is_none() && target.is_none() {
+        return Err(Violation::HostCount);
     }
-    let allowed = named.iter().chain(target).all(|authority| hosts.allow(authority, local) && !has_user(authority));
-    if allowed { Ok(()) } else { Err(Violation::Host) }
+    let mut all = named.iter().chain(target);
+    if !all.all(|authority| hosts.allow(authority, local) && !has_user(authority)) {
+        return Err(Violation::Host);
+    }
+    // Two names, though both are ours: readers do not agree on which one counts (RFC 9112, 3.2.2, and what servers do).
+    match (&named, target) {
+        (Some(named), Some(target)) if named != target => Err(Violation::HostCount),
+        _ => Ok(()),
+    }
 }
 
 /// Turns pages of other sites away. Clients that are no browser send none of these fields, or this gate's own name.
@@ -211,7 +220,9 @@ mod tests {
     fn targets_that_are_no_path_are_not_followed() {
         assert_eq!(verdict("GET http://169.254.169.254/latest\nHost: localhost"), Err(Violation::Host));
         assert_eq!(verdict("GET http://localhost/api\nHost: localhost"), Ok(()));
+        assert_eq!(verdict("GET http://localhost/api\nHost: 127.0.0.1"), Err(Violation::HostCount));
         assert_eq!(verdict("GET localhost:80\nHost: localhost"), Err(Violation::Target));
+        assert_eq!(verdict("GET 1http://localhost/api\nHost: localhost"), Err(Violation::Target));
         assert_eq!(verdict("GET foo\nHost: localhost"), Err(Violation::Target));
         assert_eq!(verdict("CONNECT a:443\nHost: localhost"), Err(Violation::Connect));
         assert_eq!(verdict("OPTIONS *\nHost: localhost"), Ok(()));

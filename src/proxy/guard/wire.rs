@@ -88,12 +88,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Wire<S> {
         std::future::poll_fn(|cx| {
             let mut state = lock(&self.shared);
             loop {
-                let seen = state.ahead.len().min(PREFACE.len());
-                if state.ahead[..seen] != PREFACE[..seen] || state.end.is_some() {
-                    return Poll::Ready(false);
-                }
-                if seen == PREFACE.len() {
+                if state.ahead.starts_with(PREFACE) {
                     return Poll::Ready(true);
+                }
+                if !PREFACE.starts_with(&state.ahead) || state.end.is_some() {
+                    return Poll::Ready(false);
                 }
                 ready!(state.poll_read_ahead(cx));
             }
@@ -204,7 +203,7 @@ impl<S: AsyncRead + Unpin> State<S> {
         let before = buf.filled().len();
         if !self.ahead.is_empty() {
             let some = self.ahead.len().min(buf.remaining());
-            buf.put_slice(&self.ahead[..some]);
+            buf.put_slice(self.ahead.get(..some).unwrap_or_default());
             let passed = self.examine(before, buf);
             self.ahead.advance(passed);
             if self.ahead.is_empty() {

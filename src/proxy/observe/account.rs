@@ -8,6 +8,7 @@ use std::{
 
 use http::{HeaderMap, Method, StatusCode, header::USER_AGENT};
 
+use super::as_if::AsIf;
 use crate::{
     api::{Answer, Call, Key, Outcome, PauseLength, Rejection, Signal, Verb},
     classify::Classified,
@@ -68,13 +69,6 @@ struct Noted {
     /// Which object it concerns, where nothing is remembered of it. Only for the log.
     object: Option<Key>,
     in_flight: Option<InFlight>,
-}
-
-/// Where a gate that only plays says what would have been.
-#[derive(Debug)]
-pub(crate) struct AsIf {
-    terms: Arc<Terms>,
-    class: ClassId,
 }
 
 /// Counts as in flight until dropped; then the log has its line.
@@ -172,7 +166,7 @@ impl Account {
 
     /// Where to say what would have become of the call.
     pub(crate) fn as_if(&self, class: ClassId) -> AsIf {
-        AsIf { terms: Arc::clone(&self.terms), class }
+        AsIf::new(&self.terms, class)
     }
 
     /// The call is answered with the answer to another, which was the same call.
@@ -359,25 +353,6 @@ fn object(call: &Call) -> Option<Key> {
 
 /// A longer word is no name of a program.
 const LONGEST_AGENT: usize = 128;
-
-// === impl AsIf ===
-
-impl AsIf {
-    /// The limiter was asked, and said this.
-    pub(crate) fn decided(&self, decision: Decision) {
-        self.terms.meters.decided(self.class, decision);
-    }
-
-    /// The call would have left after this wait.
-    pub(crate) fn waited(&self, reason: Reason, wait: Duration) {
-        self.terms.meters.would_have_waited(self.class, reason, wait);
-    }
-
-    /// The call would have been refused.
-    pub(crate) fn refused(&self, reason: Reason) {
-        self.terms.meters.would_have_refused(self.class, reason);
-    }
-}
 
 // === impl InFlight ===
 

@@ -25,6 +25,7 @@ pub(super) struct Answer {
 
 impl Answer {
     /// As a Kubernetes client expects it.
+    #[expect(clippy::indexing_slicing, reason = "an object made three lines above takes any field")]
     pub(super) fn status_object(&self) -> String {
         let mut status = json!({
             "kind": "Status",
@@ -42,6 +43,7 @@ impl Answer {
     }
 
     /// As RFC 9457 has it.
+    #[expect(clippy::indexing_slicing, reason = "an object made three lines above takes any field")]
     pub(super) fn problem(&self, gate: &str) -> String {
         let mut problem = json!({
             "type": "about:blank",

@@ -59,7 +59,7 @@ fn an_incident_is_told_from_the_top() {
         "ends by itself in 1 m (00:01:10 UTC)",
         "The new configuration cannot work.",
         "3 calls wait, the longest for 2.5 s: the gate&#39;s bucket is empty; all of the flow web.",
-        "7 keys back off; the next may be tried in 8.0 s.",
+        "7 keys back off (last answer 500); the next may be tried in 8.0 s.",
         "web (retries)",
         "4 times",
         "500, 5.0 s ago",

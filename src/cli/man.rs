@@ -1,0 +1,44 @@
+//! `tidegate man`: manual pages, made from the definitions of the commands.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use clap_mangen::Man;
+
+use super::{Failure, definition, show};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tidegate man | man -l -
+  tidegate man --output /usr/local/share/man/man1";
+
+/// Where to.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// Write tidegate.1 and a page for each command into this folder
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    let all = definition();
+    let Some(folder) = &options.output else {
+        show::text(&page(&all)?)?;
+        return Ok(());
+    };
+    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    show::file(&folder.join("tidegate.1"), &page(&all)?)?;
+    for command in all.get_subcommands() {
+        show::file(&folder.join(format!("tidegate-{}.1", command.get_name())), &page(command)?)?;
+    }
+    Ok(())
+}
+
+/// The page of a command.
+fn page(command: &clap::Command) -> anyhow::Result<String> {
+    let mut page = Vec::new();
+    let version = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
+    Man::new(command.clone()).source(version).manual("tidegate").render(&mut page)?;
+    Ok(String::from_utf8(page)?)
+}

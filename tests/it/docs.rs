@@ -1,0 +1,271 @@
+//! The documents hold: links and anchors lead somewhere, configurations in them are valid, and figures from the simulator are those that it
+//! prints.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tidegate::config::{self, scenario};
+
+use super::cli::{end, tidegate};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every Markdown file of the project, by its path from the root.
+fn documents() -> Vec<(PathBuf, String)> {
+    let (mut found, mut folders) = (Vec::new(), vec![root()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("readable").map(|entry| entry.expect("readable")) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type().expect("it has one").is_dir() {
+                if !name.starts_with('.') && name != "target" && name != "node_modules" {
+                    folders.push(entry.path());
+                }
+            } else if name.ends_with(".md") {
+                let text = fs::read_to_string(entry.path()).expect("text");
+                found.push((entry.path().strip_prefix(root()).expect("below it").to_owned(), text));
+            }
+        }
+    }
+    found.sort();
+    assert!(found.len() > 10, "the documents were not found");
+    found
+}
+
+/// What is written as text: no code.
+fn prose(text: &str) -> String {
+    let mut prose = String::new();
+    let mut in_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        } else if !in_code {
+            let outside = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+            prose.push_str(&outside);
+            prose.push('\n');
+        }
+    }
+    prose
+}
+
+/// The targets of links and pictures.
+fn links(text: &str) -> Vec<String> {
+    let prose = prose(text);
+    let markdown = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    let html = ["src=\"", "href=\"", "srcset=\""]
+        .into_iter()
+        .flat_map(|mark| prose.split(mark).skip(1).filter_map(|rest| rest.split('"').next()));
+    markdown.chain(html).map(str::to_owned).collect()
+}
+
+/// The anchors of a document: what GitHub makes of its headings.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut in_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        let heading = line.trim_start_matches('#');
+        if in_code || heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        let kept = heading.trim().to_lowercase().replace(' ', "-");
+        let anchor: String = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
+        let again = (1..).map(|number| format!("{anchor}-{number}")).find(|name| !found.contains(name));
+        let is_new = found.insert(anchor);
+        found.extend(again.filter(|_| !is_new));
+    }
+    found
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut broken = Vec::new();
+    let mut seen = 0;
+    for (file, text) in documents() {
+        for link in links(&text) {
+            if link.starts_with("http://") || link.starts_with("https://") || link.starts_with("mailto:") {
+                continue;
+            }
+            seen += 1;
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match path {
+                "" => root().join(&file),
+                path => root().join(&file).parent().expect("it is in a folder").join(path),
+            };
+            if !target.exists() {
+                broken.push(format!("{}: {link} is not there", file.display()));
+            } else if !anchor.is_empty() {
+                let text = fs::read_to_string(&target).unwrap_or_default();
+                if !anchors(&text).contains(anchor) {
+                    broken.push(format!("{}: {link}: {path} has no such heading", file.display()));
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(seen > 50, "only {seen} links were found");
+}
+
+#[test]
+fn links_and_anchors_are_found_where_readers_click() {
+    let text = "# A `b` c-d (e)\n\nsee [x](y.md#z) and ![p](q.svg), not `[a](b)`\n```sh\n[a](b)\n# no heading\n```\n# Twice\n# Twice\n<img src=\"r.png\">";
+    assert_eq!(links(text), ["y.md#z", "q.svg", "r.png"]);
+    assert_eq!(anchors(text), ["a-b-c-d-e", "twice", "twice-1"].map(str::to_owned).into());
+}
+
+/// The code blocks of a language, each with the number of its first line.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut open: Option<&'a str> = None;
+    for (number, line) in text.lines().enumerate() {
+        match (line.trim_start().strip_prefix("```"), open) {
+            (Some(what), None) => {
+                open = Some(what);
+                if what == language {
+                    found.push((number + 2, String::new()));
+                }
+            }
+            (Some(_), Some(_)) => open = None,
+            (None, Some(what)) if what == language => {
+                let block = &mut found.last_mut().expect("it was opened").1;
+                block.push_str(line);
+                block.push('\n');
+            }
+            (None, _) => {}
+        }
+    }
+    found
+}
+
+/// What is wrong with a block of TOML: a whole configuration, keys of a gate, sections beside one, or a scenario.
+fn fault(block: &str) -> Option<String> {
+    let smallest = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
+    let tries = [block.to_owned(), format!("{smallest}{block}"), format!("{block}{smallest}")];
+    let mut problems = Vec::new();
+    for text in tries {
+        match config::load_text("block".to_owned(), text, &[]) {
+            Ok(_) => return None,
+            Err(found) => problems.push(found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("scenario.toml");
+    fs::write(&file, block).expect("it can be written");
+    scenario::load(&file).err().map(|_| problems.swap_remove(0))
+}
+
+#[test]
+fn every_configuration_in_the_documents_can_be_run() {
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for (file, text) in documents() {
+        for (line, block) in blocks(&text, "toml") {
+            seen += 1;
+            wrong.extend(fault(&block).map(|problems| format!("{}:{line}:\n{problems}", file.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen >= 8, "only {seen} were found");
+    assert!(fault("[gates.k]\nupstream = \"in_cluster\"\nbukcet = 1\n").is_some());
+}
+
+/// Where a `sh` block of docs/tuning.md is one `tidegate simulate`, the `text` block after it is what it prints before the picture.
+#[test]
+fn the_figures_of_the_tuning_guide_are_those_that_the_simulator_prints() {
+    let path = root().join("docs/tuning.md");
+    let text = fs::read_to_string(&path).expect("it is there");
+    let (commands, figures) = (blocks(&text, "sh"), blocks(&text, "text"));
+    let commands: Vec<_> = commands.iter().filter(|(_, block)| block.starts_with("tidegate simulate ")).collect();
+    assert!(commands.len() >= 5, "only {} were found", commands.len());
+    let mut whole = text;
+    for (line, command) in commands {
+        let end_of_command = line + command.lines().count() - 1;
+        let shown = figures.iter().find(|(at, _)| *at > end_of_command && *at <= end_of_command + 4);
+        let (_, shown) = shown.unwrap_or_else(|| panic!("docs/tuning.md:{line}: no figures after {command}"));
+        let mut process = tidegate(command.split_whitespace().skip(1));
+        process.current_dir(root());
+        let ended = end(process);
+        assert_eq!(ended.code, Some(0), "{command}\n{}", ended.err);
+        let printed = figures_of(&ended.out);
+        whole = whole.replace(shown, &printed);
+        if std::env::var_os("TIDEGATE_WRITE_DOCS").is_none() {
+            assert!(
+                printed == *shown,
+                "docs/tuning.md:{line}: {command} prints\n{printed}\nnot\n{shown}\nrun this test with TIDEGATE_WRITE_DOCS=1"
+            );
+        }
+    }
+    if std::env::var_os("TIDEGATE_WRITE_DOCS").is_some() {
+        fs::write(&path, whole).expect("it can be written");
+    }
+}
+
+/// The table and the sentences of a run, without its picture.
+fn figures_of(out: &str) -> String {
+    let before: Vec<&str> = out.split("\n\n").collect();
+    let picture = before.iter().position(|part| part.contains(['\u{2502}', '\u{2524}', '\u{253c}', '\u{2800}']));
+    let kept = &before[..picture.unwrap_or(before.len())];
+    let lines: Vec<&str> = kept.iter().flat_map(|part| part.lines().chain([""])).map(str::trim_end).collect();
+    format!("{}\n", lines.join("\n").trim())
+}
+
+#[test]
+fn the_index_names_every_document() {
+    let index = fs::read_to_string(root().join("docs/README.md")).expect("it is there");
+    let named: BTreeSet<String> = links(&index).into_iter().collect();
+    for (file, _) in documents() {
+        if file.parent() == Some(Path::new("docs")) && file != Path::new("docs/README.md") {
+            let name = file.file_name().expect("a file").to_string_lossy().into_owned();
+            assert!(named.contains(&name), "docs/README.md does not link to {name}");
+        }
+    }
+}
+
+/// Every reason has a row in the document for whoever sees it in an error.
+#[test]
+fn every_refusal_has_a_remedy() {
+    let text = fs::read_to_string(root().join("docs/troubleshooting.md")).expect("it is there");
+    for reason in tidegate::limit::Reason::ALL {
+        let row = format!("\n| `{}` |", reason.word());
+        assert!(text.contains(&row), "docs/troubleshooting.md has no row for {}", reason.word());
+    }
+}
+
+/// What doctor looks at, by the sources: what its findings are about.
+fn examined() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(root().join("src/cli/doctor"))
+        .expect("it is there")
+        .chain(fs::read_dir(root().join("src/cli")).expect("it is there"))
+    {
+        let path = entry.expect("readable").path();
+        if path.is_dir() || !path.display().to_string().contains("doctor") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("text");
+        let marks =
+            ["Finding::fine(", "Finding::note(", "Finding::wrong(", "folder_finding(", "about = format!(", "about = "];
+        for rest in marks.into_iter().flat_map(|mark| text.split(mark).skip(1)) {
+            let literal = rest.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
+            found.extend(literal.map(|about| about.split(" {").next().unwrap_or(about).to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn everything_that_doctor_looks_at_is_told() {
+    let text = fs::read_to_string(root().join("docs/troubleshooting.md")).expect("it is there");
+    let examined = examined();
+    assert!(examined.len() >= 9, "{examined:?}");
+    for about in examined {
+        let told = [format!("\n| `{about}` |"), format!("\n| `{about} NAME` |")];
+        assert!(told.iter().any(|row| text.contains(row)), "docs/troubleshooting.md has no row for {about}");
+    }
+}

@@ -1,0 +1,213 @@
+//! Floods, against a `tidegate` of its own: its memory stays below what is stated here, leases keep flowing while it lasts, the metrics page
+//! does not grow with what comes, nothing panics, and afterwards nothing is left.
+//!
+//! Every bound is on the peak of resident memory above what the process had before the flood, of a build without optimization.
+
+mod clients;
+mod frames;
+mod many;
+
+use std::{
+    fs,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinHandle,
+};
+
+use crate::{
+    cli_input::get,
+    operate::Process,
+    pool_support::soon,
+    support::{Backend, reply},
+};
+
+/// A gate under attack, and a leader that goes on renewing its lease through it.
+struct Flooded {
+    process: Process,
+    backend: Backend,
+    /// Lease renewals answered with 200.
+    leases: Arc<AtomicUsize>,
+    leader: JoinHandle<()>,
+    /// Resident before the flood.
+    before: u64,
+    page: usize,
+}
+
+/// The metrics page may grow by this much: classes, verbs and reasons that were not there before.
+const PAGE: usize = 64 << 10;
+/// So many leases must be renewed while a flood lasts.
+const LEASES: usize = 10;
+
+impl Flooded {
+    /// `more` is of the gate's table.
+    async fn start(more: &str) -> Self {
+        more_files();
+        let big: &'static str = Box::leak("x".repeat(4 << 20).into_boxed_str());
+        let backend = Backend::start(move |seen| async move {
+            match () {
+                () if seen.target.contains("/big") => reply(200, big),
+                () if seen.target.contains("/bad") => reply(503, "bad"),
+                () => reply(200, "ok"),
+            }
+        })
+        .await;
+        let process = Process::start(&format!("http://{}", backend.address), more);
+        let leases = Arc::new(AtomicUsize::new(0));
+        let leader = tokio::spawn(lead(process.gate, Arc::clone(&leases)));
+        let mut this = Self { process, backend, leases, leader, before: 0, page: 0 };
+        this.leases(LEASES).await; // what is allocated once
+        this.page = this.metrics().len();
+        fs::write(this.proc("clear_refs"), "5").expect("the peak can be reset");
+        this.before = this.memory("VmRSS");
+        this
+    }
+
+    fn proc(&self, what: &str) -> String {
+        format!("/proc/{}/{what}", self.process.running.id())
+    }
+
+    /// A line of the kernel's on the process, in bytes.
+    fn memory(&self, what: &str) -> u64 {
+        let status = fs::read_to_string(self.proc("status")).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux says so");
+        let kib: u64 = line.trim_matches([':', '\t', ' ']).trim_end_matches(" kB").parse().expect("a number");
+        kib << 10
+    }
+
+    fn metrics(&self) -> String {
+        get(self.process.admin, "/metrics")
+    }
+
+    /// The sum of a metric's series.
+    fn metric(&self, name: &str) -> f64 {
+        let page = self.metrics();
+        let lines = page.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// Returns when so many leases more are renewed.
+    async fn leases(&self, more: usize) {
+        let goal = self.leases.load(SeqCst) + more;
+        while self.leases.load(SeqCst) < goal {
+            assert!(!self.leader.is_finished(), "a lease was not renewed");
+            pause().await;
+        }
+    }
+
+    /// Floods in rounds, at least so many, and until leases were renewed meanwhile.
+    async fn rounds(&self, at_least: usize, mut round: impl AsyncFnMut()) {
+        let goal = self.leases.load(SeqCst) + LEASES;
+        let mut rounds = 0;
+        while rounds < at_least || self.leases.load(SeqCst) < goal {
+            assert!(!self.leader.is_finished() && rounds < 10_000, "leases were not renewed meanwhile");
+            soon(round()).await;
+            rounds += 1;
+        }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(("127.0.0.1", self.process.gate)).await.expect("the gate listens")
+    }
+
+    async fn connect_http2(&self) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+        let io = hyper_util::rt::TokioIo::new(self.connect().await);
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let (send, connection) = hyper::client::conn::http2::handshake(executor, io).await.expect("speaks h2");
+        tokio::spawn(connection);
+        send
+    }
+
+    /// The flood is over, its connections are closed: nothing is left of it but the leader, and it cost no more than `most`.
+    async fn over(self, most: u64) {
+        let goal = self.leases.load(SeqCst) + LEASES;
+        for (name, rest) in [
+            ("tidegate_client_connections", 1.0),
+            ("tidegate_waiting", 0.0),
+            ("tidegate_waiting_bytes", 0.0),
+            ("tidegate_slots_in_use", 0.0),
+        ] {
+            for _ in 0..5_000 {
+                if self.metric(name) <= rest {
+                    break;
+                }
+                pause().await;
+            }
+            let left = self.metric(name);
+            assert!(left <= rest, "{left} are left of {name}");
+        }
+        while self.leases.load(SeqCst) < goal {
+            assert!(!self.leader.is_finished(), "a lease was not renewed");
+            pause().await;
+        }
+        let (peak, page) = (self.memory("VmHWM"), self.metrics().len());
+        println!(
+            "{} KiB more at the peak, {} KiB after; metrics page {page} bytes",
+            peak.saturating_sub(self.before) >> 10,
+            self.memory("VmRSS").saturating_sub(self.before) >> 10
+        );
+        assert!(peak < self.before + most, "{} bytes before, {peak} at the peak", self.before);
+        assert!(page < self.page + PAGE, "the metrics page grew from {} to {page} bytes", self.page);
+        self.leader.abort();
+        let said = self.process.running.end().join("\n");
+        assert!(!said.contains("panicked") && said.contains("stopped"), "{said}");
+    }
+}
+
+/// Renews a lease over and over on one connection.
+async fn lead(port: u16, renewed: Arc<AtomicUsize>) {
+    const RENEWAL: &[u8] = b"PUT /apis/coordination.k8s.io/v1/namespaces/a/leases/l HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}";
+    let mut leader = TcpStream::connect(("127.0.0.1", port)).await.expect("the gate listens");
+    let mut some = [0; 4096];
+    loop {
+        leader.write_all(RENEWAL).await.expect("writes");
+        let mut answer = String::new();
+        while !answer.ends_with("ok") {
+            let read = soon(leader.read(&mut some)).await.expect("an answer");
+            assert!(read > 0, "{answer}");
+            answer.push_str(&String::from_utf8_lossy(&some[..read]));
+        }
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        renewed.fetch_add(1, SeqCst);
+        pause().await;
+    }
+}
+
+/// Lets others go on.
+async fn pause() {
+    drop(tokio::time::timeout(Duration::from_millis(2), std::future::pending::<()>()).await);
+}
+
+/// As many open files as may be had, for this process and what it starts.
+fn more_files() {
+    let of = std::process::id().to_string();
+    let most = limit("Max open files", 4);
+    // Without prlimit it stays as it is, and there are fewer connections.
+    drop(Command::new("prlimit").args(["--pid", &of, &format!("--nofile={most}:{most}")]).status());
+}
+
+/// So many connections one process can have, at most as many as `wanted`.
+fn connections(wanted: usize) -> usize {
+    let can = limit("Max open files", 3).saturating_sub(400);
+    if can < wanted {
+        println!("{can} connections instead of {wanted}: no more files can be open");
+    }
+    wanted.min(can)
+}
+
+/// A limit of this process: column 3 is the soft, 4 the hard one.
+fn limit(name: &str, column: usize) -> usize {
+    let limits = fs::read_to_string("/proc/self/limits").expect("Linux says so");
+    let line = limits.lines().find(|line| line.starts_with(name)).expect("a limit");
+    line.split_whitespace().nth(column).and_then(|limit| limit.parse().ok()).unwrap_or(1 << 20)
+}

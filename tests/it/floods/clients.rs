@@ -1,0 +1,136 @@
+//! Clients that are slow, many, or do nothing.
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use super::{Flooded, LEASES, connections};
+use crate::pool_support::soon;
+
+/// Opens connections, each with these bytes.
+async fn open(flooded: &Flooded, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
+    let mut clients = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut client = flooded.connect().await;
+        client.write_all(bytes).await.expect("writes");
+        clients.push(client);
+    }
+    clients
+}
+
+/// Waits until the gate has them all.
+async fn arrived(flooded: &Flooded, count: usize) {
+    while flooded.metric("tidegate_client_connections") < count as f64 {
+        super::pause().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_idle_connections_cost_11_kibibytes_each() {
+    let flooded = Flooded::start("").await;
+    let count = connections(10_000);
+    let clients = open(&flooded, count, b"").await;
+    soon(arrived(&flooded, count)).await;
+    flooded.leases(LEASES).await;
+    drop(clients);
+    // 10.7 KiB each were measured, without optimization
+    flooded.over(14 * 1024 * count as u64 + (8 << 20)).await;
+}
+
+/// Each head comes a byte at a time. That it must come to its end within 30 s is tested in paused time, in `guard/bytes.rs`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_that_come_a_byte_at_a_time_hold_up_nobody() {
+    let flooded = Flooded::start("").await;
+    let count = connections(2_000);
+    let mut clients = open(&flooded, count, b"GET /slow HTTP/1.1\r\nHost: localhost\r\nX: ").await;
+    for _ in 0..10 {
+        for client in &mut clients {
+            client.write_all(b"y").await.expect("writes");
+        }
+    }
+    soon(arrived(&flooded, count)).await;
+    flooded.leases(LEASES).await;
+    drop(clients);
+    assert!(!flooded.backend.targets().contains(&"/slow".to_owned()));
+    flooded.over(64 << 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_never_come_to_their_end_hold_up_nobody() {
+    let flooded = Flooded::start("").await;
+    let head = b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\nx";
+    let mut clients = open(&flooded, 500, head).await;
+    for client in &mut clients {
+        client.write_all(&[b'y'; 10]).await.expect("writes");
+    }
+    soon(arrived(&flooded, 500)).await;
+    flooded.leases(LEASES).await;
+    drop(clients);
+    assert!(!flooded.backend.targets().contains(&"/slow".to_owned()));
+    flooded.over(96 << 20).await;
+}
+
+/// 100 answers of 4 MiB to clients that do not read. hyper has one limit for a head and for what it holds of a body, and kube-apiserver's
+/// heads may be 1 MiB: so much is held on either side.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_do_not_read_hold_no_answers_in_memory() {
+    let flooded = Flooded::start("").await;
+    let mut clients = open(&flooded, 100, b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    for client in &mut clients {
+        soon(client.read_exact(&mut [0])).await.expect("an answer");
+    }
+    flooded.leases(LEASES).await;
+    drop(clients);
+    flooded.over(240 << 20).await;
+}
+
+/// A body of 3 MiB each, of which the gate holds 16 MiB together. (Ten thousand do the same and take three times as long.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_three_thousand_waiting_bodies_the_gate_holds_its_16_mebibytes() {
+    let flooded = Flooded::start("bucket = { rate = 0.01, burst = 1 }\nqueue = { max_wait = \"10m\" }\n").await;
+    let body: &'static [u8] = vec![b'x'; 3 << 20].leak();
+    let head = b"PUT /api/v1/namespaces/a/configmaps/c HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3145728\r\n\r\n";
+    let (mut sent, mut refused) = (0, 0);
+    let mut waiting = tokio::task::JoinSet::new();
+    while sent < 3_000 {
+        let mut client = flooded.connect().await;
+        sent += 1;
+        waiting.spawn(async move {
+            // It may be refused before it has sent everything.
+            if client.write_all(head).await.is_ok() {
+                drop(client.write_all(body).await);
+            }
+            let mut answer = vec![0; 1024];
+            client.read(&mut answer).await.is_ok()
+        });
+        while waiting.len() >= 100 {
+            soon(waiting.join_next()).await;
+            refused += 1;
+        }
+    }
+    assert!(flooded.metric("tidegate_waiting_bytes") <= f64::from(16 << 20));
+    println!("{refused} of {sent} were refused while the others wait");
+    flooded.leases(LEASES).await;
+    drop(waiting);
+    flooded.over(160 << 20).await;
+}
+
+/// What it costs in memory is tested where it is kept, in `proxy/admission/intake.rs`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_bodies_in_chunks_of_a_byte_hold_up_nobody() {
+    const BYTES: usize = 4 << 10;
+    let flooded = Flooded::start("bucket = { rate = 0.01, burst = 1 }\nqueue = { max_wait = \"10m\" }\n").await;
+    let get = b"GET /api/v1/namespaces/a/configmaps/first HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut first = open(&flooded, 1, get).await;
+    soon(first[0].read_exact(&mut [0])).await.expect("it took the token");
+    let head =
+        b"PUT /api/v1/namespaces/a/configmaps/c HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let clients = open(&flooded, 4, &[&head[..], &b"1\r\nx\r\n".repeat(BYTES)].concat()).await;
+    while flooded.metric("tidegate_waiting_bytes") < (4 * BYTES) as f64 {
+        super::pause().await;
+    }
+    flooded.leases(LEASES).await;
+    drop((clients, first));
+    flooded.over(24 << 20).await;
+}

@@ -1,0 +1,140 @@
+//! What no client rightly sends: the bytes, the answer, and what reached the upstream (nothing).
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::support::{Backend, Proxy, status, within};
+
+/// Everything that comes until the gate closes.
+async fn rest(client: &mut TcpStream) -> String {
+    let mut all = Vec::new();
+    // A reset after the answer is an end too.
+    drop(within(client.read_to_end(&mut all)).await);
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// Sends bytes on a connection of their own, to its end.
+async fn answer_to(proxy: &Proxy, bytes: &[u8]) -> String {
+    let mut client = proxy.connect().await;
+    client.write_all(bytes).await.expect("writes");
+    rest(&mut client).await
+}
+
+#[tokio::test]
+async fn what_two_readers_could_read_differently_is_turned_away() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    for (rule, bytes) in [
+        ("length", &b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nX"[..]),
+        ("length", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n"),
+        ("length", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n\r\n"),
+        ("length", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        ("control", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n"),
+        ("length", b"POST / HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        ("length", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: +1\r\n\r\nx"),
+        ("length", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1, 1\r\n\r\nx"),
+        ("length", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx"),
+        ("length", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx"),
+        ("line_end", b"GET /a HTTP/1.1\nHost: localhost\n\n"),
+        ("malformed", b"GET /a HTTP/1.1\r\nHost: localhost\r\nX-A: 1\r\n 2\r\n\r\n"),
+        ("malformed", b"GET /a HTTP/1.1\r\nHost: localhost\r\nX-A : 1\r\n\r\n"),
+        ("control", b"GET /a HTTP/1.1\r\nHost: localhost\r\nX: a\x01b\r\n\r\n"),
+        ("malformed", b"\r\nGET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        ("malformed", b"GET /a HTTP/1.0\r\nHost: localhost\r\nConnection: x\r\nConnection: keep-alive\r\n\r\n"),
+        ("fragment", b"GET /a#/../b HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    ] {
+        let before = proxy.metric("tidegate_guarded_total", &[&format!("rule=\"{rule}\"")]);
+        let answer = answer_to(&proxy, bytes).await;
+        assert_eq!(status(&answer), 400, "{}\n{answer}", String::from_utf8_lossy(bytes));
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+        proxy.reaches("tidegate_guarded_total", &[&format!("rule=\"{rule}\"")], before + 1.0).await;
+    }
+    assert_eq!(backend.targets(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_good_request_is_answered_before_the_bad_one_behind_it_is_turned_away() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    let answer = answer_to(
+        &proxy,
+        b"POST /first HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n\
+          GET /second HTTP/1.1\nHost: localhost\n\nGET /third HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    )
+    .await;
+    let statuses: Vec<_> = answer
+        .split("HTTP/1.1 ")
+        .skip(1)
+        .map(|answer| answer.split(' ').next().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(statuses, ["200", "400"], "{answer}");
+    assert_eq!(backend.targets(), ["/first"]);
+}
+
+#[tokio::test]
+async fn a_body_that_lies_about_its_chunks_is_cut() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    for body in
+        ["3\r\nabcGET / HTTP/1.1\r\n\r\n", "3\nabc\r\n0\r\n\r\n", "-3\r\nabc\r\n0\r\n\r\n", "0\r\nA b: c\r\n\r\n"]
+    {
+        let bytes = format!("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
+        let answer = answer_to(&proxy, bytes.as_bytes()).await;
+        assert!(!answer.contains("HTTP/1.1 200"), "{body:?}: {answer}");
+    }
+    assert_eq!(backend.targets(), [""; 0], "a body that was not read to its end is no request");
+}
+
+#[tokio::test]
+async fn who_is_not_meant_is_not_answered_as_if() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    for (expected, bytes) in [
+        (421, &b"GET /api HTTP/1.1\r\nHost: evil.test:8001\r\nConnection: close\r\n\r\n"[..]),
+        (403, b"POST /api/v1/namespaces HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+        (403, b"GET /api HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\nConnection: close\r\n\r\n"),
+        (400, b"GET /api HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+        (400, b"GET /api HTTP/1.1\r\nConnection: close\r\n\r\n"),
+        (405, b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nConnection: close\r\n\r\n"),
+        (400, b"GET /api HTTP/1.1\r\nHost: localhost\r\nConnection: close, Impersonate-User\r\nImpersonate-User: low\r\n\r\n"),
+        (400, b"GET /api HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nConnection: Authorization\r\nAuthorization: x\r\n\r\n"),
+    ] {
+        let answer = answer_to(&proxy, bytes).await;
+        assert_eq!(status(&answer), expected, "{}\n{answer}", String::from_utf8_lossy(bytes));
+    }
+    for target in [
+        "http://169.254.169.254/latest",
+        "http://127.0.0.1/two-names",
+        "1http://localhost/",
+        "localhost:80",
+        "foo",
+        "*",
+    ] {
+        let bytes = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let answer = answer_to(&proxy, bytes.as_bytes()).await;
+        assert!([400, 421].contains(&status(&answer)), "{target}: {answer}");
+    }
+    assert_eq!(backend.targets(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_never_ends_does_not_hold_its_connection() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    let mut slow = proxy.connect().await;
+    slow.write_all(b"GET / HTTP/1.1\r\nHost: loc").await.expect("writes");
+    let mut idle = proxy.connect().await;
+    idle.write_all(b"GET /idle HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("writes");
+    proxy.reaches("tidegate_client_connections", &[], 2.0).await;
+    tokio::time::advance(Duration::from_secs(31)).await;
+    assert_eq!(rest(&mut slow).await, "");
+    proxy.reaches("tidegate_guarded_total", &["rule=\"slow\""], 1.0).await;
+    // Between calls there is time.
+    idle.write_all(b"GET /again HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.expect("writes");
+    assert_eq!(rest(&mut idle).await.matches("HTTP/1.1 200").count(), 2);
+    assert_eq!(backend.targets(), ["/idle", "/again"]);
+}
