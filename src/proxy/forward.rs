@@ -106,7 +106,7 @@ impl Departure {
         let ends_quietly = call.call.verb() == Verb::Watch && parts.version == Version::HTTP_2;
         let kept = call.key.needs_body().then(|| body.kept());
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
-        account.left(owed.granted().unwrap_or(at), at, owed.waited(), &method);
+        account.left((owed.granted().unwrap_or(at), at), owed.waited(), &method);
         let terms = Arc::clone(account.terms());
         let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, terms, so_far: None };
         Self { way, request, sent, slot, account, method, ends_quietly, leader: None }

@@ -46,8 +46,7 @@ pub(crate) struct Account {
     /// Once the call is classified.
     call: Option<Noted>,
     waited: Option<(Reason, Duration)>,
-    granted: Option<Moment>,
-    sent: Option<Moment>,
+    left: Option<(Moment, Moment)>,
     upstream: Option<Duration>,
     refused: Option<Reason>,
     /// It was answered without being sent, after this long.
@@ -100,8 +99,7 @@ impl Account {
             at_door: None,
             call: None,
             waited: None,
-            granted: None,
-            sent: None,
+            left: None,
             upstream: None,
             refused: None,
             coalesced: None,
@@ -149,15 +147,9 @@ impl Account {
         self.at_door = self.terms.log.as_ref().map(|_| self.observer.clock.now());
     }
 
-    /// The call has left, at the moment that its permit was claimed; its tokens were taken when it was granted.
-    pub(crate) fn left(
-        &mut self,
-        granted: Moment,
-        claimed: Moment,
-        waited: Option<(Reason, Duration)>,
-        method: &Method,
-    ) {
-        (self.granted, self.sent) = (Some(granted), Some(claimed));
+    /// The call has left: when its tokens were taken, and when its permit was claimed.
+    pub(crate) fn left(&mut self, at: (Moment, Moment), waited: Option<(Reason, Duration)>, method: &Method) {
+        self.left = Some(at);
         self.waited = waited;
         self.observer.tally.admitted();
         let Some(call) = &self.call else { return };
@@ -187,7 +179,7 @@ impl Account {
 
     /// The response head came.
     pub(crate) fn answered(&mut self, now: Moment) {
-        let took = self.sent.map(|sent| now - sent);
+        let took = self.left.map(|(_, sent)| now - sent);
         self.upstream = took;
         if let (Some(call), Some(took)) = (&self.call, took)
             && !call.long_running
@@ -254,7 +246,7 @@ impl Account {
             return Some(("coalesced", wait));
         }
         let limited = |reason| reason != Reason::Slot || self.terms.limits_slots;
-        let held = self.waited.filter(|(reason, _)| self.sent.is_some() && limited(*reason));
+        let held = self.waited.filter(|(reason, _)| self.left.is_some() && limited(*reason));
         held.map(|(reason, wait)| (reason.word(), wait))
     }
 
@@ -301,8 +293,8 @@ impl Account {
             asked: call.asked.take()?,
             key: call.key.or(call.object),
             waited: self.waited,
-            granted: self.granted,
-            sent: self.sent,
+            granted: self.left.map(|(granted, _)| granted),
+            sent: self.left.map(|(_, sent)| sent),
             upstream: self.upstream,
             status,
             refused: self.refused,
@@ -319,7 +311,7 @@ impl Drop for Account {
         if self.closed {
             return;
         }
-        if let (Some(call), None, None) = (&self.call, self.sent, self.coalesced) {
+        if let (Some(call), None, None) = (&self.call, self.left, self.coalesced) {
             self.terms.meters.hung_up(call.class);
         }
         let gave_up = self.observer.clock.now() - self.arrived;
