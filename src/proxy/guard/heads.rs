@@ -247,6 +247,9 @@ impl Head {
                 return Err(Fault::Malformed);
             }
             self.connection = true;
+        } else if name.eq_ignore_ascii_case(b"expect") && self.is_old {
+            // HTTP/1.0 knows no Expect: sent on as HTTP/1.1, it would mean something.
+            return Err(Fault::Malformed);
         } else if name.eq_ignore_ascii_case(b"upgrade") {
             self.switches = true;
         }
@@ -379,6 +382,7 @@ mod tests {
             ("GET /a#/../b HTTP/1.1\r\n\r\n", Fault::Fragment),
             ("GET  /a HTTP/1.1\r\n\r\n", Fault::Malformed),
             ("\r\nGET /a HTTP/1.1\r\n\r\n", Fault::Malformed),
+            ("PUT /a HTTP/1.0\r\nExpect: 100-continue\r\n\r\n", Fault::Malformed),
             ("GET /a HTTP/1.0\r\nConnection: x\r\nConnection: keep-alive\r\n\r\n", Fault::Malformed),
             ("GET /a b HTTP/1.1\r\n\r\n", Fault::Malformed),
             ("GET /a HTTP/2.0\r\n\r\n", Fault::Malformed),
