@@ -116,7 +116,7 @@ fn log(keys: &file::Log, at: &Path, report: &mut Report<'_>) -> Log {
             &at.key("level"),
             format!("is {level:?}, expected {expected}, or a filter such as \"info,tidegate=debug\"{near}"),
         );
-    } else if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&level) {
+    } else if let Err(error) = level.parse::<tracing_subscriber::filter::Targets>() {
         report.problem(&at.key("level"), format!("is {level:?}, which is no filter: {error}"));
     }
     let calls = keys.calls.get(&at.key("calls"), report).filter(|path| !path.is_empty()).map(PathBuf::from);

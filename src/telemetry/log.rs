@@ -9,7 +9,14 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
-use tracing_subscriber::{EnvFilter, fmt::MakeWriter, reload, util::SubscriberInitExt};
+use tracing_subscriber::{
+    Registry,
+    filter::{ParseError, Targets},
+    fmt::{self, MakeWriter},
+    layer::SubscriberExt,
+    reload,
+    util::SubscriberInitExt,
+};
 
 /// The log could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +30,7 @@ pub enum LogError {
         level: String,
         /// What is wrong with it.
         #[source]
-        source: tracing_subscriber::filter::ParseError,
+        source: ParseError,
     },
     /// A log is set up already.
     #[error("a log is set up already")]
@@ -32,7 +39,7 @@ pub enum LogError {
 
 /// The level of the process's log, to be changed while it runs.
 pub struct Level {
-    change: Box<dyn Fn(EnvFilter) + Send + Sync>,
+    change: Box<dyn Fn(Targets) + Send + Sync>,
 }
 
 /// Sets the process's log up, on standard error.
@@ -41,31 +48,26 @@ pub struct Level {
 /// When the level is not one, or a log is set up already.
 pub fn start(json: bool, level: &str) -> Result<Level, LogError> {
     let colours = !json && io::stderr().is_terminal();
-    let base = tracing_subscriber::fmt()
-        .with_env_filter(filter(level)?)
-        .with_writer(Plain { json, colours })
-        .with_ansi(colours);
-    if json {
-        let base = base.json().flatten_event(true).with_current_span(false).with_span_list(false);
-        let base = base.with_filter_reloading();
-        let level = Level::of(base.reload_handle());
-        base.finish().try_init().map_err(LogError::Twice)?;
-        return Ok(level);
-    }
-    let base = base.with_target(false).with_filter_reloading();
-    let level = Level::of(base.reload_handle());
-    base.finish().try_init().map_err(LogError::Twice)?;
-    Ok(level)
+    let (filter, handle) = reload::Layer::new(filter(level)?);
+    let process = tracing_subscriber::registry().with(filter);
+    let lines = fmt::layer().with_writer(Plain { json, colours }).with_ansi(colours);
+    let started = if json {
+        process.with(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)).try_init()
+    } else {
+        process.with(lines.with_target(false)).try_init()
+    };
+    started.map_err(LogError::Twice)?;
+    Ok(Level::of(handle))
 }
 
-fn filter(level: &str) -> Result<EnvFilter, LogError> {
-    EnvFilter::try_new(level).map_err(|source| LogError::Level { level: level.to_owned(), source })
+fn filter(level: &str) -> Result<Targets, LogError> {
+    level.parse().map_err(|source| LogError::Level { level: level.to_owned(), source })
 }
 
 // === impl Level ===
 
 impl Level {
-    fn of<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> Self {
+    fn of(handle: reload::Handle<Targets, Registry>) -> Self {
         // It fails only when the log is gone, and then there is nothing to change.
         Self { change: Box::new(move |filter| drop(handle.reload(filter))) }
     }
@@ -165,8 +167,8 @@ mod tests {
 
     #[test]
     fn a_level_that_is_none_is_named() {
-        let error = start(false, "info,=,").expect_err("not a level");
-        assert!(error.to_string().contains("info,=,"), "{error}");
+        let error = start(false, "info,tidegate=loud").expect_err("not a level");
+        assert!(error.to_string().contains("info,tidegate=loud"), "{error}");
     }
 
     const TEXT: Plain = Plain { json: false, colours: false };

@@ -154,13 +154,13 @@ async fn a_call_whose_class_becomes_exempt_while_it_waits_goes_and_leaves_the_st
 async fn an_open_connection_goes_by_the_new_terms() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let backend = Backend::replying(200).await;
-    let proxy = Proxy::before(backend.address).start().await;
+    let known = Proxy::before(backend.address).with(|options| options.hosts = vec!["gate.example".to_owned()]);
+    let proxy = known.start().await;
     let mut stream = proxy.connect().await;
-    for (expected, allow) in [(421, false), (200, true)] {
-        if allow {
-            let options =
-                Proxy::before(backend.address).with(|options| options.hosts = vec!["gate.example".to_owned()]);
-            proxy.gate.reconfigure(options.options());
+    // In this order, because whoever is turned away finds the connection closed.
+    for (expected, allow) in [(200, true), (421, false)] {
+        if !allow {
+            proxy.gate.reconfigure(Proxy::before(backend.address).options());
         }
         stream.write_all(b"GET /api HTTP/1.1\r\nHost: gate.example\r\n\r\n").await.expect("it is read");
         let mut answer = [0; 4096];

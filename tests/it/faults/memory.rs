@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What the deployment examples give the sidecar.
-const LIMIT: u64 = 128 << 20;
+const LIMIT: u64 = 256 << 20;
 
 /// Each with 1 MiB: three times what may be in memory at all.
 const BODIES: usize = 400;
