@@ -171,8 +171,12 @@ fn a_rotated_ca_and_serving_certificate_lose_no_watch() {
         }
     });
     let after = gate.sockets_to(plane.port());
-    say(format_args!("credentials: {before} connections before the rotation, {after} after it"));
-    assert!(after > before, "new watches go over connections by the new CA, old ones live on");
+    say(format_args!("credentials: {} connections before the rotation, {} after it", before.len(), after.len()));
+    // Others may have been idle, and closed.
+    assert!(
+        !after.is_subset(&before) && !after.is_disjoint(&before),
+        "new watches go over connections by the new CA, old ones live on"
+    );
     plane.kubectl(&["create", "configmap", "watched-7", "-n", "rotated"]);
     watches.wait_events("seen", 1, LIMIT);
     assert!(watches.events("interrupted").is_empty(), "{:?}", watches.events("interrupted").first());

@@ -1,5 +1,6 @@
 //! The gate under test: the built binary, by its command line and config file only.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -173,16 +174,17 @@ impl Gate {
         line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or_default()
     }
 
-    /// How many connections to this port of loopback it has, by what the kernel says.
-    pub(crate) fn sockets_to(&self, port: u16) -> usize {
+    /// Its connections to this port of loopback, by the numbers that the kernel gave them.
+    pub(crate) fn sockets_to(&self, port: u16) -> HashSet<String> {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.process.pid())).expect("it runs");
-        let own: Vec<String> = entries
+        let own: HashSet<String> = entries
             .filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.display().to_string()))
             .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
             .collect();
         let (table, remote) = (fs::read_to_string("/proc/net/tcp").expect("Linux has it"), format!(":{port:04X}"));
         let sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        sockets.filter(|socket| socket[2].ends_with(&remote) && own.iter().any(|inode| *inode == socket[9])).count()
+        let there = sockets.filter(|socket| socket[2].ends_with(&remote)).filter_map(|socket| own.get(socket[9]));
+        there.cloned().collect()
     }
 
     /// Asks it to stop, as the kubelet does.
