@@ -84,7 +84,7 @@ class Report:
             steady = [f"{figure('cpu_steady'):.2f}", f"{figure('p50'):.0f}", f"{figure('p99'):.0f}"]
             rows.append([peer, *full, *steady, self.times(mode, "cpu_full", peer)])
         title = f"### {MODES[mode]}" + ("\n\nnginx speaks HTTP/1.1 over TLS upstream." if mode == SECURE else "")
-        return f"{title}\n\n{table([*heads, 'tidegate is, saturated'], rows)}\n\n{self.spread(mode)}".strip()
+        return f"{title}\n\n{table([*heads, 'tidegate ÷ this, saturated'], rows)}\n\n{self.spread(mode)}".strip()
 
     def sizes(self):
         heads = ["proxy", "MiB at rest", "KiB per idle connection", "KiB per open watch, TLS h2 upstream", "ms from start to listening", "MiB of binary"]
@@ -152,7 +152,7 @@ class Report:
 
     def times(self, section, key, other):
         ratio = self.ratio(section, key, other)
-        return "-" if ratio is None else f"{ratio:.2f} x"
+        return "-" if ratio is None else f"{ratio:.2f}"
 
     def grown(self, name, key):
         """How much a figure grows by the watches."""
