@@ -52,7 +52,7 @@ class Report:
 
     def markdown(self):
         parts = [self.about()]
-        parts += [self.calls(mode) for mode in MODES if any((mode, peer.name) in self.found for peer in self.peers)]
+        parts += [self.calls(mode) for mode in MODES if self.of(mode)]
         parts += [self.sizes(), self.watches(), self.bars()]
         return "\n\n".join(part for part in parts if part)
 
@@ -110,42 +110,46 @@ class Report:
         return f"{title}\n\n{table(heads, rows)}" if rows else ""
 
     def bars(self):
-        rows = []
+        rows = [*self.ratio_bars(), *self.watch_bars(), *self.size_bars()]
+        return f"### Against the bars\n\n{table(['tidegate, limits on', 'figure', 'bar', 'met'], rows)}" if rows else ""
+
+    def ratio_bars(self):
         for section, key, other, limit in RATIOS:
             ratio = self.ratio(section, key, other)
             if ratio is not None:
                 bar = f"at most {limit:.2f}" if limit else "-"
-                rows.append([f"{WORDS[key]}, {MODES[section]}", f"{ratio:.2f} x {other}", bar, verdict(ratio, limit)])
-        for key in ("cpu_steady", "p50"):
-            if ("watches", "tidegate") in self.found:
-                what = {"cpu_steady": "CPU per call", "p50": "p50"}[key]
-                grown = self.grown("tidegate", key)
-                measure = f"{what} at 2,000/s among {self.plan.watches:,} watches"
-                rows.append([measure, f"{grown:.2f} x alone", f"at most {WATCHES_BAR:.2f}", verdict(grown, WATCHES_BAR)])
-        for section, key, words, unit, limit in SIZES:
-            if (section, "tidegate") in self.found:
-                figure = self.median(section, "tidegate", key)
-                rows.append([words, f"{figure:.1f} {unit}", f"at most {limit} {unit}", verdict(figure, limit)])
-        for peer in self.peers:
-            if peer.name == "tidegate":
-                size = binary_size(peer)
-                rows.append(["binary, static", f"{size:.1f} MiB", f"at most {BINARY_BAR} MiB", verdict(size, BINARY_BAR)])
-        return f"### Against the bars\n\n{table(['tidegate, limits on', 'figure', 'bar', 'met'], rows)}" if rows else ""
+                yield [f"{WORDS[key]}, {MODES[section]}", f"{ratio:.2f} x {other}", bar, verdict(ratio, limit)]
+
+    def watch_bars(self):
+        if "tidegate" not in self.of("watches"):
+            return
+        for key, words in (("cpu_steady", "CPU per call"), ("p50", "p50")):
+            grown = self.grown("tidegate", key)
+            measure = f"{words} at 2,000/s among {self.plan.watches:,} watches"
+            yield [measure, f"{grown:.2f} x alone", f"at most {WATCHES_BAR:.2f}", verdict(grown, WATCHES_BAR)]
+
+    def size_bars(self):
+        figures = [(words, self.median(section, "tidegate", key), unit, limit) for section, key, words, unit, limit in SIZES
+                   if "tidegate" in self.of(section)]
+        figures += [("binary, static", binary_size(peer), "MiB", BINARY_BAR) for peer in self.peers if peer.name == "tidegate"]
+        for words, figure, unit, limit in figures:
+            yield [words, f"{figure:.1f} {unit}", f"at most {limit} {unit}", verdict(figure, limit)]
 
     # The figures.
 
     def of(self, section):
-        return [peer.name for peer in self.peers if (section, peer.name) in self.found]
+        """Who was measured, in a section."""
+        return [peer.name for peer in self.peers if self.found.get((section, peer.name))]
 
     def median(self, section, name, key):
         return statistics.median(figures[key] for figures in self.found[section, name])
 
     def text(self, section, name, key):
-        return f"{self.median(section, name, key):.1f}" if (section, name) in self.found else "-"
+        return f"{self.median(section, name, key):.1f}" if name in self.of(section) else "-"
 
     def ratio(self, section, key, other, name="tidegate"):
         """The median of the ratios of each round: what disturbs a round disturbs both."""
-        if (section, name) not in self.found or (section, other) not in self.found:
+        if not {name, other} <= set(self.of(section)):
             return None
         pairs = zip(self.found[section, name], self.found[section, other])
         return statistics.median(mine[key] / theirs[key] for mine, theirs in pairs)

@@ -51,28 +51,30 @@ class Bench:
     def __exit__(self, *_):
         self.upstream.end()
 
-    def run(self, peers, modes):
-        """By mode and peer, a list of what each round found; what is no matter of a mode is under PLAIN."""
-        found = collections.defaultdict(list)
+    def run(self, peers, modes, found):
+        """Into `found`, by section and peer, what each round sees; the mode is the section of calls. What weighs most comes last."""
         for mode in modes:
             for number in range(self.plan.rounds):
                 for peer in (peer for peer in peers if mode in peer.modes):
                     say(f"{MODES[mode]}, round {number + 1} of {self.plan.rounds}: {peer.name}")
                     found[mode, peer.name].append(self.calls(peer, mode))
-        for number in range(self.plan.crowds):
-            for peer in (peer for peer in peers if SECURE in peer.modes and SECURE in modes):
-                say(f"watches, round {number + 1} of {self.plan.crowds}: {peer.name}")
-                found["watches", peer.name].append(self.watches(peer))
+        for number in range(self.plan.starts):
+            say(f"starts, round {number + 1} of {self.plan.starts}")
+            for peer in peers:
+                found["start", peer.name].append(self.start(peer))
         for number in range(self.plan.crowds):
             for peer in peers:
                 say(f"at rest, round {number + 1} of {self.plan.crowds}: {peer.name}")
                 found["rest", peer.name].append(self.rest(peer))
-        for _ in range(self.plan.starts):
-            for peer in peers:
-                process, _ = peer.start(PLAIN, self)
-                process.end()
-                found["start", peer.name].append({"milliseconds": process.started_in * 1000})
-        return found
+        for number in range(self.plan.crowds):
+            for peer in (peer for peer in peers if SECURE in peer.modes and SECURE in modes):
+                say(f"watches, round {number + 1} of {self.plan.crowds}: {peer.name}")
+                found["watches", peer.name].append(self.watches(peer))
+
+    def start(self, peer):
+        process, _ = peer.start(PLAIN, self)
+        process.end()
+        return {"milliseconds": process.started_in * 1000}
 
     def started(self, peer, mode):
         process, port = peer.start(mode, self)
