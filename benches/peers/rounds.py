@@ -25,7 +25,7 @@ def plan(rounds, quick):
     room = max(0, (hard - 1500) // 2)
     if quick:
         return Plan(1, 1, 1, 1, min(200, room), min(200, room), 2)
-    return Plan(rounds, max(1, rounds // 2), 2, 3, min(IDLE, room), min(WATCHES, room), STARTS)
+    return Plan(rounds, max(1, rounds // 2), 2, 2, min(IDLE, room), min(WATCHES, room), STARTS)
 
 
 class Bench:
