@@ -113,7 +113,7 @@ def kubectl():
 def build(folder, target_folder, *arguments):
     """As the image's is built: static, and the flags are not for what runs while building."""
     host = re.search(r"^host: (\S+)", output("rustc", "-vV"), re.MULTILINE)[1]
-    environment = dict(os.environ, RUSTFLAGS="-C target-feature=+crt-static", CARGO_TARGET_DIR=target_folder)
+    environment = dict(os.environ, RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs", CARGO_TARGET_DIR=target_folder)
     command = ["cargo", "build", "--release", "--locked", "--target", host, *arguments]
     if subprocess.run(command, cwd=folder, env=environment).returncode:
         raise Failed(f"{' '.join(command)} failed")
