@@ -9,6 +9,7 @@ mod documents;
 mod emit;
 mod monitor;
 mod record;
+mod shape;
 mod sidecar;
 mod workload;
 mod yaml;

@@ -2,6 +2,7 @@
 
 use super::{
     record::{self, ANNOTATION, Record},
+    shape,
     workload::{Found, PACKAGE_RUNTIME},
     yaml::Node,
 };
@@ -56,6 +57,10 @@ pub(super) fn is_foreign(pod: &Node) -> bool {
 /// Adds the sidecar; says whether there was anything to add it to.
 pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<String>) -> bool {
     let title = found.title().to_owned();
+    if let Some(fault) = shape::fault(found.pod()) {
+        notes.push(format!("{title}: {fault}, which no API server takes; left as it is"));
+        return false;
+    }
     let mut record = Record::default();
     found.note_made(&mut record);
     if found.is_overlay() {

@@ -210,6 +210,25 @@ fn what_is_not_ours_is_left_alone() {
 }
 
 #[test]
+fn what_could_not_be_taken_out_again_is_left_alone_and_said() {
+    let overlay = "apiVersion: pkg.crossplane.io/v1beta1\nkind: DeploymentRuntimeConfig\nmetadata: {name: irsa}\n\
+                   spec:\n  deploymentTemplate:\n    spec:\n      template:\n        metadata:\n          annota%YAML\n";
+    let pod = |rest: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p{rest}\n");
+    for (stream, fault) in [
+        (overlay.to_owned(), "metadata is not a mapping"),
+        (pod(", annotations: [a]}\nspec: {containers: [{name: c}]}"), "annotations is not a mapping"),
+        (pod("}\nspec: {containers: [{name: c}], initContainers: {}}"), "initContainers is not a list"),
+        (pod("}\nspec: {containers: [{name: c}], volumes: x}"), "volumes is not a list"),
+        (pod("}\nspec: {containers: [{name: c, env: {A: b}}]}"), "env is not a list"),
+        (pod("}\nspec: {containers: [{name: c, volumeMounts: 3}]}"), "volumeMounts is not a list"),
+    ] {
+        let edited = inject(&stream, &options()).unwrap();
+        assert_eq!((edited.text, edited.changed.len()), (stream, 0), "{fault}");
+        assert!(edited.notes.len() == 1 && edited.notes[0].contains(fault), "{:?}, not {fault}", edited.notes);
+    }
+}
+
+#[test]
 fn what_is_no_yaml_is_named_by_its_line() {
     let error = inject("a: 1\n---\nb: [\n", &options()).unwrap_err();
     assert!(error.line >= 3, "{error}");

@@ -66,6 +66,24 @@ fn every_dependency_is_from_the_registry_and_none_is_banned() {
     }
 }
 
+/// The name and version of every package in a lock file.
+fn locked(file: &str) -> BTreeSet<(String, String)> {
+    let lock: toml::Table = fs::read_to_string(root().join(file)).expect("it is there").parse().expect("TOML");
+    let text = |package: &toml::Value, key: &str| package[key].as_str().expect("a text").to_owned();
+    let packages = lock["package"].as_array().expect("a list").iter();
+    packages.map(|package| (text(package, "name"), text(package, "version"))).collect()
+}
+
+/// What tidegate is measured against says something only while both are made of the same.
+#[test]
+fn the_floor_of_the_benchmark_is_made_of_the_products_versions() {
+    let mut floor = locked("benches/peers/floor/Cargo.lock");
+    assert!(floor.remove(&("floor".to_owned(), "0.0.0".to_owned())));
+    assert!(floor.iter().any(|(name, _)| name == "hyper"));
+    let other: Vec<_> = floor.difference(&locked("Cargo.lock")).cloned().collect();
+    assert!(other.is_empty(), "benches/peers/floor/Cargo.lock differs from Cargo.lock: {other:?}");
+}
+
 /// An SPDX expression: of alternatives one, of a conjunction all.
 fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let text = expression.replace('/', " OR ");

@@ -1,37 +1,39 @@
 //! Whether files can be written where the configuration wants them.
 
-use std::{fs, io, path::Path};
+use std::{collections::HashSet, fs, io, path::Path};
 
 use super::Finding;
 use crate::{cli::operations, config::settings::Settings};
 
-/// Every folder that is written to.
+/// Every folder that is written to, each once: what wants it first says what to do.
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut folders: Vec<(&Path, String)> = Vec::new();
     for gate in settings.gates.values() {
         if let Some(folder) = gate.tls.as_ref().and_then(|tls| tls.write_to.as_ref()) {
             let remedy = format!(
                 "mount a volume there that this user can write, and the controller's container too; or change gates.{}.tls.write_to",
                 gate.name
             );
-            findings.push(folder_finding("permissions", folder, &remedy));
-            findings.extend(written(folder));
+            folders.push((folder, remedy));
         }
     }
-    if let Some(folder) = operations::socket(settings).as_deref().and_then(Path::parent) {
-        findings.push(folder_finding(
-            "permissions",
-            folder,
-            "make the folder of admin.socket writable for this user, or set it to \"off\"",
-        ));
+    let given: Vec<_> = folders.iter().map(|(folder, _)| *folder).collect();
+    let socket = operations::socket(settings);
+    if let Some(folder) = socket.as_deref().and_then(Path::parent) {
+        folders
+            .push((folder, "make the folder of admin.socket writable for this user, or set it to \"off\"".to_owned()));
     }
     if let Some(folder) = settings.log.calls.as_deref().and_then(Path::parent) {
-        findings.push(folder_finding("permissions", folder, "make the folder of log.calls writable for this user"));
+        folders.push((folder, "make the folder of log.calls writable for this user".to_owned()));
     }
-    findings
+    let mut seen = HashSet::new();
+    folders.retain(|(folder, _)| seen.insert(*folder));
+    let permissions = folders.iter().map(|(folder, remedy)| folder_finding(folder, remedy));
+    permissions.chain(given.into_iter().filter_map(written)).collect()
 }
 
-fn folder_finding(about: &str, folder: &Path, remedy: &str) -> Finding {
+fn folder_finding(folder: &Path, remedy: &str) -> Finding {
+    let about = "permissions";
     match writable(folder) {
         Ok(()) => Finding::fine(about, &format!("{} can be written", folder.display())),
         Err(error) => Finding::wrong(about, &format!("{} cannot be written: {error}", folder.display()), remedy),
@@ -55,4 +57,24 @@ fn written(folder: &Path) -> Option<Finding> {
             "the gate writes it when it starts; is it running, and is this its volume?",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn a_folder_that_two_things_are_written_to_is_told_of_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = folder.path().display();
+        let text = format!(
+            "admin.socket = \"{at}/control.sock\"\n[log]\ncalls = \"{at}/calls\"\n\
+             [gates.k]\nupstream = \"in_cluster\"\nlisten = \"127.0.0.1:1\"\ntls = {{ mode = \"self_signed\", write_to = \"{at}\" }}\n"
+        );
+        let loaded = config::load_text("test".to_owned(), text, &[]).expect("it is right");
+        let found = findings(&loaded.settings);
+        let about: Vec<_> = found.iter().map(|finding| finding.about.as_str()).collect();
+        assert_eq!(about, ["permissions", "controller"], "{found:?}");
+    }
 }

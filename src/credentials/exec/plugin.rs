@@ -194,6 +194,8 @@ const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn plugin() -> Plugin {
@@ -238,6 +240,31 @@ mod tests {
         {
             let error = plugin().read(answer.as_bytes(), SystemTime::UNIX_EPOCH).expect_err("unusable").to_string();
             assert!(error.contains("expected an ExecCredential") && !error.contains("hunter2"), "{error}");
+        }
+    }
+
+    proptest! {
+        /// A plugin is somebody else's program: whatever it prints is read or refused, and a refusal shows nothing of it.
+        #[test]
+        fn whatever_it_prints_is_read_or_refused(
+            token in "\\PC{0,12}", ends in "\\PC{0,24}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,12}[Z+-][0-9:]{0,5}", cut in 0_usize..400, byte in any::<u8>(),
+        ) {
+            let answer = json!({
+                "kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "spec": { "interactive": false },
+                "status": { "token": format!("hunter2{token}"), "expirationTimestamp": ends },
+            });
+            let mut answer = answer.to_string().into_bytes();
+            for wall in [SystemTime::UNIX_EPOCH, SystemTime::now()] {
+                if let Err(error) = plugin().read(&answer, wall) {
+                    prop_assert!(!error.to_string().contains("hunter2"), "{error}");
+                }
+            }
+            if let Some(at) = answer.get_mut(cut) {
+                *at = byte;
+                if let Err(error) = plugin().read(&answer, SystemTime::UNIX_EPOCH) {
+                    prop_assert!(!error.to_string().contains("hunter2"), "{error}");
+                }
+            }
         }
     }
 }
