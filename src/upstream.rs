@@ -28,6 +28,7 @@ mod upgrade;
 use std::{
     fmt,
     net::SocketAddr,
+    pin::pin,
     sync::{
         Arc, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -123,7 +124,7 @@ type Meters = Arc<OnceLock<UpstreamMeters>>;
 struct Inner {
     target: Target,
     /// What a reload may change.
-    manners: RwLock<Manners>,
+    manners: RwLock<Arc<Manners>>,
     injector: Arc<Injector>,
     clock: Clock,
     budget: Budget,
@@ -144,7 +145,7 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
-        let manners = RwLock::new(Manners::of(&options));
+        let manners = RwLock::new(Arc::new(Manners::of(&options)));
         let injector = options.injector;
         let names = |host, port| Names::new(host, port, options.own, options.dns, clock);
         let credentials = Arc::clone(&injector);
@@ -173,7 +174,7 @@ impl Upstream {
     /// Takes over the Host that is sent, the timeouts and what becomes of links; everything else stays as it was.
     pub fn adjust(&self, options: &Options) {
         self.inner.dialer.set_timeout(options.connect_timeout);
-        *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) = Manners::of(options);
+        *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Manners::of(options));
     }
 
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
@@ -223,8 +224,9 @@ impl Upstream {
         lease: Lease,
         request: Admitted<Request<Outgoing>>,
     ) -> Result<Response<Streaming>, SendError> {
-        let limit = self.inner.manners().response_timeout.filter(|_| lease.group() != Group::LongRunning);
-        let answer = self.transmit(lease, request.into_inner());
+        let manners = self.inner.manners();
+        let limit = manners.response_timeout.filter(|_| lease.group() != Group::LongRunning);
+        let answer = pin!(self.transmit(&manners, lease, request.into_inner()));
         match limit {
             None => answer.await,
             Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout { after })),
@@ -237,7 +239,8 @@ impl Upstream {
     /// Its dial failed.
     pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
         let now = self.inner.clock.now();
-        Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades, now).await
+        // boxed: it is large and rare
+        Box::pin(Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades, now)).await
     }
 
     /// Sends a request that asks to switch to `protocol` and returns at the response head. Like [`Upstream::send`], but nothing is sent twice.
@@ -250,7 +253,7 @@ impl Upstream {
         protocol: Protocol,
         request: Admitted<Request<Outgoing>>,
     ) -> Result<Upgraded, SendError> {
-        self.switch(connection, protocol, request.into_inner()).await
+        Box::pin(self.switch(connection, protocol, request.into_inner())).await
     }
 
     /// Counts into these meters from now on. Once.
@@ -288,8 +291,8 @@ impl Manners {
 }
 
 impl Inner {
-    fn manners(&self) -> Manners {
-        self.manners.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn manners(&self) -> Arc<Manners> {
+        Arc::clone(&self.manners.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The connections of a group; upgrades share none.

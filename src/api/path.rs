@@ -5,6 +5,11 @@
 /// Escapes of ordinary characters (`system%3Acontroller`) are harmless. What is not: anything that a reader who normalises, decodes twice or
 /// splits elsewhere would see differently. The API server decides what the call really is; we only must not be talked into a lenient class.
 pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
+    if !has_percent(raw) {
+        let mut text = String::with_capacity(raw.len() + extra);
+        text.push_str(raw);
+        return (text, is_ambiguous(raw));
+    }
     let mut bytes = Vec::with_capacity(raw.len() + extra);
     let well_formed = decode_into(&mut bytes, raw, false);
     match String::from_utf8(bytes) {
@@ -39,6 +44,11 @@ pub(super) fn decode_into(bytes: &mut Vec<u8>, raw: &str, plus_is_space: bool) -
     well_formed
 }
 
+/// Nearly no path has one.
+fn has_percent(text: &str) -> bool {
+    memchr::memchr(b'%', text.as_bytes()).is_some()
+}
+
 /// The value of a hexadecimal digit.
 fn nibble(digit: u8) -> u8 {
     match digit {
@@ -65,7 +75,11 @@ fn is_ambiguous(path: &str) -> bool {
 
 /// An escape that is left after decoding: whoever decodes twice reads something else.
 fn has_escape(path: &str) -> bool {
-    path.as_bytes().windows(3).any(|w| matches!(w, [b'%', a, b] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit()))
+    has_percent(path)
+        && path
+            .as_bytes()
+            .windows(3)
+            .any(|w| matches!(w, [b'%', a, b] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit()))
 }
 
 fn starts_with_api_in_another_case(path: &str) -> bool {

@@ -157,7 +157,7 @@ impl Door {
                 Err(NotAdmitted::Failed(failure)) => failure,
             };
             account.could_not(&failure, &call, &parts.method);
-            self.drain(&parts, intake).await;
+            Box::pin(self.drain(&parts, intake)).await;
             return Err(Box::new(Failed { failure, account, verb: call.call.verb(), method: parts.method }));
         }
     }
@@ -192,7 +192,7 @@ impl Door {
             account.keyed(key);
         }
         if self.shadow {
-            return self.cast_shadow(parts, call, key, switch, account).await;
+            return Box::pin(self.cast_shadow(parts, call, key, switch, account)).await;
         }
         if !call.exempt
             && let Some(why) = self.upstream.down(call.group)
@@ -263,7 +263,7 @@ impl Door {
         }
         // Not only a call of an exempt class: it may have become one while the call waited.
         if permit.is_exempt() || switch.is_some() {
-            let way = self.own_way(call, switch.take()).await?;
+            let way = Box::pin(self.own_way(call, switch.take())).await?; // it may dial, which makes a large future
             return Ok(Admitted::Goes(permit, way, member.and_then(Member::go)));
         }
         loop {

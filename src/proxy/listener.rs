@@ -68,6 +68,7 @@ impl Reception {
         let gauge = table::CLIENT_CONNECTIONS.gauge(&[&self.gate]);
         gauge.increment(1.0);
         tokio::select! {
+            biased; // no dice for each poll
             () = async {
                 match accepted {
                     Accepted::Tcp(stream, local) => self.handshake(stream, Some(local)).await,

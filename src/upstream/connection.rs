@@ -19,7 +19,7 @@ use std::{
 use futures_util::task::AtomicWaker;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
 use super::{
     body::Outgoing,
@@ -55,9 +55,9 @@ pub(super) struct Traffic {
     pub(super) _open: Option<Open>,
 }
 
-/// A socket that counts.
+/// A socket that counts, and is read by [`READ`] bytes at a time.
 pub(super) struct Counted {
-    socket: Socket,
+    socket: Take<Socket>,
     traffic: Arc<Traffic>,
 }
 
@@ -211,6 +211,7 @@ where
 impl AsyncRead for Counted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
+        self.socket.set_limit(READ);
         let poll = Pin::new(&mut self.socket).poll_read(cx, buf);
         self.traffic.read.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
         poll
@@ -219,7 +220,7 @@ impl AsyncRead for Counted {
 
 impl Counted {
     pub(super) fn new(socket: Socket, traffic: Arc<Traffic>) -> Self {
-        Self { socket, traffic }
+        Self { socket: socket.take(READ), traffic }
     }
 
     fn wrote(&self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -232,7 +233,7 @@ impl Counted {
 
 impl AsyncWrite for Counted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.socket).poll_write(cx, buf);
+        let poll = Pin::new(self.socket.get_mut()).poll_write(cx, buf);
         self.wrote(poll)
     }
 
@@ -241,20 +242,20 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        let poll = Pin::new(self.socket.get_mut()).poll_write_vectored(cx, bufs);
         self.wrote(poll)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        self.socket.get_ref().is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        Pin::new(self.socket.get_mut()).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        Pin::new(self.socket.get_mut()).poll_shutdown(cx)
     }
 }
 
@@ -268,6 +269,9 @@ const MAX_STREAMS: usize = (CONNECTION_WINDOW / STREAM_WINDOW) as usize;
 const MAX_HEADER_LIST: u32 = 1 << 20;
 /// The same for HTTP/1.1, and a little for the status line.
 const MAX_HEAD_BYTES: usize = (1 << 20) + (64 << 10);
+/// hyper doubles its buffer whenever a read fills it, up to the megabyte that a head may have, and holds as many pieces as it reads: so a
+/// client that does not read leaves a few hundred KiB of its answer here, and not a few MiB.
+const READ: u64 = 16 << 10;
 /// Lines of headers; hyper's default of 100 is fewer than real servers send.
 const MAX_HEADERS: usize = 512;
 /// As client-go: a dead connection is found within 45 s.

@@ -59,7 +59,7 @@ impl Pool {
     }
 
     pub(super) fn want(self: &Arc<Self>, calls: usize) {
-        self.with(|state, _| state.pacing.want(calls));
+        self.with(|state, _, _| state.pacing.want(calls));
     }
 
     pub(super) fn down(&self) -> Option<Arc<DialError>> {
@@ -75,13 +75,13 @@ impl Pool {
 
     /// The stream that a grant stands for.
     pub(super) fn checkout(self: &Arc<Self>) -> Option<Lease> {
-        self.with(|state, after| state.open(self, true, after))
+        self.with(|state, after, _| state.open(self, true, after))
     }
 
     /// The first stream to come: a free one, one of our own dial, or one of anybody else's.
     pub(super) async fn take_exempt(self: &Arc<Self>) -> Result<Lease, Arc<DialError>> {
         let (waiter, coming) = oneshot::channel();
-        let (open, dialling) = self.with(|state, after| {
+        let (open, dialling) = self.with(|state, after, _| {
             let open = state.open(self, false, after);
             if open.is_none() {
                 state.exempt.retain(|waiter| !waiter.is_closed());
@@ -119,8 +119,7 @@ impl Pool {
             return self.dial_for_itself().await;
         }
         let (waiter, coming) = oneshot::channel();
-        let now = self.clock.now();
-        let open = self.with(|state, after| {
+        let open = self.with(|state, after, now| {
             if let Some(lease) = state.open(self, false, after) {
                 return Some(Ok(lease));
             }
@@ -147,7 +146,8 @@ impl Pool {
     async fn raise(&self) -> Result<(Raised, u64), Arc<DialError>> {
         let raising = async {
             let under = self.dialer.prepare(self.clock.now()).await?;
-            Ok((connection::raise(&self.dialer).await?, under))
+            // boxed: it is large, and rare, and would make every call's future large
+            Ok((Box::pin(connection::raise(&self.dialer)).await?, under))
         };
         raising.await.map_err(|what| {
             if let Some(meters) = self.meters.get() {
@@ -169,8 +169,7 @@ impl Pool {
     }
 
     fn dial_failed(self: &Arc<Self>, error: &Arc<DialError>, begun: Moment) {
-        let now = self.clock.now();
-        let waiters = self.with(|state, after| {
+        let waiters = self.with(|state, after, now| {
             if state.pacing.failed(Arc::clone(error), begun, now) {
                 tracing::warn!(group = ?self.group, %error, cause = error.cause(), "the upstream cannot be reached");
             }
@@ -191,8 +190,7 @@ impl Pool {
         up: impl FnOnce(&mut State) -> Option<Arc<DialError>>,
         own: bool,
     ) -> Option<Lease> {
-        let now = self.clock.now();
-        self.with(|state, after| {
+        self.with(|state, after, now| {
             if let Some(before) = up(state) {
                 tracing::info!(group = ?self.group, at = %before.at, "the upstream can be reached again");
             }
@@ -227,22 +225,21 @@ impl Pool {
     // === what connections and streams report ===
 
     pub(super) fn stream_ended(self: &Arc<Self>, id: Id) {
-        let now = self.clock.now();
-        self.with(|state, after| after.room += state.books.give(id, now));
+        self.with(|state, after, now| after.room += state.books.give(id, now));
     }
 
     pub(super) fn set_limit(self: &Arc<Self>, id: Id, limit: usize) {
-        self.with(|state, after| after.room += state.books.set_limit(id, limit));
+        self.with(|state, after, _| after.room += state.books.set_limit(id, limit));
     }
 
     /// A connection takes no more streams.
     pub(super) fn gone(self: &Arc<Self>, id: Id) {
-        self.with(|state, after| state.close(id, after));
+        self.with(|state, after, _| state.close(id, after));
     }
 
     /// A call on an HTTP/1.1 connection was cut short: the connection with it.
     pub(super) fn discard(self: &Arc<Self>, id: Id) {
-        self.with(|state, after| {
+        self.with(|state, after, _| {
             if let Some(Handle::Http1 { driver: Some(driver), .. }) = state.books.handle(id) {
                 driver.abort();
             }
@@ -252,31 +249,24 @@ impl Pool {
 
     /// A call on an HTTP/1.1 connection ended well: the next may have it as soon as hyper is ready.
     pub(super) fn put_back(self: &Arc<Self>, id: Id, back: http1::SendRequest<Outgoing>) {
-        self.with(|state, _| {
+        self.with(|state, after, now| {
             if let Some(Handle::Http1 { sender, traffic, reused, .. }) = state.books.handle(id) {
                 traffic.releasing.store(true, Ordering::SeqCst);
                 *reused = true;
                 *sender = Some(back);
             }
+            state.release(id, after, now);
         });
-        self.released(id);
     }
 
     /// An HTTP/1.1 connection may have become ready for its next call.
     pub(super) fn released(self: &Arc<Self>, id: Id) {
-        let now = self.clock.now();
-        self.with(|state, after| {
-            let Some(Handle::Http1 { sender: Some(sender), traffic, .. }) = state.books.handle(id) else { return };
-            if sender.is_ready() && traffic.releasing.swap(false, Ordering::SeqCst) {
-                after.room += state.books.give(id, now);
-            }
-        });
+        self.with(|state, after, now| state.release(id, after, now));
     }
 
     /// To be called every few seconds: retires what is idle or old.
     pub(super) fn maintain(self: &Arc<Self>) {
-        let now = self.clock.now();
-        self.with(|state, after| {
+        self.with(|state, after, now| {
             state.retire(now, after);
             if state.books.has_expired(now) {
                 state.pacing.want_ahead();
@@ -287,19 +277,19 @@ impl Pool {
     /// The connections there are were made under TLS settings that hold no longer: those that are idle go now, the others as soon as they
     /// have successors, and what they carry runs on.
     pub(super) fn outdate(self: &Arc<Self>) {
-        let now = self.clock.now();
-        self.with(|state, _| state.books.expire(now));
+        self.with(|state, _, now| state.books.expire(now));
         self.maintain();
     }
 
-    /// Runs `change` under the lock, serves whoever can be served then, and does the rest without the lock.
-    fn with<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, &mut After) -> R) -> R {
+    /// Runs `change` under the lock, now, serves whoever can be served then, and does the rest without the lock.
+    fn with<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, &mut After, Moment) -> R) -> R {
         let mut after = After::default();
         let result = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let result = change(&mut state, &mut after);
+            let now = self.clock.now();
+            let result = change(&mut state, &mut after, now);
             state.serve(self, &mut after);
-            state.plan(self.clock.now(), &mut after);
+            state.plan(now, &mut after);
             result
         };
         self.carry_out(after);
@@ -316,7 +306,7 @@ impl Pool {
             let pool = Arc::clone(self);
             tokio::spawn(async move {
                 pool.clock.sleep_until(due).await;
-                pool.with(|state, _| state.alarm = false);
+                pool.with(|state, _, _| state.alarm = false);
             });
         }
         if room != 0 {

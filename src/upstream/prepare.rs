@@ -63,6 +63,11 @@ impl Head {
         &self.parts.method
     }
 
+    /// HTTP/2 knows no upper case: how the client wrote its headers need not be copied for each attempt.
+    pub(super) fn forget_case(&mut self) {
+        self.parts.extensions.clear();
+    }
+
     /// Whether the client said how long its body is.
     pub(super) fn declares_length(&self) -> bool {
         self.parts.headers.contains_key(CONTENT_LENGTH)

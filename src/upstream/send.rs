@@ -19,7 +19,7 @@ use hyper::client::conn::TrySendError;
 use rustls::AlertDescription;
 
 use super::{
-    Upstream,
+    Manners, Upstream,
     body::Outgoing,
     dial::certificate_alert,
     error::{DialFailure, SendError},
@@ -55,14 +55,18 @@ struct Failed {
 impl Upstream {
     pub(super) async fn transmit(
         &self,
+        manners: &Manners,
         lease: Lease,
         request: Request<Outgoing>,
     ) -> Result<Response<Streaming>, SendError> {
         let (parts, body) = request.into_parts();
-        let links = self.links(&parts);
-        let mut head = Head::new(parts, &self.inner.target, &self.inner.manners().host, None).map_err(unsent)?;
+        let links = self.links(manners, &parts);
+        let mut head = Head::new(parts, &self.inner.target, &manners.host, None).map_err(unsent)?;
         let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
+        if matches!(lease.stream, Stream::Http2 { .. }) {
+            head.forget_case();
+        }
         let pool = Arc::clone(&lease.pool);
         let (mut lease, mut replays, mut refusals, mut returns) = (lease, 0, 0, 0);
         loop {
@@ -99,13 +103,12 @@ impl Upstream {
             if let Some(meters) = self.inner.meters.get() {
                 meters.replayed(pool.group());
             }
-            lease = pool.take_again(fresh).await.map_err(|source| SendError::Unconnected { source })?;
+            lease = Box::pin(pool.take_again(fresh)).await.map_err(|source| SendError::Unconnected { source })?;
         }
     }
 
     /// What points the links of the answer to this request back at the gate, if that is wanted.
-    pub(super) fn links(&self, parts: &request::Parts) -> Option<Links<'_>> {
-        let manners = self.inner.manners();
+    pub(super) fn links(&self, manners: &Manners, parts: &request::Parts) -> Option<Links<'_>> {
         Links::back(manners.rewrite_links.as_ref()?, parts, &self.inner.target, &manners.host)
     }
 

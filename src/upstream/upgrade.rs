@@ -133,9 +133,9 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Upgraded, SendError> {
         let (parts, body) = request.into_parts();
-        let links = self.links(&parts);
-        let mut head =
-            Head::new(parts, &self.inner.target, &self.inner.manners().host, Some(protocol)).map_err(unsent)?;
+        let manners = self.inner.manners();
+        let links = self.links(&manners, &parts);
+        let mut head = Head::new(parts, &self.inner.target, &manners.host, Some(protocol)).map_err(unsent)?;
         let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
         let sent = connection.sender.send_request(head.http1(body.attempt(None))).await;

@@ -5,14 +5,24 @@
 //! one client's bytes become part of another's request. Nothing is buffered here but a line that comes in pieces.
 
 use http::Method;
+use memchr::memchr;
 
 /// What comes in on one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Heads {
     at: At,
     head: Head,
-    /// The beginning of a line whose end has not come.
-    line: Vec<u8>,
+    /// A line whose end has not come.
+    line: Piece,
+}
+
+/// What there is of a line that comes in pieces. Of a long one only its beginning is kept, where everything is that matters: a header of a
+/// megabyte is in hyper's buffer already.
+#[derive(Debug, Default)]
+struct Piece {
+    start: Vec<u8>,
+    /// How many bytes came after the start, and the last of them, which is yet to be looked at.
+    more: Option<(usize, u8)>,
 }
 
 /// Where in a request the next byte stands.
@@ -99,6 +109,8 @@ pub(crate) enum Fault {
 
 /// As long as hyper takes a whole head.
 const LONGEST_LINE: usize = (1 << 20) + (64 << 10);
+/// Of a line this much is read: any target that hyper takes fits with method and version, and any header's name.
+const KEPT: usize = 66 << 10;
 
 // === impl Heads ===
 
@@ -162,20 +174,21 @@ impl Heads {
 
     /// A line, or a piece of one.
     fn line(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
-        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-            if self.line.len() + bytes.len() > LONGEST_LINE {
-                return Err(Fault::TooLong);
-            }
-            self.line.extend_from_slice(bytes);
+        let Some(end) = memchr(b'\n', bytes) else {
+            self.line.push(bytes)?;
             return Ok(bytes.len());
         };
         let (line, _) = bytes.split_at(end);
         if self.line.is_empty() {
             self.whole_line(line)?;
         } else {
-            let mut whole = std::mem::take(&mut self.line);
-            whole.extend_from_slice(line);
-            self.whole_line(&whole)?;
+            self.line.push(line)?;
+            let Piece { start, more } = std::mem::take(&mut self.line);
+            match more {
+                None => self.whole_line(&start)?,
+                Some((_, b'\r')) => self.checked_line(checked(&start)?)?,
+                Some(_) => return Err(Fault::LineEnd),
+            }
         }
         Ok(end + 1)
     }
@@ -185,13 +198,14 @@ impl Heads {
         let Some((b'\r', line)) = line.split_last() else {
             return Err(Fault::LineEnd);
         };
-        if line.contains(&b'\r') {
-            return Err(Fault::LineEnd);
-        }
-        if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
-            return Err(Fault::Control);
-        }
+        self.checked_line(checked(line)?)
+    }
+
+    /// A line without its end, or the beginning of one that is longer than what is kept.
+    fn checked_line(&mut self, line: &[u8]) -> Result<(), Fault> {
+        let (line, is_cut) = line.get(..KEPT).map_or((line, false), |start| (start, true));
         self.at = match self.at {
+            At::Start | At::ChunkSize if is_cut => return Err(Fault::TooLong),
             At::ChunkSize => match chunk_size(line)? {
                 0 => At::Trailer,
                 size => At::Chunk(size.checked_add(2).ok_or(Fault::Chunk)?),
@@ -200,7 +214,7 @@ impl Heads {
             At::Trailer => header(line).map(|_| At::Trailer)?,
             At::Header if line.is_empty() => self.body()?,
             At::Header => {
-                self.head.note(header(line)?)?;
+                self.head.note(header(line)?, is_cut)?;
                 At::Header
             }
             // An empty line before a request is none either, though RFC 9112, 2.2 would ignore it: Go's server, kube-apiserver's, does not.
@@ -227,17 +241,38 @@ impl Heads {
     }
 }
 
+// === impl Piece ===
+
+impl Piece {
+    fn is_empty(&self) -> bool {
+        self.start.is_empty()
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let (start, rest) = bytes.split_at(bytes.len().min(KEPT - self.start.len()));
+        self.start.extend_from_slice(start);
+        if let Some((last, before)) = rest.split_last() {
+            let (len, held) = self.more.map_or((0, None), |(len, held)| (len, Some(held)));
+            checked(held.as_slice())?;
+            checked(before)?;
+            self.more = Some((len + rest.len(), *last));
+        }
+        if KEPT + self.more.map_or(0, |(len, _)| len) > LONGEST_LINE { Err(Fault::TooLong) } else { Ok(()) }
+    }
+}
+
 // === impl Head ===
 
 impl Head {
-    fn note(&mut self, (name, value): (&[u8], &[u8])) -> Result<(), Fault> {
+    /// A header; of its value only the beginning if it `is_cut`.
+    fn note(&mut self, (name, value): (&[u8], &[u8]), is_cut: bool) -> Result<(), Fault> {
         if name.eq_ignore_ascii_case(b"content-length") {
-            let length = number(value, 10).ok_or(Fault::Length)?;
+            let length = number(value, 10).filter(|_| !is_cut).ok_or(Fault::Length)?;
             if self.length.replace(length).is_some() {
                 return Err(Fault::Length);
             }
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            if self.chunked || self.is_old || !value.eq_ignore_ascii_case(b"chunked") {
+            if self.chunked || self.is_old || is_cut || !value.eq_ignore_ascii_case(b"chunked") {
                 return Err(Fault::Length);
             }
             self.chunked = true;
@@ -275,6 +310,31 @@ impl Fault {
     }
 }
 
+/// What is in a line, if there is no control character in it but tabs. A token of a kilobyte is in nearly every head, and a build that is
+/// optimized for size would look at one byte at a time: so eight are, for what is no control character for certain.
+fn checked(line: &[u8]) -> Result<&[u8], Fault> {
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    let (words, rest) = line.as_chunks::<8>();
+    let suspect = |word: &&[u8; 8]| may_have_control(u64::from_ne_bytes(**word));
+    let has_control =
+        words.iter().filter(suspect).any(|word| word.iter().any(is_control)) || rest.iter().any(is_control);
+    match has_control {
+        false => Ok(line),
+        true if memchr(b'\r', line).is_some() => Err(Fault::LineEnd),
+        true => Err(Fault::Control),
+    }
+}
+
+/// Whether one of eight bytes may be below 0x20, or 0x7f; false is certain. (A byte below 0x20 borrows when that is taken from it; one that is
+/// 0x7f becomes 0 by exclusive or, and borrows when 1 is.)
+const fn may_have_control(word: u64) -> bool {
+    const ONES: u64 = u64::MAX / 0xff;
+    let low = word.wrapping_sub(0x20 * ONES) & !word;
+    let other = word ^ (0x7f * ONES);
+    let delete = other.wrapping_sub(ONES) & !other;
+    (low | delete) & (0x80 * ONES) != 0
+}
+
 /// Whether a request line is of HTTP/1.0.
 fn request_line(line: &[u8]) -> Result<bool, Fault> {
     let mut parts = line.split(|byte| *byte == b' ');
@@ -297,7 +357,7 @@ fn request_line(line: &[u8]) -> Result<bool, Fault> {
 
 /// A header's name, and its value without the white space around it.
 fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
-    let colon = line.iter().position(|byte| *byte == b':').ok_or(Fault::Malformed)?;
+    let colon = memchr(b':', line).ok_or(Fault::Malformed)?;
     let (name, value) = line.split_at(colon);
     // No space before the colon, and none before the name: that would be a folded line.
     if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
@@ -322,8 +382,9 @@ fn number(text: &[u8], radix: u32) -> Option<u64> {
 }
 
 /// RFC 9110, 5.6.2.
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+const fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
 }
 
 #[cfg(test)]
@@ -460,6 +521,66 @@ mod tests {
             "#",
         ]);
         prop::collection::vec(piece, 0..14).prop_map(|pieces| pieces.concat())
+    }
+
+    /// In pieces as they come from a socket, or as one.
+    fn examine_in(pieces: usize, bytes: &[u8]) -> (Rest, usize) {
+        let mut heads = Heads::default();
+        let mut most = 0;
+        for piece in bytes.chunks(pieces) {
+            let rest = heads.examine(piece).rest;
+            most = most.max(heads.line.start.capacity());
+            if rest != Rest::None {
+                return (rest, most);
+            }
+        }
+        (Rest::None, most)
+    }
+
+    #[test]
+    fn a_control_character_is_found_wherever_it_stands() {
+        for byte in 0..=u8::MAX {
+            for at in 0..20 {
+                let mut line = [b'~'; 20];
+                line[at] = byte;
+                let is_bad = byte.is_ascii_control() && byte != b'\t';
+                assert_eq!(checked(&line).is_err(), is_bad, "{byte} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_long_line_little_is_kept() {
+        let head = |line: &str| format!("GET / HTTP/1.1\r\n{line}\r\n\r\n");
+        let (long, spaces) = ("y".repeat(1 << 20), " ".repeat(KEPT));
+        for (bytes, expected) in [
+            (head(&format!("X: {long}")), Rest::None),
+            (head(&format!("X: {long}\rz")), Rest::Refused(Fault::LineEnd)),
+            (head(&format!("X: {long}\0z")), Rest::Refused(Fault::Control)),
+            (head(&format!("X: {long}\nz: 1")), Rest::Refused(Fault::LineEnd)),
+            (head(&format!("Content-Length: 1{spaces}")), Rest::Refused(Fault::Length)),
+            (head(&format!("Transfer-Encoding: chunked{spaces}")), Rest::Refused(Fault::Length)),
+            (head(&long), Rest::Refused(Fault::Malformed)),
+            (format!("GET /{long} HTTP/1.1\r\n"), Rest::Refused(Fault::TooLong)),
+        ] {
+            for pieces in [1 << 21, 16 << 10, 4095] {
+                let (rest, most) = examine_in(pieces, bytes.as_bytes());
+                assert_eq!(rest, expected, "{:?} in {pieces}", bytes.get(..30));
+                assert!(most <= 2 * KEPT, "{most}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_about_as_long_as_what_is_kept_are_read_alike_however_they_are_cut() {
+        for len in KEPT - 4..KEPT + 4 {
+            let name = "Content-Length: 1";
+            let bytes = format!("GET / HTTP/1.1\r\n{name}{}\r\n\r\n", " ".repeat(len - name.len()));
+            let whole = examine_in(1 << 20, bytes.as_bytes()).0;
+            for pieces in [KEPT - 1, KEPT, KEPT + 1, 16 << 10, 1000] {
+                assert_eq!(examine_in(pieces, bytes.as_bytes()).0, whole, "{len} in {pieces}");
+            }
+        }
     }
 
     proptest! {

@@ -16,7 +16,7 @@ use std::{
 
 use bytes::{Buf, BytesMut};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take},
     time::{Sleep, sleep},
 };
 use tokio_util::io::poll_read_buf;
@@ -42,7 +42,8 @@ trait Watched: Send + Sync {
 }
 
 struct State<S> {
-    stream: S,
+    /// Read by [`READ`] bytes at a time.
+    stream: Take<S>,
     /// Looks at what comes in; `None` for HTTP/2, whose frames say where everything ends.
     heads: Option<Heads>,
     /// What was wrong with it.
@@ -69,6 +70,7 @@ enum End {
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Wire<S> {
     pub(crate) fn new(stream: S) -> Self {
         let (heads, fault, patience) = (None, None, None);
+        let stream = stream.take(0);
         let state = State { stream, heads, fault, patience, ahead: BytesMut::new(), end: None, reader: None };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
@@ -107,17 +109,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut lock(&self.shared).stream).poll_write(cx, buf)
+        Pin::new(lock(&self.shared).stream.get_mut()).poll_write(cx, buf)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.shared).stream).poll_flush(cx)
+        Pin::new(lock(&self.shared).stream.get_mut()).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.shared).stream).poll_shutdown(cx)
+        Pin::new(lock(&self.shared).stream.get_mut()).poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
@@ -125,11 +127,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut lock(&self.shared).stream).poll_write_vectored(cx, bufs)
+        Pin::new(lock(&self.shared).stream.get_mut()).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        lock(&self.shared).stream.is_write_vectored()
+        lock(&self.shared).stream.get_ref().is_write_vectored()
     }
 }
 
@@ -202,7 +204,7 @@ impl<S: AsyncRead + Unpin> State<S> {
         }
         let before = buf.filled().len();
         if !self.ahead.is_empty() {
-            let some = self.ahead.len().min(buf.remaining());
+            let some = self.ahead.len().min(buf.remaining()).min(READ);
             buf.put_slice(self.ahead.get(..some).unwrap_or_default());
             let passed = self.examine(before, buf);
             self.ahead.advance(passed);
@@ -216,6 +218,7 @@ impl<S: AsyncRead + Unpin> State<S> {
             Some(End::Failed(error)) => return Poll::Ready(error.take().map_or(Ok(()), Err)),
             None => {}
         }
+        self.stream.set_limit(READ as u64);
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) if buf.filled().len() == before && buf.remaining() > 0 => self.end = Some(End::Closed),
             Poll::Ready(Ok(())) => {
@@ -281,6 +284,7 @@ impl<S: AsyncRead + Unpin> State<S> {
     /// Reads once into the buffer, and wakes hyper if it waits for what came.
     fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.ahead.reserve(STEP);
+        self.stream.set_limit(READ as u64);
         match ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.ahead)) {
             Ok(0) => self.end = Some(End::Closed),
             Ok(_) => {}
@@ -309,6 +313,8 @@ fn lock<S>(shared: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
 
 /// What an HTTP/2 client says first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Read at once at most. hyper doubles its buffer whenever a read fills it, up to the megabyte that a head may have: so a body stays at 32 KiB.
+const READ: usize = 16 * 1024;
 /// Read ahead of hyper at most: enough for whatever a client pipelines, little beside the 3 MiB of a waiting body.
 const AHEAD: usize = 64 * 1024;
 /// From the first byte of a head to its last; kube-apiserver waits 32 s.

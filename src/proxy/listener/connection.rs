@@ -184,6 +184,7 @@ impl Reception {
             .with_upgrades();
         let mut connection = pin!(connection);
         tokio::select! {
+            biased; // no dice for each poll
             served = connection.as_mut() => served,
             () = self.closing.cancelled() => {
                 connection.as_mut().graceful_shutdown();
@@ -210,6 +211,7 @@ impl Reception {
             .serve_connection(TokioIo::new(wire), calls);
         let mut connection = pin!(connection);
         tokio::select! {
+            biased; // no dice for each poll
             served = connection.as_mut() => served,
             () = self.closing.cancelled() => {
                 connection.as_mut().graceful_shutdown();

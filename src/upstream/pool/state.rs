@@ -2,7 +2,11 @@
 //!
 //! Nothing here calls out; what is to be done once the lock is let go is collected in [`After`].
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use hyper::client::conn::{http1, http2};
 use tokio::{sync::oneshot, task::AbortHandle};
@@ -100,6 +104,14 @@ impl State {
         let (handle, change) = self.books.remove(id);
         after.room += change;
         after.handles.extend(handle);
+    }
+
+    /// The connection's call is over: it is free as soon as hyper is ready for the next.
+    pub(super) fn release(&mut self, id: Id, after: &mut After, now: Moment) {
+        let Some(Handle::Http1 { sender: Some(sender), traffic, .. }) = self.books.handle(id) else { return };
+        if sender.is_ready() && traffic.releasing.swap(false, Ordering::SeqCst) {
+            after.room += self.books.give(id, now);
+        }
     }
 
     /// Gives free streams to those who wait for one here.
