@@ -4,6 +4,7 @@
 //! one. It knows classes, flows, keys and buckets by number and never what a request is; it *returns* what happened, and the edges turn
 //! that into metrics and logs.
 
+// The product is built to be small, which inlines next to nothing: what every call passes through asks for it by `#[inline]`.
 // In the path of a call nothing may panic: what could is written down with its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
@@ -25,6 +26,7 @@ mod drops;
 mod heed;
 mod lanes;
 mod needs;
+mod order;
 mod outcome;
 mod pauses;
 mod queue;

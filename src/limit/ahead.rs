@@ -60,7 +60,7 @@ impl Lanes {
     /// When a call that joined now at the end of this queue could leave at the earliest.
     pub(super) fn certain(&self, id: &QueueId, needs: &Needs, supply: &Supply, now: Moment) -> Certain {
         // Those of its own bundle pause as long as it does, others perhaps only with the gate.
-        let over = now.max(supply.pauses.ends(id.class, needs.credential).all());
+        let over = now.max(supply.pauses.ends(id.class(), needs.credential).all());
         let ask = Ask { needs, pauses: &supply.pauses, now, over };
         let gate_over = now.max(supply.pauses.gate_ends());
         let reason = if over > now { Reason::Pause } else { Reason::Slot };
@@ -84,6 +84,9 @@ impl Lanes {
 
     /// When somebody may be able to leave if nothing else happens.
     pub(super) fn next_wakeup(&self, supply: &Supply, now: Moment) -> Option<Moment> {
+        if self.waiting() == 0 {
+            return None;
+        }
         let doors = self
             .active
             .iter()
@@ -104,6 +107,9 @@ impl Lanes {
 
     /// Calls of a group that would go if there were room.
     pub(super) fn would_go(&self, group: Group, supply: &Supply, now: Moment) -> usize {
+        if self.waiting() == 0 {
+            return 0;
+        }
         let classes = self.active.iter().flatten().map(|class| (*class, &self.classes[*class]));
         let doors = classes.flat_map(|(class, turns)| turns.doors.iter().map(move |door| (class, door)));
         let mut calls = 0_usize;
@@ -123,21 +129,21 @@ impl Lanes {
         if let Some((queue, bundle)) =
             self.find(id).and_then(|queue| Some((self.queue(queue)?, self.bundle_of(queue)?)))
         {
-            return bundle.turns.within(queue.len);
+            return bundle.turns.within(queue.len as usize);
         }
         if needs.have_own() {
             return 0;
         }
         // A queue that is new is behind one turn of every other.
-        self.plain_bundle(id.class, id.mode).map_or(0, |bundle| bundle.turns.within(1))
+        self.plain_bundle(id.class(), id.mode).map_or(0, |bundle| bundle.turns.within(1))
     }
 
     /// Turns that other classes have before it, of calls that `metered` counts.
     fn others_before(&self, id: &QueueId, ask: &Ask<'_>, own: usize, metered: impl Fn(&Needs) -> bool) -> usize {
-        let Some(mine) = self.classes.get(id.class) else { return 0 };
+        let Some(mine) = self.classes.get(id.class()) else { return 0 };
         let lane = mine.lane();
         // Between two turns of its class every other class of the lane has one.
-        let beside = |class: &usize| *class != id.class;
+        let beside = |class: &usize| *class != id.class();
         let classes = self.active[lane].iter().copied().filter(beside);
         let (mut turns, mut counted) = (own, 0_usize);
         for class in classes {

@@ -91,6 +91,7 @@ impl Bucket {
     }
 
     /// When a token is there; `now` when one is there already. Changes nothing.
+    #[inline]
     pub(super) fn ready_at(&self, now: Moment) -> Moment {
         now.max(Moment::from_nanos(self.tat.get().saturating_sub(self.tolerance())))
     }
@@ -123,6 +124,7 @@ impl Bucket {
     }
 
     /// A token was just taken, as take `number`; `awaited`: by a call that waited for it and nothing else. Whether the rate changes.
+    #[inline]
     pub(super) fn learn(&mut self, awaited: bool, now: Moment, number: u64) -> bool {
         let Some(adaptive) = self.adaptive.as_mut().filter(|adaptive| adaptive.is_slowed()) else { return false };
         let short = std::mem::take(&mut self.short) || awaited;
@@ -153,6 +155,7 @@ impl Bucket {
     }
 
     /// Takes the token that is there at `at`; `number` counts takes upwards. Says whether there was one.
+    #[inline]
     pub(super) fn take(&mut self, at: Moment, number: u64) -> bool {
         let at = clamp(at);
         let brimming = self.tat.get().saturating_sub(at) < self.period;
@@ -228,6 +231,7 @@ impl Bucket {
     }
 
     /// How long after its last token an empty bucket is full but for one: governor's tau.
+    #[inline]
     fn tolerance(&self) -> u64 {
         self.period.saturating_mul(u64::from(self.policy.burst.get() - 1))
     }

@@ -1,6 +1,6 @@
 //! The buckets of a gate: the manager's, the retry bucket and the classes', whole or one per flow or credential.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, num::NonZeroU32};
 
 use slab::Slab;
 
@@ -27,7 +27,7 @@ pub(super) struct Buckets {
     gate: Option<Family>,
     retries: Option<Family>,
     classes: Vec<Option<Family>>,
-    serial: u32,
+    serial: NonZeroU32,
     /// Calls that have left so far, with tokens or without: orders them in time.
     takes: u64,
     /// Bundles that were set aside until a token that now comes at another time.
@@ -47,7 +47,7 @@ pub(super) struct Turn {
 /// A bucket with those who look at it.
 #[derive(Debug)]
 struct Cell {
-    serial: u32,
+    serial: NonZeroU32,
     bucket: Bucket,
     /// Bundles of queues that need this one of many.
     users: Vec<u32>,
@@ -88,12 +88,13 @@ impl Buckets {
             gate: family(&policy.bucket),
             retries: family(&policy.retry_bucket),
             classes: policy.classes.iter().map(|class| family(&class.bucket)).collect(),
-            serial: 0,
+            serial: NonZeroU32::MIN,
             takes: 0,
             moved: Vec::new(),
         }
     }
 
+    #[inline]
     pub(super) fn family(&self, owner: Owner) -> Option<&Family> {
         match owner {
             Owner::Gate => self.gate.as_ref(),
@@ -103,6 +104,7 @@ impl Buckets {
     }
 
     /// The bucket that meters a call of this flow and credential, and whether it is one of many.
+    #[inline]
     pub(super) fn find(&mut self, owner: Owner, flow: u64, credential: u64, now: Moment) -> Option<(BucketId, bool)> {
         let family = self.family(owner)?;
         let who = match family.policy.per {
@@ -121,11 +123,13 @@ impl Buckets {
         Some((id, who.is_some()))
     }
 
+    #[inline]
     pub(super) fn get(&self, id: BucketId) -> Option<&Bucket> {
         self.cells.get(id.index as usize).filter(|cell| cell.serial == id.serial).map(|cell| &cell.bucket)
     }
 
     /// When this bucket has a token. One that is gone limits nothing.
+    #[inline]
     pub(super) fn ready_at(&self, id: BucketId, now: Moment) -> Moment {
         self.get(id).map_or(now, |bucket| bucket.ready_at(now))
     }
@@ -136,6 +140,7 @@ impl Buckets {
     }
 
     /// The number of the take that comes next.
+    #[inline]
     pub(super) fn next_take(&mut self) -> u64 {
         self.takes += 1;
         self.takes
@@ -143,6 +148,7 @@ impl Buckets {
 
     #[expect(clippy::indexing_slicing, reason = "the cell was found by this number at the beginning")]
     /// Takes the token that is there at `at`. `could_leave` is when the call could have left but for this bucket, if it waited at all.
+    #[inline]
     pub(super) fn take(&mut self, id: BucketId, turn: Turn, number: u64) {
         if let Some(cell) = self.cell(id) {
             let awaited = turn.waited_for(cell.bucket.ready_at(Moment::ZERO));
@@ -263,7 +269,7 @@ impl Buckets {
             return Some(shared);
         }
         let bucket = Bucket::new(family.policy, family.start);
-        self.serial = self.serial.wrapping_add(1);
+        self.serial = self.serial.checked_add(1).unwrap_or(NonZeroU32::MIN);
         let cell = Cell { serial: self.serial, bucket, users: Vec::new() };
         let id = BucketId { index: u32::try_from(self.cells.insert(cell)).ok()?, serial: self.serial };
         let family = self.family_mut(owner)?;
@@ -301,6 +307,7 @@ impl Buckets {
         }
     }
 
+    #[inline]
     fn cell(&mut self, id: BucketId) -> Option<&mut Cell> {
         self.cells.get_mut(id.index as usize).filter(|cell| cell.serial == id.serial)
     }

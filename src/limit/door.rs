@@ -91,8 +91,11 @@ impl Limiter {
     /// Its queue, and what it needs there.
     pub(super) fn queue_of(&mut self, call: &Call, retry: bool, now: Moment) -> (QueueId, Needs) {
         let asker = Self::asker(call, retry);
-        let id = QueueId::new(&asker, self.policy.splits_by_credential(call.class));
-        (id, self.supply.needs(&self.policy, &asker, now))
+        (self.queue_id(&asker), self.supply.needs(&self.policy, &asker, now))
+    }
+
+    fn queue_id(&self, asker: &Asker) -> QueueId {
+        QueueId::new(asker, self.policy.splits_by_credential(asker.class))
     }
 
     /// The refusal of a call that is certain to wait in vain, for a retry token beyond `token_by` or for all else beyond its end.
@@ -227,8 +230,8 @@ impl Limiter {
         let pass = Pass { paid: self.pay(pay, now), ..Pass::default() };
         let mut waiter = Waiter::new(call, pass, ends, hold_ends);
         waiter.held_for = Some(reason);
-        waiter.flow_name = Some(arrival.flow.name.to_string().into());
         let index = self.waiters.insert(waiter);
+        self.waiters.keep_flow_name(index, Some(arrival.flow.name.to_string().into()));
         let ticket = self.waiters.ticket(index);
         self.start_waiting(index);
         self.hold(index, false);
@@ -237,9 +240,15 @@ impl Limiter {
     }
 
     fn at_queue(&mut self, call: Call, arrival: &Arrival<'_>, way: Way, now: Moment) -> Verdict {
-        let (id, needs) = self.queue_of(&call, way.retry.is_some(), now);
-        let alone = self.lanes.waiting() == 0 || self.lanes.find(&id).is_none();
+        let asker = Self::asker(&call, way.retry.is_some());
+        let needs = self.supply.needs(&self.policy, &asker, now);
         let blocked = self.supply.blocked(&needs, call.class, now);
+        // Whose queue it would be is asked only where there is any.
+        if blocked.is_none() && self.lanes.waiting() == 0 {
+            return Verdict::Admit(self.admit(call, needs, way, now));
+        }
+        let id = self.queue_id(&asker);
+        let alone = self.lanes.find(&id).is_none();
         let block = match blocked {
             None if alone => return Verdict::Admit(self.admit(call, needs, way, now)),
             block => block.map_or(Reason::Bucket, |block| block.reason),
@@ -278,7 +287,7 @@ impl Limiter {
         let pass = self.begin_pass(&call, way, now);
         self.sequence += 1;
         let number = self.supply.take(&needs, call.class, Turn::at_once(now));
-        if let Some(charge) = needs.charges.retry().copied() {
+        if let Some(charge) = way.retry.and_then(|_| needs.charges.retry().copied()) {
             self.refuse_overdue(charge.bucket, now);
         }
         let left = self.table.failures();
@@ -289,6 +298,9 @@ impl Limiter {
     }
 
     fn begin_pass(&mut self, call: &Call, way: Way, now: Moment) -> Pass {
+        if way.retry.is_none() && !self.policy.one_at_a_time {
+            return Pass::default();
+        }
         let key = call.key.as_ref().filter(|_| way.retry.is_some());
         let trial = key.map_or(0, |key| self.table.begin_trial(KeyId::from(key)));
         Pass { trial, paid: self.pay(way.pay, now), alone: self.begin_write(call) }

@@ -3,7 +3,7 @@
 use super::{
     limiter::Limiter,
     pauses::Origin,
-    permit::ReceiptState,
+    permit::Receipt,
     policy::Lane,
     verdict::Reason,
     verdict::Refusal,
@@ -28,7 +28,7 @@ impl Limiter {
     }
 
     /// What an answer means beyond its key.
-    pub(super) fn heed(&mut self, of: &ReceiptState, answer: Answer, now: Moment) {
+    pub(super) fn heed(&mut self, of: &Receipt, answer: Answer, now: Moment) {
         let (class, credential) = (self.class_of(of.call.serial), of.call.credential);
         let origin = Origin { class, credential, left: of.grant.number };
         if answer.throttled {
@@ -86,7 +86,7 @@ impl Limiter {
     }
 
     /// Every bucket that the call took a token of gives way.
-    fn slow_down(&mut self, of: &ReceiptState, now: Moment) {
+    fn slow_down(&mut self, of: &Receipt, now: Moment) {
         let charges = of.grant.needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket));
         let paid = of.grant.pass.paid.map(|(bucket, ..)| bucket);
         for bucket in charges.chain(paid) {

@@ -11,7 +11,7 @@ use std::{
 
 use dashmap::DashMap;
 
-use super::{backoff::mix, permit::Receipt, verdict::KeyState};
+use super::{backoff::mix, order::Order, permit::Receipt, verdict::KeyState};
 use crate::{
     api::{Answer, Key, Outcome},
     moment::Moment,
@@ -19,8 +19,8 @@ use crate::{
 
 /// What is remembered of failing keys.
 pub struct Keys {
-    /// By object: usually one facet of it fails.
-    objects: DashMap<u64, Facets, Spread>,
+    /// By object: usually one facet of it fails. Boxed, because up to half of a table is room to grow.
+    objects: DashMap<u64, Box<Facets>, Spread>,
     /// Failing keys by collection.
     collections: DashMap<u64, u32, Spread>,
     len: AtomicUsize,
@@ -37,17 +37,17 @@ pub(super) struct Failing {
     pub(super) state: KeyState,
     /// It is forgotten then.
     pub(super) forget_at: Moment,
-    /// Number of the last recorded failure: a call that left before it says nothing new.
-    pub(super) generation: u64,
+    /// Number of the last recorded failure, its lower half: a call that left before it says nothing new.
+    pub(super) generation: u32,
     /// Number of the trial that is past the key stage; 0 when none is.
-    pub(super) trial: u64,
+    pub(super) trial: u32,
 }
 
 /// What the limiter needs to know of a failing key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     pub(super) state: KeyState,
-    pub(super) trial: u64,
+    pub(super) trial: u32,
 }
 
 /// The failing facets of one object: nearly always one, which needs no allocation of its own.
@@ -61,7 +61,8 @@ pub(super) enum Facets {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mixer(u64);
 
-type Spread = BuildHasherDefault<Mixer>;
+/// For tables by key.
+pub(super) type Spread = BuildHasherDefault<Mixer>;
 
 // === impl Keys ===
 
@@ -80,14 +81,12 @@ impl Keys {
     pub fn settle(&self, receipt: Receipt, answer: Answer) -> Result<(), Receipt> {
         let counts = match answer.outcome {
             Outcome::Failure | Outcome::Throttled { .. } => true,
-            Outcome::Abandoned | Outcome::Neutral => answer.object_gone && self.holds(receipt.key.as_ref(), true),
-            Outcome::Success => self.holds(receipt.key.as_ref(), answer.object_gone) || self.listening.load(Relaxed),
+            Outcome::Abandoned | Outcome::Neutral => answer.object_gone && self.holds(receipt.call.key.as_ref(), true),
+            Outcome::Success => {
+                self.holds(receipt.call.key.as_ref(), answer.object_gone) || self.listening.load(Relaxed)
+            }
         };
-        if counts || answer.throttled || answer.pause.is_some() || receipt.inner.holds_key() {
-            Err(receipt)
-        } else {
-            Ok(())
-        }
+        if counts || answer.throttled || answer.pause.is_some() || receipt.holds_key() { Err(receipt) } else { Ok(()) }
     }
 
     /// Whether any key of the collection fails, so that names in bodies are worth reading.
@@ -98,12 +97,14 @@ impl Keys {
 
     /// Failing keys.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.len.load(Relaxed)
     }
 
     /// Whether no key fails.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -127,6 +128,7 @@ impl Keys {
     }
 
     /// What is known of a key, if it fails.
+    #[inline]
     pub(super) fn view(&self, key: &Key, now: Moment) -> Option<View> {
         if self.is_empty() {
             return None;
@@ -149,7 +151,7 @@ impl Keys {
         match self.objects.entry(object) {
             dashmap::Entry::Occupied(mut facets) => facets.get_mut().push(failing),
             dashmap::Entry::Vacant(vacant) => {
-                vacant.insert(Facets::One(failing));
+                vacant.insert(Box::new(Facets::One(failing)));
             }
         }
     }
@@ -158,7 +160,7 @@ impl Keys {
     pub(super) fn remove(&self, object: u64, facet: u64) -> Option<Failing> {
         let removed = match self.objects.entry(object) {
             dashmap::Entry::Vacant(_) => None,
-            dashmap::Entry::Occupied(mut facets) => match facets.get_mut() {
+            dashmap::Entry::Occupied(mut facets) => match facets.get_mut().as_mut() {
                 Facets::One(only) if only.facet != facet => None,
                 Facets::One(_) => facets.remove().into_iter().next(),
                 Facets::Many(many) => {
@@ -187,7 +189,26 @@ impl Keys {
         self.objects.get(&object).map(|facets| facets.iter().map(|failing| failing.facet).collect()).unwrap_or_default()
     }
 
+    /// The facet of an object whose time comes first, and when.
+    pub(super) fn earliest(&self, object: u64, time: fn(&Failing) -> Moment) -> Option<(Moment, u64)> {
+        let facets = self.objects.get(&object)?;
+        facets.iter().map(|failing| (time(failing), failing.facet)).min()
+    }
+
+    /// Every object with the earliest of its times.
+    pub(super) fn order(&self, time: fn(&Failing) -> Moment) -> Order {
+        let earliest = |facets: &Facets| facets.iter().map(time).min();
+        self.objects.iter().filter_map(|entry| Some((earliest(entry.value())?, *entry.key()))).collect()
+    }
+
+    /// Keys whose time is over and that are still here.
+    pub(super) fn over(&self, now: Moment) -> usize {
+        let over = |facets: &Facets| facets.iter().filter(|failing| failing.forget_at <= now).count();
+        self.objects.iter().map(|entry| over(entry.value())).sum()
+    }
+
     /// Whether a key (or, with `whole`, any key of its object) is here.
+    #[inline]
     fn holds(&self, key: Option<&Key>, whole: bool) -> bool {
         let Some(key) = key.filter(|_| !self.is_empty()) else { return false };
         self.objects.get(&key.object).is_some_and(|facets| whole || facets.find(key.facet).is_some())
@@ -198,6 +219,26 @@ impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} failing keys", self.len())
     }
+}
+
+// === impl Failing ===
+
+impl Failing {
+    /// Whether a call that left when so many failures were known says nothing new. Half of a number is enough: two billion failures would
+    /// have to lie between a call and what it is compared with.
+    pub(super) fn is_news_to(&self, left: u64) -> bool {
+        low(left).wrapping_sub(self.generation) > u32::MAX / 2
+    }
+
+    /// Notes that it failed, as failure number `failures` of all.
+    pub(super) fn count(&mut self, failures: u64) {
+        self.generation = low(failures);
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is what is wanted")]
+fn low(number: u64) -> u32 {
+    number as u32
 }
 
 // === impl Facets ===

@@ -153,7 +153,7 @@ impl Lanes {
         if len == 1 {
             self.relist(bundle, |bundle| _ = bundle.queues.insert((stamp, queue)));
         }
-        self.count(bundle, |turns| turns.grew_to(len), true);
+        self.count(bundle, |turns| turns.grew_to(len as usize), true);
     }
 
     /// Takes a waiter out of its queue. A queue that is empty is gone.
@@ -162,7 +162,7 @@ impl Lanes {
         found.list.remove(waiters, By::Queue, index);
         let (len, stamp, bundle) = (found.len, found.stamp, found.bundle);
         found.len = found.len.saturating_sub(1);
-        self.count(bundle, |turns| turns.shrank_from(len), false);
+        self.count(bundle, |turns| turns.shrank_from(len as usize), false);
         if len == 1 {
             self.relist(bundle, |bundle| _ = bundle.queues.remove(&(stamp, queue)));
             let id = self.queues.remove(queue as usize).id;
@@ -190,7 +190,7 @@ impl Lanes {
     pub(super) fn had_turn(&mut self, queue: u32) {
         let Some(found) = self.queues.get_mut(queue as usize) else { return };
         self.clock += 1;
-        let (old, new, bundle, class) = (found.stamp, self.clock, found.bundle, found.id.class);
+        let (old, new, bundle, class) = (found.stamp, self.clock, found.bundle, found.id.class());
         found.stamp = new;
         self.relist(bundle, |bundle| {
             bundle.queues.remove(&(old, queue));
@@ -302,17 +302,17 @@ impl Lanes {
     }
 
     fn open_bundle(&mut self, id: &QueueId, needs: &Needs, supply: &mut Supply) -> u32 {
-        let by_needs = (id.class, id.mode, needs.clone());
+        let by_needs = (id.class(), id.mode, needs.clone());
         if let Some(bundle) = self.by_needs.get(&by_needs) {
             return *bundle;
         }
         let bundle = u32::try_from(self.bundles.insert(Bundle::new(id, needs.clone()))).unwrap_or(u32::MAX);
         self.by_needs.insert(by_needs, bundle);
         if !needs.have_own() {
-            self.plain.insert((id.class, id.mode), bundle);
+            self.plain.insert((id.class(), id.mode), bundle);
         }
-        supply.add_user(needs, id.class, bundle);
-        if let Some(class) = self.classes.get_mut(id.class)
+        supply.add_user(needs, id.class(), bundle);
+        if let Some(class) = self.classes.get_mut(id.class())
             && !class.doors.iter().any(|door| door.mode == id.mode)
         {
             class.doors.push(Door { mode: id.mode, ready: BTreeSet::new(), stopped: (Moment::ZERO, Reason::Bucket) });

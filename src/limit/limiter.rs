@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     drops::Drops,
-    keys::Keys,
+    keys::{Keys, Spread},
     lanes::Lanes,
     permit::{Permit, Slot, Ticket},
     policy::{Lane, Policy},
@@ -18,7 +18,7 @@ use super::{
     supply::Supply,
     table::{KeyId, Table},
     verdict::{Ended, Reason, Refusal},
-    waiter::{Grant, Pass, State, Timer, Timers, Waiter, Waiters},
+    waiter::{Grant, Pass, State, Timers, Waiter, Waiters},
 };
 use crate::{api::Group, moment::Moment};
 
@@ -65,9 +65,9 @@ pub struct Limiter {
     pub(super) lanes: Lanes,
     pub(super) waiters: Waiters,
     /// Waiting calls of keys that fail, or of which several wait.
-    pub(super) lines: HashMap<KeyId, Line>,
+    pub(super) lines: HashMap<KeyId, Line, Spread>,
     /// Keys of which a write is past the key stage, where only one may be.
-    pub(super) writes: HashSet<KeyId>,
+    pub(super) writes: HashSet<KeyId, Spread>,
     pub(super) timers: Timers,
     /// Keys whose line must be looked at.
     pub(super) stirred: Vec<KeyId>,
@@ -102,8 +102,8 @@ impl Limiter {
             lanes: Lanes::new(&policy),
             policy,
             waiters: Waiters::default(),
-            lines: HashMap::new(),
-            writes: HashSet::new(),
+            lines: HashMap::default(),
+            writes: HashSet::default(),
             timers: Timers::default(),
             stirred: Vec::new(),
             freed: Vec::new(),
@@ -229,7 +229,7 @@ impl Limiter {
     pub fn retract(&mut self, permit: Permit, now: Moment) {
         let now = self.catch_up(now);
         let Permit { receipt, slot } = permit;
-        let (call, grant) = (receipt.inner.call, receipt.inner.grant);
+        let (call, grant) = (receipt.call, receipt.grant);
         if let Some(needs) = &grant.needs {
             self.supply.add_room(needs.group, 1);
             self.supply.give_back_tokens(needs, grant.number, &mut self.freed);
@@ -244,7 +244,7 @@ impl Limiter {
     pub fn requeue(&mut self, permit: Permit, now: Moment) -> Ticket {
         let now = self.catch_up(now);
         let Permit { receipt, slot } = permit;
-        let (mut call, mut grant) = (receipt.inner.call, receipt.inner.grant);
+        let (mut call, mut grant) = (receipt.call, receipt.grant);
         self.give_back_slot(&slot);
         if let Some(needs) = grant.needs.take() {
             self.supply.give_back_tokens(&needs, grant.number, &mut self.freed);
@@ -363,8 +363,7 @@ impl Limiter {
         let Some(line) = self.lines.get_mut(&key) else { return };
         line.remove(&mut self.waiters, index);
         if line.is_empty() {
-            let timer = line.timer;
-            self.timers.cancel(timer, Timer::Key(key));
+            self.timers.cancel_key(key);
             self.lines.remove(&key);
         }
     }

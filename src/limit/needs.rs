@@ -1,13 +1,16 @@
 //! What a call needs in order to leave: tokens, a slot, room on a connection. Plain values that fit in a receipt.
 
+use std::num::NonZeroU32;
+
 use super::verdict::Reason;
 use crate::{api::Group, moment::Moment};
 
 /// A bucket; stale once the bucket is gone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct BucketId {
     pub(super) index: u32,
-    pub(super) serial: u32,
+    /// Never zero, so that an `Option` of it takes no more room.
+    pub(super) serial: NonZeroU32,
 }
 
 /// One token of one bucket.
@@ -65,6 +68,7 @@ pub(super) struct Block {
 // === impl Charges ===
 
 impl Charges {
+    #[inline]
     pub(super) fn push(&mut self, charge: Charge) {
         match self.first.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(charge),
@@ -72,6 +76,7 @@ impl Charges {
         }
     }
 
+    #[inline]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Charge> {
         self.first.iter().map_while(Option::as_ref).chain(&self.more)
     }
@@ -81,11 +86,13 @@ impl Charges {
         self.iter().all(|charge| others.iter().any(|other| other.bucket == charge.bucket))
     }
 
+    #[inline]
     pub(super) fn contains(&self, bucket: BucketId) -> bool {
         self.iter().any(|charge| charge.bucket == bucket)
     }
 
     /// The retry bucket's charge.
+    #[inline]
     pub(super) fn retry(&self) -> Option<&Charge> {
         self.iter().find(|charge| charge.reason == Reason::RetryBucket)
     }

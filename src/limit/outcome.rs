@@ -22,6 +22,7 @@ use crate::{
 impl Limiter {
     /// The outcome of a call. `key` replaces the receipt's (a name that was only known from the body); `name` is called when it starts
     /// to fail.
+    #[expect(clippy::needless_pass_by_value, reason = "a receipt is settled once: it is used up")]
     pub fn finish(
         &mut self,
         receipt: Receipt,
@@ -31,13 +32,12 @@ impl Limiter {
         now: Moment,
     ) {
         let now = self.catch_up(now);
-        let Receipt { key: known, inner, .. } = receipt;
-        let tried = inner.call.key.as_ref().map(KeyId::from);
+        let tried = receipt.call.key.as_ref().map(KeyId::from);
         // The token that was reckoned on arrival is spent: only what concerns the key ends.
-        let trial = super::waiter::Pass { paid: None, ..inner.grant.pass };
-        self.heed(&inner, answer, now);
-        if let Some(key) = key.or(known) {
-            self.learn(key, inner.call.serial, inner.grant.left, answer, name, now);
+        let trial = super::waiter::Pass { paid: None, ..receipt.grant.pass };
+        self.heed(&receipt, answer, now);
+        if let Some(key) = key.or(receipt.call.key) {
+            self.learn(key, receipt.call.serial, receipt.grant.left, answer, name, now);
         }
         self.end_pass(tried, trial);
         self.run(now);

@@ -73,11 +73,13 @@ impl Pauses {
     }
 
     /// What of a call decides which of many pauses is its own; `None` where there is only one.
+    #[inline]
     pub(super) fn own(&self, credential: u64) -> Option<u64> {
         self.by_credential.then_some(credential)
     }
 
     /// Whether any pause is in force.
+    #[inline]
     pub(super) fn any(&self, now: Moment) -> bool {
         self.last > now
     }
@@ -88,6 +90,7 @@ impl Pauses {
     }
 
     /// When the pauses end, or ended, that concern a call.
+    #[inline]
     pub(super) fn ends(&self, class: usize, own: Option<u64>) -> Ends {
         if self.last == Moment::ZERO {
             return Ends { shared: Moment::ZERO, own: Moment::ZERO };

@@ -31,19 +31,6 @@ pub struct Permit {
 #[derive(Debug)]
 #[must_use = "a receipt is owed an outcome"]
 pub struct Receipt {
-    /// The class it went as.
-    pub class: ClassId,
-    /// What its failure will be remembered for.
-    pub key: Option<Key>,
-    /// How long it waited and, if at all, for what above all.
-    pub waited: Option<(Reason, Duration)>,
-    /// Everything the core itself needs to settle or retract it.
-    pub(super) inner: ReceiptState,
-}
-
-/// The core's own part of a receipt.
-#[derive(Debug)]
-pub(super) struct ReceiptState {
     pub(super) call: Call,
     pub(super) grant: Grant,
 }
@@ -69,9 +56,7 @@ impl Permit {
     pub(super) fn new(call: Call, grant: Grant) -> Self {
         let places = grant.needs.as_ref().map_or([Place::None; 2], |needs| needs.places);
         let slot = Slot { group: call.group, places, serial: call.serial };
-        let class = ClassId(u16::try_from(call.class).unwrap_or(u16::MAX));
-        let receipt = Receipt { class, key: call.key, waited: grant.waited, inner: ReceiptState { call, grant } };
-        Self { receipt, slot }
+        Self { receipt: Receipt { call, grant }, slot }
     }
 
     /// Binds the permit to the request it lets through.
@@ -82,35 +67,43 @@ impl Permit {
     /// The class it was given for.
     #[must_use]
     pub fn class(&self) -> ClassId {
-        self.receipt.class
+        ClassId(u16::try_from(self.receipt.call.class).unwrap_or(u16::MAX))
     }
 
     /// Whether it was given without a limit being asked: such a call waits for nothing, not even for room on a connection.
     #[must_use]
     pub fn is_exempt(&self) -> bool {
-        self.receipt.inner.grant.needs.is_none()
+        self.receipt.grant.needs.is_none()
     }
 
     /// How long the call waited and, if at all, for what above all.
     #[must_use]
     pub fn waited(&self) -> Option<(Reason, Duration)> {
-        self.receipt.waited
+        self.receipt.waited()
     }
 }
 
 // === impl Receipt ===
 
 impl Receipt {
+    /// What its failure will be remembered for.
+    #[must_use]
+    pub fn key(&self) -> Option<Key> {
+        self.call.key
+    }
+
+    /// How long it waited and, if at all, for what above all.
+    #[must_use]
+    pub fn waited(&self) -> Option<(Reason, Duration)> {
+        self.grant.waited
+    }
+
     /// When its tokens were taken, and with them whatever else it needed.
     #[must_use]
     pub fn granted(&self) -> Moment {
-        self.inner.call.arrived + self.waited.map_or(Duration::ZERO, |(_, waited)| waited)
+        self.call.arrived + self.grant.waited.map_or(Duration::ZERO, |(_, waited)| waited)
     }
-}
 
-// === impl ReceiptState ===
-
-impl ReceiptState {
     /// Whether others of its key wait for the call: it is the trial of a failing key, or the one write.
     pub(super) fn holds_key(&self) -> bool {
         self.grant.pass.trial != 0 || self.grant.pass.alone

@@ -2,13 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use super::{needs::Needs, supply::Asker, turns::Turns, verdict::Reason, waiter::List};
+use super::{
+    needs::Needs,
+    supply::Asker,
+    turns::Turns,
+    verdict::{ClassId, Reason},
+    waiter::List,
+};
 use crate::{api::Group, moment::Moment};
 
 /// A queue's identity: everything by which one call may be stopped while another may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct QueueId {
-    pub(super) class: usize,
+    class: ClassId,
     pub(super) flow: u64,
     pub(super) mode: Mode,
     /// Zero where nothing that applies is split by credential.
@@ -28,7 +34,7 @@ pub(super) struct Mode {
 pub(super) struct Queue {
     pub(super) id: QueueId,
     pub(super) list: List,
-    pub(super) len: usize,
+    pub(super) len: u32,
     /// When it last had a turn, or came to be, in turns: the lowest is next.
     pub(super) stamp: u64,
     pub(super) bundle: u32,
@@ -59,7 +65,12 @@ impl QueueId {
     pub(super) fn new(asker: &Asker, by_credential: bool) -> Self {
         let mode = Mode { group: asker.group, long_running: asker.long_running, retry: asker.retry };
         let credential = if by_credential { asker.credential } else { 0 };
-        Self { class: asker.class, flow: asker.flow, mode, credential }
+        let class = ClassId(u16::try_from(asker.class).unwrap_or(u16::MAX));
+        Self { class, flow: asker.flow, mode, credential }
+    }
+
+    pub(super) fn class(&self) -> usize {
+        usize::from(self.class.0)
     }
 }
 
@@ -68,7 +79,7 @@ impl QueueId {
 impl Bundle {
     pub(super) fn new(id: &QueueId, needs: Needs) -> Self {
         Self {
-            class: id.class,
+            class: id.class(),
             mode: id.mode,
             needs,
             queues: BTreeSet::new(),

@@ -15,22 +15,31 @@ use crate::moment::Moment;
 
 impl Limiter {
     /// Lets happen what time alone has brought about. Gives the time to go on with: it never goes back.
+    #[inline]
     pub(super) fn catch_up(&mut self, now: Moment) -> Moment {
         self.now = self.now.max(now);
         let now = self.now;
         if !self.keys().is_empty() {
             self.table.expire(now, &mut self.stirred);
         }
-        if self.lanes.waiting() == 0 && self.timers.is_empty() && self.stirred.is_empty() {
-            self.settled = now;
-        } else {
-            self.run(now);
-        }
+        self.run(now);
         now
     }
 
     /// Lets go everyone who can go and ends every wait that is over, until nothing more can happen at this moment.
+    #[inline]
     pub(super) fn run(&mut self, now: Moment) {
+        // The usual case by far: nobody waits.
+        if self.lanes.waiting() == 0 && self.timers.is_empty() && self.stirred.is_empty() {
+            self.freed.clear();
+            self.supply.buckets.moved.clear();
+            self.settled = now;
+        } else {
+            self.run_turns(now);
+        }
+    }
+
+    fn run_turns(&mut self, now: Moment) {
         loop {
             self.freed.append(&mut self.supply.buckets.moved);
             while let Some(bundle) = self.freed.pop() {
@@ -49,6 +58,7 @@ impl Limiter {
         self.settled = now;
     }
 
+    #[inline]
     pub(super) fn run_if_stirred(&mut self, now: Moment) {
         if !self.stirred.is_empty() || !self.freed.is_empty() || !self.supply.buckets.moved.is_empty() {
             self.run(now);
@@ -68,7 +78,7 @@ impl Limiter {
         self.waiting = self.waiting.saturating_sub(1);
         if let Some(waiter) = self.waiters.get_mut(index) {
             self.waiting_bytes = self.waiting_bytes.saturating_sub(waiter.bytes);
-            self.timers.cancel(std::mem::replace(&mut waiter.timer, Moment::MAX), Timer::Waiter(index));
+            self.timers.cancel_waiter(std::mem::replace(&mut waiter.timer, Moment::MAX), index);
         }
     }
 
@@ -103,8 +113,8 @@ impl Limiter {
         };
         let at = if for_key { waiter.ends.min(waiter.hold_ends) } else { waiter.ends };
         let before = std::mem::replace(&mut waiter.timer, at);
-        self.timers.cancel(before, Timer::Waiter(index));
-        self.timers.set(at, Timer::Waiter(index));
+        self.timers.cancel_waiter(before, index);
+        self.timers.set_waiter(at, index);
     }
 
     /// A waiter's wait has ended one way or the other: its verdict is there to be claimed.
@@ -182,12 +192,7 @@ impl Limiter {
 
     fn fire(&mut self, timer: Timer, now: Moment) {
         match timer {
-            Timer::Key(key) => {
-                if let Some(line) = self.lines.get_mut(&key) {
-                    line.timer = Moment::MAX;
-                    self.stirred.push(key);
-                }
-            }
+            Timer::Key(key) => self.stirred.push(key),
             Timer::Waiter(index) => self.wait_is_over(index, now),
         }
     }

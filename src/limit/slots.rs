@@ -51,6 +51,7 @@ impl Slots {
     }
 
     /// The place that a call of `who` would hold.
+    #[inline]
     pub(super) fn place(&mut self, who: u64, now: Moment) -> Place {
         if !self.per().is_some_and(|per| per != Per::Gate) {
             return Place::Whole;
@@ -71,11 +72,13 @@ impl Slots {
     }
 
     /// Whether a call may take this place now.
+    #[inline]
     pub(super) fn is_free(&self, place: Place) -> bool {
         self.free(place) > 0
     }
 
     /// How many calls may take this place now.
+    #[inline]
     pub(super) fn free(&self, place: Place) -> u32 {
         let Some(limit) = self.limit else { return u32::MAX };
         let used = match place {
@@ -87,6 +90,7 @@ impl Slots {
         limit.max.get().saturating_sub(used)
     }
 
+    #[inline]
     pub(super) fn take(&mut self, place: Place) {
         if place == Place::None {
             return;
@@ -98,6 +102,7 @@ impl Slots {
     }
 
     /// Gives a place back; the bundles that may now go on are added to `freed`.
+    #[inline]
     pub(super) fn give_back(&mut self, place: Place, freed: &mut Vec<u32>) {
         if place == Place::None {
             return;
@@ -137,6 +142,7 @@ impl Slots {
         }
     }
 
+    #[inline]
     fn part(&mut self, place: Place) -> Option<&mut Part> {
         match place {
             Place::Split { who, era } if era == self.era => self.split.get_mut(&who),

@@ -176,10 +176,10 @@ impl Limiter {
         queues.sort_unstable_by_key(|(_, queue)| std::cmp::Reverse(queue.len));
         queues.truncate(SHOWN);
         let view = |(at, queue): (u32, &super::queue::Queue)| QueueView {
-            class: ClassId(u16::try_from(queue.id.class).unwrap_or(u16::MAX)),
+            class: ClassId(u16::try_from(queue.id.class()).unwrap_or(u16::MAX)),
             flow: queue.name.as_deref().unwrap_or_default().to_owned(),
             retry: queue.id.mode.retry,
-            waiting: queue.len,
+            waiting: queue.len as usize,
             oldest: queue
                 .list
                 .first()

@@ -15,19 +15,17 @@ use super::{
     policy::Lane,
     table::KeyId,
     verdict::Reason,
-    waiter::{By, Call, Grant, List, Pass, State, Timer, Waiter, Waiters},
+    waiter::{By, Call, Grant, List, Pass, State, Waiter, Waiters},
 };
 use crate::moment::Moment;
 
 /// The waiting calls of one key.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Line {
     /// Held by the key, in order.
     held: List,
     /// Past the key: in a queue, or granted and not claimed.
     passed: List,
-    /// Its entry among the timers; `Moment::MAX` for none.
-    pub(super) timer: Moment,
 }
 
 /// In which list of its line a call stands.
@@ -52,10 +50,8 @@ impl Limiter {
 
     /// Looks at the line of a key: lets go whom nothing holds any more, refuses who waits in vain.
     pub(super) fn settle_line(&mut self, key: KeyId, now: Moment) {
-        let Some(line) = self.lines.get_mut(&key) else { return };
-        let timer = std::mem::replace(&mut line.timer, Moment::MAX);
-        let held = line.held;
-        self.timers.cancel(timer, Timer::Key(key));
+        let Some(held) = self.lines.get(&key).map(|line| line.held) else { return };
+        self.timers.cancel_key(key);
         let Some(first) = held.first() else { return };
         let whole = self.waiters.get(first).and_then(|waiter| waiter.call.key);
         let Some(view) = whole.and_then(|key| self.keys().view(&key, now)) else {
@@ -87,9 +83,8 @@ impl Limiter {
             if self.lines.get(&key).is_some_and(Line::holds_anyone) {
                 self.stirred.push(key);
             }
-        } else if let Some(line) = self.lines.get_mut(&key) {
-            line.timer = at;
-            self.timers.set(at, Timer::Key(key));
+        } else {
+            self.timers.set_key(at, key);
         }
     }
 
@@ -105,9 +100,7 @@ impl Limiter {
             match std::mem::replace(&mut waiter.state, State::Held) {
                 State::Queued(queue) => {
                     let name = self.lanes.queue(queue).and_then(|queue| queue.name.clone());
-                    if let Some(waiter) = self.waiters.get_mut(index) {
-                        waiter.flow_name = name;
-                    }
+                    self.waiters.keep_flow_name(index, name);
                     self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
                 }
                 State::Granted(grant) => {
@@ -141,7 +134,7 @@ impl Limiter {
         let Some(waiter) = self.waiters.get_mut(index) else { return };
         (waiter.pass.trial, waiter.pass.alone) = (trial, alone);
         let unneeded = if retry { None } else { waiter.pass.paid.take() };
-        let name = waiter.flow_name.take();
+        let name = self.waiters.take_flow_name(index);
         self.end_pass(None, Pass { paid: unneeded, ..Pass::default() });
         let queue = self.lanes.open(id, &needs, || name, &mut self.supply);
         let block = self.supply.blocked(&needs, call.class, now);
@@ -285,11 +278,5 @@ impl Line {
             Some(InLine::Passed) => self.passed.remove(waiters, By::Key, index),
             None => {}
         }
-    }
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        Self { held: List::default(), passed: List::default(), timer: Moment::MAX }
     }
 }

@@ -87,6 +87,7 @@ impl Supply {
         self.buckets.find(Owner::Retries, asker.flow, asker.credential, now).map(|(id, _)| id)
     }
 
+    #[inline]
     fn charge(&mut self, charges: &mut Charges, owner: Owner, reason: Reason, asker: &Asker, now: Moment) {
         if let Some((bucket, own)) = self.buckets.find(owner, asker.flow, asker.credential, now)
             && !charges.contains(bucket)
@@ -171,6 +172,7 @@ impl Supply {
     }
 
     /// Gives the slots of a take back; `class` is `None` when the class is gone.
+    #[inline]
     pub(super) fn give_back_slot(&mut self, places: [Place; 2], class: Option<usize>, freed: &mut Vec<u32>) {
         self.gate_slots.give_back(places[0], freed);
         if let Some(slots) = class.and_then(|class| self.class_slots.get_mut(class)) {
@@ -178,10 +180,12 @@ impl Supply {
         }
     }
 
+    #[inline]
     pub(super) fn room(&self, group: Group) -> i64 {
         self.rooms[index(group)]
     }
 
+    #[inline]
     pub(super) fn add_room(&mut self, group: Group, change: i64) {
         let room = &mut self.rooms[index(group)];
         *room = room.saturating_add(change);

@@ -1,13 +1,14 @@
 //! The writing half of the key table: failures recorded, keys forgotten, expired and, past the limit, dropped.
 //!
-//! Two orders are kept beside the table: by what is left to wait (the first is dropped when there are too many, P9) and by when a key is
-//! forgotten. Both make every operation O(log n).
+//! Beside the table stands an order by when keys are forgotten, and, only while there are too many of them, one by what is left to wait:
+//! the first of that is dropped (P9). Both times only become later while a key fails.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     backoff::Dice,
     keys::{Failing, Keys},
+    order::Order,
     policy::Backoff,
     verdict::{Ended, KeyState, Why},
 };
@@ -24,13 +25,14 @@ pub(super) struct KeyId {
 #[derive(Debug)]
 pub(super) struct Table {
     keys: Arc<Keys>,
-    by_ready: BTreeSet<(Moment, KeyId)>,
-    by_forget: BTreeSet<(Moment, KeyId)>,
+    /// While there are too many.
+    by_ready: Option<Order>,
+    by_forget: Order,
     max_keys: usize,
     /// Failures recorded so far.
     failures: u64,
-    /// Trials begun so far.
-    trials: u64,
+    /// Number of the last trial.
+    trials: u32,
     /// Trials that are out.
     out: usize,
     dice: Dice,
@@ -73,8 +75,8 @@ impl Table {
     pub(super) fn new(max_keys: usize, seed: u64) -> Self {
         Self {
             keys: Arc::new(Keys::new()),
-            by_ready: BTreeSet::new(),
-            by_forget: BTreeSet::new(),
+            by_ready: None,
+            by_forget: Order::default(),
             max_keys: max_keys.max(1),
             failures: 0,
             trials: 0,
@@ -99,8 +101,8 @@ impl Table {
     }
 
     /// Marks a key's trial as out; 0 when the key does not fail.
-    pub(super) fn begin_trial(&mut self, key: KeyId) -> u64 {
-        let trial = self.trials + 1;
+    pub(super) fn begin_trial(&mut self, key: KeyId) -> u32 {
+        let trial = self.trials.wrapping_add(1).max(1);
         let before = self.keys.change(key.object, key.facet, |failing| std::mem::replace(&mut failing.trial, trial));
         let Some(before) = before else { return 0 };
         debug_assert_eq!(before, 0, "one trial at a time");
@@ -110,7 +112,7 @@ impl Table {
     }
 
     /// Frees a key's trial. Nothing happens when it is not that one (the key was forgotten meanwhile).
-    pub(super) fn end_trial(&mut self, key: KeyId, trial: u64) {
+    pub(super) fn end_trial(&mut self, key: KeyId, trial: u32) {
         let ended = self.keys.change(key.object, key.facet, |failing| {
             let ended = failing.trial == trial;
             failing.trial = if ended { 0 } else { failing.trial };
@@ -120,7 +122,7 @@ impl Table {
     }
 
     /// Whether this trial is still the key's.
-    pub(super) fn is_trial(&self, key: KeyId, trial: u64) -> bool {
+    pub(super) fn is_trial(&self, key: KeyId, trial: u32) -> bool {
         trial != 0 && self.keys.change(key.object, key.facet, |failing| failing.trial == trial) == Some(true)
     }
 
@@ -134,14 +136,15 @@ impl Table {
     ) -> Recorded {
         let id = KeyId::from(&failure.key);
         let after = failure.after.map_or(Moment::ZERO, |after| now + after);
-        let known = self.keys.change(id.object, id.facet, |known| (known.state, known.generation, known.forget_at));
+        let read = |known: &mut Failing| (known.state, known.is_news_to(failure.left), known.forget_at);
+        let known = self.keys.change(id.object, id.facet, read);
         match known {
             Some((_, _, forget_at)) if forget_at <= now => self.forget(id, Some(Why::Old)),
-            Some((state, generation, _)) if failure.left < generation => {
+            Some((state, true, _)) => {
                 if after <= state.ready_at {
                     return Recorded::Stale;
                 }
-                self.update(id, KeyState { ready_at: after, ..state }, failure.backoff, generation);
+                self.update(id, KeyState { ready_at: after, ..state }, failure.backoff);
                 return Recorded::Changed;
             }
             _ => {}
@@ -154,19 +157,27 @@ impl Table {
         let earliest = known.map_or(Moment::ZERO, |known| known.ready_at);
         let ready_at = (now + delay).max(after).max(earliest);
         let state = KeyState { failures, last_status: failure.status, last_failure: now, ready_at };
-        if known.is_none() {
-            self.make_room(dropped);
-            self.insert(failure.key, state, name());
+        match known {
+            Some(_) => self.update(id, state, failure.backoff),
+            None => {
+                self.make_room(dropped);
+                self.insert(failure, state, name());
+            }
         }
-        self.update(id, state, failure.backoff, self.failures);
+        let failures = self.failures;
+        self.keys.change(id.object, id.facet, |failing| failing.count(failures));
         Recorded::Changed
     }
 
     /// Forgets a key, if it fails. Without a `why` nobody is told: whoever asked for it knows.
     pub(super) fn forget(&mut self, key: KeyId, why: Option<Why>) {
         if let Some(failing) = self.keys.remove(key.object, key.facet) {
-            self.by_ready.remove(&(failing.state.ready_at, key));
-            self.by_forget.remove(&(failing.forget_at, key));
+            if self.keys.len() < self.max_keys / 2 {
+                self.by_ready = None;
+            }
+            if self.keys.is_empty() {
+                self.by_forget = Order::default();
+            }
             self.out -= usize::from(failing.trial != 0 && self.out > 0);
             if let Some(why) = why.filter(|_| self.ended.len() < TOLD) {
                 self.ended.push(Ended { name: failing.name, why });
@@ -191,16 +202,21 @@ impl Table {
     /// Forgets keys whose time is over, a few at a time so that no operation pays for all of them; adds them to `dropped`.
     pub(super) fn expire(&mut self, now: Moment, dropped: &mut Vec<KeyId>) {
         for _ in 0..EXPIRED_AT_ONCE {
-            let Some(&(_, id)) = self.by_forget.first().filter(|(at, _)| *at <= now) else { return };
-            self.forget(id, Some(Why::Old));
-            dropped.push(id);
+            let Some((_, object)) = self.by_forget.first().filter(|(at, _)| *at <= now) else { return };
+            let over = self.keys.earliest(object, forget_at).filter(|(at, _)| *at <= now);
+            if let Some((_, facet)) = over {
+                let id = KeyId { object, facet };
+                self.forget(id, Some(Why::Old));
+                dropped.push(id);
+            }
+            self.by_forget.correct_first(self.keys.earliest(object, forget_at).map(|(at, _)| at));
         }
     }
 
     /// How many keys fail: without those whose time is over, which go with the next operations.
     pub(super) fn failing(&self, now: Moment) -> usize {
-        let over = self.by_forget.iter().take_while(|(at, _)| *at <= now).count();
-        self.keys.len().saturating_sub(over)
+        let any_over = self.by_forget.first().is_some_and(|(at, _)| at <= now);
+        self.keys.len().saturating_sub(if any_over { self.keys.over(now) } else { 0 })
     }
 
     /// A new limit; keys past it are added to `dropped`.
@@ -218,44 +234,60 @@ impl Table {
     }
 
     fn drop_first(&mut self, dropped: &mut Vec<KeyId>) {
-        let Some(&(_, id)) = self.by_ready.first() else { return };
-        self.forget(id, Some(Why::Crowded));
-        dropped.push(id);
-    }
-
-    fn insert(&mut self, key: Key, state: KeyState, name: String) {
-        let failing = Failing {
-            facet: key.facet,
-            collection: key.collection,
-            name: name.into_boxed_str(),
-            state,
-            forget_at: Moment::MAX,
-            generation: 0,
-            trial: 0,
-        };
-        let id = KeyId::from(&key);
-        self.by_ready.insert((state.ready_at, id));
-        self.by_forget.insert((Moment::MAX, id));
-        self.keys.add(key.object, failing);
-    }
-
-    fn update(&mut self, id: KeyId, state: KeyState, backoff: &Backoff, generation: u64) {
-        // Not before it may leave again, or a long Retry-After would be forgotten before it is over (P2).
-        let forget_at = (state.last_failure + backoff.forget_after).max(state.ready_at);
-        let before = self.keys.change(id.object, id.facet, |failing| {
-            let before = (failing.state.ready_at, failing.forget_at);
-            failing.state = state;
-            failing.forget_at = forget_at;
-            failing.generation = generation;
-            before
-        });
-        if let Some((ready_at, forgotten_at)) = before {
-            self.by_ready.remove(&(ready_at, id));
-            self.by_ready.insert((state.ready_at, id));
-            self.by_forget.remove(&(forgotten_at, id));
-            self.by_forget.insert((forget_at, id));
+        let order = self.by_ready.get_or_insert_with(|| self.keys.order(ready_at));
+        while let Some((at, object)) = order.first() {
+            let earliest = self.keys.earliest(object, ready_at);
+            if let Some((_, facet)) = earliest.filter(|(earliest, _)| *earliest <= at) {
+                let id = KeyId { object, facet };
+                self.forget(id, Some(Why::Crowded));
+                dropped.push(id);
+                return;
+            }
+            order.correct_first(earliest.map(|(at, _)| at));
         }
     }
+
+    fn insert(&mut self, failure: &Failure<'_>, state: KeyState, name: String) {
+        let Key { object, collection, facet } = failure.key;
+        let forget_at = forgotten(&state, failure.backoff);
+        let name = name.into_boxed_str();
+        self.keys.add(object, Failing { facet, collection, name, state, forget_at, generation: 0, trial: 0 });
+        if self.by_forget.is_stale(self.keys.len()) {
+            self.by_forget = self.keys.order(self::forget_at);
+        } else {
+            self.by_forget.add(forget_at, object);
+        }
+        match &mut self.by_ready {
+            Some(order) if order.is_stale(self.keys.len()) => self.by_ready = None,
+            Some(order) => order.add(state.ready_at, object),
+            None => {}
+        }
+    }
+
+    fn update(&mut self, id: KeyId, state: KeyState, backoff: &Backoff) {
+        let forget_at = forgotten(&state, backoff);
+        let before = self.keys.change(id.object, id.facet, |failing| {
+            failing.state = state;
+            std::mem::replace(&mut failing.forget_at, forget_at)
+        });
+        // Only new limits can bring it forward.
+        if before.is_some_and(|before| forget_at < before) {
+            self.by_forget.add(forget_at, id.object);
+        }
+    }
+}
+
+/// When a key is forgotten: not before it may leave again, or a long Retry-After would be forgotten before it is over (P2).
+fn forgotten(state: &KeyState, backoff: &Backoff) -> Moment {
+    (state.last_failure + backoff.forget_after).max(state.ready_at)
+}
+
+fn ready_at(failing: &Failing) -> Moment {
+    failing.state.ready_at
+}
+
+fn forget_at(failing: &Failing) -> Moment {
+    failing.forget_at
 }
 
 /// Per operation that looks; more than one operation can add, so the table cannot grow behind it.
@@ -326,7 +358,9 @@ mod tests {
         for object in 5..1000 {
             fail(&mut table, object, 0, None, Moment::ZERO);
         }
-        assert_eq!((table.keys.len(), table.by_ready.len(), table.by_forget.len()), (3, 3, 3));
+        assert_eq!(table.keys.len(), 3);
+        let orders = [table.by_forget.len(), table.by_ready.as_ref().map_or(0, Order::len)];
+        assert!(orders.iter().all(|len| *len < 100), "what is kept beside the table grows: {orders:?}");
         assert!(table.keys.any_failing_in(1) && !table.keys.any_failing_in(2));
     }
 
@@ -347,8 +381,37 @@ mod tests {
         while !table.keys.is_empty() {
             table.expire(over, &mut dropped);
         }
-        assert_eq!((dropped.len(), table.by_ready.len(), table.by_forget.len()), (100, 0, 0));
+        assert_eq!((dropped.len(), table.by_ready.is_none(), table.by_forget.len()), (100, true, 0));
         assert!(!table.keys.any_failing_in(1));
+    }
+
+    #[test]
+    fn who_is_dropped_and_who_is_forgotten_goes_by_the_last_failure_not_the_first() {
+        let secs = |secs| Some(Duration::from_secs(secs));
+        let id = |object| KeyId { object, facet: 0 };
+        let mut table = Table::new(3, 0);
+        for (object, after) in [(1, 2), (2, 3), (3, 4)] {
+            fail(&mut table, object, 0, secs(after), Moment::ZERO);
+        }
+        assert_eq!(fail(&mut table, 4, 0, secs(9), Moment::ZERO).1, [id(1)]);
+        let left = table.failures();
+        fail(&mut table, 2, left, secs(20), Moment::ZERO);
+        assert_eq!(fail(&mut table, 5, 0, secs(30), Moment::ZERO).1, [id(3)], "2 has come to wait longer");
+        table.forget(id(4), Some(Why::Recovered));
+        assert_eq!(fail(&mut table, 6, 0, None, Moment::ZERO).1, [], "there was room");
+        assert_eq!(fail(&mut table, 7, 0, secs(40), Moment::ZERO).1, [id(6)]);
+
+        let left = table.failures();
+        fail(&mut table, 5, left, None, Moment::from_millis(60_000));
+        let mut gone = |at| {
+            let mut dropped = Vec::new();
+            table.expire(Moment::from_millis(at), &mut dropped);
+            dropped
+        };
+        assert_eq!(gone(119_999), []);
+        assert_eq!(gone(120_000), [id(2), id(7)]);
+        assert_eq!(gone(179_999), []);
+        assert_eq!(gone(180_000), [id(5)]);
     }
 
     #[test]

@@ -7,11 +7,16 @@
     reason = "two links each, indexed by an enum of two; a link whose waiter is gone is a fault of the lists"
 )]
 
-use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    num::NonZeroU32,
+    time::Duration,
+};
 
 use slab::Slab;
 
 use super::{
+    keys::Spread,
     needs::{BucketId, Needs},
     permit::Ticket,
     stage::InLine,
@@ -61,7 +66,7 @@ pub(super) struct Grant {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pass {
     /// The number of its trial; 0 for calls of healthy keys.
-    pub(super) trial: u64,
+    pub(super) trial: u32,
     /// A retry token reckoned on arrival (`max_of`): the bucket, the take's number, and when it is there.
     pub(super) paid: Option<(BucketId, u64, Moment)>,
     /// It is the one write of its key, where only one may be on its way.
@@ -104,8 +109,6 @@ pub(super) struct Waiter {
     pub(super) held_for: Option<Reason>,
     /// Bytes of its body held.
     pub(super) bytes: usize,
-    /// Its flow's readable name, while no queue knows it.
-    pub(super) flow_name: Option<Box<str>>,
     /// In which list of its key's line it stands.
     pub(super) in_line: Option<InLine>,
     links: [Links; 2],
@@ -139,6 +142,8 @@ pub(super) struct List {
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     slab: Slab<Waiter>,
+    /// Readable names of flows that no queue knows: of calls that their keys hold, which are few at any moment.
+    flow_names: HashMap<u32, Box<str>>,
     generation: u32,
 }
 
@@ -155,6 +160,8 @@ pub(super) enum Timer {
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     keys: BTreeSet<(Moment, KeyId)>,
+    /// Where each of those stands.
+    moments: HashMap<KeyId, Moment, Spread>,
     waiters: BTreeSet<(Moment, u32)>,
 }
 
@@ -173,7 +180,6 @@ impl Waiter {
             timer: Moment::MAX,
             held_for: None,
             bytes: 0,
-            flow_name: None,
             in_line: None,
             links: [Links::default(); 2],
             call,
@@ -204,6 +210,7 @@ impl Waiters {
     }
 
     pub(super) fn remove(&mut self, index: u32) -> Option<Waiter> {
+        self.take_flow_name(index);
         self.slab.try_remove(index as usize)
     }
 
@@ -213,6 +220,14 @@ impl Waiters {
 
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Waiter> {
         self.slab.get_mut(index as usize)
+    }
+
+    pub(super) fn keep_flow_name(&mut self, index: u32, name: Option<Box<str>>) {
+        self.flow_names.extend(name.map(|name| (index, name)));
+    }
+
+    pub(super) fn take_flow_name(&mut self, index: u32) -> Option<Box<str>> {
+        if self.flow_names.is_empty() { None } else { self.flow_names.remove(&index) }
     }
 
     pub(super) fn ticket(&self, index: u32) -> Ticket {
@@ -314,21 +329,31 @@ impl List {
 // === impl Timers ===
 
 impl Timers {
-    pub(super) fn set(&mut self, at: Moment, timer: Timer) {
-        if at == Moment::MAX {
-            return;
-        }
-        match timer {
-            Timer::Key(key) => _ = self.keys.insert((at, key)),
-            Timer::Waiter(index) => _ = self.waiters.insert((at, index)),
+    /// When the backoff of a key is over for which somebody waits: there is one such moment of a key.
+    pub(super) fn set_key(&mut self, at: Moment, key: KeyId) {
+        self.cancel_key(key);
+        if at < Moment::MAX {
+            self.keys.insert((at, key));
+            self.moments.insert(key, at);
         }
     }
 
-    pub(super) fn cancel(&mut self, at: Moment, timer: Timer) {
-        match timer {
-            Timer::Key(key) => _ = self.keys.remove(&(at, key)),
-            Timer::Waiter(index) => _ = self.waiters.remove(&(at, index)),
+    pub(super) fn cancel_key(&mut self, key: KeyId) {
+        if !self.keys.is_empty()
+            && let Some(at) = self.moments.remove(&key)
+        {
+            self.keys.remove(&(at, key));
         }
+    }
+
+    pub(super) fn set_waiter(&mut self, at: Moment, index: u32) {
+        if at < Moment::MAX {
+            self.waiters.insert((at, index));
+        }
+    }
+
+    pub(super) fn cancel_waiter(&mut self, at: Moment, index: u32) {
+        self.waiters.remove(&(at, index));
     }
 
     /// Those whose wait ends before `at`, first come first.
@@ -346,11 +371,14 @@ impl Timers {
     pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
         let first = self.first().filter(|first| *first <= now)?;
         if self.keys.first().is_some_and(|(at, _)| *at == first) {
-            return self.keys.pop_first().map(|(_, key)| Timer::Key(key));
+            let (_, key) = self.keys.pop_first()?;
+            self.moments.remove(&key);
+            return Some(Timer::Key(key));
         }
         self.waiters.pop_first().map(|(_, index)| Timer::Waiter(index))
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.waiters.is_empty()
     }
@@ -363,6 +391,6 @@ mod tests {
     #[test]
     fn a_waiter_takes_less_than_half_a_kibibyte() {
         // Timers, queues and lines take some 200 bytes more.
-        assert!(size_of::<Waiter>() <= 232, "{} bytes", size_of::<Waiter>());
+        assert!(size_of::<Waiter>() <= 200, "{} bytes", size_of::<Waiter>());
     }
 }

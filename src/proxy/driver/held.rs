@@ -112,7 +112,7 @@ impl Drop for HeldPermit {
 impl OwedReceipt {
     /// How long the call waited, and for what above all.
     pub(crate) fn waited(&self) -> Option<(Reason, Duration)> {
-        self.receipt.as_ref().and_then(|receipt| receipt.waited)
+        self.receipt.as_ref().and_then(Receipt::waited)
     }
 
     /// When its tokens were taken.
@@ -122,7 +122,7 @@ impl OwedReceipt {
 
     /// What the call's failure will be remembered for, as far as it was known when it left.
     pub(crate) fn key(&self) -> Option<Key> {
-        self.receipt.as_ref().and_then(|receipt| receipt.key)
+        self.receipt.as_ref().and_then(Receipt::key)
     }
 
     /// The outcome. `key` is given where it was not known before; `name` names it should it begin to fail.

@@ -1,0 +1,181 @@
+//! A gate to be measured, and the calls that come to it.
+
+use std::{
+    fmt::{self, Display},
+    num::NonZeroU32,
+    time::Duration,
+};
+
+use tidegate::{
+    api::{Answer, Group, Key, Outcome},
+    config,
+    limit::{Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Ticket, Verdict, policy::InFlight},
+    moment::Moment,
+};
+
+/// A limiter with room on its connections, and a time that the scene moves on.
+pub(crate) struct Gate {
+    pub(crate) limiter: Limiter,
+    class: ClassId,
+    now: Moment,
+    next: u64,
+}
+
+/// What a flow is called.
+struct Name;
+
+impl Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("pods")
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    pub(crate) fn new(policy: Policy) -> Self {
+        let class = policy.classes.iter().position(|class| &*class.name == "default").expect("every gate has it");
+        let mut limiter = Limiter::new(policy, 1, Moment::ZERO);
+        limiter.add_room(Group::Short, i64::MAX / 2, Moment::ZERO);
+        Self { limiter, class: ClassId(u16::try_from(class).expect("few classes")), now: Moment::ZERO, next: 1 << 32 }
+    }
+
+    /// A key that was never asked for before.
+    pub(crate) fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Time goes by: enough for a token.
+    pub(crate) fn wait_for_token(&mut self) {
+        self.now += Duration::from_millis(25);
+    }
+
+    pub(crate) fn arrive(&mut self, object: u64, flow: u64) -> Verdict {
+        let arrival = Arrival {
+            class: self.class,
+            flow: Flow { id: flow, name: &Name },
+            key: Some(key(object)),
+            credential: 0,
+            write: true,
+            group: Group::Short,
+            long_running: false,
+            patient: false,
+            timeout: None,
+        };
+        self.limiter.arrive(&arrival, self.now)
+    }
+
+    /// A call that need not wait: arrive, settle, release, and its stream given back.
+    pub(crate) fn call(&mut self, object: u64) {
+        let Verdict::Admit(permit) = self.arrive(object, 0) else { panic!("nothing is in its way") };
+        self.finish(permit);
+    }
+
+    /// The same, and after every operation what the proxy asks of the limiter then.
+    pub(crate) fn driven_call(&mut self, object: u64) {
+        let Verdict::Admit(permit) = self.arrive(object, 0) else { panic!("nothing is in its way") };
+        self.follow_up();
+        let (_, receipt, slot) = permit.admit(());
+        self.settle(receipt);
+        self.limiter.release(slot, self.now);
+        self.follow_up();
+        self.limiter.add_room(Group::Short, 1, self.now);
+        self.follow_up();
+    }
+
+    /// A call fails.
+    pub(crate) fn fail(&mut self, object: u64) {
+        let Verdict::Admit(permit) = self.arrive(object, 0) else { panic!("nothing is in its way") };
+        let (_, receipt, slot) = permit.admit(());
+        let answer = Answer::new(Outcome::Failure, Some(500));
+        self.limiter.finish(receipt, answer, None, &|| name(object), self.now);
+        self.limiter.release(slot, self.now);
+        self.limiter.add_room(Group::Short, 1, self.now);
+    }
+
+    /// A call has to wait.
+    pub(crate) fn enqueue(&mut self, object: u64, flow: u64) -> Ticket {
+        let Verdict::Wait(ticket) = self.arrive(object, flow) else { panic!("there is a queue") };
+        ticket
+    }
+
+    pub(crate) fn leave(&mut self, ticket: Ticket) {
+        self.limiter.leave(ticket, self.now);
+    }
+
+    /// A call ends, and whoever waited for its slot goes.
+    pub(crate) fn relay(&mut self, permit: Permit) -> Permit {
+        self.finish(permit);
+        let ticket = self.limiter.next_event().expect("the slot is free");
+        let Claim::Permit(permit) = self.limiter.claim(ticket, self.now) else { panic!("it was granted") };
+        permit
+    }
+
+    pub(crate) fn finish(&mut self, permit: Permit) {
+        let (_, receipt, slot) = permit.admit(());
+        self.settle(receipt);
+        self.limiter.release(slot, self.now);
+        self.limiter.add_room(Group::Short, 1, self.now);
+    }
+
+    fn settle(&mut self, receipt: Receipt) {
+        let answer = Answer::new(Outcome::Success, Some(200));
+        if let Err(receipt) = self.limiter.keys().settle(receipt, answer) {
+            self.limiter.finish(receipt, answer, None, &String::new, self.now);
+        }
+    }
+
+    fn follow_up(&mut self) {
+        let groups = [Group::Leases, Group::Short, Group::LongRunning];
+        std::hint::black_box(groups.map(|group| self.limiter.wants_room(group)));
+        while let Some(ticket) = self.limiter.next_event() {
+            std::hint::black_box(ticket);
+        }
+        std::hint::black_box((self.limiter.next_wakeup(), self.limiter.take_ended()));
+    }
+}
+
+/// The limits that a Kubernetes gate has when nobody says otherwise.
+pub(crate) fn usual() -> Policy {
+    policy("")
+}
+
+/// No limits at all.
+pub(crate) fn unlimited() -> Policy {
+    policy("preset = 'none'")
+}
+
+/// The usual limits with a bucket that never runs dry, and keys that stay failing.
+pub(crate) fn roomy() -> Policy {
+    let mut policy = policy(
+        "bucket = { rate = 1e9, burst = 4294967295, adapt = 'off' }
+         retry_bucket = 'off'
+         backoff = { base = '1h', max = '1h', forget_after = '10h', max_keys = 2000000 }",
+    );
+    policy.queue.max_waiting = 1_000_000;
+    policy.queue.max_wait = Duration::from_secs(1_000_000_000);
+    policy
+}
+
+/// One call at a time: everyone else waits.
+pub(crate) fn one_slot() -> Policy {
+    let per = tidegate::limit::policy::Per::Gate;
+    Policy { in_flight: Some(InFlight { max: NonZeroU32::MIN, per }), ..roomy() }
+}
+
+fn policy(keys: &str) -> Policy {
+    let text = format!("[gates.kubernetes]\nupstream = 'http://127.0.0.1:1'\n{keys}\n");
+    let loaded = config::load_text("bench".to_owned(), text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
+    loaded.settings.gates["kubernetes"].policy.clone()
+}
+
+fn key(object: u64) -> Key {
+    // Real keys are hashes: neighbours are strangers. A collection has a hundred objects.
+    Key { object: object.wrapping_mul(0x9e37_79b9_7f4a_7c15), collection: object / 100, facet: 1 }
+}
+
+/// 46 bytes, as `write configmaps/kube-system/…` is.
+fn name(object: u64) -> String {
+    format!("write configmaps/some-namespace/object-{object:07}")
+}

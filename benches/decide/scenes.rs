@@ -1,0 +1,166 @@
+//! What is measured: one table, with what each decision may cost.
+//!
+//! A bar is in instructions, as callgrind counts them, because those hardly differ between machines and runs; `decide check` fails above
+//! it. The usual call's is a promise, as those of memory are; the others have a tenth or two of head-room over what was measured.
+
+use std::hint::black_box;
+
+use tidegate::limit::{Permit, Ticket, Verdict};
+
+use crate::gate::{Gate, one_slot, roomy, unlimited, usual};
+
+/// One thing that the limiter does.
+pub(crate) struct Scene {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    /// Instructions at most.
+    pub(crate) bar: Option<u64>,
+    /// Sets the stage; what comes back does it once.
+    pub(crate) stage: fn() -> Box<dyn FnMut()>,
+}
+
+const fn scene(name: &'static str, what: &'static str, bar: Option<u64>, stage: fn() -> Box<dyn FnMut()>) -> Scene {
+    Scene { name, what, bar, stage }
+}
+
+/// "A call" is all that the limiter does for it: arrive, settle the outcome, release the slot, give the stream back.
+#[rustfmt::skip]
+pub(crate) const SCENES: &[Scene] = &[
+    //    name                what                                                                         bar           stage
+    scene("governor",         "governor alone: check()",                                                   None,         governor_alone),
+    scene("nothing",          "a call, nothing limited",                                                   Some(1_400),  || call(Gate::new(unlimited()))),
+    scene("usual",            "a call, the usual limits of a Kubernetes gate",                             Some(1_500),  || call(Gate::new(usual()))),
+    scene("driven",           "the same, with what the proxy asks after each operation",                   Some(2_300),  driven),
+    scene("healthy_1",        "a call of a healthy key beside 1 failing",                                  None,         || healthy(1)),
+    scene("healthy_10k",      "a call of a healthy key beside 10,000 failing",                             Some(1_800),  || healthy(10_000)),
+    scene("healthy_1m",       "a call of a healthy key beside 1,000,000 failing",                          None,         || healthy(1_000_000)),
+    scene("refused_1",        "a refusal of the one failing key",                                          None,         || refused(1)),
+    scene("refused_10k",      "a refusal of one of 10,000 failing keys",                                   Some(500),    || refused(10_000)),
+    scene("refused_1m",       "a refusal of one of 1,000,000 failing keys",                                None,         || refused(1_000_000)),
+    scene("fails_10k",        "a call that fails for the first time beside 10,000 failing",                Some(5_000),  || fails(10_000)),
+    scene("cancel_1",         "enqueue one and cancel another, 1 waits",                                   None,         || cancel(1, 1)),
+    scene("cancel_1k",        "enqueue one and cancel another, 1,000 wait in 100 flows",                   Some(8_000),  || cancel(1_000, 100)),
+    scene("cancel_100k",      "enqueue one and cancel another, 100,000 wait in 1 flow",                    None,         || cancel(100_000, 1)),
+    scene("cancel_100k_1k",   "enqueue one and cancel another, 100,000 wait in 1,000 flows",               None,         || cancel(100_000, 1_000)),
+    scene("cancel_100k_100k", "enqueue one and cancel another, 100,000 wait in 100,000 flows",             None,         || cancel(100_000, 100_000)),
+    scene("serve_1",          "enqueue one, a call ends, another is claimed; 1 waits",                     None,         || serve(1, 1)),
+    scene("serve_1k",         "enqueue one, a call ends, another is claimed; 1,000 wait in 100 flows",     Some(13_000), || serve(1_000, 100)),
+    scene("serve_100k",       "enqueue one, a call ends, another is claimed; 100,000 wait in 1 flow",      None,         || serve(100_000, 1)),
+    scene("serve_100k_1k",    "enqueue one, a call ends, another is claimed; 100,000 wait in 1,000 flows", None,         || serve(100_000, 1_000)),
+];
+
+/// What is kept, and what it may take.
+pub(crate) struct Hoard {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) count: u64,
+    /// Bytes of each.
+    pub(crate) bar: u64,
+    /// Makes all of it.
+    pub(crate) make: fn() -> Gate,
+}
+
+const fn hoard(name: &'static str, what: &'static str, count: u64, bar: u64, make: fn() -> Gate) -> Hoard {
+    Hoard { name, what, count, bar, make }
+}
+
+#[rustfmt::skip]
+pub(crate) const HOARDS: &[Hoard] = &[
+    //    name                 what                                        count      bar  make
+    hoard("keys_10k",          "a failing key, 10,000 of them",            10_000,    200, || failing(10_000)),
+    hoard("keys_100k",         "a failing key, 100,000 of them",           100_000,   200, || failing(100_000)),
+    hoard("keys_1m",           "a failing key, 1,000,000 of them",         1_000_000, 200, || failing(1_000_000)),
+    hoard("waiters_100k",      "a waiting call, 100,000 in 1 flow",        100_000,   512, || waiting(100_000, 1).0),
+    hoard("waiters_100k_1k",   "a waiting call, 100,000 in 1,000 flows",   100_000,   512, || waiting(100_000, 1_000).0),
+    hoard("waiters_100k_100k", "a waiting call, 100,000 in 100,000 flows", 100_000,   512, || waiting(100_000, 100_000).0),
+];
+
+// --- stages
+
+/// The floor: one look at one bucket, clock included.
+fn governor_alone() -> Box<dyn FnMut()> {
+    let quota = governor::Quota::per_second(std::num::NonZeroU32::MAX);
+    let limiter = governor::RateLimiter::direct_with_clock(quota, governor::clock::MonotonicClock);
+    Box::new(move || _ = black_box(limiter.check()))
+}
+
+fn call(mut gate: Gate) -> Box<dyn FnMut()> {
+    Box::new(move || {
+        gate.wait_for_token();
+        let object = gate.fresh();
+        gate.call(object);
+    })
+}
+
+fn driven() -> Box<dyn FnMut()> {
+    let mut gate = Gate::new(usual());
+    Box::new(move || {
+        gate.wait_for_token();
+        let object = gate.fresh();
+        gate.driven_call(object);
+    })
+}
+
+fn healthy(failing_keys: u64) -> Box<dyn FnMut()> {
+    let mut gate = failing(failing_keys);
+    Box::new(move || {
+        let object = gate.fresh();
+        gate.call(object);
+    })
+}
+
+fn refused(failing_keys: u64) -> Box<dyn FnMut()> {
+    let mut gate = failing(failing_keys);
+    let mut object = 0;
+    Box::new(move || {
+        object = (object + STEP) % failing_keys;
+        let Verdict::Refuse(refusal) = gate.arrive(object, 0) else { panic!("it fails") };
+        black_box(refusal);
+    })
+}
+
+fn fails(failing_keys: u64) -> Box<dyn FnMut()> {
+    let mut gate = failing(failing_keys);
+    Box::new(move || {
+        let object = gate.fresh();
+        gate.fail(object);
+    })
+}
+
+fn cancel(count: u64, flows: u64) -> Box<dyn FnMut()> {
+    let (mut gate, _holder, mut tickets) = waiting(count, flows);
+    let mut at = 0;
+    Box::new(move || {
+        let object = gate.fresh();
+        tickets.push(gate.enqueue(object, object % flows));
+        at = (at + STEP_BACK) % tickets.len();
+        gate.leave(tickets.swap_remove(at));
+    })
+}
+
+fn serve(count: u64, flows: u64) -> Box<dyn FnMut()> {
+    let (mut gate, holder, _) = waiting(count, flows);
+    let mut holder = Some(holder);
+    Box::new(move || {
+        let object = gate.fresh();
+        black_box(gate.enqueue(object, object % flows));
+        holder = holder.take().map(|permit| gate.relay(permit));
+    })
+}
+
+fn failing(keys: u64) -> Gate {
+    let mut gate = Gate::new(roomy());
+    (0..keys).for_each(|object| gate.fail(object));
+    gate
+}
+
+fn waiting(count: u64, flows: u64) -> (Gate, Permit, Vec<Ticket>) {
+    let mut gate = Gate::new(one_slot());
+    let Verdict::Admit(holder) = gate.arrive(u64::MAX, 0) else { panic!("it is the first") };
+    let tickets = (0..count).map(|object| gate.enqueue(object, object % flows)).collect();
+    (gate, holder, tickets)
+}
+
+/// From one to a far other, so that nothing is always in the cache.
+const STEP: u64 = 7_919;
+const STEP_BACK: usize = 7_919;
