@@ -59,6 +59,8 @@ pub(super) struct Record {
     pub(super) waited: Option<(Reason, Duration)>,
     /// Where its leaving is written down.
     noted: usize,
+    /// Its grant was taken back once: it waits for the second time, beside whoever took its place.
+    pub(super) came_back: bool,
 }
 
 /// What happened, in order.
@@ -202,7 +204,15 @@ impl World {
             patient: caller.patient,
             timeout: caller.timeout,
         };
-        self.calls.push(Record { caller, arrived: self.now, life: Life::Moving, left: None, waited: None, noted: 0 });
+        self.calls.push(Record {
+            caller,
+            arrived: self.now,
+            life: Life::Moving,
+            left: None,
+            waited: None,
+            noted: 0,
+            came_back: false,
+        });
         match self.limiter.arrive(&arrival, self.now) {
             Verdict::Admit(permit) => {
                 // Whatever time brought about in the same operation came before.
@@ -301,6 +311,7 @@ impl World {
                     // It was taken back before its caller came for it.
                     self.unleave(call);
                     self.calls[call].life = Life::Waiting(ticket);
+                    self.calls[call].came_back = true;
                 }
                 return;
             }
