@@ -82,6 +82,21 @@ fn files(of: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
+/// A builder sees nothing else of the folder.
+#[test]
+fn what_the_dockerfile_copies_is_let_through_to_the_builder() {
+    let let_through = file(".dockerignore").1;
+    let mut copied = 0;
+    for line in file("Dockerfile").1.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from=")) {
+        let words: Vec<_> = line.split_ascii_whitespace().skip(1).collect();
+        for source in &words[..words.len() - 1] {
+            assert!(let_through.lines().any(|line| line == format!("!{source}")), ".dockerignore keeps {source} back");
+            copied += 1;
+        }
+    }
+    assert!(copied >= 5, "{copied}");
+}
+
 #[test]
 fn the_image_has_one_name_everywhere() {
     let name = concat!("registry.example/tidegate:", env!("CARGO_PKG_VERSION"));
