@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::{
     Call, Verb,
@@ -301,10 +301,13 @@ impl Throttling {
 /// kube-apiserver's priority and fairness turned a call away: its headers are on every answer that passed through it.
 fn is_fair_queueing_at_work(response: &Response<'_>) -> bool {
     let headers = response.headers;
-    let passed = headers.contains_key("x-kubernetes-pf-flowschema-uid")
-        || headers.contains_key("x-kubernetes-pf-prioritylevel-uid");
-    response.status == StatusCode::TOO_MANY_REQUESTS && passed
+    response.status == StatusCode::TOO_MANY_REQUESTS
+        && (headers.contains_key(&FLOW_SCHEMA) || headers.contains_key(&PRIORITY_LEVEL))
 }
+
+/// Static, because reading a name costs more than looking it up.
+static FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+static PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
 // === impl Refused ===
 
@@ -323,7 +326,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue, Method, Uri};
+    use http::{HeaderValue, Method, Uri};
 
     use super::*;
     use crate::api::{kubernetes, plain};

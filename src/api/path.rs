@@ -66,11 +66,23 @@ fn has_encoded_separator(raw: &str) -> bool {
 
 /// What is doubtful in a decoded path.
 fn is_ambiguous(path: &str) -> bool {
-    path.contains("//")
-        || path.bytes().any(|byte| matches!(byte, b'\\' | b';') || byte.is_ascii_control())
-        || path.split('/').any(|segment| segment == "." || segment == "..")
-        || has_escape(path)
-        || starts_with_api_in_another_case(path)
+    has_doubtful_segment(path.as_bytes()) || has_escape(path) || starts_with_api_in_another_case(path)
+}
+
+/// `//`, `.`, `..`, and bytes that are separators or ends elsewhere; in one pass, because every call comes through here.
+fn has_doubtful_segment(path: &[u8]) -> bool {
+    let is_dots = |from: usize, to: usize| matches!(path.get(from..to), Some([b'.'] | [b'.', b'.']));
+    let mut start = 0;
+    for (at, byte) in path.iter().enumerate() {
+        match byte {
+            b'/' if is_dots(start, at) || (start == at && at > 0) => return true,
+            b'/' => start = at + 1,
+            b'\\' | b';' => return true,
+            byte if byte.is_ascii_control() => return true,
+            _ => {}
+        }
+    }
+    is_dots(start, path.len())
 }
 
 /// An escape that is left after decoding: whoever decodes twice reads something else.
@@ -153,6 +165,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn doubtful_segments_are_found_wherever_they_stand(path in "[/.;\\\\a\\x00\\x7f]{0,12}") {
+            let doubtful = path.contains("//")
+                || path.bytes().any(|byte| matches!(byte, b'\\' | b';') || byte.is_ascii_control())
+                || path.split('/').any(|segment| segment == "." || segment == "..");
+            prop_assert_eq!(has_doubtful_segment(path.as_bytes()), doubtful, "{}", path);
+        }
+
         #[test]
         fn no_path_panics(raw in "[/%.a-zA-Z0-9;\\\\é]{0,40}") {
             let (text, ambiguous) = decode(&raw, 3);

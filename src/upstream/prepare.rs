@@ -158,12 +158,14 @@ fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Au
 
 /// Removes what concerns this hop only. Trailer stays, and of TE the one word that concerns the other side.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
+    if has(headers, &CONNECTION) {
         let named: Vec<HeaderName> = headers
             .get_all(CONNECTION)
             .iter()
             .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-            .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            .map(<[u8]>::trim_ascii)
+            .filter(|token| !token.eq_ignore_ascii_case(b"keep-alive")) // the usual one, removed below in any case
+            .filter_map(|name| HeaderName::from_bytes(name).ok())
             .filter(|name| *name != TE)
             .collect();
         for name in named {
@@ -171,7 +173,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
         }
         headers.remove(CONNECTION);
     }
-    if headers.contains_key(TE) {
+    if has(headers, &TE) {
         let trailers = headers.get_all(TE).iter().any(takes_trailers);
         headers.remove(TE);
         if trailers {
@@ -181,16 +183,23 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in
         [&PROXY_AUTHENTICATE, &PROXY_AUTHORIZATION, &TRANSFER_ENCODING, &UPGRADE, &KEEP_ALIVE, &PROXY_CONNECTION]
     {
-        headers.remove(name);
+        if has(headers, name) {
+            headers.remove(name);
+        }
     }
+}
+
+/// Whether a field is there, by a look at each: the few of a usual head cost less than to hash the name.
+fn has(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.keys().any(|field| field == name)
 }
 
 fn takes_trailers(value: &HeaderValue) -> bool {
     value.as_bytes().split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@
 use std::{collections::HashSet, net::IpAddr};
 
 use http::{
-    HeaderMap, Method, StatusCode, Uri, Version, header,
+    HeaderMap, HeaderName, Method, StatusCode, Uri, Version, header,
     request::Parts,
     uri::{Authority, Scheme},
 };
@@ -139,7 +139,7 @@ fn host(parts: &Parts, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Viola
 
 /// Turns pages of other sites away. Clients that are no browser send none of these fields, or this gate's own name.
 fn site(headers: &HeaderMap, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
-    let cross_site = headers.get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
+    let cross_site = headers.get_all(&SEC_FETCH_SITE).iter().any(|site| site == "cross-site");
     let own = |origin: &http::HeaderValue| {
         let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
         origin.as_ref().and_then(Uri::authority).is_some_and(|authority| hosts.allow(authority, local))
@@ -172,6 +172,7 @@ fn is_own_loopback(address: IpAddr) -> bool {
     matches!(address, IpAddr::V4(std::net::Ipv4Addr::LOCALHOST) | IpAddr::V6(std::net::Ipv6Addr::LOCALHOST))
 }
 
+static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const PROTECTED: &[&str] = &["authorization", "content-length", "content-type", "cookie", "host"];
 const PROTECTED_PREFIXES: &[&str] = &["impersonate-", "sec-websocket-", "x-remote-"];
 
