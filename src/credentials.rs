@@ -137,7 +137,7 @@ pub enum CredentialsError {
     NotKubeconfig {
         /// Which.
         path: PathBuf,
-        /// `:LINE:COLUMN` where known.
+        /// `:LINE`, or `` , at `KEY`, ``, where known.
         at: String,
     },
     /// Something that the kubeconfig names is not in it.

@@ -12,14 +12,12 @@ mod record;
 mod shape;
 mod sidecar;
 mod workload;
-mod yaml;
 
-pub use self::{
-    sidecar::{Mode, Options, variables},
-    yaml::Unreadable,
-};
+pub use self::sidecar::{Mode, Options, variables};
+pub use crate::yaml::Unreadable;
 
 use self::{documents::Document, workload::Found};
+use crate::yaml;
 
 /// A stream of YAML after the edit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,3 +23,4 @@ pub mod status;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;
+mod yaml;

@@ -17,7 +17,10 @@ use serde_json::{Value, json};
 
 use self::user::User;
 use super::{CredentialsError, Proxy, Resolved, Surroundings, target};
-use crate::tls::{Pem, Roots};
+use crate::{
+    tls::{Pem, Roots},
+    yaml,
+};
 
 /// One file, as far as it matters here. Fields that are not listed are left alone, as client-go does.
 #[derive(Default, Deserialize)]
@@ -167,13 +170,8 @@ fn load(around: &Surroundings) -> Result<Vec<(PathBuf, Kubeconfig)>, Credentials
 
 /// Parses a file. Of an error only the place is kept: its text may quote a secret.
 fn parse(path: &Path, text: &str) -> Result<Kubeconfig, CredentialsError> {
-    if text.trim().is_empty() {
-        return Ok(Kubeconfig::default());
-    }
-    serde_saphyr::from_str(text).map_err(|error| {
-        let at = error.location().map_or_else(String::new, |at| format!(":{}:{}", at.line(), at.column()));
-        CredentialsError::NotKubeconfig { path: path.to_owned(), at }
-    })
+    yaml::from_str(text)
+        .map_err(|misfit| CredentialsError::NotKubeconfig { path: path.to_owned(), at: misfit.to_string() })
 }
 
 fn folder_of(path: &Path) -> PathBuf {

@@ -5,7 +5,7 @@
 
 use granit_parser::ScalarStyle;
 
-use super::yaml::{Node, Scalar};
+use crate::yaml::{Node, Scalar};
 
 /// Writes a document.
 pub(super) fn document(root: &Node, out: &mut String) {

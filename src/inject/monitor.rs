@@ -1,10 +1,7 @@
 //! A `PodMonitor` beside each workload, so that a Prometheus operator finds the sidecar's metrics.
 
-use super::{
-    record::ANNOTATION,
-    sidecar::ADMIN_PORT,
-    yaml::{Node, Shape},
-};
+use super::{record::ANNOTATION, sidecar::ADMIN_PORT};
+use crate::yaml::{Node, Shape};
 
 /// Whether an object is a `PodMonitor` that was made here.
 pub(super) fn is_ours(root: &Node) -> bool {

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    emit,
-    yaml::{self, Node, Shape},
-};
+use super::emit;
+use crate::yaml::{self, Node, Shape};
 
 /// The annotation that marks an injected pod.
 pub(super) const ANNOTATION: &str = "tidegate-injected";

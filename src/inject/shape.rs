@@ -1,6 +1,6 @@
 //! Whether a pod is shaped as pods are, where an edit writes: what cannot be written down could not be taken out again.
 
-use super::yaml::Node;
+use crate::yaml::Node;
 
 /// The first place at which something else stands than a pod has there, and what a pod has there.
 pub(super) fn fault(pod: &Node) -> Option<String> {

@@ -4,8 +4,8 @@ use super::{
     record::{self, ANNOTATION, Record},
     shape,
     workload::{Found, PACKAGE_RUNTIME},
-    yaml::Node,
 };
+use crate::yaml::Node;
 
 /// What to add.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Workloads as they come, injected and taken back.
 
-use super::{yaml::Node, *};
+use super::*;
+use crate::yaml::Node;
 
 /// A node on one line, without regard to how it was written.
 fn line(node: &Node) -> String {

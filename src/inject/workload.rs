@@ -3,8 +3,8 @@
 use super::{
     monitor,
     record::{self, Record},
-    yaml::Node,
 };
+use crate::yaml::Node;
 
 /// A workload of a document.
 pub(super) struct Found<'a> {

@@ -15,7 +15,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("status", &[]),
     ("telemetry", &["moment", "clock", "api", "limit"]),
     ("tls", &["moment", "clock"]),
-    ("credentials", &["moment", "clock", "tls"]),
+    ("yaml", &[]),
+    ("credentials", &["moment", "clock", "tls", "yaml"]),
     ("api", &["moment"]),
     ("limit", &["api", "moment"]),
     ("classify", &["api", "limit", "moment"]),
@@ -28,7 +29,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("admin", &["clock", "moment", "status", "telemetry"]),
     ("demo", &["chart", "clock", "moment", "random"]),
     ("simulate", &["api", "chart", "classify", "config", "limit", "moment", "random"]),
-    ("inject", &[]),
+    ("inject", &["yaml"]),
     (
         "cli",
         &[

@@ -215,7 +215,7 @@ fn a_wrong_kubeconfig_says_what_and_where() {
         (fine.replace("current-context: c\n", ""), None, "no current context"),
         (fine.replace("https://x", "x:6443"), None, "expected http(s)://host[:port][/base]"),
         (format!("{fine}users: [{{name: {CANARY}"), None, "is not a kubeconfig"),
-        (format!("clusters: {CANARY}"), None, ":1:"),
+        (format!("clusters: {CANARY}"), None, "config, at `clusters`, is not a kubeconfig"),
         (fine.replace("token:", "client-key-data:"), None, "not base64"),
         (fine.replace(CANARY, &format!("\"{CANARY}\\nX: y\"")), None, "is no token"),
     ] {

@@ -3,13 +3,17 @@
 //! Aliases become copies of what they stand for, and merge keys (`<<`) the entries that they bring. Both are bounded: a few lines of nested
 //! anchors could otherwise stand for more than fits in memory.
 
+mod typed;
+
 use std::collections::HashMap;
 
 use granit_parser::{Event, Parser, ScalarStyle, StructureStyle, Tag};
 
+pub(crate) use self::typed::from_str;
+
 /// A node of a document.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Node {
+pub(crate) enum Node {
     /// Text.
     Scalar(Scalar),
     /// A list.
@@ -20,22 +24,22 @@ pub(super) enum Node {
 
 /// Text and how it was written.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Scalar {
+pub(crate) struct Scalar {
     /// The value.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// How it was written.
-    pub(super) style: ScalarStyle,
+    pub(crate) style: ScalarStyle,
     /// Its tag as written, `!!binary`.
-    pub(super) tag: Option<String>,
+    pub(crate) tag: Option<String>,
 }
 
 /// How a collection was written.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     /// `[a, b]` and not one line each.
-    pub(super) flow: bool,
+    pub(crate) flow: bool,
     /// Its tag as written.
-    pub(super) tag: Option<String>,
+    pub(crate) tag: Option<String>,
 }
 
 /// What is not YAML.
@@ -54,7 +58,7 @@ const MOST_NODES: usize = 1_000_000;
 const MOST_DEPTH: usize = 100;
 
 /// The tree of one document; `None` for one without content. `line` is where it starts in its stream.
-pub(super) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> {
+pub(crate) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> {
     let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line };
     loop {
         match reader.next()? {
@@ -193,27 +197,27 @@ fn written(tag: &Tag) -> String {
 
 impl Node {
     /// A plain scalar, for text that needs no quotes.
-    pub(super) fn plain(text: impl Into<String>) -> Self {
+    pub(crate) fn plain(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::Plain, tag: None })
     }
 
     /// Text that is text whatever it looks like.
-    pub(super) fn quoted(text: impl Into<String>) -> Self {
+    pub(crate) fn quoted(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::DoubleQuoted, tag: None })
     }
 
     /// A map of plain keys.
-    pub(super) fn map<const N: usize>(entries: [(&str, Self); N]) -> Self {
+    pub(crate) fn map<const N: usize>(entries: [(&str, Self); N]) -> Self {
         Self::Map(entries.into_iter().map(|(key, value)| (Self::plain(key), value)).collect(), Shape::block())
     }
 
     /// A list.
-    pub(super) fn list(items: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn list(items: impl IntoIterator<Item = Self>) -> Self {
         Self::List(items.into_iter().collect(), Shape::block())
     }
 
     /// The text of a scalar.
-    pub(super) fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Scalar(scalar) => Some(&scalar.text),
             Self::List(..) | Self::Map(..) => None,
@@ -221,30 +225,30 @@ impl Node {
     }
 
     /// A value that is there, but says nothing: `key:`, `~` or `null`.
-    pub(super) fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         let Self::Scalar(scalar) = self else { return false };
         scalar.style == ScalarStyle::Plain && matches!(&*scalar.text, "" | "~" | "null" | "Null" | "NULL")
     }
 
     /// The value of a key.
-    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(entries, _) = self else { return None };
         entries.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
     /// The value of a key, to change.
-    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         let Self::Map(entries, _) = self else { return None };
         entries.iter_mut().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
     /// The value at a path of keys.
-    pub(super) fn at(&self, path: &[&str]) -> Option<&Self> {
+    pub(crate) fn at(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
     /// Sets a key, at its place if it is there, else at the end. Nothing happens to what is not a map.
-    pub(super) fn set(&mut self, key: &str, value: Self) {
+    pub(crate) fn set(&mut self, key: &str, value: Self) {
         if let Some(old) = self.get_mut(key) {
             *old = value;
         } else if let Self::Map(entries, _) = self {
@@ -253,14 +257,14 @@ impl Node {
     }
 
     /// Takes a key out.
-    pub(super) fn remove(&mut self, key: &str) -> Option<Self> {
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Self> {
         let Self::Map(entries, _) = self else { return None };
         let index = entries.iter().position(|(name, _)| name.text() == Some(key))?;
         Some(entries.remove(index).1)
     }
 
     /// The items of a list; none for anything else.
-    pub(super) fn items(&self) -> &[Self] {
+    pub(crate) fn items(&self) -> &[Self] {
         match self {
             Self::List(items, _) => items,
             Self::Map(..) | Self::Scalar(_) => &[],
@@ -268,7 +272,7 @@ impl Node {
     }
 
     /// The items of a list, to change.
-    pub(super) fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
+    pub(crate) fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
         match self {
             Self::List(items, _) => Some(items),
             Self::Map(..) | Self::Scalar(_) => None,
@@ -276,7 +280,7 @@ impl Node {
     }
 
     /// Whether a map has no entries, or a list no items.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         match self {
             Self::List(items, _) => items.is_empty(),
             Self::Map(entries, _) => entries.is_empty(),
@@ -309,7 +313,7 @@ impl Node {
 
 impl Shape {
     /// One line for each part.
-    pub(super) fn block() -> Self {
+    pub(crate) fn block() -> Self {
         Self { flow: false, tag: None }
     }
 }

@@ -1,0 +1,301 @@
+//! A document as the type that is wanted, read as kubectl reads it: text is text where text is wanted (`name: 123`), null is as good as
+//! absent, unknown keys are left alone.
+//!
+//! An error says where, and never what stood there: the files that are read by it hold secrets.
+
+use std::fmt;
+
+use granit_parser::ScalarStyle;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor},
+    forward_to_deserialize_any,
+};
+
+use super::{Node, Scalar, read};
+
+/// Where a document is not what was wanted: ready to stand behind the name of its file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Misfit {
+    /// No YAML, at this line.
+    Line(usize),
+    /// Not the type that was wanted, at this key, outermost first; none for the whole.
+    #[default]
+    Whole,
+    /// See [`Self::Whole`].
+    Key(String),
+}
+
+/// Reads a document; one without content is the default.
+pub(crate) fn from_str<T: Default + for<'de> Deserialize<'de>>(text: &str) -> Result<T, Misfit> {
+    match read(text, 0) {
+        Ok(None) => Ok(T::default()),
+        Ok(Some(node)) if node.is_null() => Ok(T::default()),
+        Ok(Some(node)) => T::deserialize(&node),
+        Err(unreadable) => Err(Misfit::Line(unreadable.line)),
+    }
+}
+
+// === impl Misfit ===
+
+impl Misfit {
+    /// The same, inside of a key's value.
+    fn within(self, key: &str) -> Self {
+        match self {
+            Self::Line(line) => Self::Line(line),
+            Self::Whole => Self::Key(key.to_owned()),
+            Self::Key(inner) => Self::Key(format!("{key}.{inner}")),
+        }
+    }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, ":{line}"),
+            Self::Whole => Ok(()),
+            Self::Key(path) => write!(f, ", at `{path}`,"),
+        }
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+impl de::Error for Misfit {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self::Whole // the message may quote the value
+    }
+}
+
+// === impl Deserializer for Node ===
+
+impl<'de> Deserializer<'de> for &'de Node {
+    type Error = Misfit;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self {
+            Node::Scalar(scalar) => plain(scalar, visitor),
+            Node::List(items, _) => visitor.visit_seq(Items { rest: items, at: 0 }),
+            Node::Map(entries, _) => visitor.visit_map(Entries { rest: entries, value: None }),
+        }
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self {
+            _ if self.is_null() => visitor.visit_borrowed_str(""),
+            Node::Scalar(scalar) => visitor.visit_borrowed_str(&scalar.text),
+            Node::List(..) | Node::Map(..) => Err(Misfit::Whole),
+        }
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        self.deserialize_str(visitor)
+    }
+
+    /// With the words of YAML 1.1, which kubectl reads.
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self.text().map(str::to_ascii_lowercase).as_deref() {
+            Some("true" | "yes" | "on" | "y") => visitor.visit_bool(true),
+            Some("false" | "no" | "off" | "n" | "" | "~" | "null") => visitor.visit_bool(false),
+            _ => Err(Misfit::Whole),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        if self.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self {
+            Node::List(items, _) => visitor.visit_seq(Items { rest: items, at: 0 }),
+            _ if self.is_null() => visitor.visit_seq(Items { rest: &[], at: 0 }),
+            Node::Map(..) | Node::Scalar(_) => Err(Misfit::Whole),
+        }
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match self {
+            Node::Map(entries, _) => visitor.visit_map(Entries { rest: entries, value: None }),
+            _ if self.is_null() => visitor.visit_map(Entries { rest: &[], value: None }),
+            Node::List(..) | Node::Scalar(_) => Err(Misfit::Whole),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        self.deserialize_map(visitor)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        visitor.visit_unit()
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct newtype_struct tuple tuple_struct enum
+    }
+}
+
+/// A scalar where no type is wanted: what it looks like, unless it is quoted or tagged.
+fn plain<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Value, Misfit> {
+    let text = &*scalar.text;
+    if scalar.style != ScalarStyle::Plain || scalar.tag.is_some() {
+        return visitor.visit_borrowed_str(text);
+    }
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => visitor.visit_unit(),
+        "true" | "True" | "TRUE" => visitor.visit_bool(true),
+        "false" | "False" | "FALSE" => visitor.visit_bool(false),
+        _ => match (text.parse::<i64>(), text.parse::<f64>()) {
+            (Ok(whole), _) => visitor.visit_i64(whole),
+            // `inf` and `nan` are numbers to Rust, and words to YAML
+            (_, Ok(number)) if text.contains(|byte: char| byte.is_ascii_digit()) => visitor.visit_f64(number),
+            _ => visitor.visit_borrowed_str(text),
+        },
+    }
+}
+
+/// The items of a list.
+struct Items<'de> {
+    rest: &'de [Node],
+    /// How many are behind.
+    at: usize,
+}
+
+impl<'de> SeqAccess<'de> for Items<'de> {
+    type Error = Misfit;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Misfit> {
+        let Some((item, rest)) = self.rest.split_first() else { return Ok(None) };
+        self.rest = rest;
+        self.at += 1;
+        seed.deserialize(item).map(Some).map_err(|misfit| misfit.within(&(self.at - 1).to_string()))
+    }
+}
+
+/// The entries of a map.
+struct Entries<'de> {
+    rest: &'de [(Node, Node)],
+    /// Of the key that was read last.
+    value: Option<(&'de str, &'de Node)>,
+}
+
+impl<'de> MapAccess<'de> for Entries<'de> {
+    type Error = Misfit;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Misfit> {
+        let Some(((key, value), rest)) = self.rest.split_first() else { return Ok(None) };
+        self.rest = rest;
+        self.value = Some((key.text().unwrap_or_default(), value));
+        seed.deserialize(key).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Misfit> {
+        let Some((key, value)) = self.value.take() else { return Err(Misfit::Whole) };
+        seed.deserialize(value).map_err(|misfit| misfit.within(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Debug, Default, Deserialize, PartialEq)]
+    #[serde(rename_all = "kebab-case", default)]
+    struct Wanted {
+        name: String,
+        flag: Option<bool>,
+        list: Option<Vec<String>>,
+        inner: Inner,
+        more: BTreeMap<String, Vec<String>>,
+        any: Value,
+    }
+
+    #[derive(Debug, Default, Deserialize, PartialEq)]
+    #[serde(default)]
+    struct Inner {
+        text: Option<String>,
+    }
+
+    fn wanted(text: &str) -> Result<Wanted, Misfit> {
+        from_str(text)
+    }
+
+    #[test]
+    fn text_is_text_where_text_is_wanted() {
+        let read = wanted("name: 123\ninner: {text: true}\nlist: [1, 'a', 0x1f, ~]\nmore: {a: [yes]}").unwrap();
+        assert_eq!(read.name, "123");
+        assert_eq!(read.inner.text.as_deref(), Some("true"));
+        assert_eq!(read.list.unwrap(), ["1", "a", "0x1f", ""]);
+        assert_eq!(read.more["a"], ["yes"]);
+    }
+
+    #[test]
+    fn null_is_as_good_as_absent() {
+        assert_eq!(wanted("").unwrap(), Wanted::default());
+        assert_eq!(wanted("# nothing\n").unwrap(), Wanted::default());
+        assert_eq!(wanted("null").unwrap(), Wanted::default());
+        assert_eq!(wanted("name:\nflag: ~\nlist:\ninner:\nmore: null\nany:\n").unwrap(), Wanted::default());
+    }
+
+    #[test]
+    fn what_no_type_is_wanted_of_is_what_it_looks_like() {
+        let read = wanted("any: [1, -2, 1.5, 1e3, true, null, '1', !!str 2, .inf, nan, {a: &a [b], c: *a}]").unwrap();
+        let expected = json!([1, -2, 1.5, 1000.0, true, null, "1", "2", ".inf", "nan", {"a": ["b"], "c": ["b"]}]);
+        assert_eq!(read.any, expected);
+    }
+
+    #[test]
+    fn a_misfit_says_where_and_never_what() {
+        for (text, says) in [
+            ("name: [a]", ", at `name`,"),
+            ("inner: hunter2", ", at `inner`,"),
+            ("inner: {text: [hunter2]}", ", at `inner.text`,"),
+            ("list: [a, {hunter2: b}]", ", at `list.1`,"),
+            ("more: {a: [b, [c]]}", ", at `more.a.1`,"),
+            ("flag: hunter2", ", at `flag`,"),
+            ("[a, b]", ""),
+            ("hunter2", ""),
+            ("name: a\nname: b", ""),
+            ("name: a\nlist: [b\nflag: c: d", ":3"),
+        ] {
+            assert_eq!(wanted(text).unwrap_err().to_string(), says, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_as_json_is_read_as_json(value in json_value()) {
+            let text = format!("any: {value}");
+            prop_assert_eq!(wanted(&text).unwrap().any, value, "{}", text);
+        }
+    }
+
+    fn json_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "[ -~]{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map("[a-z]{1,6}", inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+}
