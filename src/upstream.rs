@@ -28,7 +28,6 @@ mod upgrade;
 use std::{
     fmt,
     net::SocketAddr,
-    pin::pin,
     sync::{
         Arc, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -219,17 +218,23 @@ impl Upstream {
     ///
     /// # Errors
     /// What became of the request; see [`SendError`].
-    pub async fn send(
+    pub fn send(
         &self,
         lease: Lease,
         request: Admitted<Request<Outgoing>>,
-    ) -> Result<Response<Streaming>, SendError> {
+    ) -> impl Future<Output = Result<Response<Streaming>, SendError>> + Send {
         let manners = self.inner.manners();
         let limit = manners.response_timeout.filter(|_| lease.group() != Group::LongRunning);
-        let answer = pin!(self.transmit(&manners, lease, request.into_inner()));
-        match limit {
-            None => answer.await,
-            Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout { after })),
+        let mut errand = self.errand(&manners, lease, request.into_inner()); // kept where it is made: it is large
+        async move {
+            let answer = match &mut errand {
+                Ok(errand) => self.transmit(errand),
+                Err(error) => return Err(error.clone()),
+            };
+            match limit {
+                None => answer.await,
+                Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout { after })),
+            }
         }
     }
 

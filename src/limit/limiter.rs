@@ -202,7 +202,7 @@ impl Limiter {
         self.run(now);
     }
 
-    /// `bytes` more of a waiting call's body are held; refuses past the limit (the call has then left).
+    /// `bytes` more of a waiting call are held; refuses past the limit (the call has then left).
     ///
     /// # Errors
     /// The refusal, with reason `BytesFull`.

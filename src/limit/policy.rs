@@ -147,7 +147,7 @@ pub struct QueuePolicy {
     pub max_wait: Duration,
     /// Calls waiting at most.
     pub max_waiting: usize,
-    /// Bytes of bodies held at most while their calls wait.
+    /// Bytes of bodies and of large heads held at most while their calls wait.
     pub max_waiting_bytes: usize,
     /// How backoff and the retry bucket are joined.
     pub combine: Combine,

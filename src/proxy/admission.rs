@@ -15,12 +15,15 @@ use std::{
     time::Duration,
 };
 
-use http::{Response, Version, header, request::Parts};
+use http::{Method, Response, Version, header, request::Parts};
 use hyper::body::Incoming;
 use tower::{Layer, Service};
 
 use self::intake::Intake;
-pub(crate) use self::{intake::ENOUGH, naming::body_key};
+pub(crate) use self::{
+    intake::{ENOUGH, large_head},
+    naming::body_key,
+};
 use super::{
     body::Body,
     coalesce::{Coalescer, Identity, Leader, Member, Whole},
@@ -35,7 +38,7 @@ use super::{
     tunnel::Switch,
 };
 use crate::{
-    api::Key,
+    api::{Key, Verb},
     classify::{Classified, FlowName},
     limit::{Arrival, Flow},
     upstream::Upstream,
@@ -88,24 +91,44 @@ impl Service<Visit<Incoming>> for Admission {
     }
 
     fn call(&mut self, visit: Visit<Incoming>) -> Self::Future {
-        let door = Arc::clone(&self.door);
-        let inner = self.inner;
+        let (door, inner) = (Arc::clone(&self.door), self.inner);
+        let mut caller = Caller::new(visit); // before the future, which would hold the visit beside it
         Box::pin(async move {
-            match door.let_through(visit).await? {
-                Passage::Departs(departure) => inner.send(departure).await,
-                Passage::Answered(response, account) => Ok((response, account)),
+            let (departure, verb) = match door.let_through(&mut caller).await {
+                Ok(Passage::Departs(call, permit, way, leader)) => {
+                    let (verb, parts, body) = (call.call.verb(), caller.parts, caller.intake.into_outgoing());
+                    let departure = Departure::new(&door, parts, call, body, permit, way, &mut caller.account);
+                    (departure.leads(leader), verb)
+                }
+                Ok(Passage::Answered(response)) => return Ok((response, caller.account)),
+                Err((failure, verb)) => {
+                    return Err(Box::new(Failed { failure, account: caller.account, verb, method: caller.method }));
+                }
+            };
+            match inner.send(departure, &mut caller.account).await {
+                Ok(response) => Ok((response, caller.account)),
+                Err(failure) => Err(Box::new(Failed { failure, account: caller.account, verb, method: caller.method })),
             }
         })
     }
 }
 
+/// Who stands at the door: a call, and what has come of it so far.
+struct Caller {
+    method: Method,
+    parts: Parts,
+    switch: Option<Switch>,
+    intake: Intake,
+    account: Account,
+}
+
 /// How a call gets past the door.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call")]
 enum Passage {
-    /// With all that it leaves with.
-    Departs(Departure),
+    /// What it is, a permit, what it leaves on, and those who wait for the same answer.
+    Departs(Classified, HeldPermit, Way, Option<Leader>),
     /// It need not leave: the same call of another was answered.
-    Answered(Response<Body>, Account),
+    Answered(Response<Body>),
 }
 
 /// How admission ends well.
@@ -124,30 +147,34 @@ enum Waited {
     Answered(Arc<Whole>),
 }
 
+// === impl Caller ===
+
+impl Caller {
+    fn new(visit: Visit<Incoming>) -> Self {
+        let Visit { request, account } = visit;
+        let (mut parts, body) = request.into_parts();
+        let switch = Switch::asked(&mut parts);
+        Self { method: parts.method.clone(), parts, switch, intake: Intake::new(body), account }
+    }
+}
+
 // === impl Door ===
 
 impl Door {
-    /// Returns when the call may leave, or is answered without.
-    async fn let_through(self: Arc<Self>, visit: Visit<Incoming>) -> Result<Passage, Box<Failed>> {
-        let Visit { request, mut account } = visit;
-        let (mut parts, body) = request.into_parts();
-        let mut switch = Switch::asked(&mut parts);
-        let mut intake = Intake::new(body);
+    /// Returns when the call may leave, or is answered without; or why neither, with what it wanted to do.
+    async fn let_through(&self, caller: &mut Caller) -> Result<Passage, (Failure, Verb)> {
+        let Caller { method, parts, switch, intake, account } = caller;
         loop {
-            let mut call = account.terms().rules.classify(&parts.method, &parts.uri, &parts.headers, &self.hasher);
+            let mut call = account.terms().rules.classify(method, &parts.uri, &parts.headers, &self.hasher);
             if switch.is_some() {
                 call.upgrade();
             }
             account.classified(&call, &parts.headers);
-            let failure = match self.admit(&parts, &call, &mut switch, &mut intake, &mut account).await {
-                Ok(Admitted::Goes(permit, way, leader)) => {
-                    let departure = Departure::new(&self, parts, call, intake.into_outgoing(), permit, way, account);
-                    return Ok(Passage::Departs(departure.leads(leader)));
-                }
+            let failure = match self.admit(parts, &call, switch, intake, account).await {
+                Ok(Admitted::Goes(permit, way, leader)) => return Ok(Passage::Departs(call, permit, way, leader)),
                 Ok(Admitted::Answered(whole)) => {
                     account.coalesced(self.driver.clock().now());
-                    let response = Response::from_parts(whole.head(), Body::shared(whole));
-                    return Ok(Passage::Answered(response, account));
+                    return Ok(Passage::Answered(Response::from_parts(whole.head(), Body::shared(whole))));
                 }
                 // A reload came between: the call is read again.
                 Err(NotAdmitted::Stale) => {
@@ -156,15 +183,15 @@ impl Door {
                 }
                 Err(NotAdmitted::Failed(failure)) => failure,
             };
-            account.could_not(&failure, &call, &parts.method);
-            Box::pin(self.drain(&parts, intake)).await;
-            return Err(Box::new(Failed { failure, account, verb: call.call.verb(), method: parts.method }));
+            account.could_not(&failure, &call, method);
+            Box::pin(self.drain(parts, intake)).await;
+            return Err((failure, call.call.verb()));
         }
     }
 
     /// Reads on what an HTTP/1 client is sending, though nobody wants it: closed with bytes unread, TCP resets, and the answer would be lost
     /// on the way. A client that asked whether to send is not told to.
-    async fn drain(&self, parts: &Parts, intake: Intake) {
+    async fn drain(&self, parts: &Parts, intake: &mut Intake) {
         if parts.version < Version::HTTP_2 && !parts.headers.contains_key(header::EXPECT) {
             let clock = self.driver.clock();
             tokio::select! {
@@ -251,7 +278,7 @@ impl Door {
             Entry::Go(permit) => permit,
             Entry::Wait(place) => {
                 member = if terms.coalesce { self.join(parts, call, intake) } else { None };
-                match self.wait(place, call, intake, member.as_mut()).await? {
+                match self.wait(place, parts, call, intake, member.as_mut()).await? {
                     Waited::Granted(permit) => permit,
                     Waited::Answered(whole) => return Ok(Admitted::Answered(whole)),
                 }
@@ -271,7 +298,7 @@ impl Door {
                 return Ok(Admitted::Goes(permit, Way::Stream(lease), member.and_then(Member::go)));
             }
             // The connection went between the grant and now: first in line for the next.
-            permit = match self.wait(permit.requeue(), call, intake, member.as_mut()).await? {
+            permit = match self.wait(permit.requeue(), parts, call, intake, member.as_mut()).await? {
                 Waited::Granted(permit) => permit,
                 Waited::Answered(whole) => return Ok(Admitted::Answered(whole)),
             };
@@ -291,11 +318,12 @@ impl Door {
     async fn wait(
         &self,
         mut place: Place,
+        parts: &Parts,
         call: &Classified,
         intake: &mut Intake,
         mut member: Option<&mut Member>,
     ) -> Result<Waited, Failure> {
-        place.hold_bytes(intake.len()).map_err(Failure::Refused)?;
+        place.hold_bytes(large_head(parts) + intake.len()).map_err(Failure::Refused)?;
         poll_fn(|cx| {
             if let Some(member) = &mut member
                 && let Poll::Ready(whole) = member.poll_answer(cx)

@@ -150,7 +150,7 @@ async fn story(seed: u64) {
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));
             let served = tokio::spawn({
                 let gate: Arc<Reception> = Arc::clone(&gate);
-                async move { gate.serve(other, None, false).await }
+                async move { gate.serve(Box::new(other), None, false).await }
             });
             // Some never read what they pipelined, and would write for ever into full pipes.
             (tokio::spawn(tokio::time::timeout(PATIENCE, client(end, dice.child(), clock))), served)

@@ -332,7 +332,7 @@ impl Place {
         Poll::Ready(turn)
     }
 
-    /// `bytes` more of the call's body are held.
+    /// `bytes` more of the call are held.
     ///
     /// # Errors
     /// There is no room for them; the place is lost.

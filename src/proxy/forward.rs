@@ -5,7 +5,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request::Parts};
+use http::{HeaderMap, Request, Response, StatusCode, Version, request::Parts, response};
 use hyper::upgrade::OnUpgrade;
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     body::{Body, Peeked},
     coalesce::{Capture, Leader},
     driver::{HeldPermit, HeldSlot, OwedReceipt},
-    failure::{Failed, Failure},
+    failure::Failure,
     observe::Account,
     terms::Terms,
     tunnel::Switch,
@@ -46,8 +46,6 @@ pub(crate) struct Departure {
     request: Admitted<Request<Outgoing>>,
     sent: Sent,
     slot: HeldSlot,
-    account: Account,
-    method: Method,
     /// A watch over HTTP/2: what it ends in when the upstream is lost is told apart in [`Body::upstream`].
     ends_quietly: bool,
     /// Others wait for the same answer.
@@ -84,8 +82,12 @@ pub(crate) struct Forward;
 
 impl Forward {
     /// Sends the call; an answer, or why there is none.
-    pub(crate) async fn send(self, departure: Departure) -> Result<(Response<Body>, Account), Box<Failed>> {
-        departure.send().await
+    pub(crate) fn send(
+        self,
+        departure: Departure,
+        account: &mut Account,
+    ) -> impl Future<Output = Result<Response<Body>, Failure>> + Send {
+        departure.send(account)
     }
 }
 
@@ -99,7 +101,7 @@ impl Departure {
         body: Outgoing,
         permit: HeldPermit,
         way: Way,
-        mut account: Account,
+        account: &mut Account,
     ) -> Self {
         let at = permit.claimed();
         let method = parts.method.clone();
@@ -109,7 +111,7 @@ impl Departure {
         account.left((owed.granted().unwrap_or(at), at), owed.waited(), &method);
         let terms = Arc::clone(account.terms());
         let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, terms, so_far: None };
-        Self { way, request, sent, slot, account, method, ends_quietly, leader: None }
+        Self { way, request, sent, slot, ends_quietly, leader: None }
     }
 
     /// The same call, whose answer others wait for.
@@ -117,35 +119,38 @@ impl Departure {
         Self { leader, ..self }
     }
 
-    async fn send(self) -> Result<(Response<Body>, Account), Box<Failed>> {
-        let Self { way, request, sent, slot, mut account, method, ends_quietly, leader } = self;
-        let verb = sent.call.call.verb();
-        let failure = match send(&sent.door.upstream, way, request).await {
-            Ok(arrived) => {
-                account.answered(sent.door.driver.clock().now());
-                let (mut response, learned) = match arrived {
-                    Arrived::Answer(response) => {
-                        let (response, learned) = sent.answered(response, &account).await;
-                        let ends_quietly = ends_quietly && response.status() == StatusCode::OK;
-                        (response.map(|body| Body::upstream(body, slot, ends_quietly)), learned)
+    fn send(self, account: &mut Account) -> impl Future<Output = Result<Response<Body>, Failure>> + Send {
+        let Self { way, request, mut sent, slot, ends_quietly, leader } = self;
+        async move {
+            let arrived = match send(&sent.door.upstream, way, request).await {
+                Ok(arrived) => arrived,
+                Err(error) => return Err(sent.failed(&error, account)),
+            };
+            account.answered(sent.door.driver.clock().now());
+            let (mut response, learned) = match arrived {
+                Arrived::Answer(response) => {
+                    let (head, mut body) = response.map(Peeked::unread).into_parts();
+                    if sent.wants_body(&head) {
+                        Box::pin(sent.look_into(&head, &mut body)).await; // rare: its room is not every call's
                     }
-                    Arrived::Switch(response, switch, upstream) => {
-                        let learned = sent.switched(&response);
-                        (response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) }), learned)
-                    }
-                };
-                account.learned(&learned.answer, learned.key);
-                let outcome = learned.answer.outcome;
-                // A failure is the answer to one attempt, not to a question: the next may do better.
-                if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral)) {
-                    let capture = Capture::begin(leader, &response);
-                    response.body_mut().keep(capture);
+                    let learned = sent.answered(&head, &body, account);
+                    let ends_quietly = ends_quietly && head.status == StatusCode::OK;
+                    (Response::from_parts(head, Body::upstream(body, slot, ends_quietly)), learned)
                 }
-                return Ok((response, account));
+                Arrived::Switch(response, switch, upstream) => {
+                    let learned = sent.switched(&response);
+                    (response.map(|()| Body::Switched { desk: switch.tunnel(upstream, slot) }), learned)
+                }
+            };
+            account.learned(&learned.answer, learned.key);
+            let outcome = learned.answer.outcome;
+            // A failure is the answer to one attempt, not to a question: the next may do better.
+            if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral)) {
+                let capture = Capture::begin(leader, &response);
+                response.body_mut().keep(capture);
             }
-            Err(error) => sent.failed(&error, &account),
-        };
-        Err(Box::new(Failed { failure, account, verb, method }))
+            Ok(response)
+        }
     }
 }
 
@@ -177,20 +182,20 @@ async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>
 // === impl Sent ===
 
 impl Sent {
-    /// The response head came; what it means. Where only the body tells, its beginning is looked at.
-    async fn answered(
-        mut self,
-        response: Response<Streaming>,
-        account: &Account,
-    ) -> (Response<Peeked<Streaming>>, Learned) {
-        let (head, mut body) = response.map(Peeked::unread).into_parts();
-        let throttling = &self.terms.outcomes.throttling;
-        let mut beginning = Vec::new();
-        if outcome::wants_body(throttling, &self.call.call, head.status, &head.headers) {
-            self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
-            body.peek(self.door.driver.clock()).await;
-            beginning = body.beginning();
-        }
+    /// Whether only the beginning of the body tells what the response means.
+    fn wants_body(&self, head: &response::Parts) -> bool {
+        outcome::wants_body(&self.terms.outcomes.throttling, &self.call.call, head.status, &head.headers)
+    }
+
+    /// Reads the beginning of the body. Should the caller leave meanwhile, what the head alone means is what was learned.
+    async fn look_into(&mut self, head: &response::Parts, body: &mut Peeked<Streaming>) {
+        self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
+        body.peek(self.door.driver.clock()).await;
+    }
+
+    /// The response head came, and what is wanted of the body; what it means.
+    fn answered(&mut self, head: &response::Parts, body: &Peeked<Streaming>, account: &Account) -> Learned {
+        let beginning = body.beginning();
         let told = self.told(head.status, &head.headers, &beginning);
         if let Some(by) = told.rejection {
             account.rejected(by);
@@ -203,11 +208,11 @@ impl Sent {
             }
         }
         let key = self.settle(told.answer);
-        (Response::from_parts(head, body), Learned { answer: told.answer, key })
+        Learned { answer: told.answer, key }
     }
 
     /// The upstream agreed to speak another protocol from here on.
-    fn switched(mut self, response: &Response<()>) -> Learned {
+    fn switched(&mut self, response: &Response<()>) -> Learned {
         let answer = self.told(response.status(), response.headers(), &[]).answer;
         let key = self.settle(answer);
         Learned { answer, key }
@@ -221,7 +226,7 @@ impl Sent {
     }
 
     /// There is no response head; what to tell the client.
-    fn failed(mut self, error: &SendError, account: &Account) -> Failure {
+    fn failed(&mut self, error: &SendError, account: &Account) -> Failure {
         tracing::debug!(call = ?self.call.call, %error, "a call got no answer");
         match error {
             SendError::Unsent { .. } => {

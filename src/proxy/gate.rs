@@ -19,7 +19,7 @@ use super::{
     driver::Driver,
     forward::Outcomes,
     gauges,
-    guard::request::Hosts,
+    guard::{request::Hosts, room::HeadRoom},
     listener::{Bound, Reception, Strangers},
     observe::Observer,
     pauses::{self, LastSignal},
@@ -221,7 +221,7 @@ impl Gate {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.reception.serve(stream, None, false).await;
+        self.reception.serve(Box::new(stream), None, false).await;
     }
 
     /// Returns when the gate has stopped, some time after `stop`.
@@ -282,6 +282,7 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
         },
         tls: options.tls,
         strangers: Strangers::default(),
+        head_room: HeadRoom::default(),
         clock,
         clients: TaskTracker::new(),
         closing: CancellationToken::new(),

@@ -7,9 +7,8 @@ mod connection;
 mod socket;
 mod strangers;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -17,7 +16,10 @@ pub(crate) use self::{
     socket::{Accepted, Bound},
     strangers::Strangers,
 };
-use super::stack;
+use super::{
+    guard::{room::HeadRoom, wire::Stream},
+    stack,
+};
 use crate::{clock::Clock, moment::Moment, telemetry::table, tls};
 
 /// What serving a client takes; one per gate.
@@ -26,6 +28,7 @@ pub(crate) struct Reception {
     pub(crate) parts: stack::Parts,
     pub(crate) tls: Option<Arc<tls::Listener>>,
     pub(crate) strangers: Strangers,
+    pub(crate) head_room: HeadRoom,
     pub(crate) clock: Clock,
     pub(crate) clients: TaskTracker,
     /// Connections say goodbye: GOAWAY, `Connection: close`.
@@ -70,9 +73,17 @@ impl Reception {
         tokio::select! {
             biased; // no dice for each poll
             () = async {
-                match accepted {
-                    Accepted::Tcp(stream, local) => self.handshake(stream, Some(local)).await,
-                    Accepted::Unix(stream) => self.handshake(stream, None).await,
+                let (stream, local): (Box<dyn Stream>, _) = match accepted {
+                    Accepted::Tcp(stream, local) => (Box::new(stream), Some(local)),
+                    Accepted::Unix(stream) => (Box::new(stream), None),
+                };
+                match &self.tls {
+                    None => self.serve(stream, local, false).await,
+                    Some(tls) => {
+                        if let Some((stream, http2)) = Box::pin(self.shake_hands(tls, stream)).await {
+                            self.serve(stream, local, http2).await;
+                        }
+                    }
                 }
             } => {}
             () = self.ending.cancelled() => {}
@@ -80,22 +91,17 @@ impl Reception {
         gauge.decrement(1.0);
     }
 
-    /// TLS, if the gate has it, then HTTP.
-    async fn handshake<S>(&self, stream: S, local: Option<IpAddr>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Some(tls) = &self.tls else {
-            return self.serve(stream, local, false).await;
-        };
+    /// TLS: the connection inside it, and whether it was agreed to speak HTTP/2 there.
+    async fn shake_hands(&self, tls: &tls::Listener, stream: Box<dyn Stream>) -> Option<(Box<dyn Stream>, bool)> {
         match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls.config()).accept(stream)).await {
             Ok(Ok(stream)) => {
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                self.serve(stream, local, http2).await;
+                return Some((Box::new(stream), http2));
             }
             Ok(Err(error)) => self.strangers.complain(&self.gate, &error, self.clock.now()),
             Err(_) => tracing::debug!(gate = &*self.gate, "a TLS handshake took too long"),
         }
+        None
     }
 }
 

@@ -13,6 +13,7 @@ use http::{header::CONTENT_LENGTH, request::Parts};
 use tokio::sync::oneshot;
 
 use super::{
+    admission,
     driver::{Driver, Entry, HeldPermit, Place, Shade, Stale, Told, Turn},
     observe::AsIf,
 };
@@ -44,7 +45,7 @@ pub(super) fn permit(
     };
     let permit = driver.let_by(arrival);
     // As much as would have been read while it waited.
-    if let Err(refusal) = place.hold_bytes(declared(parts)) {
+    if let Err(refusal) = place.hold_bytes(admission::large_head(parts) + declared(parts)) {
         as_if.refused(refusal.reason);
         return Ok(permit.with_shade(Shade::default()));
     }
@@ -106,5 +107,5 @@ async fn other_self(
 /// The length of a body that the gate would hold.
 fn declared(parts: &Parts) -> usize {
     let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    length.and_then(|length| length.parse::<usize>().ok()).unwrap_or_default().min(super::admission::ENOUGH)
+    length.and_then(|length| length.parse::<usize>().ok()).unwrap_or_default().min(admission::ENOUGH)
 }

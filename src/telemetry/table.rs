@@ -103,7 +103,7 @@ metrics_table! {
     QUEUE_LENGTH = Kind::Gauge, "tidegate_queue_length", ["gate", "class"], "calls", Start,
         "Calls in the queues of a class now";
     WAITING_BYTES = Kind::Gauge, "tidegate_waiting_bytes", ["gate"], "bytes", Start,
-        "Bytes of bodies held while their calls wait";
+        "Bytes of bodies, and of heads past 8 KiB, held while their calls wait";
     KEYS_FAILING = Kind::Gauge, "tidegate_keys_failing", ["gate"], "keys", Start,
         "Keys that back off";
     BUCKET_TOKENS = Kind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"], "tokens", Once("the gate has a bucket"),

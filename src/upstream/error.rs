@@ -84,7 +84,7 @@ impl DialError {
 }
 
 /// What became of a request that got no response head.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum SendError {
     /// Nothing of it was processed upstream.
     #[error("not sent: {source}")]

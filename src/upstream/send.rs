@@ -25,6 +25,7 @@ use super::{
     error::{DialFailure, SendError},
     lease::{Exclusive, Lease, Stream},
     links::Links,
+    pool::Pool,
     prepare::{self, Head},
     streaming::{Hold, Streaming},
     upgrade::Protocol,
@@ -52,44 +53,60 @@ struct Failed {
     source: Arc<dyn StdError + Send + Sync>,
 }
 
+/// A request on its way up, with all it takes: in one place, so that the futures around it hold a reference and not a copy each.
+pub(super) struct Errand<'a> {
+    pool: Arc<Pool>,
+    /// What the next attempt is made on.
+    stream: Option<Stream>,
+    head: Head,
+    body: Outgoing,
+    links: Option<Box<Links<'a>>>,
+}
+
 impl Upstream {
-    pub(super) async fn transmit(
+    /// Makes a request the upstream's.
+    pub(super) fn errand(
         &self,
         manners: &Manners,
         lease: Lease,
         request: Request<Outgoing>,
-    ) -> Result<Response<Streaming>, SendError> {
+    ) -> Result<Errand<'_>, SendError> {
         let (parts, body) = request.into_parts();
-        let links = self.links(manners, &parts);
+        let links = self.links(manners, &parts).map(Box::new);
         let mut head = Head::new(parts, &self.inner.target, &manners.host, None).map_err(unsent)?;
-        let shown = self.authorize(&mut head).await?;
-        body.begin(&self.inner.budget, head.declares_length());
-        if matches!(lease.stream, Stream::Http2 { .. }) {
+        let Lease { pool, stream } = lease;
+        if matches!(stream, Stream::Http2 { .. }) {
             head.forget_case();
         }
-        let pool = Arc::clone(&lease.pool);
-        let (mut lease, mut replays, mut refusals, mut returns) = (lease, 0, 0, 0);
+        Ok(Errand { pool, stream: Some(stream), head, body, links })
+    }
+
+    pub(super) async fn transmit(&self, errand: &mut Errand<'_>) -> Result<Response<Streaming>, SendError> {
+        let shown = self.authorize(&mut errand.head).await?;
+        errand.body.begin(&self.inner.budget, errand.head.declares_length());
+        let (mut replays, mut refusals, mut returns) = (0, 0, 0);
         loop {
-            let failed = match attempt(lease.stream, head.clone(), &body).await {
+            let failed = match errand.attempt().await {
                 Ok(response) => {
-                    body.settle();
-                    return Ok(self.answered(response, shown, links.as_ref()));
+                    errand.body.settle();
+                    return Ok(self.answered(response, shown, errand.links.as_deref()));
                 }
                 Err(failed) => failed,
             };
-            if let Some(source) = body.broken() {
+            if let Some(source) = errand.body.broken() {
                 return Err(SendError::Client { source });
             }
+            let can_replay = errand.body.can_replay();
             let fresh = match failed.fate {
-                Fate::Unsent if returns < MAX_RETURNS && body.can_replay() => {
+                Fate::Unsent if returns < MAX_RETURNS && can_replay => {
                     returns += 1;
                     false
                 }
-                Fate::Unprocessed { fresh } if replays < MAX_REPLAYS && body.can_replay() => {
+                Fate::Unprocessed { fresh } if replays < MAX_REPLAYS && can_replay => {
                     replays += 1;
                     fresh
                 }
-                Fate::Refused if refusals < MAX_REFUSALS && body.can_replay() => {
+                Fate::Refused if refusals < MAX_REFUSALS && can_replay => {
                     refusals += 1;
                     false
                 }
@@ -101,9 +118,10 @@ impl Upstream {
             };
             tracing::debug!(fate = ?failed.fate, error = %failed.source, "not processed upstream: sending it again");
             if let Some(meters) = self.inner.meters.get() {
-                meters.replayed(pool.group());
+                meters.replayed(errand.pool.group());
             }
-            lease = Box::pin(pool.take_again(fresh)).await.map_err(|source| SendError::Unconnected { source })?;
+            let lease = Box::pin(errand.pool.take_again(fresh)).await;
+            errand.stream = Some(lease.map_err(|source| SendError::Unconnected { source })?.stream);
         }
     }
 
@@ -190,39 +208,57 @@ impl Broken {
     }
 }
 
-/// One attempt on one stream. Dropped in the middle of it, it resets the stream or closes the connection.
-async fn attempt(stream: Stream, head: Head, body: &Outgoing) -> Result<Response<Streaming>, Failed> {
-    match stream {
-        Stream::Http1(exclusive) => attempt_http1(exclusive, head, body).await,
-        Stream::Http2 { unit, mut sender } => {
-            let safe = head.method().is_safe();
-            let request = head.http2(body.attempt(Some(Arc::clone(&unit))));
-            match sender.try_send_request(request).await {
-                Ok(response) => Ok(response.map(|body| Streaming::new(body, Hold::Stream(unit)))),
-                Err(error) => Err(judge_http2(error, safe || body.is_unasked())),
+impl Errand<'_> {
+    /// One attempt on one stream. Dropped in the middle of it, it resets the stream or closes the connection.
+    async fn attempt(&mut self) -> Result<Response<Streaming>, Failed> {
+        let safe = self.head.method().is_safe();
+        match self.stream.take() {
+            None => Err(closed_at_once()),
+            Some(Stream::Http1(exclusive)) => {
+                let request = self.head.clone().http1(self.body.attempt(None));
+                attempt_http1(exclusive, request, safe).await
+            }
+            Some(Stream::Http2 { unit, mut sender }) => {
+                let request = self.head.clone().http2(self.body.attempt(Some(Arc::clone(&unit))));
+                match sender.try_send_request(request).await {
+                    Ok(response) => Ok(response.map(|body| Streaming::new(body, Hold::Stream(unit)))),
+                    Err(error) => Err(judge_http2(error, safe || self.body.is_unasked())),
+                }
             }
         }
     }
 }
 
-async fn attempt_http1(mut exclusive: Exclusive, head: Head, body: &Outgoing) -> Result<Response<Streaming>, Failed> {
-    let safe = head.method().is_safe();
+/// Sends at once; the future is the answer.
+fn attempt_http1(
+    mut exclusive: Exclusive,
+    request: Request<Outgoing>,
+    safe: bool,
+) -> impl Future<Output = Result<Response<Streaming>, Failed>> + Send {
     let traffic = Arc::clone(&exclusive.traffic);
     let before = (traffic.read.load(Ordering::Relaxed), traffic.written.load(Ordering::Relaxed));
-    let request = head.http1(body.attempt(None));
     exclusive.busy = true;
-    let Some(sender) = exclusive.sender.as_mut() else {
-        return Err(Failed { fate: Fate::Unsent, source: Arc::new(DialFailure::ClosedAtOnce) });
-    };
-    let mut error = match sender.try_send_request(request).await {
-        Ok(response) => {
-            return match Broken::in_answer(&response, None) {
+    let sending = exclusive.sender.as_mut().map(|sender| sender.try_send_request(request));
+    async move {
+        let Some(sending) = sending else { return Err(closed_at_once()) };
+        match sending.await {
+            Ok(response) => match Broken::in_answer(&response, None) {
                 Some(broken) => Err(Failed { fate: Fate::Lost, source: Arc::new(broken) }), // and its connection is closed
                 None => Ok(response.map(|body| Streaming::new(body, Hold::Connection(exclusive)))),
-            };
+            },
+            Err(error) => Err(judge_http1(error, &exclusive, before, safe)),
         }
-        Err(error) => error,
-    };
+    }
+}
+
+/// What an HTTP/1.1 error proves. `before`: bytes read and written on the connection when the request was handed over.
+fn judge_http1(
+    mut error: TrySendError<Request<Outgoing>>,
+    exclusive: &Exclusive,
+    before: (u64, u64),
+    safe: bool,
+) -> Failed {
+    let traffic = &exclusive.traffic;
     let silent = traffic.read.load(Ordering::Relaxed) == before.0;
     let unwritten = traffic.written.load(Ordering::Relaxed) == before.1;
     let fate = if let Some(alert) = certificate_alert(error.error()) {
@@ -234,7 +270,11 @@ async fn attempt_http1(mut exclusive: Exclusive, head: Head, body: &Outgoing) ->
     } else {
         Fate::Lost
     };
-    Err(Failed { fate, source: Arc::new(error.into_error()) })
+    Failed { fate, source: Arc::new(error.into_error()) }
+}
+
+fn closed_at_once() -> Failed {
+    Failed { fate: Fate::Unsent, source: Arc::new(DialFailure::ClosedAtOnce) }
 }
 
 /// What an HTTP/2 error proves. `repeatable`: to send the request again is safe even if its head did arrive.

@@ -188,6 +188,11 @@ async fn pause() {
     drop(tokio::time::timeout(Duration::from_millis(2), std::future::pending::<()>()).await);
 }
 
+/// How many of them a flood has; with `TIDEGATE_FLOODS=full`, which takes minutes, as many as a determined attacker would send.
+fn many(usual: usize, full: usize) -> usize {
+    if std::env::var_os("TIDEGATE_FLOODS").is_some_and(|floods| floods == "full") { full } else { usual }
+}
+
 /// As many open files as may be had, for this process and what it starts.
 fn more_files() {
     let of = std::process::id().to_string();

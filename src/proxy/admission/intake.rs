@@ -1,4 +1,4 @@
-//! A request body, read as far as its call's wait makes sense.
+//! A request body, read as far as its call's wait makes sense, and what a call holds meanwhile.
 
 use std::{
     future::poll_fn,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, request::Parts};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -83,7 +83,7 @@ impl Intake {
     }
 
     /// Reads the rest, as far as one would be kept, and keeps nothing.
-    pub(super) async fn discard(mut self) {
+    pub(super) async fn discard(&mut self) {
         self.read = Pieces::default();
         while !self.done && self.len < ENOUGH {
             let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await else {
@@ -143,6 +143,15 @@ impl Pieces {
     }
 }
 
+/// What the head of a call holds past what any call's does: kube-apiserver takes heads of 1 MiB, and so does the gate.
+pub(crate) fn large_head(parts: &Parts) -> usize {
+    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    (target + fields).saturating_sub(USUAL_HEAD)
+}
+
+/// hyper reads a head into a buffer of this size, and a usual one fits.
+const USUAL_HEAD: usize = 8 * 1024;
 /// A piece below this is copied: it would hold on to the whole buffer that it came in.
 const SMALL: usize = 1024;
 /// Small pieces become one when they are this long.
@@ -165,6 +174,17 @@ mod tests {
         let whole = pieces.into_whole();
         assert!(whole.len() < 10, "{} pieces", whole.len());
         assert_eq!(whole.concat(), [&body[..], &body].concat());
+    }
+
+    #[test]
+    fn only_a_large_head_counts_and_only_what_is_large_of_it() {
+        let head = |length: usize| {
+            let request = http::Request::get("/0123456789").header("large", vec![b'x'; length]);
+            request.body(()).expect("valid").into_parts().0
+        };
+        assert_eq!(large_head(&head(USUAL_HEAD - 16)), 0);
+        assert_eq!(large_head(&head(USUAL_HEAD - 15)), 1);
+        assert_eq!(large_head(&head(1 << 20)), (1 << 20) + 16 - USUAL_HEAD);
     }
 
     #[test]

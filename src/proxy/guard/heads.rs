@@ -84,6 +84,9 @@ pub(crate) enum Fault {
     /// A chunk without a size, or one that does not end where it says.
     #[error("a chunk of the body is malformed")]
     Chunk,
+    /// All clients together have more in large heads than there is room for.
+    #[error("a large head came while there is no room for another")]
+    Crowded,
     /// A control character.
     #[error("a head has a control character in it")]
     Control,
@@ -299,6 +302,7 @@ impl Fault {
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Chunk => "chunk",
+            Self::Crowded => "crowded",
             Self::Control => "control",
             Self::Fragment => "fragment",
             Self::Length => "length",

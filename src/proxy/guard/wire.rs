@@ -8,6 +8,7 @@
 
 use std::{
     fmt, io,
+    mem::MaybeUninit,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
@@ -19,35 +20,35 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take},
     time::{Sleep, sleep},
 };
-use tokio_util::io::poll_read_buf;
 
-use super::heads::{Fault, Heads, Rest};
+use super::{
+    heads::{Fault, Heads, Rest},
+    room::{HeadRoom, HeadShare},
+};
+
+/// A client's connection of whatever kind. Behind a box, so that everything above it is there once and not once for each kind.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 /// The connection as hyper reads and writes it.
-pub(crate) struct Wire<S> {
-    shared: Arc<Mutex<State<S>>>,
+pub(crate) struct Wire {
+    shared: Arc<Mutex<State>>,
 }
 
 /// The same connection as a waiting call watches it.
 #[derive(Clone)]
 pub(crate) struct Line {
-    watched: Arc<dyn Watched>,
+    shared: Arc<Mutex<State>>,
 }
 
-/// A connection of any kind, watched.
-trait Watched: Send + Sync {
-    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()>;
-    fn resolve(&self, switched: bool);
-    fn fault(&self) -> Option<Fault>;
-}
-
-struct State<S> {
+struct State {
     /// Read by [`READ`] bytes at a time.
-    stream: Take<S>,
+    stream: Take<Box<dyn Stream>>,
     /// Looks at what comes in; `None` for HTTP/2, whose frames say where everything ends.
     heads: Option<Heads>,
     /// What was wrong with it.
     fault: Option<Fault>,
+    /// What its large heads hold.
+    share: HeadShare,
     /// When a head that has begun must have come; none while there is no such head.
     patience: Option<Pin<Box<Sleep>>>,
     /// Read ahead of hyper.
@@ -65,13 +66,15 @@ enum End {
     Failed(Option<io::Error>),
 }
 
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
 // === impl Wire ===
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Wire<S> {
-    pub(crate) fn new(stream: S) -> Self {
-        let (heads, fault, patience) = (None, None, None);
-        let stream = stream.take(0);
-        let state = State { stream, heads, fault, patience, ahead: BytesMut::new(), end: None, reader: None };
+impl Wire {
+    pub(crate) fn new(stream: Box<dyn Stream>, room: HeadRoom) -> Self {
+        let (stream, share) = (stream.take(0), HeadShare::of(room));
+        let (heads, fault, patience, ahead) = (None, None, None, BytesMut::new());
+        let state = State { stream, heads, fault, share, patience, ahead, end: None, reader: None };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 
@@ -82,7 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Wire<S> {
 
     /// The same connection for those who wait.
     pub(crate) fn line(&self) -> Line {
-        Line { watched: Arc::clone(&self.shared) as Arc<dyn Watched> }
+        Line { shared: Arc::clone(&self.shared) }
     }
 
     /// Whether the client begins with HTTP/2's preface; decided at the first byte that says so, and nothing is lost of what was read.
@@ -103,13 +106,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Wire<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         lock(&self.shared).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl AsyncWrite for Wire {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(lock(&self.shared).stream.get_mut()).poll_write(cx, buf)
     }
@@ -135,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 }
 
-impl<S> fmt::Debug for Wire<S> {
+impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Wire")
     }
@@ -147,29 +150,7 @@ impl Line {
     /// Ready when the client has closed, half-closed or reset the connection. To be polled by the connection's own task only: there is one
     /// waker for reading. A client with more than [`AHEAD`] bytes unread cannot be watched any further and counts as there.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.watched.poll_gone(cx)
-    }
-
-    /// A call that asked for another protocol has its answer: what was held back behind it is that protocol, or the next request.
-    pub(crate) fn resolve(&self, switched: bool) {
-        self.watched.resolve(switched);
-    }
-
-    /// What was wrong with what came in.
-    pub(crate) fn fault(&self) -> Option<Fault> {
-        self.watched.fault()
-    }
-}
-
-impl fmt::Debug for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Line")
-    }
-}
-
-impl<S: AsyncRead + Unpin + Send> Watched for Mutex<State<S>> {
-    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = lock(self);
+        let mut state = lock(&self.shared);
         while state.end.is_none() {
             if state.ahead.len() >= AHEAD {
                 return Poll::Pending;
@@ -179,8 +160,9 @@ impl<S: AsyncRead + Unpin + Send> Watched for Mutex<State<S>> {
         Poll::Ready(())
     }
 
-    fn resolve(&self, switched: bool) {
-        let mut state = lock(self);
+    /// A call that asked for another protocol has its answer: what was held back behind it is that protocol, or the next request.
+    pub(crate) fn resolve(&self, switched: bool) {
+        let mut state = lock(&self.shared);
         if let Some(heads) = &mut state.heads {
             heads.resolve(switched);
         }
@@ -189,14 +171,26 @@ impl<S: AsyncRead + Unpin + Send> Watched for Mutex<State<S>> {
         }
     }
 
-    fn fault(&self) -> Option<Fault> {
-        lock(self).fault
+    /// Whether a large head came on it: it should end with the answer, and the buffer with it.
+    pub(crate) fn had_large_head(&self) -> bool {
+        lock(&self.shared).share.is_taken()
+    }
+
+    /// What was wrong with what came in.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        lock(&self.shared).fault
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Line")
     }
 }
 
 // === impl State ===
 
-impl<S: AsyncRead + Unpin> State<S> {
+impl State {
     /// Gives hyper what was read ahead, then what comes, as far as it passes.
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.fault.is_some() {
@@ -240,9 +234,12 @@ impl<S: AsyncRead + Unpin> State<S> {
     fn examine(&mut self, before: usize, buf: &mut ReadBuf<'_>) -> usize {
         let read = buf.filled().get(before..).unwrap_or_default();
         let Some(heads) = &mut self.heads else { return read.len() };
-        let examined = heads.examine(read);
+        let mut examined = heads.examine(read);
         if !heads.is_in_head() {
             self.patience = None;
+            self.share.end();
+        } else if !self.share.grow(read.len()) && examined.rest == Rest::None {
+            examined.rest = Rest::Refused(Fault::Crowded);
         }
         match examined.rest {
             Rest::None => {}
@@ -283,11 +280,12 @@ impl<S: AsyncRead + Unpin> State<S> {
 
     /// Reads once into the buffer, and wakes hyper if it waits for what came.
     fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.ahead.reserve(STEP);
+        let mut step = [const { MaybeUninit::uninit() }; STEP]; // on the stack: a client that sends nothing holds no buffer
+        let mut read = ReadBuf::uninit(&mut step);
         self.stream.set_limit(READ as u64);
-        match ready!(poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.ahead)) {
-            Ok(0) => self.end = Some(End::Closed),
-            Ok(_) => {}
+        match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read)) {
+            Ok(()) if read.filled().is_empty() => self.end = Some(End::Closed),
+            Ok(()) => self.ahead.extend_from_slice(read.filled()),
             Err(error) => self.end = Some(End::Failed(Some(error))),
         }
         if let Some(reader) = self.reader.take() {
@@ -307,7 +305,7 @@ fn patience() -> Pin<Box<Sleep>> {
 }
 
 /// Nothing panics while it holds this lock, so a poisoned state is still a whole one.
-fn lock<S>(shared: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
+fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -333,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_read_ahead_is_not_lost_and_comes_in_order() {
         let (mut client, server) = duplex(16);
-        let mut wire = Wire::new(server);
+        let mut wire = Wire::new(Box::new(server), HeadRoom::default());
         let line = wire.line();
         client.write_all(b"GET / HTTP").await.expect("room");
         assert!(!wire.speaks_http2().await);
@@ -347,9 +345,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_client_that_sends_nothing_holds_no_buffer() {
+        let (_client, server) = duplex(16);
+        let wire = Wire::new(Box::new(server), HeadRoom::default());
+        assert!(poll_fn(|cx| Poll::Ready(wire.line().poll_gone(cx))).await.is_pending());
+        assert_eq!(lock(&wire.shared).ahead.capacity(), 0);
+    }
+
+    #[tokio::test]
     async fn a_reader_that_waits_is_woken_by_what_the_watcher_read() {
         let (mut client, server) = duplex(64);
-        let mut wire = Wire::new(server);
+        let mut wire = Wire::new(Box::new(server), HeadRoom::default());
         let line = wire.line();
         let reader = tokio::spawn(async move {
             let mut some = [0; 4];
@@ -367,7 +373,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_with_a_full_buffer_counts_as_there() {
         let (mut client, server) = duplex(2 * AHEAD);
-        let wire = Wire::new(server);
+        let wire = Wire::new(Box::new(server), HeadRoom::default());
         client.write_all(&vec![0; AHEAD + STEP]).await.expect("room");
         drop(client);
         assert!(poll_fn(|cx| Poll::Ready(wire.line().poll_gone(cx))).await.is_pending());
@@ -376,7 +382,7 @@ mod tests {
     #[tokio::test]
     async fn the_preface_is_seen_in_pieces() {
         let (mut client, server) = duplex(64);
-        let wire = Wire::new(server);
+        let wire = Wire::new(Box::new(server), HeadRoom::default());
         let speaks = tokio::spawn(async move { wire.speaks_http2().await });
         for piece in PREFACE.chunks(5) {
             client.write_all(piece).await.expect("room");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{
     body::Incoming,
@@ -17,14 +17,13 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use pin_project_lite::pin_project;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tower::Service;
 use tower_http::BoxError;
 
 use super::Reception;
 use crate::{
     proxy::{
-        guard::wire::{Line, Wire},
+        guard::wire::{Line, Stream, Wire},
         stack::{self, Sent},
         tunnel::Desk,
     },
@@ -94,8 +93,11 @@ where
         if this.line.as_ref().is_some_and(|line| line.poll_gone(cx).is_ready()) {
             return Poll::Ready(Err(Gone));
         }
-        let Ok(response) = ready!(this.call.poll(cx));
+        let Ok(mut response) = ready!(this.call.poll(cx));
         let line = this.line.take();
+        if line.as_ref().is_some_and(Line::had_large_head) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(line) = line.as_ref().filter(|_| *this.switches) {
             line.resolve(response.status() == StatusCode::SWITCHING_PROTOCOLS);
         }
@@ -130,11 +132,8 @@ impl Body for BodyWhileThere {
 
 impl Reception {
     /// Serves a connection to its end. `http2` is what ALPN said; without it the preface decides.
-    pub(in crate::proxy) async fn serve<S>(&self, stream: S, local: Option<IpAddr>, http2: bool)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let wire = Wire::new(stream);
+    pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, local: Option<IpAddr>, http2: bool) {
+        let wire = Wire::new(stream, self.head_room.clone());
         let speaks_http2 = http2
             || tokio::select! {
                 first = tokio::time::timeout(FIRST_BYTES, wire.speaks_http2()) => match first {
@@ -146,7 +145,8 @@ impl Reception {
         let stack = stack::stack(&self.parts, local);
         let desk = Desk::default();
         let served = if speaks_http2 {
-            self.serve_http2(wire, Calls { stack, line: None, desk: None }).await
+            // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is waiting in.
+            Box::pin(self.serve_http2(wire, Calls { stack, line: None, desk: None })).await
         } else {
             wire.examine();
             let line = wire.line();
@@ -163,13 +163,12 @@ impl Reception {
         }
         // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits for it, and ends it.
         if let Some(tunnel) = desk.take() {
-            tunnel.carry(&self.gate).await;
+            Box::pin(tunnel.carry(&self.gate)).await;
         }
     }
 
-    async fn serve_http1<S, C>(&self, wire: Wire<S>, calls: Calls<C>) -> hyper::Result<()>
+    async fn serve_http1<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
     {
         let connection = http1::Builder::new()
@@ -193,9 +192,8 @@ impl Reception {
         }
     }
 
-    async fn serve_http2<S, C>(&self, wire: Wire<S>, calls: Calls<C>) -> hyper::Result<()>
+    async fn serve_http2<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone,
         C::Future: 'static,
     {

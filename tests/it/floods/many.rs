@@ -3,21 +3,20 @@
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 
-use super::{Flooded, LEASES};
+use super::{Flooded, LEASES, many};
 use crate::pool_support::soon;
 
-/// Every call fails, so that its key would be remembered; no name comes twice. A debug build serves some thousands a second: what a million
-/// cost the limiter's tables is in `limit/promises.rs`, over which all of these go.
+/// Every call fails, so that its key would be remembered; no name comes twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_never_come_again_are_not_remembered_for_ever() {
-    const CALLS: usize = 20_000;
+    let count = many(20_000, 1_000_000); // a debug build serves some thousands a second
     let flooded = Flooded::start(
         "bucket = \"off\"\nretry_bucket = \"off\"\nqueue = { fair_by = \"user_agent\" }\nbackoff = { max_keys = 1000 }\n",
     )
     .await;
     let clients = [flooded.connect_http2().await, flooded.connect_http2().await];
     let mut calls = tokio::task::JoinSet::new();
-    for n in 0..CALLS {
+    for n in 0..count {
         let mut client = clients[n % 2].clone();
         let target = format!("http://localhost/apis/g{n}.bad/v1/namespaces/n{n}/k{n}/bad?q={n}");
         let request = Request::get(target).header("user-agent", format!("a{n}/v{n}")).body(Full::default());

@@ -1,0 +1,102 @@
+//! Room for the large heads of a gate's HTTP/1 clients.
+//!
+//! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each would be a gigabyte, and hyper keeps a buffer
+//! that has grown for as long as its connection. So what a head has beyond the usual is charged to one account for all, given back when the
+//! connection ends; and a connection that had a large head ends with its answer.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// What all clients of a gate together have in large heads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeadRoom(Arc<AtomicUsize>);
+
+/// One connection's part of it, given back when dropped.
+#[derive(Debug)]
+pub(super) struct HeadShare {
+    room: HeadRoom,
+    /// Of the head that is coming in.
+    head: usize,
+    /// The longest that any head had beyond the usual.
+    taken: usize,
+}
+
+// === impl HeadShare ===
+
+impl HeadShare {
+    pub(super) fn of(room: HeadRoom) -> Self {
+        Self { room, head: 0, taken: 0 }
+    }
+
+    /// So many bytes more came of a head that has not ended. False if there is no room for them.
+    #[must_use]
+    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+        self.head += bytes;
+        let more = self.head.saturating_sub(USUAL).saturating_sub(self.taken);
+        if more == 0 {
+            return true;
+        }
+        let before = self.room.0.fetch_add(more, Ordering::Relaxed);
+        self.taken += more;
+        before + more <= ROOM
+    }
+
+    /// The head has ended.
+    pub(super) fn end(&mut self) {
+        self.head = 0;
+    }
+
+    /// Whether a head was larger than usual.
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken > 0
+    }
+}
+
+impl Drop for HeadShare {
+    fn drop(&mut self) {
+        if self.taken > 0 {
+            self.room.0.fetch_sub(self.taken, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A head that is nobody's concern: a token of some kilobytes, and a few hundred groups to impersonate.
+const USUAL: usize = 64 << 10;
+/// For all large heads of a gate: thirty of the longest at once.
+const ROOM: usize = 32 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_heads_take_no_room_and_large_ones_what_they_have_more() {
+        let room = HeadRoom::default();
+        let mut share = HeadShare::of(room.clone());
+        for _ in 0..1000 {
+            assert!(share.grow(USUAL / 2) && share.grow(USUAL / 2) && !share.is_taken());
+            share.end();
+        }
+        assert!(share.grow(USUAL + 10) && share.grow(5) && share.is_taken());
+        assert_eq!(room.0.load(Ordering::Relaxed), 15);
+        share.end();
+        assert!(share.grow(USUAL + 15)); // the buffer is there already
+        assert_eq!(room.0.load(Ordering::Relaxed), 15);
+        drop(share);
+        assert_eq!(room.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn who_comes_when_the_room_is_full_is_turned_away_and_room_comes_back() {
+        let room = HeadRoom::default();
+        let mut first = HeadShare::of(room.clone());
+        assert!(first.grow(USUAL + ROOM));
+        let mut second = HeadShare::of(room.clone());
+        assert!(second.grow(USUAL));
+        assert!(!second.grow(1));
+        drop((first, second));
+        assert!(HeadShare::of(room).grow(USUAL + ROOM));
+    }
+}
