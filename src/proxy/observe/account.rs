@@ -261,10 +261,10 @@ impl Account {
         if let Some(call) = &self.call {
             self.terms.meters.answered(call.class, call.verb, status.as_u16());
         }
-        let now = self.observer.clock.now();
-        let record = self.record(Some(status.as_u16()), None);
         let in_flight = self.call.as_mut().and_then(|call| call.in_flight.take());
-        let Some((log, record)) = self.terms.log.clone().zip(record) else { return in_flight };
+        let Some(log) = self.terms.log.clone() else { return in_flight };
+        let Some(record) = self.record(Some(status.as_u16()), None) else { return in_flight };
+        let now = self.observer.clock.now();
         match in_flight {
             // What lasts for as long as the client likes may outlast the log.
             Some(mut in_flight) if !record.asked.long_running => {
@@ -314,8 +314,9 @@ impl Drop for Account {
         if let (Some(call), None, None) = (&self.call, self.left, self.coalesced) {
             self.terms.meters.hung_up(call.class);
         }
+        let Some(log) = self.terms.log.clone() else { return };
         let gave_up = self.observer.clock.now() - self.arrived;
-        if let Some((log, record)) = self.terms.log.clone().zip(self.record(None, Some(gave_up))) {
+        if let Some(record) = self.record(None, Some(gave_up)) {
             log.record(record);
         }
     }
