@@ -314,8 +314,8 @@ impl Fault {
     }
 }
 
-/// What is in a line, if there is no control character in it but tabs. A token of a kilobyte is in nearly every head, and a build that is
-/// optimized for size would look at one byte at a time: so eight are, for what is no control character for certain.
+/// What is in a line, if there is no control character in it but tabs. A token of a kilobyte is in nearly every head: eight bytes are looked
+/// at a time, for what is no control character for certain.
 fn checked(line: &[u8]) -> Result<&[u8], Fault> {
     let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
     let (words, rest) = line.as_chunks::<8>();
