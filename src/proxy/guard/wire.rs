@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    heads::{Fault, Heads, Rest},
+    heads::{Examined, Fault, Heads, Rest},
     room::{HeadRoom, HeadShare},
 };
 
@@ -239,7 +239,7 @@ impl State {
             self.patience = None;
             self.share.end();
         } else if !self.share.grow(read.len()) && examined.rest == Rest::None {
-            examined.rest = Rest::Refused(Fault::Crowded);
+            examined = Examined { passed: 0, rest: Rest::Refused(Fault::Crowded) };
         }
         match examined.rest {
             Rest::None => {}
@@ -350,6 +350,24 @@ mod tests {
         let wire = Wire::new(Box::new(server), HeadRoom::default());
         assert!(poll_fn(|cx| Poll::Ready(wire.line().poll_gone(cx))).await.is_pending());
         assert_eq!(lock(&wire.shared).ahead.capacity(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_large_head_that_finds_no_room_is_refused_however_full_the_buffer_is() {
+        let room = HeadRoom::default();
+        let mut others = HeadShare::of(room.clone());
+        while others.grow(1 << 20) {}
+        let (mut client, server) = duplex(1 << 20);
+        let mut wire = Wire::new(Box::new(server), room);
+        wire.examine();
+        let head = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(100_000));
+        client.write_all(head.as_bytes()).await.expect("room");
+        let (mut all, mut some) = (0, [0; 1000]);
+        while let read @ 1.. = wire.read(&mut some).await.expect("reads") {
+            all += read;
+        }
+        assert!(all < 70_000, "{all} bytes passed");
+        assert_eq!(wire.line().fault(), Some(Fault::Crowded));
     }
 
     #[tokio::test]
