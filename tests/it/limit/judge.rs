@@ -249,6 +249,10 @@ pub(super) fn order_holds(world: &World) {
         world.calls.iter().enumerate().filter_map(|(call, record)| Some((record.left?.1, call))).collect();
     left.sort_unstable();
     for (turn, call) in left {
+        // Its turn came in its order, and a pause took it back before its caller came for it: who left meanwhile had come after it.
+        if world.calls[call].came_back {
+            continue;
+        }
         let caller = &world.calls[call].caller;
         let queue = (caller.class, caller.flow, caller.credential, caller.long_running);
         if let Some((before, _)) = last.insert(queue, (call, turn)) {

@@ -183,6 +183,29 @@ fn a_turn_that_nobody_has_claimed_when_a_pause_begins_is_taken_back() {
     world.wind_down();
 }
 
+/// Its turn had come before, so that who came after it could go; when the pause is over it is the first again.
+#[test]
+fn a_turn_that_was_taken_back_is_the_next_one_though_others_left_meanwhile() {
+    let mut world = World::new(waits_at_most(pausing(Scope::Gate), secs(8)));
+    world.prompt = false;
+    let first = world.arrive(Caller::new());
+    asks(&mut world, first, known(Scope::Gate, secs(1)));
+    let early = world.arrive(Caller::new());
+    world.pass(secs(1));
+    assert!(matches!(world.calls[early].life, Life::Granted(_)));
+    let meanwhile = world.arrive(Caller::new());
+    assert_eq!(world.left_at(meanwhile), Some(at(1000)));
+    asks(&mut world, meanwhile, known(Scope::Gate, secs(1)));
+    world.claim(early);
+    assert!(world.is_waiting(early));
+    let late = world.arrive(Caller::new());
+    world.prompt = true;
+    world.pass(secs(2));
+    assert_eq!((world.left_at(early), world.left_at(late)), (Some(at(2000)), Some(at(2000))));
+    assert!(world.calls[early].left < world.calls[late].left, "the turn that was taken back comes first");
+    world.wind_down();
+}
+
 #[test]
 fn a_retry_that_has_its_token_waits_for_a_pause_as_a_healthy_call_does() {
     let mut policy = Policy { retry_bucket: Some(bucket(1.0, 5)), ..pausing(Scope::Gate) };

@@ -289,8 +289,9 @@ impl World {
                 continue;
             }
             if matches!(self.calls[call].life, Life::Granted(_)) {
-                // Its key took it back before it was claimed, and this is its next turn.
+                // It was taken back before it was claimed, and this is its next turn.
                 self.unleave(call);
+                self.calls[call].came_back = true;
             }
             self.leave_now(call);
             self.calls[call].life = Life::Granted(ticket);
