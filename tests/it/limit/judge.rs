@@ -307,7 +307,8 @@ pub(super) fn pauses_hold(world: &World, scope: Scope, exempt: u16) {
                 };
                 paused.until = paused.until.max(*at + length);
             }
-            Event::Answered(call, Outcome::Success) => {
+            // An exempt call passes every pause: its success says nothing of one.
+            Event::Answered(call, Outcome::Success) if world.calls[*call].caller.class != exempt => {
                 for scope in all(call) {
                     let paused = scopes.entry(scope).or_default();
                     paused.grown = if left[call] > paused.began { Duration::ZERO } else { paused.grown };
