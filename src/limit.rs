@@ -19,6 +19,7 @@ pub mod verdict;
 mod adaptive;
 mod ahead;
 mod backoff;
+mod brim;
 mod bucket;
 mod buckets;
 mod door;

@@ -22,7 +22,7 @@ use governor::{
     state::{NotKeyed, StateStore},
 };
 
-use super::{adaptive::Adaptive, policy::BucketPolicy};
+use super::{adaptive::Adaptive, brim::Brim, policy::BucketPolicy};
 use crate::moment::Moment;
 
 /// How a bucket begins.
@@ -50,9 +50,7 @@ pub(super) struct Bucket {
     tat: Tat,
     dial: Dial,
     governor: RateLimiter<NotKeyed, Tat, Dial, NoOpMiddleware<Nanos>>,
-    /// The last take that found the bucket within one token of full. What was taken before it would have flowed over by now, so giving
-    /// it back then would make calls out of nothing.
-    brimming: u64,
+    brim: Brim,
 }
 
 /// The one number that governor keeps: when the bucket would be full, in nanoseconds.
@@ -81,7 +79,7 @@ impl Bucket {
             tat,
             dial,
             governor,
-            brimming: 0,
+            brim: Brim::default(),
         };
         if let Start::Level(tokens, at) = start {
             let missing = u64::from(policy.burst.get().saturating_sub(tokens));
@@ -158,11 +156,11 @@ impl Bucket {
     #[inline]
     pub(super) fn take(&mut self, at: Moment, number: u64) -> bool {
         let at = clamp(at);
-        let brimming = self.tat.get().saturating_sub(at) < self.period;
+        let missing = self.tat.get().saturating_sub(at);
         self.dial.0.store(at, Relaxed);
         let taken = self.governor.check().is_ok();
-        if taken && brimming {
-            self.brimming = number;
+        if taken {
+            self.note(missing, number);
         }
         taken
     }
@@ -170,16 +168,24 @@ impl Bucket {
     /// Takes the next token even if it is only there later, and says when (client-go's `Reserve`).
     pub(super) fn reserve(&mut self, now: Moment, number: u64) -> Moment {
         let (at, ready) = (clamp(now), self.ready_at(now));
-        if self.tat.get().saturating_sub(at) < self.period {
-            self.brimming = number;
-        }
+        self.note(self.tat.get().saturating_sub(at), number);
         self.tat.set(self.tat.get().max(at).saturating_add(self.period).min(HORIZON));
         ready
     }
 
+    /// Take `number` found so many nanoseconds' worth of tokens missing.
+    #[inline]
+    fn note(&mut self, missing: u64, number: u64) {
+        if missing < self.period {
+            self.brim.found_full(number);
+        } else {
+            self.brim.found(missing / self.period, number);
+        }
+    }
+
     /// Gives back the token of take `number`, unless it would have flowed over since.
     pub(super) fn give_back(&mut self, number: u64) {
-        if number >= self.brimming {
+        if self.brim.give_back(number) {
             self.tat.set(self.tat.get().saturating_sub(self.period));
         }
     }
@@ -221,9 +227,8 @@ impl Bucket {
         let grown = new_burst.saturating_sub(old_burst) * u128::from(new_period);
         let shrunk = old_burst.saturating_sub(new_burst) * u128::from(new_period);
         let missing = (missing + grown).saturating_sub(shrunk);
-        if debt < u128::from(self.period) || missing < u128::from(new_period) {
-            self.brimming = number.saturating_add(1);
-        }
+        let tokens = (debt / u128::from(self.period.max(1))).min(missing / u128::from(new_period));
+        self.brim.found(u64::try_from(tokens).unwrap_or(u64::MAX), number.saturating_add(1));
         self.policy = policy;
         self.period = new_period;
         self.governor = governor(&policy, new_period, &self.tat, &self.dial);
