@@ -107,20 +107,20 @@ impl Buckets {
     #[inline]
     pub(super) fn find(&mut self, owner: Owner, flow: u64, credential: u64, now: Moment) -> Option<(BucketId, bool)> {
         let family = self.family(owner)?;
-        let who = match family.policy.per {
-            Per::Gate => None,
-            Per::Flow => Some(flow),
-            Per::Credential => Some(credential),
-        };
-        let found = match who {
-            None => family.shared,
-            Some(who) => family.split.get(&who).copied(),
-        };
-        let id = match found {
-            Some(id) => id,
-            None => self.open(owner, who, now)?,
-        };
-        Some((id, who.is_some()))
+        match (family.policy.per, family.shared) {
+            (Per::Gate, Some(shared)) => Some((shared, false)),
+            (Per::Gate, None) => self.open(owner, None, now).map(|id| (id, false)),
+            (Per::Flow, _) => self.one_of_many(owner, flow, now).map(|id| (id, true)),
+            (Per::Credential, _) => self.one_of_many(owner, credential, now).map(|id| (id, true)),
+        }
+    }
+
+    #[inline(never)]
+    fn one_of_many(&mut self, owner: Owner, who: u64, now: Moment) -> Option<BucketId> {
+        match self.family(owner)?.split.get(&who) {
+            Some(id) => Some(*id),
+            None => self.open(owner, Some(who), now),
+        }
     }
 
     #[inline]
@@ -259,6 +259,7 @@ impl Buckets {
     }
 
     /// Makes a bucket of a family for `who`, or the shared one.
+    #[cold]
     fn open(&mut self, owner: Owner, who: Option<u64>, now: Moment) -> Option<BucketId> {
         if who.is_some() && self.family(owner)?.split.len() >= INSTANCES {
             self.sweep(owner, now);

@@ -297,10 +297,17 @@ impl Limiter {
         Permit::new(call, grant)
     }
 
+    #[inline]
     fn begin_pass(&mut self, call: &Call, way: Way, now: Moment) -> Pass {
         if way.retry.is_none() && !self.policy.one_at_a_time {
             return Pass::default();
         }
+        self.take_key(call, way, now)
+    }
+
+    /// What a call has at the key stage: the trial, being the one write, a retry token.
+    #[inline(never)]
+    fn take_key(&mut self, call: &Call, way: Way, now: Moment) -> Pass {
         let key = call.key.as_ref().filter(|_| way.retry.is_some());
         let trial = key.map_or(0, |key| self.table.begin_trial(KeyId::from(key)));
         Pass { trial, paid: self.pay(way.pay, now), alone: self.begin_write(call) }

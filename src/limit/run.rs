@@ -20,10 +20,16 @@ impl Limiter {
         self.now = self.now.max(now);
         let now = self.now;
         if !self.keys().is_empty() {
-            self.table.expire(now, &mut self.stirred);
+            self.forget_keys(now);
         }
         self.run(now);
         now
+    }
+
+    /// Apart, as [`Self::run_turns`] is, so that the usual case has no more registers to save than it uses.
+    #[inline(never)]
+    fn forget_keys(&mut self, now: Moment) {
+        self.table.expire(now, &mut self.stirred);
     }
 
     /// Lets go everyone who can go and ends every wait that is over, until nothing more can happen at this moment.
@@ -39,6 +45,7 @@ impl Limiter {
         }
     }
 
+    #[inline(never)]
     fn run_turns(&mut self, now: Moment) {
         loop {
             self.freed.append(&mut self.supply.buckets.moved);

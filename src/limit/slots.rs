@@ -53,9 +53,11 @@ impl Slots {
     /// The place that a call of `who` would hold.
     #[inline]
     pub(super) fn place(&mut self, who: u64, now: Moment) -> Place {
-        if !self.per().is_some_and(|per| per != Per::Gate) {
-            return Place::Whole;
-        }
+        if self.per().is_some_and(|per| per != Per::Gate) { self.place_of_many(who, now) } else { Place::Whole }
+    }
+
+    #[inline(never)]
+    fn place_of_many(&mut self, who: u64, now: Moment) -> Place {
         let era = self.era;
         if self.split.contains_key(&who) {
             return Place::Split { who, era };
