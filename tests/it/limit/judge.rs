@@ -30,6 +30,8 @@ pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], laten
     let mut bucket = policy_of(meter, &policies[0]);
     // What a bucket has that nobody has used yet.
     let mut fresh = bucket.map_or((0.0, Moment::ZERO), |bucket| (start(&bucket), Moment::ZERO));
+    // Lateness is made up for at the rate of its time, and a reload keeps the level that this has left.
+    let mut fastest = bucket.map_or(0.0, |bucket| bucket.rate);
     for (at, event) in &world.events {
         match event {
             Event::Rate(changed, rate) => {
@@ -61,15 +63,15 @@ pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], laten
                     }
                 }
                 bucket = after;
+                fastest = after.map_or(fastest, |bucket| fastest.max(bucket.rate));
             }
             Event::Left(call) => {
                 let (caller, policy) = (world.calls[*call].caller, &policies[number]);
                 let Some(bucket) = bucket.filter(|_| is_metered(meter, &caller, policy, policies)) else { continue };
-                let full = policy_of(meter, policy).map_or(0.0, |bucket| bucket.rate);
                 let (level, last) = levels.entry(who(bucket.per, &caller)).or_insert(fresh);
                 *level = refill(*level, &bucket, *last, *at) - 1.0;
                 *last = *at;
-                let least = -full * lateness - 1e-6;
+                let least = -fastest * lateness - 1e-6;
                 assert!(*level >= least, "{meter:?} at {at:?}: {} tokens short, call {call}", -*level);
             }
             Event::Stayed | Event::Answered(..) | Event::Paused(..) => {}
