@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use tidegate::{
@@ -95,6 +96,24 @@ fn what_the_dockerfile_copies_is_let_through_to_the_builder() {
         }
     }
     assert!(copied >= 5, "{copied}");
+}
+
+/// What is measured and tried out is what ships.
+#[test]
+fn the_image_ci_and_the_benchmark_build_with_the_same_flags() {
+    for path in ["Dockerfile", ".ci/run", "benches/peers/prepare.py"] {
+        let text = file(path).1;
+        let flags = text.contains("benches/profile/flags") || text.contains(r#""benches", "profile", "flags""#);
+        assert!(flags && text.contains("ship"), "{path} does not build by benches/profile/flags with --profile ship");
+        assert!(!text.contains("target-feature"), "{path} has flags of its own");
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/profile");
+    let told = Command::new(folder.join("flags")).output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let told = String::from_utf8(told.stdout).unwrap();
+    let profile = told.trim_end().split_once("-C profile-use=").expect("a profile").1;
+    // LLVM's magic number of a profile that a compiler can use.
+    assert!(fs::read(profile).unwrap().starts_with(b"\xfflprofi\x81"), "{profile} is no profile");
 }
 
 #[test]
