@@ -135,7 +135,7 @@ mod tests {
                         withheld += f64::from(u8::from(refused));
                     }
                     _ => {
-                        now = now + Duration::from_millis(gap);
+                        now += Duration::from_millis(gap);
                         if bucket.take(now, number) {
                             takes.push((number, now));
                         }
