@@ -231,11 +231,13 @@ async fn on_many_threads_everyone_gets_a_turn_and_nobody_keeps_anything() {
                 usize::from(done.unwrap_or_else(|_| panic!("round {round}: somebody sleeps on")).expect("no panic"));
         }
         assert!(sent > 200, "round {round}: {sent}");
+        // Stopped, it is not between opening a stream and saying so.
+        pool.abort();
+        pool.await.expect_err("it would open streams for ever");
         let rest = driver.look(|limiter, now| limiter.snapshot(now));
         assert_eq!((rest.waiting, rest.slots.used), (0, 0), "round {round}");
         assert_eq!(driver.remembered(), 0, "round {round}");
         assert_eq!(rest.rooms[1].1, open.load(Ordering::SeqCst), "round {round}: room is what is open and free");
-        pool.abort();
     }
 }
 
