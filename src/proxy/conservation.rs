@@ -6,6 +6,7 @@
 
 mod client;
 mod dice;
+mod rest;
 mod upstream;
 
 use std::{
@@ -129,6 +130,12 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         call_log: Some(log),
         drain: Duration::ZERO,
     }
+}
+
+/// A gate that nobody calls, for what needs one.
+pub(super) fn idle_gate(clock: Clock) -> Reception {
+    let (log, _) = mpsc::channel(1);
+    reception(options(0, ([127, 0, 0, 1], 1).into(), CallLog::to(log)), clock).0
 }
 
 /// Plays one story and holds its end against the promises.

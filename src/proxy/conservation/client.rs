@@ -74,6 +74,7 @@ async fn http1(mut stream: DuplexStream, dice: Dice, clock: Clock) {
         if !answered {
             return;
         }
+        clock.sleep(dice.pause()).await; // it may rest before the next
     }
     if pipelined {
         clock.sleep(dice.pause()).await;

@@ -144,6 +144,11 @@ impl Heads {
         self.at == At::Header || (self.at == At::Start && !self.line.is_empty())
     }
 
+    /// Whether all that came are whole requests.
+    pub(crate) fn is_between_requests(&self) -> bool {
+        self.at == At::Start && self.line.is_empty()
+    }
+
     /// Takes some bytes; none when they are to be held.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         match self.at {

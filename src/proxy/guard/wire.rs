@@ -5,6 +5,12 @@
 //! And what hyper silently forgives (a bare LF, Content-Length beside Transfer-Encoding) can only be seen here: [`Heads`] looks at every
 //! byte of HTTP/1 on its way, and where it finds fault hyper gets a byte that no parser takes. hyper then answers 400 in its turn, after
 //! the answers that are still owed, and closes.
+//!
+//! Between calls it lets hyper go: hyper keeps a connection's buffers and the room for a call's future for as long as it has the connection,
+//! 15 KiB where the socket needs one. So when nothing has come for a while hyper is told that the connection ended, and the [`Line`] waits
+//! alone; with the next byte hyper begins anew, and the client sees nothing of it.
+
+mod line;
 
 use std::{
     fmt, io,
@@ -21,6 +27,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
+pub(crate) use self::line::{Busy, Line};
 use super::{
     heads::{Examined, Fault, Heads, Rest},
     room::{HeadRoom, HeadShare},
@@ -31,12 +38,6 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 /// The connection as hyper reads and writes it.
 pub(crate) struct Wire {
-    shared: Arc<Mutex<State>>,
-}
-
-/// The same connection as a waiting call watches it.
-#[derive(Clone)]
-pub(crate) struct Line {
     shared: Arc<Mutex<State>>,
 }
 
@@ -57,6 +58,24 @@ struct State {
     end: Option<End>,
     /// hyper, waiting to read.
     reader: Option<Waker>,
+    /// hyper has a call whose answer it has not been given to its end.
+    busy: bool,
+    /// hyper has something to write, or to flush.
+    unflushed: bool,
+    pause: Pause,
+    /// hyper was told that the connection ended.
+    resting: bool,
+}
+
+/// What is known of how long nothing has come between calls. Not timed anew with each call: of a busy connection it is asked ten times a
+/// second.
+enum Pause {
+    /// Nothing.
+    Unknown,
+    /// It is asked when this is over; something came since it began, or nothing did.
+    Asked { timer: Pin<Box<Sleep>>, stirred: bool },
+    /// Long enough, but for a call that is under way. hyper will not read again by itself once that is over.
+    Over,
 }
 
 /// How reading ended.
@@ -74,7 +93,9 @@ impl Wire {
     pub(crate) fn new(stream: Box<dyn Stream>, room: HeadRoom) -> Self {
         let (stream, share) = (stream.take(0), HeadShare::of(room));
         let (heads, fault, patience, ahead) = (None, None, None, BytesMut::new());
-        let state = State { stream, heads, fault, share, patience, ahead, end: None, reader: None };
+        let (end, reader, busy, unflushed, pause, resting) = (None, None, false, false, Pause::Unknown, false);
+        #[rustfmt::skip]
+        let state = State { stream, heads, fault, share, patience, ahead, end, reader, busy, unflushed, pause, resting };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 
@@ -83,7 +104,7 @@ impl Wire {
         lock(&self.shared).heads = Some(Heads::default());
     }
 
-    /// The same connection for those who wait.
+    /// The same connection for those who outlive hyper's use of it.
     pub(crate) fn line(&self) -> Line {
         Line { shared: Arc::clone(&self.shared) }
     }
@@ -114,15 +135,24 @@ impl AsyncRead for Wire {
 
 impl AsyncWrite for Wire {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(lock(&self.shared).stream.get_mut()).poll_write(cx, buf)
+        let mut state = lock(&self.shared);
+        state.unflushed = true;
+        Pin::new(state.stream.get_mut()).poll_write(cx, buf)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(lock(&self.shared).stream.get_mut()).poll_flush(cx)
+        let mut state = lock(&self.shared);
+        let flushed = Pin::new(state.stream.get_mut()).poll_flush(cx);
+        if flushed.is_ready() && state.unflushed {
+            state.unflushed = false;
+            state.released();
+        }
+        flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(lock(&self.shared).stream.get_mut()).poll_shutdown(cx)
+        let mut state = lock(&self.shared);
+        if state.resting { Poll::Ready(Ok(())) } else { Pin::new(state.stream.get_mut()).poll_shutdown(cx) }
     }
 
     fn poll_write_vectored(
@@ -130,7 +160,9 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(lock(&self.shared).stream.get_mut()).poll_write_vectored(cx, bufs)
+        let mut state = lock(&self.shared);
+        state.unflushed = true;
+        Pin::new(state.stream.get_mut()).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -141,50 +173,6 @@ impl AsyncWrite for Wire {
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Wire")
-    }
-}
-
-// === impl Line ===
-
-impl Line {
-    /// Ready when the client has closed, half-closed or reset the connection. To be polled by the connection's own task only: there is one
-    /// waker for reading. A client with more than [`AHEAD`] bytes unread cannot be watched any further and counts as there.
-    pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = lock(&self.shared);
-        while state.end.is_none() {
-            if state.ahead.len() >= AHEAD {
-                return Poll::Pending;
-            }
-            ready!(state.poll_read_ahead(cx));
-        }
-        Poll::Ready(())
-    }
-
-    /// A call that asked for another protocol has its answer: what was held back behind it is that protocol, or the next request.
-    pub(crate) fn resolve(&self, switched: bool) {
-        let mut state = lock(&self.shared);
-        if let Some(heads) = &mut state.heads {
-            heads.resolve(switched);
-        }
-        if let Some(reader) = state.reader.take() {
-            reader.wake();
-        }
-    }
-
-    /// Whether a large head came on it: it should end with the answer, and the buffer with it.
-    pub(crate) fn had_large_head(&self) -> bool {
-        lock(&self.shared).share.is_taken()
-    }
-
-    /// What was wrong with what came in.
-    pub(crate) fn fault(&self) -> Option<Fault> {
-        lock(&self.shared).fault
-    }
-}
-
-impl fmt::Debug for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Line")
     }
 }
 
@@ -216,6 +204,10 @@ impl State {
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) if buf.filled().len() == before && buf.remaining() > 0 => self.end = Some(End::Closed),
             Poll::Ready(Ok(())) => {
+                match &mut self.pause {
+                    Pause::Asked { stirred, .. } => *stirred = true,
+                    pause => *pause = Pause::Unknown,
+                }
                 self.examine(before, buf);
                 if buf.filled().len() == before {
                     return self.park(cx); // all of it is held
@@ -225,7 +217,7 @@ impl State {
                 self.end = Some(End::Failed(None));
                 return Poll::Ready(Err(error));
             }
-            Poll::Pending => return self.poll_patience(cx),
+            Poll::Pending => return self.poll_quiet(cx),
         }
         Poll::Ready(Ok(()))
     }
@@ -258,16 +250,60 @@ impl State {
         examined.passed
     }
 
-    /// Nothing comes. A head that has begun must come to its end; between heads there is all the time in the world, and in bodies.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Nothing comes. A head that has begun must come to its end; between calls hyper is let go; in bodies there is all the time in the world.
+    fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.heads.as_ref().is_some_and(Heads::is_in_head) {
-            let patience = self.patience.get_or_insert_with(patience);
+            let patience = self.patience.get_or_insert_with(|| timer(HEAD));
             if patience.as_mut().poll(cx).is_ready() {
                 self.fault = Some(Fault::Slow);
                 return Poll::Ready(Ok(()));
             }
+        } else if self.heads.as_ref().is_some_and(Heads::is_between_requests) && self.poll_pause(cx).is_ready() {
+            self.resting = true;
+            return Poll::Ready(Ok(()));
         }
         self.park(cx)
+    }
+
+    /// Ready when there has been nothing to do for [`PAUSE`] at least. Then hyper has nothing of this connection's: no call, and no bytes that
+    /// it has not read as a call, since none but whole requests came.
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_occupied = self.is_occupied();
+        loop {
+            self.pause = match &mut self.pause {
+                Pause::Asked { timer, stirred } => {
+                    ready!(timer.as_mut().poll(cx));
+                    match (*stirred, is_occupied) {
+                        (true, _) => Pause::Unknown,
+                        (false, true) => Pause::Over,
+                        (false, false) => {
+                            self.pause = Pause::Unknown;
+                            return Poll::Ready(());
+                        }
+                    }
+                }
+                Pause::Over if is_occupied => return Poll::Pending,
+                Pause::Over | Pause::Unknown => Pause::Asked { timer: timer(PAUSE), stirred: false },
+            };
+        }
+    }
+
+    /// Whether hyper has a call, or something to write.
+    const fn is_occupied(&self) -> bool {
+        self.busy || self.unflushed
+    }
+
+    /// hyper may have nothing more to do: it is to ask for a pause, if one was over too early.
+    fn released(&mut self) {
+        if let Pause::Asked { stirred, .. } = &mut self.pause {
+            *stirred = true;
+        }
+        if matches!(self.pause, Pause::Over)
+            && !self.is_occupied()
+            && let Some(reader) = self.reader.take()
+        {
+            reader.wake();
+        }
     }
 
     /// hyper waits to read.
@@ -295,13 +331,12 @@ impl State {
     }
 }
 
-/// Until a head that has begun must have come.
-fn patience() -> Pin<Box<Sleep>> {
+fn timer(duration: Duration) -> Pin<Box<Sleep>> {
     #[expect(
         clippy::disallowed_methods,
-        reason = "below everything that has a clock; it ends a connection and decides no call"
+        reason = "below everything that has a clock; it ends a connection, or hyper's part in it, and decides no call"
     )]
-    Box::pin(sleep(HEAD))
+    Box::pin(sleep(duration))
 }
 
 /// Nothing panics while it holds this lock, so a poisoned state is still a whole one.
@@ -317,12 +352,14 @@ const READ: usize = 16 * 1024;
 const AHEAD: usize = 64 * 1024;
 /// From the first byte of a head to its last; kube-apiserver waits 32 s.
 const HEAD: Duration = Duration::from_secs(30);
+/// Nothing came for so long: hyper gets the connection again with the next byte, for about a tenth of what a call costs.
+const PAUSE: Duration = Duration::from_millis(100);
 /// One read ahead: a request's head fits.
 const STEP: usize = 4096;
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
+    use std::{future::poll_fn, pin::pin};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
@@ -332,7 +369,7 @@ mod tests {
     async fn what_was_read_ahead_is_not_lost_and_comes_in_order() {
         let (mut client, server) = duplex(16);
         let mut wire = Wire::new(Box::new(server), HeadRoom::default());
-        let line = wire.line();
+        let line = wire.line().begin();
         client.write_all(b"GET / HTTP").await.expect("room");
         assert!(!wire.speaks_http2().await);
         assert!(poll_fn(|cx| Poll::Ready(line.poll_gone(cx))).await.is_pending());
@@ -348,7 +385,7 @@ mod tests {
     async fn a_client_that_sends_nothing_holds_no_buffer() {
         let (_client, server) = duplex(16);
         let wire = Wire::new(Box::new(server), HeadRoom::default());
-        assert!(poll_fn(|cx| Poll::Ready(wire.line().poll_gone(cx))).await.is_pending());
+        assert!(poll_fn(|cx| Poll::Ready(wire.line().begin().poll_gone(cx))).await.is_pending());
         assert_eq!(lock(&wire.shared).ahead.capacity(), 0);
     }
 
@@ -374,7 +411,7 @@ mod tests {
     async fn a_reader_that_waits_is_woken_by_what_the_watcher_read() {
         let (mut client, server) = duplex(64);
         let mut wire = Wire::new(Box::new(server), HeadRoom::default());
-        let line = wire.line();
+        let line = wire.line().begin();
         let reader = tokio::spawn(async move {
             let mut some = [0; 4];
             wire.read_exact(&mut some).await.map(|_| some)
@@ -394,7 +431,74 @@ mod tests {
         let wire = Wire::new(Box::new(server), HeadRoom::default());
         client.write_all(&vec![0; AHEAD + STEP]).await.expect("room");
         drop(client);
-        assert!(poll_fn(|cx| Poll::Ready(wire.line().poll_gone(cx))).await.is_pending());
+        assert!(poll_fn(|cx| Poll::Ready(wire.line().begin().poll_gone(cx))).await.is_pending());
+    }
+
+    /// A connection on which so much came and was read.
+    async fn after(bytes: &[u8]) -> (tokio::io::DuplexStream, Wire) {
+        let (mut client, server) = duplex(1 << 10);
+        let mut wire = Wire::new(Box::new(server), HeadRoom::default());
+        wire.examine();
+        client.write_all(bytes).await.expect("room");
+        wire.read_exact(&mut vec![0; bytes.len()]).await.expect("reads");
+        (client, wire)
+    }
+
+    const WHOLE: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    #[tokio::test(start_paused = true)]
+    async fn between_calls_the_reader_is_let_go_and_the_next_byte_brings_it_back() {
+        let (mut client, mut wire) = after(WHOLE).await;
+        let line = wire.line();
+        for _ in 0..3 {
+            assert!(!line.rests());
+            assert_eq!(wire.read(&mut [0; 9]).await.expect("an end"), 0);
+            assert!(line.rests());
+            wire.shutdown().await.expect("nothing is shut");
+            drop(wire);
+            assert!(poll_fn(|cx| Poll::Ready(pin!(line.stirs()).poll(cx))).await.is_pending());
+            client.write_all(WHOLE).await.expect("still open");
+            wire = line.stirs().await.expect("more");
+            let mut read = vec![0; WHOLE.len()];
+            wire.read_exact(&mut read).await.expect("reads");
+            assert_eq!(read, WHOLE);
+        }
+        wire.write_all(b"HTTP/1.1 200 OK\r\n").await.expect("still open");
+        wire.flush().await.expect("open");
+        assert_eq!(wire.read(&mut [0; 9]).await.expect("an end"), 0);
+        drop(client);
+        assert!(line.stirs().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_not_let_go_at_every_call_but_once_nothing_came_for_a_while() {
+        let (mut client, mut wire) = after(WHOLE).await;
+        for _ in 0..20 {
+            assert!(tokio::time::timeout(PAUSE / 2, wire.read(&mut [0; 9])).await.is_err());
+            client.write_all(WHOLE).await.expect("open");
+            wire.read_exact(&mut vec![0; WHOLE.len()]).await.expect("reads");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_has_something_is_not_let_go() {
+        let quiet = |mut wire: Wire| async move {
+            tokio::time::timeout(HEAD / 2, wire.read(&mut [0; 9])).await.expect_err("nothing to read");
+            assert!(!wire.line().rests());
+        };
+        for begun in ["GET", "GET / HTTP/1.1\r\nHost", "PUT / HTTP/1.1\r\nContent-Length: 2\r\n\r\n1"] {
+            let (_client, wire) = after(begun.as_bytes()).await;
+            quiet(wire).await;
+        }
+        let (_client, wire) = after(b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n").await;
+        quiet(wire).await;
+        let (_client, wire) = after(WHOLE).await;
+        let busy = wire.line().begin();
+        quiet(wire).await;
+        drop(busy);
+        let (_client, mut wire) = after(WHOLE).await;
+        assert!(wire.write(b"not flushed").await.is_ok());
+        quiet(wire).await;
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ use tower_http::BoxError;
 use super::Reception;
 use crate::{
     proxy::{
-        guard::wire::{Line, Stream, Wire},
+        guard::wire::{Busy, Line, Stream, Wire},
         stack::{self, Sent},
         tunnel::Desk,
     },
@@ -36,9 +36,10 @@ use crate::{
 struct Gone;
 
 /// The request path as hyper calls it.
+#[derive(Clone)]
 struct Calls<S> {
     stack: S,
-    /// To be watched while a call is under way; HTTP/2 tells by itself.
+    /// Its calls are to be watched; HTTP/2 tells by itself.
     line: Option<Line>,
     /// Where a call leaves the tunnel that the connection is to become; HTTP/2 becomes none.
     desk: Option<Desk>,
@@ -49,7 +50,7 @@ pin_project! {
     struct WhileThere<F> {
         #[pin]
         call: F,
-        line: Option<Line>,
+        line: Option<Busy>,
         // It asks for another protocol.
         switches: bool,
     }
@@ -60,7 +61,7 @@ pin_project! {
     struct BodyWhileThere {
         #[pin]
         body: Sent,
-        line: Option<Line>,
+        line: Option<Busy>,
     }
 }
 
@@ -77,7 +78,7 @@ where
         if let Some(desk) = self.desk.as_ref().filter(|_| switches) {
             request.extensions_mut().insert(desk.clone());
         }
-        WhileThere { call: self.stack.clone().call(request), line: self.line.clone(), switches }
+        WhileThere { call: self.stack.clone().call(request), line: self.line.as_ref().map(Line::begin), switches }
     }
 }
 
@@ -95,7 +96,7 @@ where
         }
         let Ok(mut response) = ready!(this.call.poll(cx));
         let line = this.line.take();
-        if line.as_ref().is_some_and(Line::had_large_head) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        if line.as_ref().is_some_and(Busy::had_large_head) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(line) = line.as_ref().filter(|_| *this.switches) {
@@ -144,14 +145,14 @@ impl Reception {
             };
         let stack = stack::stack(&self.parts, local);
         let desk = Desk::default();
+        // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is waiting in.
         let served = if speaks_http2 {
-            // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is waiting in.
             Box::pin(self.serve_http2(wire, Calls { stack, line: None, desk: None })).await
         } else {
             wire.examine();
             let line = wire.line();
             let calls = Calls { stack, line: Some(line.clone()), desk: Some(desk.clone()) };
-            let served = self.serve_http1(wire, calls).await;
+            let served = self.serve_http1(wire, &line, calls).await;
             if let Some(fault) = line.fault() {
                 table::GUARDED.counter(&[&self.gate, fault.word()]).increment(1);
                 tracing::debug!(gate = &*self.gate, %fault, "a connection was turned away");
@@ -167,13 +168,41 @@ impl Reception {
         }
     }
 
-    async fn serve_http1<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
+    /// As often as the connection stirs from its rest, hyper has it.
+    async fn serve_http1<C>(&self, mut wire: Wire, line: &Line, calls: Calls<C>) -> hyper::Result<()>
+    where
+        C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
+    {
+        loop {
+            Box::pin(self.serve_awake(wire, calls.clone())).await?;
+            if !line.rests() {
+                return Ok(());
+            }
+            wire = match self.rest(line).await {
+                Some(wire) => wire,
+                None => return Ok(()),
+            };
+        }
+    }
+
+    /// Waits with an idle connection for its next call; where none will come, takes leave of the client.
+    async fn rest(&self, line: &Line) -> Option<Wire> {
+        let stirring = tokio::select! {
+            stirring = tokio::time::timeout(IDLE, line.stirs()) => stirring.ok().flatten(),
+            () = self.closing.cancelled() => None,
+        };
+        if stirring.is_none() {
+            line.close().await;
+        }
+        stirring
+    }
+
+    async fn serve_awake<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
     where
         C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
     {
         let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(IDLE)
+            .header_read_timeout(None) // the wire has its own, and one for each head costs
             .max_headers(HEADERS)
             .max_buf_size(HEAD_BYTES)
             .preserve_header_case(true)
@@ -232,7 +261,7 @@ fn error_chain(error: &dyn std::error::Error) -> String {
 
 /// A client that says nothing at first is none: kube-apiserver waits 32 s for a head.
 const FIRST_BYTES: Duration = Duration::from_secs(30);
-/// Between calls. hyper has one limit for "no head yet" and "half a head"; clients keep connections for 90 s and must be first to close.
+/// Between calls. Clients keep connections for 90 s and must be first to close.
 const IDLE: Duration = Duration::from_secs(120);
 /// hyper's 100 is few for a client behind another proxy.
 const HEADERS: usize = 256;
@@ -247,3 +276,39 @@ const CONNECTION_WINDOW: u32 = 16 << 20;
 /// As client-go pings its server.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, Full};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+    use crate::{clock::Clock, proxy::conservation, proxy::guard::room::HeadRoom};
+
+    #[tokio::test(start_paused = true)]
+    async fn hyper_is_let_go_after_a_call_however_long_that_took() {
+        let clock = Clock::start();
+        let reception = conservation::idle_gate(clock);
+        for millis in [0, 10, 99, 100, 101, 250, 10_000] {
+            let stack = tower::service_fn(move |_: Request<Incoming>| async move {
+                clock.sleep(Duration::from_millis(millis)).await;
+                Ok(Response::new(Sent::new(Full::from("done").map_err(|never| match never {}))))
+            });
+            let (mut client, server) = duplex(1 << 10);
+            let wire = Wire::new(Box::new(server), HeadRoom::default());
+            wire.examine();
+            let line = wire.line();
+            let calls = Calls { stack, line: Some(line.clone()), desk: None };
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("room");
+            let begun = clock.now();
+            reception.serve_awake(wire, calls).await.expect("no fault");
+            let took = clock.now().since(begun);
+            assert!(line.rests(), "{millis}");
+            let served = Duration::from_millis(millis);
+            assert!(took >= served && took <= served + Duration::from_millis(250), "{millis}: {took:?}");
+            let mut answer = vec![0; 1 << 10];
+            let read = client.read(&mut answer).await.expect("an answer");
+            assert!(answer[..read].ends_with(b"done"), "{millis}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A connection that rests between its calls: hyper is let go and begins anew, and the client must not find out.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
+
+use super::{
+    dice::{Dice, is_whole},
+    options, reception,
+};
+use crate::{clock::Clock, telemetry::CallLog};
+
+/// Answers whatever it is asked, in its time.
+async fn honest(mut stream: TcpStream, dice: Dice, clock: Clock) {
+    stream.set_nodelay(true).expect("a socket"); // the 40 ms of a delayed acknowledgement would be minutes of paused time
+    let mut request = Vec::new();
+    while matches!(stream.read_buf(&mut request).await, Ok(1..)) {
+        if !is_whole(&request) {
+            continue;
+        }
+        request.clear();
+        clock.sleep(around_the_pause(&dice)).await;
+        let body = "y".repeat(usize::try_from(dice.below(3_000)).expect("small"));
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        if !in_pieces(&mut stream, answer.as_bytes(), &dice, clock).await {
+            return;
+        }
+    }
+}
+
+/// The wire's pause is 100 ms, and asked about every 100 ms: what matters lies there.
+fn around_the_pause(dice: &Dice) -> Duration {
+    if dice.one_in(2) { Duration::ZERO } else { Duration::from_millis(dice.below(320)) }
+}
+
+/// Says whether all could be written.
+async fn in_pieces<W: AsyncWrite + Unpin>(out: &mut W, mut bytes: &[u8], dice: &Dice, clock: Clock) -> bool {
+    while !bytes.is_empty() {
+        let (piece, rest) = bytes.split_at(usize::try_from(1 + dice.below(bytes.len() as u64)).expect("small"));
+        if out.write_all(piece).await.is_err() {
+            return false;
+        }
+        bytes = rest;
+        clock.sleep(around_the_pause(dice)).await;
+    }
+    true
+}
+
+/// Calls on one connection, one after another or two at once, each answered; the connection is never closed.
+async fn client(mut stream: DuplexStream, dice: Dice, clock: Clock, seed: u64) {
+    for call in 0..12 {
+        let together = 1 + usize::from(dice.one_in(4));
+        let mut requests = Vec::new();
+        for _ in 0..together {
+            let body = "x".repeat(usize::try_from(dice.below(2_000)).expect("small"));
+            let head =
+                format!("PUT /apis/coordination.k8s.io/v1/namespaces/a/leases/l{call} HTTP/1.1\r\nHost: localhost");
+            requests.extend(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes());
+        }
+        let (mut read, mut write) = tokio::io::split(&mut stream);
+        let sending = async { assert!(in_pieces(&mut write, &requests, &dice, clock).await, "seed {seed}: closed") };
+        let reading = async {
+            let mut got = Vec::new();
+            for _ in 0..together {
+                while whole(&got).is_none() {
+                    clock.sleep(around_the_pause(&dice)).await;
+                    let read = read.read_buf(&mut got).await.expect("no reset");
+                    assert!(
+                        read > 0,
+                        "seed {seed}: call {call} has no answer, after {:?}",
+                        String::from_utf8_lossy(&got)
+                    );
+                }
+                assert!(got.starts_with(b"HTTP/1.1 200 "), "seed {seed}: {:?}", String::from_utf8_lossy(&got));
+                got.drain(..whole(&got).expect("it is"));
+            }
+            assert_eq!(got, b"", "seed {seed}");
+        };
+        tokio::join!(sending, reading);
+        clock.sleep(around_the_pause(&dice)).await;
+    }
+    stream.shutdown().await.expect("open to the end");
+    assert_eq!(stream.read(&mut [0]).await.expect("no reset"), 0, "seed {seed}");
+}
+
+/// Where the first answer ends, if all of it is there.
+fn whole(got: &[u8]) -> Option<usize> {
+    let head = got.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
+    let text = String::from_utf8_lossy(&got[..head]).to_ascii_lowercase();
+    let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("said");
+    let end = head + length.parse::<usize>().expect("a number");
+    (got.len() >= end).then_some(end)
+}
+
+#[test]
+fn no_call_is_lost_between_rests() {
+    for seed in 0..100 {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+        runtime.block_on(async {
+            let (clock, dice) = (Clock::start(), Dice::new(seed));
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("bound");
+            let upstream = dice.child();
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(honest(stream, upstream.child(), clock));
+                }
+            });
+            // Sockets are not in paused time, which would run on while bytes are on their way.
+            tokio::spawn(async move {
+                loop {
+                    clock.sleep(Duration::from_millis(20)).await;
+                }
+            });
+            let (log, _records) = mpsc::channel(1000);
+            let (gate, _driver) = reception(options(seed, address, CallLog::to(log)), clock);
+            let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));
+            tokio::join!(client(end, dice.child(), clock, seed), gate.serve(Box::new(other), None, false));
+        });
+    }
+}

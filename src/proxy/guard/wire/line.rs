@@ -1,0 +1,122 @@
+//! A connection as those have it who are not hyper: the task that serves it, and the call that is under way on it.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::AsyncWrite as _;
+
+use super::{AHEAD, State, Wire, lock};
+use crate::proxy::guard::heads::Fault;
+
+/// The same connection, whether hyper has it or not.
+#[derive(Clone)]
+pub(crate) struct Line {
+    pub(super) shared: Arc<Mutex<State>>,
+}
+
+/// The same connection as a call watches it that is under way there; until it is dropped the connection does not rest.
+pub(crate) struct Busy {
+    shared: Arc<Mutex<State>>,
+}
+
+// === impl Line ===
+
+impl Line {
+    /// A call begins.
+    pub(crate) fn begin(&self) -> Busy {
+        lock(&self.shared).busy = true;
+        Busy { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Whether hyper was let go because there was nothing to do, and not because the connection is over.
+    pub(crate) fn rests(&self) -> bool {
+        lock(&self.shared).resting
+    }
+
+    /// Waits until more comes, for hyper to read; none if nothing will.
+    pub(crate) async fn stirs(&self) -> Option<Wire> {
+        poll_fn(|cx| {
+            let mut state = lock(&self.shared);
+            while state.ahead.is_empty() {
+                if state.end.is_some() {
+                    return Poll::Ready(None);
+                }
+                ready!(state.poll_read_ahead(cx));
+            }
+            state.resting = false;
+            Poll::Ready(Some(Wire { shared: Arc::clone(&self.shared) }))
+        })
+        .await
+    }
+
+    /// Ends it as hyper would: with TLS the client is told.
+    pub(crate) async fn close(&self) {
+        let closed = poll_fn(|cx| Pin::new(lock(&self.shared).stream.get_mut()).poll_shutdown(cx)).await;
+        if let Err(error) = closed {
+            tracing::debug!(%error, "a client had left before its connection was closed");
+        }
+    }
+
+    /// What was wrong with what came in.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        lock(&self.shared).fault
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Line")
+    }
+}
+
+// === impl Busy ===
+
+impl Busy {
+    /// Ready when the client has closed, half-closed or reset the connection. To be polled by the connection's own task only: there is one
+    /// waker for reading. A client with more than [`AHEAD`] bytes unread cannot be watched any further and counts as there.
+    pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.shared);
+        while state.end.is_none() {
+            if state.ahead.len() >= AHEAD {
+                return Poll::Pending;
+            }
+            ready!(state.poll_read_ahead(cx));
+        }
+        Poll::Ready(())
+    }
+
+    /// A call that asked for another protocol has its answer: what was held back behind it is that protocol, or the next request.
+    pub(crate) fn resolve(&self, switched: bool) {
+        let mut state = lock(&self.shared);
+        if let Some(heads) = &mut state.heads {
+            heads.resolve(switched);
+        }
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// Whether a large head came on the connection: it should end with the answer, and the buffer with it.
+    pub(crate) fn had_large_head(&self) -> bool {
+        lock(&self.shared).share.is_taken()
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared);
+        state.busy = false;
+        state.released();
+    }
+}
+
+impl fmt::Debug for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Busy")
+    }
+}
