@@ -1,6 +1,6 @@
 //! A connection that rests between its calls: hyper is let go and begins anew, and the client must not find out.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream},
@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     dice::{Dice, is_whole},
-    options, reception,
+    idle_gate, options, reception,
 };
 use crate::{clock::Clock, telemetry::CallLog};
 
@@ -94,6 +94,46 @@ fn whole(got: &[u8]) -> Option<usize> {
     let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("said");
     let end = head + length.parse::<usize>().expect("a number");
     (got.len() >= end).then_some(end)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resting_connection_is_closed_after_two_minutes_and_at_once_when_the_gate_closes() {
+    let clock = Clock::start();
+    let gate = Arc::new(idle_gate(clock));
+    let (mut client, other) = tokio::io::duplex(4096);
+    let served = tokio::spawn({
+        let gate = Arc::clone(&gate);
+        async move { gate.serve(Box::new(other), None, false).await }
+    });
+    for wait in [119, 1, 119] {
+        ask(&mut client).await;
+        clock.sleep(Duration::from_secs(wait)).await;
+    }
+    ask(&mut client).await;
+    let asked = clock.now();
+    assert_eq!(client.read(&mut [0]).await.expect("closed"), 0);
+    assert_eq!(clock.now().since(asked).as_secs(), 120);
+    served.await.expect("no panic");
+
+    let (mut client, other) = tokio::io::duplex(4096);
+    let (serving, closing) = (gate.serve(Box::new(other), None, false), async {
+        ask(&mut client).await;
+        clock.sleep(Duration::from_secs(1)).await;
+        gate.closing.cancel();
+        let closed = tokio::time::timeout(Duration::from_millis(10), client.read(&mut [0])).await;
+        assert_eq!(closed.expect("at once").expect("closed"), 0);
+    });
+    tokio::join!(serving, closing);
+}
+
+/// A call to a gate whose upstream cannot be reached: an answer all the same.
+async fn ask(client: &mut DuplexStream) {
+    client.write_all(b"GET /api/v1/nodes/a HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("open");
+    let mut got = Vec::new();
+    while whole(&got).is_none() {
+        assert!(client.read_buf(&mut got).await.expect("open") > 0, "closed");
+    }
+    assert!(got.starts_with(b"HTTP/1.1 50"), "{}", String::from_utf8_lossy(&got));
 }
 
 #[test]
