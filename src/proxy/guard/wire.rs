@@ -1,12 +1,12 @@
 //! The guard's byte half: a client's connection, read under the gate's own eye before hyper sees it.
 //!
-//! It is here for two reasons. hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes is being
-//! answered, and so does not notice that the client has left (measured): [`Line::poll_gone`] reads ahead into a small buffer and does.
+//! It is here for three reasons. hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes is being
+//! answered, and so does not notice that the client has left (measured): [`Busy::poll_gone`] reads ahead into a small buffer and does.
 //! And what hyper silently forgives (a bare LF, Content-Length beside Transfer-Encoding) can only be seen here: [`Heads`] looks at every
 //! byte of HTTP/1 on its way, and where it finds fault hyper gets a byte that no parser takes. hyper then answers 400 in its turn, after
 //! the answers that are still owed, and closes.
 //!
-//! Between calls it lets hyper go: hyper keeps a connection's buffers and the room for a call's future for as long as it has the connection,
+//! And between calls it lets hyper go: hyper keeps a connection's buffers and the room for a call's future for as long as it has the connection,
 //! 15 KiB where the socket needs one. So when nothing has come for a while hyper is told that the connection ended, and the [`Line`] waits
 //! alone; with the next byte hyper begins anew, and the client sees nothing of it.
 
@@ -352,7 +352,7 @@ const READ: usize = 16 * 1024;
 const AHEAD: usize = 64 * 1024;
 /// From the first byte of a head to its last; kube-apiserver waits 32 s.
 const HEAD: Duration = Duration::from_secs(30);
-/// Nothing came for so long: hyper gets the connection again with the next byte, for about a tenth of what a call costs.
+/// Nothing to do for so long: hyper is let go. Long beside the time between the calls of a client that is at work.
 const PAUSE: Duration = Duration::from_millis(100);
 /// One read ahead: a request's head fits.
 const STEP: usize = 4096;
