@@ -20,7 +20,8 @@ mod gate;
 static ANSWER: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 static GATES: LazyLock<(Runtime, [Arc<Gate>; 2])> = LazyLock::new(|| {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     let gates = runtime.block_on(async {
         let [plain, encrypted] = [listen().await, listen().await];
         let certificate = tls::self_signed(&[], &[], None).expect("a certificate");
@@ -42,7 +43,10 @@ static GATES: LazyLock<(Runtime, [Arc<Gate>; 2])> = LazyLock::new(|| {
                 });
             }
         });
-        [Arc::new(gate::gate(to[0], None).await), Arc::new(gate::gate(to[1], Some(&certificate.ca().to_string())).await)]
+        [
+            Arc::new(gate::gate(to[0], None).await),
+            Arc::new(gate::gate(to[1], Some(&certificate.ca().to_string())).await),
+        ]
     });
     (runtime, gates)
 });
@@ -59,7 +63,8 @@ async fn answering<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, asked: &'st
     let mut some = Vec::new();
     while matches!(socket.read_buf(&mut some).await, Ok(read) if read > 0) {
         // HTTP/2 compresses; a head is there when more has come than preface and settings
-        let is_asked = if greeting.is_empty() { some.windows(asked.len()).any(|piece| piece == asked) } else { some.len() > 90 };
+        let is_asked =
+            if greeting.is_empty() { some.windows(asked.len()).any(|piece| piece == asked) } else { some.len() > 90 };
         if is_asked {
             some.clear();
             let answer = ANSWER.lock().expect("no panic").clone();

@@ -7,7 +7,8 @@ use tidegate::config::load_text;
 fuzz_target!(|text: &str| {
     // A first line that begins with # may hold a variable: `#NAME=VALUE`.
     let variable = text.lines().next().and_then(|line| line.strip_prefix('#')?.split_once('='));
-    let env: Vec<_> = variable.map(|(name, value)| (format!("TIDEGATE__{name}"), value.to_owned())).into_iter().collect();
+    let env: Vec<_> =
+        variable.map(|(name, value)| (format!("TIDEGATE__{name}"), value.to_owned())).into_iter().collect();
     match load_text("f.toml".to_owned(), text.to_owned(), &env) {
         Ok(loaded) => {
             let again = load_text("f.toml".to_owned(), loaded.effective.clone(), &[]);

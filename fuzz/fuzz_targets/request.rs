@@ -35,7 +35,11 @@ static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 fn look(call: &Classified, headers: &HeaderMap, body: &[u8]) {
     assert!(!(call.exempt && call.call.is_ambiguous()), "an ambiguous path is never exempt: {:?}", call.call);
     // kube-apiserver itself reads an empty resource between two slashes.
-    assert!(!call.call.is_resource() || call.call.is_ambiguous() || !call.call.resource().is_empty(), "{:?}", call.call);
+    assert!(
+        !call.call.is_resource() || call.call.is_ambiguous() || !call.call.resource().is_empty(),
+        "{:?}",
+        call.call
+    );
     let key = call.key.with_body(body, true, &HASHER);
     assert_eq!(key, call.key.with_body(body, true, &HASHER));
     assert!(!call.exempt || key.is_none());
@@ -54,7 +58,8 @@ fuzz_target!(|data: &[u8]| {
     let mut headers = HeaderMap::new();
     for line in lines {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-        let (name, value) = (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()));
+        let (name, value) =
+            (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()));
         if let (Ok(name), Ok(value)) = (name, value) {
             headers.append(name, value);
         }

@@ -19,7 +19,8 @@ mod gate;
 static WRONG: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 
 static GATE: LazyLock<(Runtime, Arc<Gate>)> = LazyLock::new(|| {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     let gate = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let to = listener.local_addr().expect("bound");

@@ -20,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 /// A gate whose upstream is not there: every request that passes the guard is answered by the gate itself.
 static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     let gate = runtime.block_on(async {
         let settings = config::load_text("f.toml".to_owned(), CONFIG.to_owned(), &[]).expect("a good configuration");
         let gate = settings.settings.gates.into_values().next().expect("a gate");
