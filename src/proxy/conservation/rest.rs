@@ -158,7 +158,10 @@ fn no_call_is_lost_between_rests() {
                 }
             });
             let (log, _records) = mpsc::channel(1000);
-            let (gate, _driver) = reception(options(seed, address, CallLog::to(log)), clock);
+            let mut options = options(seed, address, CallLog::to(log));
+            options.upstream.connect_timeout = Duration::from_secs(3600);
+            options.upstream.response_timeout = None;
+            let (gate, _driver) = reception(options, clock);
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));
             tokio::join!(client(end, dice.child(), clock, seed), gate.serve(Box::new(other), None, false));
         });
