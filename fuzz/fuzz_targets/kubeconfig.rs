@@ -15,6 +15,22 @@ static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
 /// What stands before a value that nobody may see.
 const SECRET: [&str; 4] = ["token: ", "password: ", "client-key-data: ", "value: "];
 
+/// Whether the word is certainly a user's secret and nothing else: a cluster's name, or what is no URL where one belongs, may be said. So no
+/// text may hold it that goes over lines, and none within its line.
+fn is_secret(text: &str) -> bool {
+    let is_one = |line: &str| {
+        line.match_indices("hunter2").all(|(at, _)| {
+            let (before, _) = line.split_at(at);
+            before.starts_with("users: [{name: u, user: {") && SECRET.iter().any(|key| before.ends_with(key))
+        })
+    };
+    !text.contains(['\'', '|', '>', '\\', '\r', '&', '*'])
+        && text.lines().all(|line| {
+            let quotes = line.matches('"').count();
+            if line.contains("hunter2") { quotes == 0 && is_one(line) } else { quotes % 2 == 0 }
+        })
+}
+
 fuzz_target!(|text: &str| {
     // Devices would be read as files, and some never end.
     if text.contains("dev") || text.contains("proc") || fs::write(&*FILE, text).is_err() {
@@ -24,10 +40,8 @@ fuzz_target!(|text: &str| {
         variables: vec![("KUBECONFIG".to_owned(), FILE.display().to_string())],
         service_account: PathBuf::from("/nonexistent"),
     };
-    // A cluster's name may be said, whatever it is.
-    let is_secret = |(at, _)| SECRET.iter().any(|key| text.get(..at).is_some_and(|before| before.ends_with(key)));
     if let Err(error) = resolve(&Source::Kubeconfig(None), &UpstreamTls::default(), &around) {
         let said = error.to_string();
-        assert!(!said.contains("hunter2") || !text.match_indices("hunter2").all(is_secret), "{said}");
+        assert!(!said.contains("hunter2") || !is_secret(text), "{said}");
     }
 });
