@@ -29,8 +29,8 @@ impl Limiter {
 
     /// What an answer means beyond its key.
     pub(super) fn heed(&mut self, of: &Receipt, answer: Answer, now: Moment) {
-        let (class, credential) = (self.class_of(of.call.serial), of.call.credential);
-        let origin = Origin { class, credential, left: of.grant.number };
+        let (class, credential) = (self.class_of(of.call().serial), of.call().credential);
+        let origin = Origin { class, credential, left: of.grant().number };
         if answer.throttled {
             self.slow_down(of, now);
         }
@@ -87,10 +87,10 @@ impl Limiter {
 
     /// Every bucket that the call took a token of gives way.
     fn slow_down(&mut self, of: &Receipt, now: Moment) {
-        let charges = of.grant.needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket));
-        let paid = of.grant.pass.paid.map(|(bucket, ..)| bucket);
+        let charges = of.grant().needs.iter().flat_map(|needs| needs.charges.iter().map(|charge| charge.bucket));
+        let paid = of.grant().pass.paid.map(|(bucket, ..)| bucket);
         for bucket in charges.chain(paid) {
-            self.supply.buckets.throttled(bucket, of.grant.number, now);
+            self.supply.buckets.throttled(bucket, of.grant().number, now);
         }
     }
 

@@ -77,13 +77,14 @@ impl Keys {
     ///
     /// # Errors
     /// Gives the receipt back when `Limiter::finish` must be called with it.
-    #[expect(clippy::result_large_err, reason = "the receipt is moved, not allocated, on a path that is not an error")]
     pub fn settle(&self, receipt: Receipt, answer: Answer) -> Result<(), Receipt> {
         let counts = match answer.outcome {
             Outcome::Failure | Outcome::Throttled { .. } => true,
-            Outcome::Abandoned | Outcome::Neutral => answer.object_gone && self.holds(receipt.call.key.as_ref(), true),
+            Outcome::Abandoned | Outcome::Neutral => {
+                answer.object_gone && self.holds(receipt.call().key.as_ref(), true)
+            }
             Outcome::Success => {
-                self.holds(receipt.call.key.as_ref(), answer.object_gone) || self.listening.load(Relaxed)
+                self.holds(receipt.call().key.as_ref(), answer.object_gone) || self.listening.load(Relaxed)
             }
         };
         if counts || answer.throttled || answer.pause.is_some() || receipt.holds_key() { Err(receipt) } else { Ok(()) }

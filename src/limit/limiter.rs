@@ -24,10 +24,6 @@ use crate::{api::Group, moment::Moment};
 
 /// What `arrive` says.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "moved once, to where it is looked at; a box would be an allocation per call"
-)]
 pub enum Verdict {
     /// It may go.
     Admit(Permit),
@@ -39,10 +35,6 @@ pub enum Verdict {
 
 /// What `claim` says.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "moved once, to where it is looked at; a box would be an allocation per call"
-)]
 pub enum Claim {
     /// It is its turn.
     Permit(Permit),
@@ -229,7 +221,7 @@ impl Limiter {
     pub fn retract(&mut self, permit: Permit, now: Moment) {
         let now = self.catch_up(now);
         let Permit { receipt, slot } = permit;
-        let (call, grant) = (receipt.call, receipt.grant);
+        let (call, grant) = receipt.into_parts();
         if let Some(needs) = &grant.needs {
             self.supply.add_room(needs.group, 1);
             self.supply.give_back_tokens(needs, grant.number, &mut self.freed);
@@ -244,7 +236,7 @@ impl Limiter {
     pub fn requeue(&mut self, permit: Permit, now: Moment) -> Ticket {
         let now = self.catch_up(now);
         let Permit { receipt, slot } = permit;
-        let (mut call, mut grant) = (receipt.call, receipt.grant);
+        let (mut call, mut grant) = receipt.into_parts();
         self.give_back_slot(&slot);
         if let Some(needs) = grant.needs.take() {
             self.supply.give_back_tokens(&needs, grant.number, &mut self.freed);

@@ -32,12 +32,12 @@ impl Limiter {
         now: Moment,
     ) {
         let now = self.catch_up(now);
-        let tried = receipt.call.key.as_ref().map(KeyId::from);
+        let tried = receipt.call().key.as_ref().map(KeyId::from);
         // The token that was reckoned on arrival is spent: only what concerns the key ends.
-        let trial = super::waiter::Pass { paid: None, ..receipt.grant.pass };
+        let trial = super::waiter::Pass { paid: None, ..receipt.grant().pass };
         self.heed(&receipt, answer, now);
-        if let Some(key) = key.or(receipt.call.key) {
-            self.learn(key, receipt.call.serial, receipt.grant.left, answer, name, now);
+        if let Some(key) = key.or_else(|| receipt.key()) {
+            self.learn(key, receipt.call().serial, receipt.grant().left, answer, name, now);
         }
         self.end_pass(tried, trial);
         self.run(now);

@@ -30,9 +30,13 @@ pub struct Permit {
 /// Owed exactly one outcome, at the response head.
 #[derive(Debug)]
 #[must_use = "a receipt is owed an outcome"]
-pub struct Receipt {
-    pub(super) call: Call,
-    pub(super) grant: Grant,
+pub struct Receipt(Box<Bill>);
+
+/// Behind a box: it goes through many hands on the way to the upstream, and would be copied by each.
+#[derive(Debug)]
+struct Bill {
+    call: Call,
+    grant: Grant,
 }
 
 /// A place among the calls in flight, given back at the end of the body.
@@ -56,7 +60,7 @@ impl Permit {
     pub(super) fn new(call: Call, grant: Grant) -> Self {
         let places = grant.needs.as_ref().map_or([Place::None; 2], |needs| needs.places);
         let slot = Slot { group: call.group, places, serial: call.serial };
-        Self { receipt: Receipt { call, grant }, slot }
+        Self { receipt: Receipt(Box::new(Bill { call, grant })), slot }
     }
 
     /// Binds the permit to the request it lets through.
@@ -67,13 +71,13 @@ impl Permit {
     /// The class it was given for.
     #[must_use]
     pub fn class(&self) -> ClassId {
-        ClassId(u16::try_from(self.receipt.call.class).unwrap_or(u16::MAX))
+        ClassId(u16::try_from(self.receipt.call().class).unwrap_or(u16::MAX))
     }
 
     /// Whether it was given without a limit being asked: such a call waits for nothing, not even for room on a connection.
     #[must_use]
     pub fn is_exempt(&self) -> bool {
-        self.receipt.grant.needs.is_none()
+        self.receipt.grant().needs.is_none()
     }
 
     /// How long the call waited and, if at all, for what above all.
@@ -89,24 +93,38 @@ impl Receipt {
     /// What its failure will be remembered for.
     #[must_use]
     pub fn key(&self) -> Option<Key> {
-        self.call.key
+        self.call().key
     }
 
     /// How long it waited and, if at all, for what above all.
     #[must_use]
     pub fn waited(&self) -> Option<(Reason, Duration)> {
-        self.grant.waited
+        self.grant().waited
     }
 
     /// When its tokens were taken, and with them whatever else it needed.
     #[must_use]
     pub fn granted(&self) -> Moment {
-        self.call.arrived + self.grant.waited.map_or(Duration::ZERO, |(_, waited)| waited)
+        self.call().arrived + self.grant().waited.map_or(Duration::ZERO, |(_, waited)| waited)
+    }
+
+    pub(super) fn call(&self) -> &Call {
+        &self.0.call
+    }
+
+    pub(super) fn grant(&self) -> &Grant {
+        &self.0.grant
+    }
+
+    /// The call and what it was given, of one who gives it back.
+    pub(super) fn into_parts(self) -> (Call, Grant) {
+        let Bill { call, grant } = *self.0;
+        (call, grant)
     }
 
     /// Whether others of its key wait for the call: it is the trial of a failing key, or the one write.
     pub(super) fn holds_key(&self) -> bool {
-        self.grant.pass.trial != 0 || self.grant.pass.alone
+        self.grant().pass.trial != 0 || self.grant().pass.alone
     }
 }
 

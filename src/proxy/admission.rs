@@ -123,7 +123,6 @@ struct Caller {
 }
 
 /// How a call gets past the door.
-#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call")]
 enum Passage {
     /// What it is, a permit, what it leaves on, and those who wait for the same answer.
     Departs(Classified, HeldPermit, Way, Option<Leader>),
@@ -132,7 +131,6 @@ enum Passage {
 }
 
 /// How admission ends well.
-#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call")]
 enum Admitted {
     /// A permit, what it leaves on, and those who wait for the same answer.
     Goes(HeldPermit, Way, Option<Leader>),
@@ -141,7 +139,6 @@ enum Admitted {
 }
 
 /// How a wait ends well.
-#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation for every call that waits")]
 enum Waited {
     Granted(HeldPermit),
     Answered(Arc<Whole>),

@@ -70,7 +70,6 @@ struct State {
 pub(crate) struct Stale;
 
 /// What the door says to a call.
-#[expect(clippy::large_enum_variant, reason = "moved once or twice; a box would be an allocation for every call")]
 pub(crate) enum Entry {
     /// It may go.
     Go(HeldPermit),
@@ -81,10 +80,6 @@ pub(crate) enum Entry {
 }
 
 /// How a wait ended.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "moved once or twice; a box would be an allocation for every call that waits"
-)]
 pub(crate) enum Turn {
     /// It is its turn.
     Go(HeldPermit),

@@ -20,7 +20,6 @@ pub(super) struct Gate {
 
 /// What became of a call.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "moved once or twice; a box would be an allocation for every call")]
 pub(super) enum Turn {
     /// It left for the upstream.
     Left(u32, Sent),
