@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version,
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version,
     header::{
         CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
     },
@@ -16,10 +16,13 @@ use http::{
 
 use super::{Host, Target, body::Outgoing, upgrade::Protocol};
 
-/// A request head as the upstream is to see it, whichever HTTP it is sent by.
-#[derive(Clone, Debug)]
+/// A request head as the upstream is to see it, whichever HTTP it is sent by and however often.
+#[derive(Debug)]
 pub(super) struct Head {
-    parts: request::Parts,
+    method: Method,
+    headers: HeaderMap,
+    /// How the client wrote the names of its fields: hyper's.
+    extensions: Extensions,
     target: PathAndQuery,
     authority: Authority,
     /// What HTTP/1.1 sends as Host.
@@ -52,50 +55,61 @@ impl Head {
         if let Some(protocol) = asked {
             switching(&mut parts.headers, protocol);
         }
-        Ok(Self { parts, target: path, authority, host })
+        let request::Parts { method, headers, extensions, .. } = parts;
+        Ok(Self { method, headers, extensions, target: path, authority, host })
     }
 
     pub(super) fn headers_mut(&mut self) -> &mut HeaderMap {
-        &mut self.parts.headers
+        &mut self.headers
     }
 
     pub(super) fn method(&self) -> &Method {
-        &self.parts.method
+        &self.method
     }
 
     /// HTTP/2 knows no upper case: how the client wrote its headers need not be copied for each attempt.
     pub(super) fn forget_case(&mut self) {
-        self.parts.extensions.clear();
+        self.extensions.clear();
     }
 
     /// Whether the client said how long its body is.
     pub(super) fn declares_length(&self) -> bool {
-        self.parts.headers.contains_key(CONTENT_LENGTH)
+        self.headers.contains_key(CONTENT_LENGTH)
     }
 
     /// As HTTP/1.1: origin form, Host, and chunked framing where the client declared no length.
-    pub(super) fn http1(mut self, body: Outgoing) -> Request<Outgoing> {
-        self.parts.headers.insert(HOST, self.host);
-        if !body.is_empty() && !self.parts.headers.contains_key(CONTENT_LENGTH) {
+    pub(super) fn http1(&self, body: Outgoing) -> Request<Outgoing> {
+        let is_chunked = !body.is_empty() && !self.declares_length();
+        let mut request = self.request(Uri::from(self.target.clone()), Version::HTTP_11, body);
+        request.headers_mut().insert(HOST, self.host.clone());
+        if is_chunked {
             // said outright: left to itself hyper drops the body of a GET that declares no length
-            self.parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        self.parts.uri = Uri::from(self.target);
-        self.parts.version = Version::HTTP_11;
-        Request::from_parts(self.parts, body)
+        request
     }
 
     /// As HTTP/2: the authority is in the target.
-    pub(super) fn http2(mut self, body: Outgoing) -> Request<Outgoing> {
-        self.parts.headers.remove(HOST);
+    pub(super) fn http2(&self, body: Outgoing) -> Request<Outgoing> {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(http::uri::Scheme::HTTPS);
-        uri.authority = Some(self.authority);
-        uri.path_and_query = Some(self.target);
+        uri.authority = Some(self.authority.clone());
+        uri.path_and_query = Some(self.target.clone());
         // all three are there, so it cannot fail; were it to, the upstream refuses the empty authority
-        self.parts.uri = Uri::from_parts(uri).unwrap_or_default();
-        self.parts.version = Version::HTTP_2;
-        Request::from_parts(self.parts, body)
+        let mut request = self.request(Uri::from_parts(uri).unwrap_or_default(), Version::HTTP_2, body);
+        request.headers_mut().remove(HOST);
+        request
+    }
+
+    /// A copy for one attempt.
+    fn request(&self, uri: Uri, version: Version, body: Outgoing) -> Request<Outgoing> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = uri;
+        *request.version_mut() = version;
+        *request.headers_mut() = self.headers.clone();
+        *request.extensions_mut() = self.extensions.clone();
+        request
     }
 }
 

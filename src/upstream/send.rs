@@ -215,11 +215,11 @@ impl Errand<'_> {
         match self.stream.take() {
             None => Err(closed_at_once()),
             Some(Stream::Http1(exclusive)) => {
-                let request = self.head.clone().http1(self.body.attempt(None));
+                let request = self.head.http1(self.body.attempt(None));
                 attempt_http1(exclusive, request, safe).await
             }
             Some(Stream::Http2 { unit, mut sender }) => {
-                let request = self.head.clone().http2(self.body.attempt(Some(Arc::clone(&unit))));
+                let request = self.head.http2(self.body.attempt(Some(Arc::clone(&unit))));
                 match sender.try_send_request(request).await {
                     Ok(response) => Ok(response.map(|body| Streaming::new(body, Hold::Stream(unit)))),
                     Err(error) => Err(judge_http2(error, safe || self.body.is_unasked())),
