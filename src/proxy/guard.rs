@@ -70,14 +70,13 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (parts, body) = request.into_parts();
-        match request::check(&parts, &self.layer.terms.get().hosts, self.layer.local) {
-            Ok(()) => Guarded::Inner { future: self.inner.call(Request::from_parts(parts, body)) },
+        match request::check(&request, &self.layer.terms.get().hosts, self.layer.local) {
+            Ok(()) => Guarded::Inner { future: self.inner.call(request) },
             Err(violation) => {
                 table::GUARDED.counter(&[self.layer.responder.gate(), violation.word()]).increment(1);
                 tracing::debug!(gate = self.layer.responder.gate(), %violation, "a request was turned away");
-                let mut response = self.layer.responder.turned_away(violation, &parts.method);
-                if parts.version < Version::HTTP_2 {
+                let mut response = self.layer.responder.turned_away(violation, request.method());
+                if request.version() < Version::HTTP_2 {
                     // What follows on this connection was sent by somebody who took the gate for something else.
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }

@@ -6,8 +6,7 @@
 use std::{collections::HashSet, net::IpAddr};
 
 use http::{
-    HeaderMap, HeaderName, Method, StatusCode, Uri, Version, header,
-    request::Parts,
+    HeaderMap, HeaderName, Method, Request, StatusCode, Uri, Version, header,
     uri::{Authority, Scheme},
 };
 
@@ -91,14 +90,14 @@ impl Violation {
 }
 
 /// Whether a request may come in.
-pub(crate) fn check(parts: &Parts, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
-    if parts.method == Method::CONNECT {
+pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
+    if request.method() == Method::CONNECT {
         return Err(Violation::Connect);
     }
-    target(&parts.method, &parts.uri)?;
-    host(parts, hosts, local)?;
-    site(&parts.headers, hosts, local)?;
-    if connection_tokens(&parts.headers).any(is_protected) {
+    target(request.method(), request.uri())?;
+    host(request, hosts, local)?;
+    site(request.headers(), hosts, local)?;
+    if connection_tokens(request.headers()).any(is_protected) {
         return Err(Violation::Connection);
     }
     Ok(())
@@ -114,15 +113,15 @@ fn target(method: &Method, uri: &Uri) -> Result<(), Violation> {
     if authority_form || !is_http || !is_path { Err(Violation::Target) } else { Ok(()) }
 }
 
-fn host(parts: &Parts, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
-    let mut fields = parts.headers.get_all(header::HOST).iter();
+fn host<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
+    let mut fields = request.headers().get_all(header::HOST).iter();
     let field = match (fields.next(), fields.next()) {
         (Some(field), None) => Some(field.as_bytes().try_into().map_err(|_| Violation::Host)?),
-        (None, None) if parts.version == Version::HTTP_2 => None,
+        (None, None) if request.version() == Version::HTTP_2 => None,
         _ => return Err(Violation::HostCount),
     };
     let named: Option<Authority> = field;
-    let target = parts.uri.authority();
+    let target = request.uri().authority();
     if named.is_none() && target.is_none() {
         return Err(Violation::HostCount);
     }
@@ -178,8 +177,6 @@ const PROTECTED_PREFIXES: &[&str] = &["impersonate-", "sec-websocket-", "x-remot
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
-
     use super::*;
 
     /// Reads a request written as a line and headers.
@@ -192,7 +189,7 @@ mod tests {
             request = request.header(name, value);
         }
         let hosts = Hosts::new(["Gate.Example", "kubernetes.default.svc"]);
-        check(&request.body(()).unwrap().into_parts().0, &hosts, Some([10, 1, 2, 3].into()))
+        check(&request.body(()).unwrap(), &hosts, Some([10, 1, 2, 3].into()))
     }
 
     #[test]
