@@ -273,6 +273,12 @@ impl Upstream {
         self.inner.pool(group).map_or_else(|| self.inner.upgrades.occupancy(), |pool| pool.occupancy())
     }
 
+    /// Whether the upstream speaks HTTP/2, which has no upper case in the names of fields; as far as the last connection tells, at any time.
+    #[must_use]
+    pub fn lower_case(&self) -> Arc<AtomicBool> {
+        Arc::clone(self.inner.dialer.lower_case())
+    }
+
     /// Whose credentials the upstream sees: the proxy asks it what must be refused.
     #[must_use]
     pub fn injector(&self) -> &Injector {

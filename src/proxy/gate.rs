@@ -270,6 +270,7 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     driver.connect(Arc::new(upstream.clone()));
     terms.get().meters.shadow(options.shadow);
     driver.cast_shadow(options.shadow);
+    let lower_case = upstream.lower_case();
     let (coalescer, last_signal) = (Coalescer::default(), LastSignal::default());
     let door = Door { hasher, driver: driver.clone(), upstream, tally, coalescer, last_signal, shadow: options.shadow };
     let reception = Reception {
@@ -283,6 +284,7 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
         tls: options.tls,
         strangers: Strangers::default(),
         head_room: HeadRoom::default(),
+        lower_case,
         clock,
         clients: TaskTracker::new(),
         closing: CancellationToken::new(),

@@ -7,7 +7,10 @@ mod connection;
 mod socket;
 mod strangers;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -29,6 +32,8 @@ pub(crate) struct Reception {
     pub(crate) tls: Option<Arc<tls::Listener>>,
     pub(crate) strangers: Strangers,
     pub(crate) head_room: HeadRoom,
+    /// The names of fields lose their case on the way upstream.
+    pub(crate) lower_case: Arc<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) clients: TaskTracker,
     /// Connections say goodbye: GOAWAY, `Connection: close`.

@@ -7,7 +7,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -44,6 +44,8 @@ pub(super) struct Dialer {
     injector: Arc<Injector>,
     /// In nanoseconds: a reload may change it.
     timeout: AtomicU64,
+    /// The last connection speaks HTTP/2.
+    lower_case: Arc<AtomicBool>,
 }
 
 /// A connected byte stream: as it is, or with TLS to the upstream.
@@ -66,7 +68,7 @@ impl Dialer {
             proxy.as_ref().map_or_else(|| (host.clone(), port), |proxy| (proxy.host().to_owned(), proxy.port()));
         let names = names(dialled.0, dialled.1);
         let timeout = AtomicU64::new(nanos(timeout));
-        Self { host, port, names, server_name, proxy, tls, injector, timeout }
+        Self { host, port, names, server_name, proxy, tls, injector, timeout, lower_case: Arc::default() }
     }
 
     pub(super) fn set_timeout(&self, timeout: Duration) {
@@ -98,7 +100,16 @@ impl Dialer {
 
     /// Everything up to the connected socket, and whether it speaks h2.
     pub(super) async fn connect(&self) -> Result<(Socket, bool), DialFailure> {
-        self.within(self.establish(self.tls.as_ref().map(|tls| tls.config()))).await
+        let connected = self.within(self.establish(self.tls.as_ref().map(|tls| tls.config()))).await;
+        if let Ok((_, h2)) = &connected {
+            self.lower_case.store(*h2, Ordering::Relaxed);
+        }
+        connected
+    }
+
+    /// Whether the names of fields lose their case on the way, as far as the last connection tells.
+    pub(super) fn lower_case(&self) -> &Arc<AtomicBool> {
+        &self.lower_case
     }
 
     /// The same for a connection that must speak HTTP/1.1.

@@ -1,11 +1,16 @@
 //! P10: when nothing is limited, the upstream gets what the client sent and the client what the upstream sent.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 use crate::support::{Backend, Proxy, raw_backend, reply, status, within};
 
@@ -39,6 +44,57 @@ async fn target_and_headers_pass_byte_for_byte_and_in_order() {
     assert!(lower.find("x-b: 1") < lower.find("x-b: 3"), "{answer}");
     assert!(!lower.contains("\r\ndate:") && !lower.contains("tidegate"), "nothing is added: {answer}");
     assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+}
+
+#[tokio::test]
+async fn names_keep_their_case_and_many_lines_pass_whatever_came_before_on_the_connection() {
+    let many = |name: &str| (0..200).map(|number| format!("{name}-{number}: y\r\n")).collect::<String>();
+    let proxy = Proxy::before(mirror().await).start().await;
+    let mut client = proxy.connect().await;
+    let mut send = String::new();
+    let mut lines = Vec::new();
+    for fields in ["x-a: 1\r\n", "X-A: 1\r\n", "x-A: 1\r\nX-b: 2\r\n", &many("x"), "x-a: 1\r\n", &many("X-Many")] {
+        send.push_str(&format!("GET / HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n"));
+        lines.push(fields.to_owned());
+    }
+    let (first, rest) = send.split_at(send.len() / 100); // all but the first in one go
+    client.write_all(first.as_bytes()).await.expect("writes");
+    client.write_all(rest.as_bytes()).await.expect("writes");
+    let mut got = Vec::new();
+    for fields in lines {
+        let body = loop {
+            let text = String::from_utf8_lossy(&got).into_owned();
+            if let Some((answer, after)) = text.split_once("the end of a head") {
+                got = after.into();
+                break answer.to_owned();
+            }
+            assert!(within(client.read_buf(&mut got)).await.expect("reads") > 0, "{text}");
+        };
+        assert!(body.starts_with("HTTP/1.1 200 OK\r\nContent-Length: "), "{body}");
+        assert!(fields.lines().all(|line| body.contains(&format!("\r\n{line}\r\n"))), "{fields:?} in {body}");
+    }
+}
+
+/// An upstream that answers with the heads it is sent.
+async fn mirror() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
+                    if head.ends_with(b"\r\n\r\n") {
+                        head.extend(b"the end of a head");
+                        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", head.len());
+                        stream.write_all(&[answer.as_bytes(), &head].concat()).await.expect("writes");
+                        head.clear();
+                    }
+                }
+            });
+        }
+    });
+    address
 }
 
 #[tokio::test]
@@ -249,8 +305,8 @@ async fn an_early_answer_comes_though_the_body_is_not_sent_to_its_end() {
 }
 
 /// Answers 413 once it has the head, and holds the connection for a while.
-async fn raw_early() -> (std::net::SocketAddr, tokio::task::JoinHandle<()>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+async fn raw_early() -> (SocketAddr, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let task = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.expect("accepts");

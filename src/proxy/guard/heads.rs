@@ -3,9 +3,14 @@
 //! hyper forgives what RFC 9112 lets a server forgive: a bare LF, a Content-Length beside a Transfer-Encoding, a fragment in the target. The
 //! upstream never sees these (hyper writes anew what it forwards), but a proxy before or behind this one might read them otherwise, and then
 //! one client's bytes become part of another's request. Nothing is buffered here but a line that comes in pieces.
+//!
+//! It also knows which heads hyper can be spared the work for: see [`Ready`].
 
-use http::Method;
+mod syntax;
+
 use memchr::memchr;
+
+use self::syntax::{CAPITAL, checked, chunk_size, header, kinds, number, request_line};
 
 /// What comes in on one connection.
 #[derive(Debug, Default)]
@@ -14,6 +19,18 @@ pub(crate) struct Heads {
     head: Head,
     /// A line whose end has not come.
     line: Piece,
+    ready: Ready,
+}
+
+/// Which heads hyper is ready for. To keep names as they were written, and to have room for more than its usual number of lines, costs
+/// memory and time with each head, so that it is only asked to once a head has come that needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// All of them.
+    #[default]
+    All,
+    /// Those that come at once and have few lines. Their names come out in lower case, so that they must be if that shows.
+    Usual,
 }
 
 /// What there is of a line that comes in pieces. Of a long one only its beginning is kept, where everything is that matters: a header of a
@@ -56,6 +73,9 @@ struct Head {
     switches: bool,
     /// It has a Connection line.
     connection: bool,
+    lines: usize,
+    /// A name has an upper-case letter.
+    capitals: bool,
 }
 
 /// What came next.
@@ -74,6 +94,8 @@ pub(crate) enum Rest {
     None,
     /// They wait for [`Heads::resolve`].
     Held,
+    /// They begin with a head that hyper is not ready for, and wait until it is.
+    Unready,
     /// They are never read.
     Refused(Fault),
 }
@@ -112,24 +134,55 @@ pub(crate) enum Fault {
 
 /// As long as hyper takes a whole head.
 const LONGEST_LINE: usize = (1 << 20) + (64 << 10);
+/// hyper's own limit, where it is told none.
+const USUAL_LINES: usize = 100;
 /// Of a line this much is read: any target that hyper takes fits with method and version, and any header's name.
 const KEPT: usize = 66 << 10;
 
 // === impl Heads ===
 
 impl Heads {
-    /// Looks at the bytes that came next.
-    pub(crate) fn examine(&mut self, bytes: &[u8]) -> Examined {
+    /// Looks at the bytes that came next. `case_shows`: names that are not in lower case reach the upstream as they are.
+    pub(crate) fn examine(&mut self, bytes: &[u8], case_shows: bool) -> Examined {
         let mut at = 0;
+        let mut begun = None;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            if self.is_between_requests() {
+                begun = Some(at);
+            }
             match self.step(rest) {
                 Ok(0) => return Examined { passed: at, rest: Rest::Held },
                 Ok(taken) => at += taken,
                 // What led to the fault may pass up to here: no head ends in it.
                 Err(fault) => return Examined { passed: at, rest: Rest::Refused(fault) },
             }
+            let ended = begun.take_if(|_| !self.is_in_head());
+            if let Some(begun) = ended.filter(|_| self.ready == Ready::Usual && !self.head.is_usual(case_shows)) {
+                return self.unready(begun);
+            }
         }
-        Examined { passed: bytes.len(), rest: Rest::None }
+        match begun {
+            Some(begun) if self.ready == Ready::Usual => self.unready(begun), // the rest of it may be anything
+            _ => Examined { passed: bytes.len(), rest: Rest::None },
+        }
+    }
+
+    /// Takes back the head that begins at `passed`, to be looked at again when hyper is ready for all heads.
+    fn unready(&mut self, passed: usize) -> Examined {
+        *self = Self::default();
+        Examined { passed, rest: Rest::Unready }
+    }
+
+    /// Begins after a rest, with a hyper that is ready for what comes first.
+    pub(crate) fn begin(&mut self, first: &[u8], case_shows: bool) {
+        let mut usual = Self { ready: Ready::Usual, ..Self::default() };
+        let is_usual = usual.examine(first, case_shows).rest != Rest::Unready;
+        self.ready = if is_usual { Ready::Usual } else { Ready::All };
+    }
+
+    /// What the hyper of now is to be ready for.
+    pub(crate) fn ready(&self) -> Ready {
+        self.ready
     }
 
     /// The call that asked for another protocol has its answer.
@@ -272,8 +325,17 @@ impl Piece {
 // === impl Head ===
 
 impl Head {
+    /// Whether hyper needs no more for it than it has in any case. (Trailers come later, and may be many.)
+    fn is_usual(&self, case_shows: bool) -> bool {
+        let loses_case = self.capitals && (case_shows || self.switches); // one that switches goes by HTTP/1.1 whatever others go by
+        self.lines <= USUAL_LINES && !self.chunked && !loses_case
+    }
+
     /// A header; of its value only the beginning if it `is_cut`.
     fn note(&mut self, (name, value): (&[u8], &[u8]), is_cut: bool) -> Result<(), Fault> {
+        self.lines += 1;
+        // Host is the gate's to write.
+        self.capitals |= kinds(name) & CAPITAL != 0 && !name.eq_ignore_ascii_case(b"host");
         if name.eq_ignore_ascii_case(b"content-length") {
             let length = number(value, 10).filter(|_| !is_cut).ok_or(Fault::Length)?;
             if self.length.replace(length).is_some() {
@@ -319,83 +381,6 @@ impl Fault {
     }
 }
 
-/// What is in a line, if there is no control character in it but tabs. A token of a kilobyte is in nearly every head: eight bytes are looked
-/// at a time, for what is no control character for certain.
-fn checked(line: &[u8]) -> Result<&[u8], Fault> {
-    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
-    let (words, rest) = line.as_chunks::<8>();
-    let suspect = |word: &&[u8; 8]| may_have_control(u64::from_ne_bytes(**word));
-    let has_control =
-        words.iter().filter(suspect).any(|word| word.iter().any(is_control)) || rest.iter().any(is_control);
-    match has_control {
-        false => Ok(line),
-        true if memchr(b'\r', line).is_some() => Err(Fault::LineEnd),
-        true => Err(Fault::Control),
-    }
-}
-
-/// Whether one of eight bytes may be below 0x20, or 0x7f; false is certain. (A byte below 0x20 borrows when that is taken from it; one that is
-/// 0x7f becomes 0 by exclusive or, and borrows when 1 is.)
-const fn may_have_control(word: u64) -> bool {
-    const ONES: u64 = u64::MAX / 0xff;
-    let low = word.wrapping_sub(0x20 * ONES) & !word;
-    let other = word ^ (0x7f * ONES);
-    let delete = other.wrapping_sub(ONES) & !other;
-    (low | delete) & (0x80 * ONES) != 0
-}
-
-/// Whether a request line is of HTTP/1.0.
-fn request_line(line: &[u8]) -> Result<bool, Fault> {
-    let mut parts = line.split(|byte| *byte == b' ');
-    let (Some(method), Some(target), Some(version), None) = (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return Err(Fault::Malformed);
-    };
-    if target.contains(&b'#') {
-        return Err(Fault::Fragment);
-    }
-    if Method::from_bytes(method).is_err() || target.is_empty() {
-        return Err(Fault::Malformed);
-    }
-    match version {
-        b"HTTP/1.1" => Ok(false),
-        b"HTTP/1.0" => Ok(true),
-        _ => Err(Fault::Malformed),
-    }
-}
-
-/// A header's name, and its value without the white space around it.
-fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
-    let colon = memchr(b':', line).ok_or(Fault::Malformed)?;
-    let (name, value) = line.split_at(colon);
-    // No space before the colon, and none before the name: that would be a folded line.
-    if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
-        return Err(Fault::Malformed);
-    }
-    let value = value.get(1..).unwrap_or_default();
-    Ok((name, value.trim_ascii()))
-}
-
-/// The size in a chunk's first line.
-fn chunk_size(line: &[u8]) -> Result<u64, Fault> {
-    let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
-    number(size.trim_ascii_end(), 16).ok_or(Fault::Chunk)
-}
-
-/// Digits and nothing else, that fit.
-fn number(text: &[u8], radix: u32) -> Option<u64> {
-    let text = str::from_utf8(text).ok()?;
-    let is_plain = !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
-    // `from_str_radix` would take a sign.
-    u64::from_str_radix(text, radix).ok().filter(|number| is_plain && i64::try_from(*number).is_ok())
-}
-
-/// RFC 9110, 5.6.2.
-const fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -403,9 +388,9 @@ mod tests {
     use super::*;
 
     fn examine(bytes: &str) -> Result<(), Fault> {
-        match Heads::default().examine(bytes.as_bytes()).rest {
+        match Heads::default().examine(bytes.as_bytes(), true).rest {
             Rest::Refused(fault) => Err(fault),
-            Rest::None | Rest::Held => Ok(()),
+            Rest::None | Rest::Held | Rest::Unready => Ok(()),
         }
     }
 
@@ -473,7 +458,7 @@ mod tests {
         let mut heads = Heads::default();
         let good = b"GET / HTTP/1.1\r\n\r\n";
         let bad = b"POST / HTTP/1.1\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let examined = heads.examine(&[&good[..], &bad[..]].concat());
+        let examined = heads.examine(&[&good[..], &bad[..]].concat(), true);
         assert_eq!(examined, Examined { passed: good.len() + bad.len() - 2, rest: Rest::Refused(Fault::Length) });
     }
 
@@ -487,10 +472,10 @@ mod tests {
         ] {
             let mut heads = Heads::default();
             let all = [&head[..], after].concat();
-            assert_eq!(heads.examine(&all), Examined { passed: head.len(), rest: Rest::Held });
-            assert_eq!(heads.examine(after), Examined { passed: 0, rest: Rest::Held });
+            assert_eq!(heads.examine(&all, true), Examined { passed: head.len(), rest: Rest::Held });
+            assert_eq!(heads.examine(after, true), Examined { passed: 0, rest: Rest::Held });
             heads.resolve(switched);
-            assert_eq!(heads.examine(after).rest, rest, "{switched} {after:?}");
+            assert_eq!(heads.examine(after, true).rest, rest, "{switched} {after:?}");
         }
     }
 
@@ -505,8 +490,51 @@ mod tests {
             ("\r\n", false),
             ("ab", false),
         ] {
-            heads.examine(bytes.as_bytes());
+            heads.examine(bytes.as_bytes(), true);
             assert_eq!(heads.is_in_head(), within, "{bytes:?}");
+        }
+    }
+
+    /// Heads for a hyper that is ready for usual ones.
+    fn for_usual() -> Heads {
+        Heads { ready: Ready::Usual, ..Heads::default() }
+    }
+
+    #[test]
+    fn only_what_hyper_is_not_ready_for_waits_until_it_is() {
+        let head = |lines: &str| format!("GET / HTTP/1.1\r\n{lines}\r\n");
+        let lines = |number: usize| head(&"x: y\r\n".repeat(number));
+        for (bytes, case_shows, is_usual) in [
+            (head("host: h\r\n"), true, true),
+            (head("host: H\r\n"), true, true),
+            (head("Host: h\r\n"), true, true),
+            (head("X-a: h\r\n"), true, false),
+            (head("X-a: h\r\n"), false, true),
+            (head("host: h\r\nUpgrade: x\r\n"), false, false),
+            (head("host: h\r\nupgrade: x\r\n"), false, true),
+            (lines(USUAL_LINES), true, true),
+            (lines(USUAL_LINES + 1), true, false),
+            (lines(USUAL_LINES + 1), false, false),
+            ("POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(), false, false),
+            ("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n".to_owned(), true, true),
+            ("GET / HTTP/1.1\r\nhost: h\r\n".to_owned(), false, false),
+            ("GE".to_owned(), false, false),
+        ] {
+            let before = "PUT / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc";
+            let mut heads = for_usual();
+            let examined = heads.examine(format!("{before}{bytes}").as_bytes(), case_shows);
+            if is_usual {
+                let passed = before.len() + bytes.len();
+                assert_eq!(examined, Examined { passed, rest: Rest::None }, "{bytes:?}");
+                assert_eq!(heads.ready(), Ready::Usual);
+            } else {
+                assert_eq!(examined, Examined { passed: before.len(), rest: Rest::Unready }, "{bytes:?}");
+                assert!(heads.is_between_requests() && heads.ready() == Ready::All);
+                assert_eq!(heads.examine(bytes.as_bytes(), case_shows).passed, bytes.len(), "{bytes:?}");
+            }
+            heads = Heads::default();
+            heads.begin(bytes.as_bytes(), case_shows);
+            assert_eq!(heads.ready() == Ready::Usual, is_usual, "{bytes:?}");
         }
     }
 
@@ -525,6 +553,8 @@ mod tests {
             "0\r\n",
             "abcde",
             "X: y\r\n",
+            "x: y\r\n",
+            "PUT / HTTP/1.1\r\ncontent-length: 5\r\n\r\nabcde",
             " ",
             "\0",
             "#",
@@ -537,7 +567,7 @@ mod tests {
         let mut heads = Heads::default();
         let mut most = 0;
         for piece in bytes.chunks(pieces) {
-            let rest = heads.examine(piece).rest;
+            let rest = heads.examine(piece, true).rest;
             most = most.max(heads.line.start.capacity());
             if rest != Rest::None {
                 return (rest, most);
@@ -549,8 +579,8 @@ mod tests {
     #[test]
     fn a_control_character_is_found_wherever_it_stands() {
         for byte in 0..=u8::MAX {
-            for at in 0..20 {
-                let mut line = [b'~'; 20];
+            for at in 0..70 {
+                let mut line = [b'~'; 70];
                 line[at] = byte;
                 let is_bad = byte.is_ascii_control() && byte != b'\t';
                 assert_eq!(checked(&line).is_err(), is_bad, "{byte} at {at}");
@@ -594,15 +624,45 @@ mod tests {
 
     proptest! {
         #[test]
+        fn what_waits_for_a_hyper_that_is_ready_begins_a_request_and_then_passes_as_it_would_have(
+            stream in streams(),
+            cut in 0usize..200,
+            case_shows: bool,
+        ) {
+            let whole = Heads::default().examine(stream.as_bytes(), case_shows);
+            let mut heads = for_usual();
+            let (mut passed, mut rest, mut from) = (0, Rest::None, 0);
+            for end in [cut.min(stream.len()), stream.len()] {
+                let piece = &stream.as_bytes()[from..end];
+                from = end;
+                let mut examined = heads.examine(piece, case_shows);
+                passed += examined.passed;
+                if examined.rest == Rest::Unready {
+                    let mut others = Heads::default();
+                    others.examine(&stream.as_bytes()[..passed], case_shows);
+                    prop_assert!(others.is_between_requests() && heads.is_between_requests());
+                    examined = heads.examine(&piece[examined.passed..], case_shows);
+                    passed += examined.passed;
+                }
+                rest = examined.rest;
+                if rest != Rest::None {
+                    break;
+                }
+            }
+            prop_assert_eq!(rest, whole.rest);
+            prop_assert!(passed >= whole.passed && passed <= stream.len());
+        }
+
+        #[test]
         fn how_bytes_are_cut_makes_no_difference(stream in streams(), cuts in prop::collection::vec(0usize..200, 0..6)) {
-            let whole = Heads::default().examine(stream.as_bytes());
+            let whole = Heads::default().examine(stream.as_bytes(), true);
             let mut heads = Heads::default();
             let (mut passed, mut rest, mut from) = (0, Rest::None, 0);
             let mut ends: Vec<_> = cuts.into_iter().map(|cut| cut.min(stream.len())).collect();
             ends.push(stream.len());
             ends.sort_unstable();
             for end in ends {
-                let examined = heads.examine(&stream.as_bytes()[from..end]);
+                let examined = heads.examine(&stream.as_bytes()[from..end], true);
                 passed += examined.passed;
                 rest = examined.rest;
                 from = end;

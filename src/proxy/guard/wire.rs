@@ -8,15 +8,19 @@
 //!
 //! And between calls it lets hyper go: hyper keeps a connection's buffers and the room for a call's future for as long as it has the connection,
 //! 15 KiB where the socket needs one. So when nothing has come for a while hyper is told that the connection ended, and the [`Line`] waits
-//! alone; with the next byte hyper begins anew, and the client sees nothing of it.
+//! alone; with the next byte hyper begins anew, and the client sees nothing of it. So it does, between two calls, when a head comes that hyper
+//! is not [`Ready`] for.
 
 mod line;
 
 use std::{
     fmt, io,
-    mem::MaybeUninit,
+    mem::{self, MaybeUninit},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -28,6 +32,7 @@ use tokio::{
 };
 
 pub(crate) use self::line::{Busy, Line};
+pub(crate) use super::heads::Ready;
 use super::{
     heads::{Examined, Fault, Heads, Rest},
     room::{HeadRoom, HeadShare},
@@ -46,6 +51,10 @@ struct State {
     stream: Take<Box<dyn Stream>>,
     /// Looks at what comes in; `None` for HTTP/2, whose frames say where everything ends.
     heads: Option<Heads>,
+    /// What the upstream speaks has no upper case.
+    lower_case: Arc<AtomicBool>,
+    /// The next head waits for a hyper that is ready for it.
+    turning: bool,
     /// What was wrong with it.
     fault: Option<Fault>,
     /// What its large heads hold.
@@ -90,18 +99,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 // === impl Wire ===
 
 impl Wire {
-    pub(crate) fn new(stream: Box<dyn Stream>, room: HeadRoom) -> Self {
+    /// `lower_case`: how the client writes the names of its fields does not show upstream.
+    pub(crate) fn new(stream: Box<dyn Stream>, room: HeadRoom, lower_case: Arc<AtomicBool>) -> Self {
         let (stream, share) = (stream.take(0), HeadShare::of(room));
         let (heads, fault, patience, ahead) = (None, None, None, BytesMut::new());
-        let (end, reader, busy, unflushed, pause, resting) = (None, None, false, false, Pause::Unknown, false);
+        let (end, reader, pause) = (None, None, Pause::Unknown);
+        let (turning, busy, unflushed, resting) = (false, false, false, false);
         #[rustfmt::skip]
-        let state = State { stream, heads, fault, share, patience, ahead, end, reader, busy, unflushed, pause, resting };
+        let state = State { stream, heads, lower_case, turning, fault, share, patience, ahead, end, reader, busy, unflushed, pause, resting };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 
     /// From here on every byte is examined as HTTP/1.
     pub(crate) fn examine(&self) {
-        lock(&self.shared).heads = Some(Heads::default());
+        let mut state = lock(&self.shared);
+        state.heads = Some(Heads::default());
+        state.begin();
+    }
+
+    /// What hyper is to be ready for.
+    pub(crate) fn ready(&self) -> Ready {
+        lock(&self.shared).heads.as_ref().map_or(Ready::All, Heads::ready)
     }
 
     /// The same connection for those who outlive hyper's use of it.
@@ -184,6 +202,9 @@ impl State {
         if self.fault.is_some() {
             return Poll::Ready(Ok(())); // the end
         }
+        if self.turning {
+            return self.poll_turn(cx);
+        }
         let before = buf.filled().len();
         if !self.ahead.is_empty() {
             let some = self.ahead.len().min(buf.remaining()).min(READ);
@@ -193,7 +214,7 @@ impl State {
             if self.ahead.is_empty() {
                 self.ahead = BytesMut::new(); // the usual connection holds no buffer of ours
             }
-            return if buf.filled().len() > before { Poll::Ready(Ok(())) } else { self.park(cx) };
+            return if buf.filled().len() > before { Poll::Ready(Ok(())) } else { self.poll_turn(cx) };
         }
         match &mut self.end {
             Some(End::Closed) => return Poll::Ready(Ok(())),
@@ -210,7 +231,7 @@ impl State {
                 }
                 self.examine(before, buf);
                 if buf.filled().len() == before {
-                    return self.park(cx); // all of it is held
+                    return self.poll_turn(cx); // all of it is held
                 }
             }
             Poll::Ready(Err(error)) => {
@@ -226,7 +247,7 @@ impl State {
     fn examine(&mut self, before: usize, buf: &mut ReadBuf<'_>) -> usize {
         let read = buf.filled().get(before..).unwrap_or_default();
         let Some(heads) = &mut self.heads else { return read.len() };
-        let mut examined = heads.examine(read);
+        let mut examined = heads.examine(read, !self.lower_case.load(Ordering::Relaxed));
         if !heads.is_in_head() {
             self.patience = None;
             self.share.end();
@@ -235,7 +256,8 @@ impl State {
         }
         match examined.rest {
             Rest::None => {}
-            Rest::Held => {
+            Rest::Held | Rest::Unready => {
+                self.turning = examined.rest == Rest::Unready;
                 if self.ahead.is_empty() {
                     self.ahead.extend_from_slice(read.get(examined.passed..).unwrap_or_default());
                 }
@@ -248,6 +270,24 @@ impl State {
             }
         }
         examined.passed
+    }
+
+    /// Nothing passes. If that is because hyper is not ready for it, hyper is let go as soon as it has nothing else to do.
+    fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.turning && !self.is_occupied() {
+            self.resting = true;
+            return Poll::Ready(Ok(()));
+        }
+        self.park(cx)
+    }
+
+    /// hyper begins, or begins anew.
+    fn begin(&mut self) {
+        self.resting = false;
+        let is_turn = mem::take(&mut self.turning);
+        if let Some(heads) = self.heads.as_mut().filter(|_| !is_turn) {
+            heads.begin(&self.ahead, !self.lower_case.load(Ordering::Relaxed));
+        }
     }
 
     /// Nothing comes. A head that has begun must come to its end; between calls hyper is let go; in bodies there is all the time in the world.
@@ -298,7 +338,7 @@ impl State {
         if let Pause::Asked { stirred, .. } = &mut self.pause {
             *stirred = true;
         }
-        if matches!(self.pause, Pause::Over)
+        if (self.turning || matches!(self.pause, Pause::Over))
             && !self.is_occupied()
             && let Some(reader) = self.reader.take()
         {
@@ -368,7 +408,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_read_ahead_is_not_lost_and_comes_in_order() {
         let (mut client, server) = duplex(16);
-        let mut wire = Wire::new(Box::new(server), HeadRoom::default());
+        let mut wire = Wire::new(Box::new(server), HeadRoom::default(), Arc::default());
         let line = wire.line().begin();
         client.write_all(b"GET / HTTP").await.expect("room");
         assert!(!wire.speaks_http2().await);
@@ -384,7 +424,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_sends_nothing_holds_no_buffer() {
         let (_client, server) = duplex(16);
-        let wire = Wire::new(Box::new(server), HeadRoom::default());
+        let wire = Wire::new(Box::new(server), HeadRoom::default(), Arc::default());
         assert!(poll_fn(|cx| Poll::Ready(wire.line().begin().poll_gone(cx))).await.is_pending());
         assert_eq!(lock(&wire.shared).ahead.capacity(), 0);
     }
@@ -395,8 +435,8 @@ mod tests {
         let mut others = HeadShare::of(room.clone());
         while others.grow(1 << 20) {}
         let (mut client, server) = duplex(1 << 20);
-        let mut wire = Wire::new(Box::new(server), room);
-        wire.examine();
+        let mut wire = Wire::new(Box::new(server), room, Arc::default());
+        examine_all(&wire);
         let head = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(100_000));
         client.write_all(head.as_bytes()).await.expect("room");
         let (mut all, mut some) = (0, [0; 1000]);
@@ -410,7 +450,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_waits_is_woken_by_what_the_watcher_read() {
         let (mut client, server) = duplex(64);
-        let mut wire = Wire::new(Box::new(server), HeadRoom::default());
+        let mut wire = Wire::new(Box::new(server), HeadRoom::default(), Arc::default());
         let line = wire.line().begin();
         let reader = tokio::spawn(async move {
             let mut some = [0; 4];
@@ -428,23 +468,28 @@ mod tests {
     #[tokio::test]
     async fn a_client_with_a_full_buffer_counts_as_there() {
         let (mut client, server) = duplex(2 * AHEAD);
-        let wire = Wire::new(Box::new(server), HeadRoom::default());
+        let wire = Wire::new(Box::new(server), HeadRoom::default(), Arc::default());
         client.write_all(&vec![0; AHEAD + STEP]).await.expect("room");
         drop(client);
         assert!(poll_fn(|cx| Poll::Ready(wire.line().begin().poll_gone(cx))).await.is_pending());
     }
 
+    /// As if the reader were hyper, ready for whatever comes.
+    fn examine_all(wire: &Wire) {
+        lock(&wire.shared).heads = Some(Heads::default());
+    }
+
     /// A connection on which so much came and was read.
     async fn after(bytes: &[u8]) -> (tokio::io::DuplexStream, Wire) {
         let (mut client, server) = duplex(1 << 10);
-        let mut wire = Wire::new(Box::new(server), HeadRoom::default());
-        wire.examine();
+        let mut wire = Wire::new(Box::new(server), HeadRoom::default(), Arc::default());
+        examine_all(&wire);
         client.write_all(bytes).await.expect("room");
         wire.read_exact(&mut vec![0; bytes.len()]).await.expect("reads");
         (client, wire)
     }
 
-    const WHOLE: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    const WHOLE: &[u8] = b"GET / HTTP/1.1\r\nX-a: a\r\n\r\n";
 
     #[tokio::test(start_paused = true)]
     async fn between_calls_the_reader_is_let_go_and_the_next_byte_brings_it_back() {
@@ -501,10 +546,48 @@ mod tests {
         quiet(wire).await;
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_the_reader_is_not_ready_for_waits_for_one_who_is() {
+        const USUAL: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let (mut client, server) = duplex(1 << 10);
+        let mut wire = Wire::new(Box::new(server), HeadRoom::default(), Arc::default());
+        client.write_all(USUAL).await.expect("room");
+        assert!(!wire.speaks_http2().await);
+        wire.examine();
+        let line = wire.line();
+        assert_eq!(wire.ready(), Ready::Usual);
+        client.write_all(&[USUAL, WHOLE, USUAL].concat()).await.expect("room");
+        let mut read = vec![0; 2 * USUAL.len()];
+        wire.read_exact(&mut read).await.expect("reads");
+        assert_eq!(read, [USUAL, USUAL].concat());
+
+        let busy = line.begin();
+        let mut waits = Box::pin(async {
+            let read = wire.read(&mut [0; 9]).await;
+            (read, wire)
+        });
+        assert!(tokio::time::timeout(HEAD, &mut waits).await.is_err(), "a call is under way");
+        drop(busy);
+        let (read, wire) = waits.await;
+        assert_eq!(read.expect("an end"), 0);
+        assert!(line.rests());
+        drop(wire);
+
+        let mut wire = line.stirs().await.expect("what was held");
+        assert_eq!(wire.ready(), Ready::All);
+        let mut read = vec![0; WHOLE.len() + USUAL.len()];
+        wire.read_exact(&mut read).await.expect("reads");
+        assert_eq!(read, [WHOLE, USUAL].concat());
+
+        assert_eq!(wire.read(&mut [0; 9]).await.expect("an end"), 0); // it rests for good reason
+        client.write_all(USUAL).await.expect("open");
+        assert_eq!(line.stirs().await.expect("more").ready(), Ready::Usual);
+    }
+
     #[tokio::test]
     async fn the_preface_is_seen_in_pieces() {
         let (mut client, server) = duplex(64);
-        let wire = Wire::new(Box::new(server), HeadRoom::default());
+        let wire = Wire::new(Box::new(server), HeadRoom::default(), Arc::default());
         let speaks = tokio::spawn(async move { wire.speaks_http2().await });
         for piece in PREFACE.chunks(5) {
             client.write_all(piece).await.expect("room");

@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     net::IpAddr,
     pin::{Pin, pin},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -23,7 +24,7 @@ use tower_http::BoxError;
 use super::Reception;
 use crate::{
     proxy::{
-        guard::wire::{Busy, Line, Stream, Wire},
+        guard::wire::{Busy, Line, Ready, Stream, Wire},
         stack::{self, Sent},
         tunnel::Desk,
     },
@@ -134,7 +135,7 @@ impl Body for BodyWhileThere {
 impl Reception {
     /// Serves a connection to its end. `http2` is what ALPN said; without it the preface decides.
     pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, local: Option<IpAddr>, http2: bool) {
-        let wire = Wire::new(stream, self.head_room.clone());
+        let wire = Wire::new(stream, self.head_room.clone(), Arc::clone(&self.lower_case));
         let speaks_http2 = http2
             || tokio::select! {
                 first = tokio::time::timeout(FIRST_BYTES, wire.speaks_http2()) => match first {
@@ -168,7 +169,7 @@ impl Reception {
         }
     }
 
-    /// As often as the connection stirs from its rest, hyper has it.
+    /// As often as the connection stirs from its rest, or has a head that hyper is not ready for, hyper begins anew.
     async fn serve_http1<C>(&self, mut wire: Wire, line: &Line, calls: Calls<C>) -> hyper::Result<()>
     where
         C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
@@ -201,11 +202,13 @@ impl Reception {
     where
         C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
     {
-        let connection = http1::Builder::new()
+        let mut builder = http1::Builder::new();
+        if wire.ready() == Ready::All {
+            builder.preserve_header_case(true).max_headers(HEADERS);
+        }
+        let connection = builder
             .header_read_timeout(None) // the wire has its own, and one for each head costs
-            .max_headers(HEADERS)
             .max_buf_size(HEAD_BYTES)
-            .preserve_header_case(true)
             .auto_date_header(false)
             .half_close(false)
             .serve_connection(TokioIo::new(wire), calls)
@@ -295,11 +298,11 @@ mod tests {
                 Ok(Response::new(Sent::new(Full::from("done").map_err(|never| match never {}))))
             });
             let (mut client, server) = duplex(1 << 10);
-            let wire = Wire::new(Box::new(server), HeadRoom::default());
+            let wire = Wire::new(Box::new(server), HeadRoom::default(), Arc::default());
             wire.examine();
             let line = wire.line();
             let calls = Calls { stack, line: Some(line.clone()), desk: None };
-            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("room");
+            client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("room");
             let begun = clock.now();
             reception.serve_awake(wire, calls).await.expect("no fault");
             let took = clock.now().since(begun);

@@ -48,7 +48,7 @@ impl Line {
                 }
                 ready!(state.poll_read_ahead(cx));
             }
-            state.resting = false;
+            state.begin();
             Poll::Ready(Some(Wire { shared: Arc::clone(&self.shared) }))
         })
         .await

@@ -1,0 +1,105 @@
+//! One line of HTTP/1 by itself: what it may be made of, and what it says.
+
+use http::Method;
+use memchr::memchr;
+
+use super::Fault;
+
+/// What is in a line, if there is no control character in it but tabs. A token of a kilobyte is in nearly every head: without a way out of the
+/// loop the compiler takes many bytes at a time.
+pub(super) fn checked(line: &[u8]) -> Result<&[u8], Fault> {
+    let is_control = |byte: u8| (byte < b' ') & (byte != b'\t') | (byte == 0x7f);
+    let has_control = line.iter().fold(false, |found, byte| found | is_control(*byte));
+    match has_control {
+        false => Ok(line),
+        true if memchr(b'\r', line).is_some() => Err(Fault::LineEnd),
+        true => Err(Fault::Control),
+    }
+}
+
+/// Whether a request line is of HTTP/1.0.
+pub(super) fn request_line(line: &[u8]) -> Result<bool, Fault> {
+    let (method, rest) = split_at_space(line)?;
+    let (target, version) = split_at_space(rest)?;
+    if memchr(b' ', version).is_some() {
+        return Err(Fault::Malformed);
+    }
+    if memchr(b'#', target).is_some() {
+        return Err(Fault::Fragment);
+    }
+    if Method::from_bytes(method).is_err() || target.is_empty() {
+        return Err(Fault::Malformed);
+    }
+    match version {
+        b"HTTP/1.1" => Ok(false),
+        b"HTTP/1.0" => Ok(true),
+        _ => Err(Fault::Malformed),
+    }
+}
+
+/// What is before the first space, and what is behind it.
+fn split_at_space(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
+    let space = memchr(b' ', line).ok_or(Fault::Malformed)?;
+    let (before, rest) = line.split_at(space);
+    Ok((before, rest.get(1..).unwrap_or_default()))
+}
+
+/// A header's name, and its value without the white space around it.
+pub(super) fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
+    let colon = memchr(b':', line).ok_or(Fault::Malformed)?;
+    let (name, value) = line.split_at(colon);
+    // No space before the colon, and none before the name: that would be a folded line.
+    if name.is_empty() || kinds(name) & NO_TOKEN != 0 {
+        return Err(Fault::Malformed);
+    }
+    let value = value.get(1..).unwrap_or_default();
+    Ok((name, value.trim_ascii()))
+}
+
+/// The size in a chunk's first line.
+pub(super) fn chunk_size(line: &[u8]) -> Result<u64, Fault> {
+    let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
+    number(size.trim_ascii_end(), 16).ok_or(Fault::Chunk)
+}
+
+/// Digits and nothing else, that fit.
+pub(super) fn number(text: &[u8], radix: u32) -> Option<u64> {
+    let text = str::from_utf8(text).ok()?;
+    let is_plain = !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
+    // `from_str_radix` would take a sign.
+    u64::from_str_radix(text, radix).ok().filter(|number| is_plain && i64::try_from(*number).is_ok())
+}
+
+/// What kinds of bytes are among these.
+pub(super) fn kinds(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |kinds, byte| kinds | KINDS.get(usize::from(*byte)).unwrap_or(&NO_TOKEN))
+}
+
+/// A byte that is part of no token.
+const NO_TOKEN: u8 = 1;
+/// An upper-case letter.
+pub(super) const CAPITAL: u8 = 2;
+
+/// By a look at a table: every name of every head is looked at.
+#[expect(clippy::indexing_slicing, reason = "while compiling, and an index for each byte there can be")]
+static KINDS: [u8; 256] = {
+    let mut kinds = [0; 256];
+    let mut byte = u8::MIN;
+    loop {
+        kinds[byte as usize] = match byte {
+            b'A'..=b'Z' => CAPITAL,
+            _ if is_token(byte) => 0,
+            _ => NO_TOKEN,
+        };
+        if byte == u8::MAX {
+            break kinds;
+        }
+        byte += 1;
+    }
+};
+
+/// RFC 9110, 5.6.2.
+const fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
+}
