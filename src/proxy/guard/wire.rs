@@ -581,7 +581,16 @@ mod tests {
 
         assert_eq!(wire.read(&mut [0; 9]).await.expect("an end"), 0); // it rests for good reason
         client.write_all(USUAL).await.expect("open");
-        assert_eq!(line.stirs().await.expect("more").ready(), Ready::Usual);
+        let mut wire = line.stirs().await.expect("more");
+        assert_eq!(wire.ready(), Ready::Usual);
+
+        // It has less room than the head: there may be more to it.
+        assert_eq!(wire.read(&mut [0; 9]).await.expect("an end"), 0);
+        let mut wire = line.stirs().await.expect("what was held");
+        assert_eq!(wire.ready(), Ready::All);
+        let mut read = vec![0; USUAL.len()];
+        wire.read_exact(&mut read).await.expect("reads");
+        assert_eq!(read, USUAL);
     }
 
     #[tokio::test]
