@@ -562,13 +562,13 @@ mod tests {
         assert_eq!(read, [USUAL, USUAL].concat());
 
         let busy = line.begin();
-        let mut waits = Box::pin(async {
+        let mut reader = tokio::spawn(async move {
             let read = wire.read(&mut [0; 9]).await;
             (read, wire)
         });
-        assert!(tokio::time::timeout(HEAD, &mut waits).await.is_err(), "a call is under way");
+        assert!(tokio::time::timeout(HEAD, &mut reader).await.is_err(), "a call is under way");
         drop(busy);
-        let (read, wire) = waits.await;
+        let (read, wire) = tokio::time::timeout(HEAD, reader).await.expect("woken").expect("no panic");
         assert_eq!(read.expect("an end"), 0);
         assert!(line.rests());
         drop(wire);
