@@ -114,8 +114,8 @@ fn every_link_leads_somewhere() {
 
 #[test]
 fn links_and_anchors_are_found_where_readers_click() {
-    let text = "# A `b` c-d (e)\n\nsee [x](y.md#z) and ![p](q.svg), not `[a](b)`\n```sh\n[a](b)\n# no heading\n```\n# Twice\n# Twice\n<img src=\"r.png\">";
-    assert_eq!(links(text), ["y.md#z", "q.svg", "r.png"]);
+    let text = "# A `b` c-d (e)\n\nsee [x](README.md#z) and ![p](q.svg), not `[a](b)`\n```sh\n[a](b)\n# no heading\n```\n# Twice\n# Twice\n<img src=\"r.png\">";
+    assert_eq!(links(text), ["README.md#z", "q.svg", "r.png"]);
     assert_eq!(anchors(text), ["a-b-c-d-e", "twice", "twice-1"].map(str::to_owned).into());
 }
 
@@ -234,6 +234,18 @@ fn every_refusal_has_a_remedy() {
     for reason in tidegate::limit::Reason::ALL {
         let row = format!("\n| `{}` |", reason.word());
         assert!(text.contains(&row), "docs/troubleshooting.md has no row for {}", reason.word());
+    }
+}
+
+#[test]
+fn the_contract_has_every_promise_and_every_reason() {
+    let text = fs::read_to_string(root().join("docs/design.md")).expect("it is there");
+    for number in 1..=12 {
+        assert!(text.contains(&format!("\n- **P{number} ")), "docs/design.md has no promise P{number}");
+    }
+    for reason in tidegate::limit::Reason::ALL {
+        let row = format!("\n| `{}` |", reason.word());
+        assert!(text.contains(&row), "docs/design.md has no row for {}", reason.word());
     }
 }
 
