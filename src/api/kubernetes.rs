@@ -171,7 +171,7 @@ mod tests {
         read(&method.parse().unwrap(), &uri.parse().unwrap())
     }
 
-    /// SEMANTICS.md A.1: method, target, verb, group, version, namespace, resource, subresource, name.
+    /// apiserver's `TestGetAPIRequestInfo`: method, target, verb, group, version, namespace, resource, subresource, name.
     const RESOURCES: &str = "
         GET    /api/v1/namespaces                                list   - v1 - namespaces - -
         GET    /api/v1/namespaces/other                          get    - v1 other namespaces - other
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_is_no_resource_is_not_read_as_one() {
-        // SEMANTICS.md A.2 and A.3.
+        // apiserver's error cases of `TestGetAPIRequestInfo`, and `TestGetNonAPIRequestInfo`.
         for target in [
             "/",
             "",
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn selectors_name_the_object_of_a_collection_read() {
-        // SEMANTICS.md A.4.
+        // apiserver's `TestSelectorParsing`.
         let base = "/apis/group/version/resource";
         for (method, suffix, name, verb) in [
             ("GET", "", "", "list"),

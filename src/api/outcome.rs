@@ -12,7 +12,7 @@ use super::{
     signals::{self, Reach, Reading, Refused, Response, Signal, Signals, Wait},
 };
 
-/// What a response means for its key (DESIGN.md, "Outcomes").
+/// What a response means for its key (docs/design.md, "Outcomes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The caller left after less than 1 s upstream, or nothing was learned.

@@ -9,7 +9,7 @@ use crate::{
     limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy},
 };
 
-/// A preset by name (DESIGN.md section 3).
+/// A preset by name (docs/configuration.md, "Presets").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preset {
     /// The default.
@@ -108,7 +108,7 @@ fn exponential(base: Duration, max: Duration) -> Strategy {
     Strategy::Exponential { base, max, jitter: 0.0 }
 }
 
-/// The failures of DESIGN.md: what a server in trouble answers, and no answer.
+/// The default failures (docs/design.md, "Outcomes"): what a server in trouble answers, and no answer.
 pub(super) fn failures() -> settings::Failures {
     settings::Failures { statuses: vec![429, 500, 502, 503, 504], transport: true }
 }

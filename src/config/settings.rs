@@ -143,7 +143,7 @@ pub enum Credentials {
 /// When refusals carry Retry-After.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {
-    /// By the table in DESIGN.md.
+    /// By the table of reasons in docs/design.md.
     Auto,
     /// On every refusal.
     Always,

@@ -1,6 +1,7 @@
 //! When to come back after "too many wait already": a time that grows while calls are being turned away.
 //!
-//! There is no queue place to reckon from, so this is kube-apiserver's dropped-request tracker (SEMANTICS.md 6.4): 1 to 32 s.
+//! There is no queue place to reckon from, so this is kube-apiserver's dropped-request tracker: 1 to 32 s
+//! (docs/semantics.md, "Its 429s and 5xx").
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -48,6 +48,7 @@ mod proxy_signals;
 mod proxy_tls;
 mod proxy_transparency;
 mod proxy_upgrades;
+mod references;
 mod reload;
 mod reload_load;
 mod simulate;

@@ -168,7 +168,7 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// Regenerate with `tidegate simulate SCENARIO --svg docs/SCENARIO.svg`.
+/// Regenerate with `tidegate simulate SCENARIO --svg docs/simulate/<SCENARIO>.svg`.
 #[test]
 fn the_pictures_in_the_documents_are_what_simulate_draws() {
     for builtin in simulate::ALL {

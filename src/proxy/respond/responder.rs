@@ -30,7 +30,7 @@ use crate::{
 pub enum RetryAfter {
     /// On every refusal.
     Always,
-    /// By the table in DESIGN.md.
+    /// By the table of reasons in docs/design.md.
     Auto,
     /// On none.
     Never,
@@ -143,8 +143,8 @@ impl Responder {
     }
 }
 
-/// What a failure of the gate's own is answered with (DESIGN.md, "The gate's own failures"): as nearly what the direct failure would have
-/// meant to the client as a status can say.
+/// What a failure of the gate's own is answered with (docs/design.md, "The gate's own failures"): as nearly what the direct failure
+/// would have meant to the client as a status can say.
 fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, Option<u64>) {
     let safe = *method == Method::GET || *method == Method::HEAD;
     match failure {

@@ -1,4 +1,4 @@
-//! P1 to P9 and P11 of DESIGN.md section 2, each over random lives of a gate. P10 and P12 are the proxy's.
+//! P1 to P9 and P11 of docs/design.md, each over random lives of a gate. P10 and P12 are the proxy's.
 
 use std::{collections::HashSet, time::Duration};
 
