@@ -7,10 +7,8 @@ COPY src src
 COPY config config
 COPY benches benches
 # Static, and built by the profile of what calls run through.
-RUN target="$(rustc -vV | sed -n 's/^host: //p')" \
- && export RUSTFLAGS="$(benches/profile/flags)" \
- && cargo build --profile ship --locked --bin tidegate --target "$target" \
- && install -D "target/$target/ship/tidegate" /out/tidegate \
+RUN benches/profile/ship build --bin tidegate \
+ && install -D "$(benches/profile/ship binary)" /out/tidegate \
  && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /out/etc/ssl/certs/ca-certificates.crt
 
 FROM scratch

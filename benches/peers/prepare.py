@@ -110,19 +110,19 @@ def kubectl():
     raise Failed("there is no kubectl in PATH, nor one that tests/kubernetes has built; KUBECTL=PATH names one")
 
 
-def build(folder, target_folder, profile, flags, *arguments):
-    """Static, as the image's is; the flags are not for what runs while building."""
-    host = re.search(r"^host: (\S+)", output("rustc", "-vV"), re.MULTILINE)[1]
-    flags = output(os.path.join(ROOT, "benches", "profile", "flags"), *flags).strip()
-    environment = dict(os.environ, RUSTFLAGS=flags, CARGO_TARGET_DIR=target_folder)
-    command = ["cargo", "build", "--profile", profile, "--locked", "--target", host, *arguments]
-    if subprocess.run(command, cwd=folder, env=environment).returncode:
+def build(command, folder, **environment):
+    if subprocess.run(command, cwd=folder, env=dict(os.environ, **environment)).returncode:
         raise Failed(f"{' '.join(command)} failed")
-    return os.path.join(target_folder, host, profile)
 
 
 def floor():
-    folder = build(os.path.join(peers.HERE, "floor"), os.path.join(WORK, "floor"), "release", ["static"])
+    """Static, as the image's binary is, and built without a profile; the flags are not for what runs while building."""
+    host = re.search(r"^host: (\S+)", output("rustc", "-vV"), re.MULTILINE)[1]
+    flags = output(os.path.join(ROOT, "benches", "profile", "flags"), "static").strip()
+    command = ["cargo", "build", "--profile", "release", "--locked", "--target", host]
+    target = os.path.join(WORK, "floor")
+    build(command, os.path.join(peers.HERE, "floor"), RUSTFLAGS=flags, CARGO_TARGET_DIR=target)
+    folder = os.path.join(target, host, "release")
     with open(os.path.join(peers.HERE, "floor", "Cargo.lock")) as lock:
         version = re.search(r'name = "hyper"\nversion = "([^"]+)"', lock.read())[1]
     return peers.Floor(os.path.join(folder, "floor"), f"hyper {version}")
@@ -132,7 +132,9 @@ def product(kind, given):
     """The binary that ships, from the sources here unless one is given."""
     if given:
         return kind(given, first_number(output(given, "--version")))
-    binary = os.path.join(build(ROOT, os.path.join(ROOT, "target"), "ship", [], "--bin", "tidegate"), "tidegate")
+    ship, target = os.path.join(ROOT, "benches", "profile", "ship"), os.path.join(ROOT, "target")
+    build([ship, "build", "--bin", "tidegate"], ROOT, CARGO_TARGET_DIR=target)
+    binary = output("env", f"CARGO_TARGET_DIR={target}", ship, "binary").strip()
     version = first_number(output(binary, "--version"))
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
     return kind(binary, f"{version} ({commit})" if commit else version)

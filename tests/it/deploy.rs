@@ -101,12 +101,37 @@ fn what_the_dockerfile_copies_is_let_through_to_the_builder() {
 /// What is measured and tried out is what ships.
 #[test]
 fn the_image_ci_and_the_benchmark_build_with_the_same_flags() {
-    for path in ["Dockerfile", ".ci/run", "benches/peers/prepare.py"] {
+    for path in ["Dockerfile", ".ci/run", "benches/profile/record", "benches/peers/prepare.py"] {
         let text = file(path).1;
-        let flags = text.contains("benches/profile/flags") || text.contains(r#""benches", "profile", "flags""#);
-        assert!(flags && text.contains("ship"), "{path} does not build by benches/profile/flags with --profile ship");
-        assert!(!text.contains("target-feature"), "{path} has flags of its own");
+        let ships = text.contains("benches/profile/ship ") || text.contains(r#""benches", "profile", "ship""#);
+        assert!(ships, "{path} does not build what ships by benches/profile/ship");
+        for own in ["target-feature", "--profile ship", "--profile\", \"ship", "$(benches/profile/flags"] {
+            assert!(!text.contains(own), "{path} has {own} of its own");
+        }
     }
+    let folder = tempfile::tempdir().expect("a folder");
+    let cargo = folder.path().join("cargo");
+    fs::write(&cargo, "#!/bin/sh\necho \"$RUSTFLAGS|$*\"\n").unwrap();
+    fs::set_permissions(&cargo, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let ship = |arguments: &[&str], more: &str| {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/profile/ship"));
+        command.args(arguments).env("CARGO", &cargo).env("SHIP_RUSTFLAGS", more).env("RUSTFLAGS", "-C own");
+        let told = command.env_remove("CARGO_TARGET_DIR").output().unwrap();
+        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+        String::from_utf8(told.stdout).unwrap().trim_end().to_owned()
+    };
+    let built = ship(&["build", "--bin", "tidegate"], "");
+    let (flags, words) = built.split_once('|').expect("two parts");
+    assert!(flags.contains("+crt-static") && flags.contains("profile-use=") && !flags.contains("own"), "{flags}");
+    assert!(
+        words.starts_with("build --profile ship --locked --target ") && words.ends_with(" --bin tidegate"),
+        "{words}"
+    );
+    let counting = ship(&["static", "bench", "--", "check"], "-C more");
+    assert!(!counting.contains("profile-use=") && counting.contains(" -C more|bench --profile ship "), "{counting}");
+    assert!(counting.ends_with(" -- check"), "{counting}");
+    let binary = ship(&["binary"], "");
+    assert!(binary.starts_with("target/") && binary.ends_with("/ship/tidegate"), "{binary}");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/profile");
     let told = Command::new(folder.join("flags")).output().unwrap();
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
