@@ -2,11 +2,12 @@
 //!
 //! Calls that would send the same bytes for the same client form a group while they wait. Each keeps its own place in its queue. Whoever's
 //! turn comes first is sent and leads; its answer is kept as it flows, and once it is complete the others are answered from it. If their own
-//! turn comes first they are sent like anybody. A leader that leaves, or whose answer is none to share, leaves the group as it was: the next
-//! whose turn comes leads. Nobody joins a group whose leader is out: an answer is never older than the question.
+//! turn comes first they are sent like anybody. A leader that leaves, or whose answer is none to share (a failure, one that is too long, one
+//! that says that it is for one client only), leaves the group as it was: the next whose turn comes leads. Nobody joins a group whose leader is out: an answer is never older than the question.
 
 mod capture;
 mod identity;
+mod shareable;
 mod table;
 
 use std::{

@@ -143,10 +143,10 @@ impl Departure {
                 }
             };
             account.learned(&learned.answer, learned.key);
-            let outcome = learned.answer.outcome;
+            let (outcome, kind) = (learned.answer.outcome, sent.terms.rules.kind());
             // A failure is the answer to one attempt, not to a question: the next may do better.
-            if let Some(leader) = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral)) {
-                let capture = Capture::begin(leader, &response);
+            let leader = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral));
+            if let Some(capture) = leader.and_then(|leader| Capture::begin(leader, &response, kind)) {
                 response.body_mut().keep(capture);
             }
             Ok(response)

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use tidegate::limit::policy::Strategy;
+use tidegate::{classify::Kind, limit::policy::Strategy};
 use tokio::{io::AsyncWriteExt, sync::Semaphore, task::JoinHandle};
 
-use crate::support::{AnyBody, Backend, Proxy, Seen, reply, status, within};
+use crate::support::{AnyBody, Backend, Proxy, Seen, reply, rules, status, within};
 
 /// An upstream that answers as it is allowed to, behind a gate with one slot, and a call that takes it.
 struct Scene {
@@ -21,6 +21,10 @@ struct Scene {
 
 impl Scene {
     async fn start(answer: impl Fn(&Seen) -> Response<AnyBody> + Send + Sync + 'static) -> Self {
+        Self::of(Kind::Kubernetes, answer).await
+    }
+
+    async fn of(kind: Kind, answer: impl Fn(&Seen) -> Response<AnyBody> + Send + Sync + 'static) -> Self {
         let answers = Arc::new(Semaphore::new(0));
         let (gate, answer) = (Arc::clone(&answers), Arc::new(answer));
         let backend = Backend::start(move |seen| {
@@ -31,8 +35,12 @@ impl Scene {
             }
         })
         .await;
-        let proxy = Proxy::before(backend.address).in_flight(1).with(|options| options.coalesce = true).start().await;
-        let proxy = Arc::new(proxy);
+        let proxy = Proxy::before(backend.address).in_flight(1).with(|options| {
+            options.coalesce = true;
+            options.throttling.kubernetes = kind == Kind::Kubernetes;
+            options.rules = Arc::new(rules(kind));
+        });
+        let proxy = Arc::new(proxy.start().await);
         let scene = Self { holder: get(&proxy, "/holder", ""), backend, proxy, answers };
         scene.arrived(1).await;
         scene
@@ -183,6 +191,72 @@ async fn an_answer_of_more_than_a_mebibyte_is_nobodys_else() {
         assert!(answer(call).await.len() > LONG);
     }
     assert_eq!(scene.backend.targets().len(), 3);
+}
+
+/// What an upstream says of who may keep its answer is heard: everybody else is sent in turn.
+#[tokio::test]
+async fn an_answer_that_is_for_one_client_only_is_nobodys_else() {
+    for headers in [
+        &[("set-cookie", "session=1")][..],
+        &[("cache-control", "no-store")],
+        &[("cache-control", "No-Store")],
+        &[("cache-control", "max-age=60, no-store")],
+        &[("cache-control", "private")],
+        &[("cache-control", "PRIVATE ,max-age=60")],
+        &[("cache-control", "private=\"x-a, x-b\"")],
+        &[("cache-control", "max-age=60"), ("cache-control", "no-cache, no-store")],
+        &[("cache-control", "public"), ("cache-control", "private")],
+        &[("cache-control", "community=\"a,b\", private")],
+        &[("vary", "*")],
+        &[("vary", "accept, *")],
+        &[("vary", "accept"), ("vary", "*")],
+        &[("cache-control", "public"), ("set-cookie", "a=1"), ("set-cookie", "b=2")],
+    ] {
+        assert_eq!(sent_for_two(Kind::Http, headers).await, 2, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_says_nothing_of_the_kind_is_shared() {
+    for headers in [
+        &[("cache-control", "max-age=60, public")][..],
+        &[("cache-control", "no-cache, must-revalidate")],
+        &[("cache-control", "x-private, no-storey, privately")],
+        &[("cache-control", "ext=\"private, no-store\"")],
+        &[("vary", "accept, x-*")],
+        &[("x-set-cookie", "a=1")],
+    ] {
+        assert_eq!(sent_for_two(Kind::Http, headers).await, 1, "{headers:?}");
+    }
+}
+
+/// kube-apiserver says `private` of every answer. Who shares one here has sent the same credentials, or the gate's own.
+#[tokio::test]
+async fn what_kube_apiserver_says_of_all_its_answers_keeps_none_from_being_shared() {
+    assert_eq!(sent_for_two(Kind::Kubernetes, &[("cache-control", "no-cache, private")]).await, 1);
+    assert_eq!(sent_for_two(Kind::Kubernetes, &[("cache-control", "no-store")]).await, 2);
+    assert_eq!(sent_for_two(Kind::Kubernetes, &[("cache-control", "private"), ("set-cookie", "a=1")]).await, 2);
+}
+
+/// How many calls are sent for two that wait with the same one, where answers carry these headers.
+async fn sent_for_two(kind: Kind, headers: &'static [(&'static str, &'static str)]) -> usize {
+    let scene = Scene::of(kind, move |_| {
+        let mut response = reply(200, "ok");
+        for (name, value) in headers {
+            response.headers_mut().append(*name, HeaderValue::from_static(value));
+        }
+        response
+    })
+    .await;
+    let (first, second) = (scene.waiting(2.0, "").await, scene.waiting(3.0, "").await);
+    scene.answers.add_permits(3);
+    for call in [first, second] {
+        let answer = answer(call).await;
+        assert!(status(&answer) == 200 && answer.ends_with("ok"), "{answer}");
+    }
+    let sent = scene.backend.targets().len() - 1;
+    assert_eq!(scene.proxy.metric("tidegate_coalesced_total", &[]), (2 - sent) as f64);
+    sent
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, response::Parts};
 use http_body::Frame;
 
-use super::{Coalescer, Leader};
+use super::{Coalescer, Leader, shareable::is_shareable};
+use crate::classify::Kind;
 
 /// A complete answer, for as many as want it.
 #[derive(Debug)]
@@ -33,14 +34,17 @@ struct Charge {
 // === impl Capture ===
 
 impl Capture {
-    /// The head of the leader's answer came.
-    pub(crate) fn begin<B>(leader: Leader, response: &Response<B>) -> Self {
+    /// The head of the leader's answer came. `None` where it says that it is for one client only: there will be nothing to share.
+    pub(crate) fn begin<B>(leader: Leader, response: &Response<B>, kind: Kind) -> Option<Self> {
+        if !is_shareable(response.headers(), kind) {
+            return None;
+        }
         let mut head = Response::new(()).into_parts().0;
         head.status = response.status();
         head.headers = response.headers().clone();
         head.extensions = response.extensions().clone();
         let charge = Charge { coalescer: leader.coalescer.clone(), bytes: 0 };
-        Self { leader, whole: Whole { head, data: Vec::new(), trailers: None, charge }, bytes: 0 }
+        Some(Self { leader, whole: Whole { head, data: Vec::new(), trailers: None, charge }, bytes: 0 })
     }
 
     /// A frame of it. Says whether there is room for it; if not there will be nothing to share.
