@@ -1,7 +1,8 @@
 //! Ordered rules: a call gets its class, flow and key.
 //!
 //! Rules are tried in order, first match wins. A call whose path others might read differently never gets the benefit of the doubt: it goes
-//! to the strictest class of the gate, whatever matches. The hot path allocates nothing beyond the [`Call`] itself,
+//! to the strictest class of the gate, whatever matches; on an `http` gate to the strictest of those that a call like it could be of,
+//! whatever its path. A `%2F` of an external API is read in both ways there are, and the stricter class counts. The hot path allocates nothing beyond the [`Call`] itself,
 //! but for the name of a key of one's own.
 
 // In the path of a call nothing may panic: what could is written down with its reason.
@@ -157,8 +158,9 @@ impl Rules {
             Kind::Kubernetes => kubernetes::read(method, uri),
             Kind::Http => plain::read(method, uri),
         };
-        let class = self.class(&matcher::Subject { call: &call, method, query: uri.query(), headers });
-        let traits = self.classes.get(usize::from(class.0)).copied().unwrap_or(UNKNOWN);
+        let path = call.path();
+        let class = self.class(&matcher::Subject { call: &call, path, method, query: uri.query(), headers });
+        let traits = self.traits(class);
         let credential = if self.by_credential { flow::credential(headers, hasher) } else { 0 };
         let flow = match self.fair_by {
             FairBy::Credential => credential,
@@ -195,11 +197,51 @@ impl Rules {
     }
 
     fn class(&self, subject: &matcher::Subject<'_>) -> ClassId {
-        if subject.call.is_ambiguous() {
-            return self.strictest;
+        match self.kind {
+            Kind::Kubernetes if subject.call.is_ambiguous() => return self.strictest,
+            Kind::Http if subject.call.is_ambiguous() => return self.strictest_whatever_the_path(subject),
+            Kind::Kubernetes | Kind::Http => {}
         }
+        let class = self.first_match(subject);
+        match subject.call.path_split_later() {
+            None => class,
+            // Who decodes before splitting must not be talked into more than was meant for him.
+            Some(path) => self.stricter(class, self.first_match(&matcher::Subject { path: &path, ..*subject })),
+        }
+    }
+
+    fn first_match(&self, subject: &matcher::Subject<'_>) -> ClassId {
         let found = self.rules.iter().find(|(_, compiled)| compiled.matches(subject));
         found.map_or_else(|| last(&self.classes), |(class, _)| *class)
+    }
+
+    /// The strictest class that a call like this could be of, whatever its path; exempt only if there is no other.
+    fn strictest_whatever_the_path(&self, subject: &matcher::Subject<'_>) -> ClassId {
+        let mut strictest = None;
+        for (class, compiled) in &self.rules {
+            if self.traits(*class).exempt || !compiled.matches_some_path(subject) {
+                continue;
+            }
+            strictest = Some(strictest.map_or(*class, |other| self.stricter(other, *class)));
+            if compiled.is_blind_to_paths() {
+                return strictest.unwrap_or(*class);
+            }
+        }
+        let last = last(&self.classes);
+        strictest.map_or(last, |class| self.stricter(class, last))
+    }
+
+    /// Of two classes the one with the higher rank; an exempt one has none.
+    fn stricter(&self, one: ClassId, other: ClassId) -> ClassId {
+        let rank = |class| {
+            let traits = self.traits(class);
+            (!traits.exempt, traits.strictness)
+        };
+        if rank(one) >= rank(other) { one } else { other }
+    }
+
+    fn traits(&self, class: ClassId) -> Traits {
+        self.classes.get(usize::from(class.0)).copied().unwrap_or(UNKNOWN)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, time::Duration};
 
+use super::path::ESCAPED_SLASH;
+
 /// What a call does, in kube-apiserver's words. External APIs use the nearest: GET and HEAD are `Get`, POST `Create`, PUT `Update`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
@@ -35,6 +37,7 @@ pub struct Call {
     pub(super) verb: Verb,
     pub(super) is_resource: bool,
     pub(super) ambiguous: bool,
+    pub(super) escaped_slash: bool,
     pub(super) long_running: bool,
     pub(super) dry_run: bool,
     pub(super) timeout: Option<Duration>,
@@ -112,6 +115,7 @@ impl Call {
             verb,
             ambiguous,
             is_resource: false,
+            escaped_slash: false,
             long_running: false,
             dry_run: false,
             timeout: None,
@@ -130,7 +134,10 @@ impl Call {
         self.verb
     }
 
-    /// The path, percent-decoded, without the query. What is not UTF-8 in it is replaced, and the call then ambiguous.
+    /// The path, percent-decoded, without the query.
+    ///
+    /// Of a Kubernetes call, what is not UTF-8 in it is replaced, and the call then ambiguous. Of an external API's, a slash inside a segment
+    /// stays `%2F`, and an ambiguous path is as it came.
     #[must_use]
     pub fn path(&self) -> &str {
         self.part(self.path)
@@ -138,6 +145,12 @@ impl Call {
 
     /// The API group; empty for the core group and for what is not a resource.
     #[must_use]
+    /// The path as a server reads it that decodes before it splits, where that makes a difference: where a segment of [`Self::path`] has a `%2F`.
+    #[must_use]
+    pub fn path_split_later(&self) -> Option<String> {
+        self.escaped_slash.then(|| self.path().replace(ESCAPED_SLASH, "/"))
+    }
+
     pub fn group(&self) -> &str {
         self.part(self.group)
     }
@@ -178,7 +191,8 @@ impl Call {
         self.is_resource
     }
 
-    /// Whether other readers might read the path differently (`//`, `..`, `%2F`, ...): such calls get the strictest class.
+    /// Whether other readers might read the path differently (`//`, `..`, a double escape, ...; of a Kubernetes call `%2F` too): such calls
+    /// get no benefit of the doubt.
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
         self.ambiguous

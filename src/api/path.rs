@@ -22,6 +22,55 @@ pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
     }
 }
 
+/// The path of an external API, read: what rules and keys look at.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plain {
+    /// The path with its escapes undone, all but `%2F`; as it came where it is ambiguous.
+    pub(super) text: String,
+    pub(super) ambiguous: bool,
+    /// `text` has a `%2F`, which is a slash inside a segment.
+    pub(super) escaped_slash: bool,
+}
+
+/// Reads the path of an external API.
+///
+/// Providers split a path first and decode its segments after, so that `%2F` is data: a branch `feature%2Fx`, a project `group%2Fproject`. It
+/// stays `%2F` here, or two different paths would share a key. An ambiguous path keeps all its bytes for the same reason.
+pub(super) fn decode_plain(raw: &str) -> Plain {
+    let as_it_came = |ambiguous| Plain { text: raw.to_owned(), ambiguous, escaped_slash: false };
+    if !has_percent(raw) {
+        return as_it_came(has_doubtful_segment(raw.as_bytes()));
+    }
+    let mut bytes = Vec::with_capacity(raw.len());
+    let well_formed = decode_into(&mut bytes, raw, false);
+    match String::from_utf8(bytes) {
+        // Looked at with `%2F` undone: neither reading may have a `..` or a `//` in it.
+        Ok(text) if well_formed && !has_doubtful_segment(text.as_bytes()) && !has_escape(&text) => {
+            let segments = raw.split("%2F").flat_map(|piece| piece.split("%2f"));
+            match segments.clone().nth(1).is_some() {
+                true => Plain { text: joined(segments, raw.len()), ambiguous: false, escaped_slash: true },
+                false => Plain { text, ambiguous: false, escaped_slash: false },
+            }
+        }
+        _ => as_it_came(true),
+    }
+}
+
+/// Pieces of a path that is UTF-8, each decoded, with a `%2F` between them.
+fn joined<'a>(pieces: impl Iterator<Item = &'a str>, len: usize) -> String {
+    let mut bytes = Vec::with_capacity(len);
+    for (place, piece) in pieces.enumerate() {
+        if place > 0 {
+            bytes.extend_from_slice(ESCAPED_SLASH.as_bytes());
+        }
+        decode_into(&mut bytes, piece, false);
+    }
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// A slash inside a segment of [`Plain::text`].
+pub(super) const ESCAPED_SLASH: &str = "%2F";
+
 /// Appends `raw` with its escapes undone; false if an escape is malformed (it is then kept as it stands).
 pub(super) fn decode_into(bytes: &mut Vec<u8>, raw: &str, plus_is_space: bool) -> bool {
     let mut well_formed = true;
@@ -164,7 +213,75 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_slash_inside_a_segment_of_an_external_api_is_data() {
+        for (raw, text) in [
+            ("/repos/o/r/branches/feature%2Fx", "/repos/o/r/branches/feature%2Fx"),
+            ("/repos/o/r/branches/feature%2fx", "/repos/o/r/branches/feature%2Fx"),
+            ("/a%2F%62%20c%2f%C3%A9", "/a%2Fb c%2Fé"),
+            ("/a%2F", "/a%2F"),
+            ("/a%2F100%25", "/a%2F100%"),
+        ] {
+            let expected = Plain { text: text.to_owned(), ambiguous: false, escaped_slash: true };
+            assert_eq!(decode_plain(raw), expected, "{raw}");
+        }
+        for (raw, text) in
+            [("/a%20b", "/a b"), ("/100%25", "/100%"), ("/API/v1", "/API/v1"), ("/a+b", "/a+b"), ("*", "*")]
+        {
+            let expected = Plain { text: text.to_owned(), ambiguous: false, escaped_slash: false };
+            assert_eq!(decode_plain(raw), expected, "{raw}");
+        }
+    }
+
+    #[test]
+    fn an_external_path_that_is_ambiguous_stays_as_it_came() {
+        for raw in [
+            "/a//b",
+            "/a/../b",
+            "/a/%2e%2E/b",
+            "/a%2F..%2Fb",
+            "/a/..%2Fb",
+            "/a%2F%2Fb",
+            "/a/%2Fb",
+            "/a%2F/b",
+            "/a%252Fb",
+            "/a%25%32Fb",
+            "/a%00b",
+            "/a%5Cb",
+            "/a;b",
+            "/a%3Bb",
+            "/a%ff",
+            "/a%C0%AFb",
+            "/a%zz",
+            "/a%",
+            "/a%2F%2",
+        ] {
+            let expected = Plain { text: raw.to_owned(), ambiguous: true, escaped_slash: false };
+            assert_eq!(decode_plain(raw), expected, "{raw}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn external_paths_read_the_same_are_the_same_segments(
+            one in "/([a.]|%2[Ff]|%6[1]|%25|/){0,6}",
+            other in "/([a.]|%2[Ff]|%6[1]|%25|/){0,6}",
+        ) {
+            let segments = |raw: &str| {
+                raw.split('/').map(|segment| {
+                    let mut bytes = Vec::new();
+                    decode_into(&mut bytes, segment, false);
+                    bytes
+                }).collect::<Vec<_>>()
+            };
+            let (first, second) = (decode_plain(&one), decode_plain(&other));
+            if !first.ambiguous && !second.ambiguous {
+                prop_assert_eq!(first.text == second.text, segments(&one) == segments(&other), "{} {}", one, other);
+            } else if first.text == second.text {
+                prop_assert_eq!(one, other);
+            }
+        }
+
         #[test]
         fn doubtful_segments_are_found_wherever_they_stand(path in "[/.;\\\\a\\x00\\x7f]{0,12}") {
             let doubtful = path.contains("//")
@@ -177,6 +294,8 @@ mod tests {
         fn no_path_panics(raw in "[/%.a-zA-Z0-9;\\\\é]{0,40}") {
             let (text, ambiguous) = decode(&raw, 3);
             prop_assert!(ambiguous || !text.contains("//"));
+            let plain = decode_plain(&raw);
+            prop_assert_eq!(plain.escaped_slash, !plain.ambiguous && has_encoded_separator(&raw));
         }
     }
 }

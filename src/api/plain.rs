@@ -10,9 +10,9 @@ use super::{
 /// Reads a request by its method and path. The query is no part of what it is about.
 #[must_use]
 pub fn read(method: &Method, uri: &Uri) -> Call {
-    let (text, ambiguous) = path::decode(uri.path(), 0);
+    let path::Plain { text, ambiguous, escaped_slash } = path::decode_plain(uri.path());
     let len = text.len();
-    Call::of_path(text, len, verb(method), ambiguous)
+    Call { escaped_slash, ..Call::of_path(text, len, verb(method), ambiguous) }
 }
 
 /// The verb of a method, where nothing tells a collection from an object.
@@ -38,5 +38,15 @@ mod tests {
         assert!(!call.is_resource() && !call.is_long_running() && !call.is_ambiguous());
         assert_eq!((call.timeout(), call.name(), call.resource()), (None, "", ""));
         assert!(read(&Method::GET, &Uri::from_static("/a//b")).is_ambiguous());
+    }
+
+    #[test]
+    fn an_escaped_slash_can_be_read_as_data_or_as_a_separator() {
+        let call = read(&Method::GET, &Uri::from_static("/repos/o/r/branches/a%2fb"));
+        assert_eq!(
+            (call.path(), call.path_split_later()),
+            ("/repos/o/r/branches/a%2Fb", Some("/repos/o/r/branches/a/b".to_owned()))
+        );
+        assert_eq!(read(&Method::GET, &Uri::from_static("/a/b")).path_split_later(), None);
     }
 }

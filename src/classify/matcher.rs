@@ -42,7 +42,7 @@ pub struct Matcher {
     pub subresources: Vec<String>,
     /// HTTP methods.
     pub methods: Vec<String>,
-    /// Decoded paths.
+    /// Decoded paths; `%2F` is a slash inside a segment of an external API's.
     pub paths: Vec<String>,
     /// User agents.
     pub user_agents: Vec<String>,
@@ -56,6 +56,8 @@ pub struct Matcher {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) call: &'a Call,
+    /// The call's path in one of its readings.
+    pub(super) path: &'a str,
     pub(super) method: &'a Method,
     pub(super) query: Option<&'a str>,
     pub(super) headers: &'a HeaderMap,
@@ -77,7 +79,7 @@ pub(super) struct Patterns {
     names: Globs,
     subresources: Globs,
     methods: Globs,
-    paths: Globs,
+    paths: Paths,
     user_agents: Globs,
     headers: Vec<(HeaderName, Glob)>,
     query: Vec<(String, Glob)>,
@@ -86,6 +88,13 @@ pub(super) struct Patterns {
 /// Empty matches everything.
 #[derive(Clone, Debug)]
 struct Globs(Vec<Glob>);
+
+/// Patterns of paths. One that spells `%2F` says that it is data there, and sees only the path in which it is.
+#[derive(Clone, Debug)]
+struct Paths {
+    globs: Globs,
+    spelled: Vec<Glob>,
+}
 
 // === impl Compiled ===
 
@@ -103,7 +112,7 @@ impl Compiled {
             Self::Builtin(builtin) => matches!(builtin, Matching::Health | Matching::Discovery),
             Self::Patterns(patterns) => {
                 let Patterns { names, paths, headers, query, .. } = &**patterns;
-                !(names.0.is_empty() && paths.0.is_empty() && headers.is_empty() && query.is_empty())
+                !(names.0.is_empty() && paths.is_empty() && headers.is_empty() && query.is_empty())
             }
         }
     }
@@ -111,7 +120,23 @@ impl Compiled {
     pub(super) fn matches(&self, subject: &Subject<'_>) -> bool {
         match self {
             Self::Builtin(builtin) => matches_builtin(builtin, subject.call),
-            Self::Patterns(patterns) => patterns.matches(subject),
+            Self::Patterns(patterns) => patterns.paths.matches(subject) && patterns.matches_but_for_path(subject),
+        }
+    }
+
+    /// Whether it would match if the path were another: one that no rule could tell from this for sure.
+    pub(super) fn matches_some_path(&self, subject: &Subject<'_>) -> bool {
+        match self {
+            Self::Builtin(_) => true,
+            Self::Patterns(patterns) => patterns.matches_but_for_path(subject),
+        }
+    }
+
+    /// Whether it does not look at the path of an external API.
+    pub(super) fn is_blind_to_paths(&self) -> bool {
+        match self {
+            Self::Builtin(builtin) => *builtin == Matching::Everything,
+            Self::Patterns(patterns) => patterns.paths.is_empty(),
         }
     }
 }
@@ -152,7 +177,7 @@ impl Patterns {
             names: Globs::new(&matcher.names),
             subresources: Globs::new(&matcher.subresources),
             methods: Globs::new(&matcher.methods),
-            paths: Globs::new(&matcher.paths),
+            paths: Paths::new(&matcher.paths),
             user_agents: Globs::new(&matcher.user_agents),
             headers: matcher.headers.iter().map(|(name, pattern)| (name.clone(), Glob::new(pattern))).collect(),
             query: matcher.query.iter().map(|(name, pattern)| (name.clone(), Glob::new(pattern))).collect(),
@@ -160,12 +185,11 @@ impl Patterns {
     }
 
     /// Cheap and selective fields first.
-    fn matches(&self, subject: &Subject<'_>) -> bool {
+    fn matches_but_for_path(&self, subject: &Subject<'_>) -> bool {
         let call = subject.call;
         self.verbs.matches(call.verb().word())
             && self.methods.matches(subject.method.as_str())
             && self.of_resource(call)
-            && self.paths.matches(call.path())
             && self.user_agents.matches_header(subject.headers, &USER_AGENT)
             && self.headers.iter().all(|(name, glob)| header_matches(subject.headers, name, |text| glob.matches(text)))
             && self.query.iter().all(|(name, glob)| {
@@ -183,6 +207,26 @@ impl Patterns {
             (&self.subresources, call.subresource()),
         ];
         fields.iter().all(|(globs, value)| globs.0.is_empty() || call.is_resource() && globs.matches(value))
+    }
+}
+
+// === impl Paths ===
+
+impl Paths {
+    fn new(patterns: &[String]) -> Self {
+        let patterns = patterns.iter().map(|pattern| pattern.replace("%2f", "%2F"));
+        let (spelled, others): (Vec<_>, Vec<_>) = patterns.partition(|pattern| pattern.contains("%2F"));
+        Self { globs: Globs::new(&others), spelled: spelled.iter().map(|pattern| Glob::new(pattern)).collect() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.globs.0.is_empty() && self.spelled.is_empty()
+    }
+
+    fn matches(&self, subject: &Subject<'_>) -> bool {
+        self.is_empty()
+            || self.globs.0.iter().any(|glob| glob.matches(subject.path))
+            || self.spelled.iter().any(|glob| glob.matches(subject.call.path()))
     }
 }
 

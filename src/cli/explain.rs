@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, Uri};
 use super::{Configured, Failure, operations, running, show};
 use crate::{
     admin::control::Ask,
-    classify::Classified,
+    classify::{Classified, Kind},
     config::{Loaded, settings::Gate},
     status::{
         Explained,
@@ -98,7 +98,7 @@ fn explained(
 ) -> String {
     let call = gate.rules.classify(method, uri, headers, &RandomState::new());
     let mut rows = vec![("gate", format!("{} (kind {})", gate.name, gate.kind), String::new())];
-    rows.push(("read as", read_as(&call), String::new()));
+    rows.push(("read as", read_as(&call, gate.kind), String::new()));
     rows.extend(limits::rows(loaded, gate, &call, headers));
     rows.push(("now", what_now(gate, now), String::new()));
     let running = now.iter().flatten().filter(|explained| *explained.gate == *gate.name);
@@ -113,14 +113,16 @@ fn explained(
 }
 
 /// The call as the gate reads it.
-fn read_as(call: &Classified) -> String {
+fn read_as(call: &Classified, kind: Kind) -> String {
     let read = &call.call;
     let verb = read.verb().word();
     if !read.is_resource() {
-        let doubt = if read.is_ambiguous() {
-            "; others might read this path differently: the strictest class has it"
-        } else {
-            ""
+        let doubt = match read.is_ambiguous() {
+            true if kind == Kind::Http => {
+                "; others might read this path differently: the strictest class of its method has it"
+            }
+            true => "; others might read this path differently: the strictest class has it",
+            false => "",
         };
         return format!("{verb} {}{doubt}", read.path());
     }

@@ -17,6 +17,7 @@ mod demo;
 mod deploy;
 mod docs;
 mod doctor;
+mod external_paths;
 mod faults;
 mod fetched;
 mod floods;
