@@ -137,8 +137,8 @@ fn builtin(ground: &Ground) -> (Vec<Class>, Vec<Class>) {
     (before, after)
 }
 
-/// GitHub's limits on what changes things: one write a second, less than 500 new things in any hour (20 at once and 478.8 more). A GraphQL
-/// query is a POST that makes nothing. It and the searches have quotas of their own, so that a pause of theirs must not stop the rest.
+/// GitHub's limits on what changes things: one write a second, less than 500 new things in any hour. A bucket lets `burst + rate * 3600` out in
+/// an hour: 20 + 0.133 * 3600 = 498.8 (with 0.138 it would be 516.8). A GraphQL query is a POST that makes nothing. It and the searches have quotas of their own, so that a pause of theirs must not stop the rest.
 fn github(ground: &Ground) -> Vec<Class> {
     let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let posts = |paths: &[&str]| Matcher { methods: list(&["POST"]), paths: list(paths), ..Matcher::default() };

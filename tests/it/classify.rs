@@ -146,7 +146,18 @@ fn github_meters_what_changes_things() {
         assert_eq!(class(&gate, line), expected, "{line}");
     }
     let creates = gate.policy.classes.iter().find(|class| &*class.name == "creates").unwrap();
-    assert_eq!(rate(creates.bucket), Some((0.133, 20, Per::Gate)));
+    let (per_second, burst, per) = rate(creates.bucket).expect("a bucket");
+    assert_eq!((per_second, burst, per), (0.133, 20, Per::Gate));
+    // In any hour what it lets out, by P1; and no rate of three digits more does so.
+    let in_an_hour = |rate: f64| f64::from(burst) + rate * 3600.0;
+    assert!(in_an_hour(per_second) < 500.0 && in_an_hour(per_second + 0.001) > 500.0, "GitHub's 500 an hour");
+    for (document, says) in [
+        (include_str!("../../docs/configuration.md"), "class `creates` 0.133/s, burst 20"),
+        (include_str!("../../config/github.toml"), "class creates 0.133/s burst 20"),
+        (include_str!("../../docs/external-apis.md"), "20 + 0.133 × 3,600 = 498.8"),
+    ] {
+        assert!(document.contains(says) && !document.contains("0.138"), "{says}");
+    }
     let writes = &gate.policy.classes[usize::from(creates.within.unwrap().0)];
     assert_eq!((&*writes.name, rate(writes.bucket)), ("writes", Some((1.0, 1, Per::Gate))));
 }
