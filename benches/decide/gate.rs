@@ -60,6 +60,7 @@ impl Gate {
             write: true,
             group: Group::Short,
             long_running: false,
+            lists_first: false,
             patient: false,
             timeout: None,
         };

@@ -39,6 +39,7 @@ pub struct Call {
     pub(super) ambiguous: bool,
     pub(super) escaped_slash: bool,
     pub(super) long_running: bool,
+    pub(super) lists_first: bool,
     pub(super) dry_run: bool,
     pub(super) timeout: Option<Duration>,
     pub(super) path: Part,
@@ -114,9 +115,10 @@ impl Call {
             text,
             verb,
             ambiguous,
-            is_resource: false,
             escaped_slash: false,
+            is_resource: false,
             long_running: false,
+            lists_first: false,
             dry_run: false,
             timeout: None,
             group: Part::default(),
@@ -143,14 +145,14 @@ impl Call {
         self.part(self.path)
     }
 
-    /// The API group; empty for the core group and for what is not a resource.
-    #[must_use]
     /// The path as a server reads it that decodes before it splits, where that makes a difference: where a segment of [`Self::path`] has a `%2F`.
     #[must_use]
     pub fn path_split_later(&self) -> Option<String> {
         self.escaped_slash.then(|| self.path().replace(ESCAPED_SLASH, "/"))
     }
 
+    /// The API group; empty for the core group and for what is not a resource.
+    #[must_use]
     pub fn group(&self) -> &str {
         self.part(self.group)
     }
@@ -198,10 +200,16 @@ impl Call {
         self.ambiguous
     }
 
-    /// Watch, exec, attach, port-forward, log follow, proxy: holds no slot and spends no token.
+    /// Watch, exec, attach, port-forward, log follow, proxy: holds no slot, and spends no token unless it [lists first](Self::lists_first).
     #[must_use]
     pub fn is_long_running(&self) -> bool {
         self.long_running
+    }
+
+    /// A watch that begins with every object there is (`sendInitialEvents`, client-go's WatchList): to the API server it is as dear as a list.
+    #[must_use]
+    pub fn lists_first(&self) -> bool {
+        self.lists_first
     }
 
     /// It asks to switch protocols: whatever its path says, nobody knows how long it will last.

@@ -27,6 +27,7 @@ pub fn read(method: &Method, uri: &Uri) -> Call {
     call.dry_run = query.dry_run.is_some_and(|value| !value.is_empty());
     read_resource(&mut call, &query);
     call.long_running = is_long_running(&call, &query);
+    call.lists_first = call.verb == Verb::Watch && query::is_set(query.send_initial_events);
     call
 }
 

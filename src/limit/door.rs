@@ -11,7 +11,7 @@
 use super::{
     buckets::Turn,
     limiter::{Limiter, Verdict},
-    needs::{BucketId, Needs},
+    needs::{BucketId, Lasts, Needs},
     permit::Permit,
     policy::{ClassPolicy, Combine, Lane, Strategy},
     queue::QueueId,
@@ -78,8 +78,9 @@ impl Limiter {
     }
 
     pub(super) fn asker(call: &Call, retry: bool) -> Asker {
-        let Call { class, flow, credential, group, long_running, .. } = *call;
-        Asker { class, flow, credential, group, long_running, retry }
+        let Call { class, flow, credential, group, lasts, .. } = *call;
+        let (long_running, lists_first) = (lasts != Lasts::Shortly, lasts == Lasts::LongAfterList);
+        Asker { class, flow, credential, group, long_running, lists_first, retry }
     }
 
     /// When the wait of a call ends in any case.
@@ -147,7 +148,7 @@ impl Limiter {
             key: arrival.key.filter(|_| !forgetful || alone),
             write: arrival.write,
             group: arrival.group,
-            long_running: arrival.long_running,
+            lasts: Lasts::new(arrival.long_running, arrival.lists_first),
             patient: arrival.patient,
             arrived: now,
             half_time: arrival.timeout.map_or(Moment::MAX, |timeout| now + timeout / 2),
@@ -211,7 +212,7 @@ impl Limiter {
 
     /// Whether a retry token is reckoned when the call arrives, and not taken when it leaves.
     fn reckons_on_arrival(&self, call: &Call) -> bool {
-        let metered = !call.long_running || self.class(call).meter_long_running;
+        let metered = call.lasts != Lasts::Long || self.class(call).meter_long_running;
         metered && self.policy.queue.combine == Combine::MaxOf
     }
 

@@ -55,6 +55,17 @@ pub(super) struct Needs {
     pub(super) credential: Option<u64>,
 }
 
+/// How long a call goes on, and how it begins. One byte: a waiting call has no room for two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lasts {
+    /// To the end of its answer.
+    Shortly,
+    /// Until somebody ends it.
+    Long,
+    /// The same, and it begins with a list.
+    LongAfterList,
+}
+
 /// Why a call cannot leave now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
@@ -104,6 +115,18 @@ impl Place {
     /// Whether it is one of many.
     pub(super) fn is_own(self) -> bool {
         matches!(self, Self::Split { .. } | Self::Rest { .. })
+    }
+}
+
+// === impl Lasts ===
+
+impl Lasts {
+    pub(super) fn new(long_running: bool, lists_first: bool) -> Self {
+        match (long_running, lists_first) {
+            (false, _) => Self::Shortly,
+            (true, false) => Self::Long,
+            (true, true) => Self::LongAfterList,
+        }
     }
 }
 

@@ -26,6 +26,7 @@ pub(super) struct QueueId {
 pub(super) struct Mode {
     pub(super) group: Group,
     pub(super) long_running: bool,
+    pub(super) lists_first: bool,
     pub(super) retry: bool,
 }
 
@@ -63,7 +64,8 @@ pub(super) struct Bundle {
 impl QueueId {
     /// The queue of a call, where buckets and slots are split by credential or not.
     pub(super) fn new(asker: &Asker, by_credential: bool) -> Self {
-        let mode = Mode { group: asker.group, long_running: asker.long_running, retry: asker.retry };
+        let Asker { group, long_running, lists_first, retry, .. } = *asker;
+        let mode = Mode { group, long_running, lists_first, retry };
         let credential = if by_credential { asker.credential } else { 0 };
         let class = ClassId(u16::try_from(asker.class).unwrap_or(u16::MAX));
         Self { class, flow: asker.flow, mode, credential }

@@ -34,6 +34,7 @@ pub(super) struct Asker {
     pub(super) credential: u64,
     pub(super) group: Group,
     pub(super) long_running: bool,
+    pub(super) lists_first: bool,
     /// Its key is failing, and it is the trial.
     pub(super) retry: bool,
 }
@@ -55,7 +56,7 @@ impl Supply {
     pub(super) fn needs(&mut self, policy: &Policy, asker: &Asker, now: Moment) -> Needs {
         let class = &policy.classes[asker.class];
         let mut charges = Charges::default();
-        if !asker.long_running || class.meter_long_running {
+        if !asker.long_running || asker.lists_first || class.meter_long_running {
             if asker.retry && policy.queue.combine == Combine::Sequential {
                 self.charge(&mut charges, Owner::Retries, Reason::RetryBucket, asker, now);
             }

@@ -35,8 +35,10 @@ pub struct Arrival<'a> {
     pub write: bool,
     /// The connections it will use.
     pub group: Group,
-    /// It holds no slot, and spends a token only where its class meters opening.
+    /// It holds no slot, and spends a token only where its class meters opening or it lists first.
     pub long_running: bool,
+    /// A long-running call that begins with all there is: opening it costs the tokens of a list.
+    pub lists_first: bool,
     /// It is never refused at the door (exec, attach, port-forward: their clients fall back instead of retrying).
     pub patient: bool,
     /// The client's own deadline, counted from now.

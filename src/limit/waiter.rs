@@ -17,7 +17,7 @@ use slab::Slab;
 
 use super::{
     keys::Spread,
-    needs::{BucketId, Needs},
+    needs::{BucketId, Lasts, Needs},
     permit::Ticket,
     stage::InLine,
     table::KeyId,
@@ -40,7 +40,7 @@ pub(super) struct Call {
     /// It changes something.
     pub(super) write: bool,
     pub(super) group: Group,
-    pub(super) long_running: bool,
+    pub(super) lasts: Lasts,
     pub(super) patient: bool,
     pub(super) arrived: Moment,
     /// When half of the client's own deadline is over, of which the gate does not use up more; `Moment::MAX` where it has none.

@@ -372,6 +372,7 @@ fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>)
         write: !call.call.verb().is_read(),
         group: call.group,
         long_running: call.call.is_long_running(),
+        lists_first: call.call.lists_first(),
         patient: call.patient,
         timeout: call.call.timeout(),
     }

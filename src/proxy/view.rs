@@ -186,6 +186,7 @@ impl Gate {
                 write: !call.call.verb().is_read(),
                 group: call.group,
                 long_running: call.call.is_long_running(),
+                lists_first: call.call.lists_first(),
                 patient: call.patient,
                 timeout: call.call.timeout(),
             },

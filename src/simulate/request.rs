@@ -164,6 +164,7 @@ impl Read {
             write: !self.call.verb().is_read(),
             group: self.group,
             long_running: self.call.is_long_running(),
+            lists_first: self.call.lists_first(),
             patient: self.patient,
             timeout: self.timeout,
         }

@@ -58,5 +58,6 @@ mod support;
 mod tls;
 mod trouble;
 mod tunnel_memory;
+mod watch_list;
 #[path = "../support/window.rs"]
 mod window;

@@ -215,6 +215,7 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
         write: false,
         group: Group::Leases,
         long_running: false,
+        lists_first: false,
         patient: false,
         timeout: None,
     };

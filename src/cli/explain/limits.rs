@@ -88,7 +88,7 @@ fn key(call: &Classified) -> String {
 }
 
 fn buckets(rows: &mut Vec<Row>, gate: &Gate, class: &ClassPolicy, call: &Classified, from: &From<'_>) {
-    if call.call.is_long_running() && !class.meter_long_running {
+    if call.call.is_long_running() && !call.call.lists_first() && !class.meter_long_running {
         rows.push((
             "buckets",
             "none: it is long-running, and its class does not meter that".to_owned(),

@@ -65,6 +65,7 @@ fn arrive(driver: &Driver, flow: u64) -> Entry {
         write: false,
         group: Group::Short,
         long_running: false,
+        lists_first: false,
         patient: false,
         timeout: None,
     };

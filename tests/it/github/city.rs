@@ -207,6 +207,7 @@ impl City {
             write: !classified.call.verb().is_read(),
             group: classified.group,
             long_running: false,
+            lists_first: false,
             patient: false,
             timeout: None,
         };

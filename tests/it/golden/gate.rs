@@ -88,6 +88,7 @@ impl Gate {
             write: false,
             group: Group::Short,
             long_running: false,
+            lists_first: false,
             patient: false,
             timeout: None,
         };

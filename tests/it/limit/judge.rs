@@ -115,7 +115,7 @@ fn policy_of(meter: Meter, policy: &Policy) -> Option<BucketPolicy> {
 fn is_metered(meter: Meter, caller: &Caller, policy: &Policy, policies: &[Policy]) -> bool {
     let name = &policies[0].classes[usize::from(caller.class)].name;
     let Some(class) = policy.classes.iter().find(|class| class.name == *name) else { return false };
-    if class.lane == Lane::Exempt || caller.long_running && !class.meter_long_running {
+    if class.lane == Lane::Exempt || caller.long_running && !caller.lists_first && !class.meter_long_running {
         return false;
     }
     match meter {
@@ -190,7 +190,7 @@ pub(super) fn retries_hold(world: &World, trials: &[(usize, Moment)], policy: &P
     let mut levels: HashMap<u64, (f64, Moment)> = HashMap::new();
     for (call, at) in trials {
         let caller = world.calls[*call].caller;
-        if caller.long_running && !policy.classes[usize::from(caller.class)].meter_long_running {
+        if caller.long_running && !caller.lists_first && !policy.classes[usize::from(caller.class)].meter_long_running {
             continue;
         }
         let (level, last) = levels.entry(who(bucket.per, &caller)).or_insert_with(|| (start(&bucket), Moment::ZERO));
@@ -246,7 +246,7 @@ fn answered(
 
 /// P5: within a flow of a class, calls that need the same leave in the order in which they came. For calls without keys.
 pub(super) fn order_holds(world: &World) {
-    let mut last: HashMap<(u16, u64, u64, bool), (usize, usize)> = HashMap::new();
+    let mut last: HashMap<(u16, u64, u64, u8), (usize, usize)> = HashMap::new();
     let mut left: Vec<_> =
         world.calls.iter().enumerate().filter_map(|(call, record)| Some((record.left?.1, call))).collect();
     left.sort_unstable();
@@ -256,7 +256,8 @@ pub(super) fn order_holds(world: &World) {
             continue;
         }
         let caller = &world.calls[call].caller;
-        let queue = (caller.class, caller.flow, caller.credential, caller.long_running);
+        let needs = u8::from(caller.long_running) + u8::from(caller.lists_first);
+        let queue = (caller.class, caller.flow, caller.credential, needs);
         if let Some((before, _)) = last.insert(queue, (call, turn)) {
             assert!(before < call, "call {call} left after call {before} of the same queue");
         }

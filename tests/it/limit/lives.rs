@@ -191,15 +191,27 @@ pub(super) fn stories(cast: Cast, length: Range<usize>) -> impl Strategy<Value =
 
 fn callers(cast: Cast) -> impl Strategy<Value = Caller> {
     let key = proptest::option::weighted(0.7, 0..cast.keys.max(1)).prop_map(move |key| key.filter(|_| cast.keys > 0));
-    let long = prop::bool::weighted(if cast.watches { 0.15 } else { 0.0 });
+    let long = (prop::bool::weighted(if cast.watches { 0.15 } else { 0.0 }), prop::bool::weighted(0.3));
     let patient = prop::bool::weighted(if cast.watches { 0.1 } else { 0.0 });
     let timeout = proptest::option::weighted(0.2, (0_u64..4_000).prop_map(ms))
         .prop_map(move |timeout| timeout.filter(|_| cast.timeouts));
     let who = (0..cast.classes, 0..cast.flows, 0..cast.credentials);
-    (who, key, long, patient, timeout).prop_map(|((class, flow, credential), key, long_running, patient, timeout)| {
-        let group = if long_running { Group::LongRunning } else { Group::Short };
-        Caller { class, flow, key, credential, group, long_running, patient, timeout }
-    })
+    (who, key, long, patient, timeout).prop_map(
+        |((class, flow, credential), key, (long_running, lists), patient, timeout)| {
+            let group = if long_running { Group::LongRunning } else { Group::Short };
+            Caller {
+                class,
+                flow,
+                key,
+                credential,
+                group,
+                long_running,
+                lists_first: long_running && lists,
+                patient,
+                timeout,
+            }
+        },
+    )
 }
 
 fn outcomes() -> impl Strategy<Value = Outcome> {

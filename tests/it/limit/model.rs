@@ -34,8 +34,9 @@ struct Waiting {
     caller: Caller,
 }
 
-/// A queue's identity: class, flow, whether it is of long-running calls, and the credential where anything is split by it.
-type Queue = (u16, u64, bool, u64);
+/// A queue's identity: class, flow, whether it is of long-running calls and of those that list first, and the credential where anything is
+/// split by it.
+type Queue = (u16, u64, bool, bool, u64);
 
 #[derive(Debug)]
 struct Model {
@@ -134,7 +135,7 @@ impl Model {
     /// Which buckets a call needs.
     fn charged(&self, caller: &Caller) -> Vec<usize> {
         let class = self.class(caller);
-        if caller.long_running && !class.meter_long_running {
+        if caller.long_running && !caller.lists_first && !class.meter_long_running {
             return Vec::new();
         }
         let mut charged = Vec::new();
@@ -213,7 +214,8 @@ impl Model {
             split |= bucket(self.policy.classes[usize::from(class)].bucket);
             next = self.policy.classes[usize::from(class)].within;
         }
-        (caller.class, caller.flow, caller.long_running, if split { caller.credential } else { 0 })
+        let (long_running, lists_first) = (caller.long_running, caller.lists_first);
+        (caller.class, caller.flow, long_running, lists_first, if split { caller.credential } else { 0 })
     }
 
     fn arrive(&mut self, call: usize, caller: Caller) {

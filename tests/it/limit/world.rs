@@ -27,6 +27,7 @@ pub(super) struct Caller {
     pub(super) group: Group,
     pub(super) long_running: bool,
     pub(super) patient: bool,
+    pub(super) lists_first: bool,
     pub(super) timeout: Option<Duration>,
 }
 
@@ -113,6 +114,7 @@ impl Caller {
             group: Group::Short,
             long_running: false,
             patient: false,
+            lists_first: false,
             timeout: None,
         }
     }
@@ -130,6 +132,21 @@ impl Caller {
     }
 
     /// Odd keys are those of writes.
+    fn arrival<'a>(&self, name: &'a Name) -> Arrival<'a> {
+        Arrival {
+            class: ClassId(self.class),
+            flow: Flow { id: self.flow, name },
+            key: self.key.map(|object| Key { object, collection: object / 10, facet: 0 }),
+            credential: self.credential,
+            write: self.writes(),
+            group: self.group,
+            long_running: self.long_running,
+            lists_first: self.lists_first,
+            patient: self.patient,
+            timeout: self.timeout,
+        }
+    }
+
     pub(super) fn writes(&self) -> bool {
         self.key.is_some_and(|key| key % 2 == 1)
     }
@@ -193,17 +210,7 @@ impl World {
     pub(super) fn arrive(&mut self, caller: Caller) -> usize {
         let call = self.calls.len();
         let name = Name(caller.flow);
-        let arrival = Arrival {
-            class: ClassId(caller.class),
-            flow: Flow { id: caller.flow, name: &name },
-            key: caller.key.map(|object| Key { object, collection: object / 10, facet: 0 }),
-            credential: caller.credential,
-            write: caller.writes(),
-            group: caller.group,
-            long_running: caller.long_running,
-            patient: caller.patient,
-            timeout: caller.timeout,
-        };
+        let arrival = caller.arrival(&name);
         self.calls.push(Record {
             caller,
             arrived: self.now,
