@@ -21,7 +21,7 @@ use crate::{
     classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
         Policy,
-        policy::{Backoff, BucketPolicy, InFlight, Per},
+        policy::{Backoff, BucketPolicy, InFlight, Per, Strategy},
     },
 };
 
@@ -122,6 +122,7 @@ impl Limits {
         let retry_bucket = limits::bucket(&keys.retry_bucket, &at.key("retry_bucket"), numbers.retry_bucket, report);
         let base = limits::preset_backoff(numbers.strategy, presets::failures());
         let backoff = limits::backoff(&keys.backoff, &at.key("backoff"), &base, report);
+        warn_of_retries(bucket, retry_bucket, &backoff.0, &at.key("retry_bucket").key("rate"), report);
         let max_keys = max_keys(&keys.backoff.keys().max_keys, &at.key("backoff").key("max_keys"), report);
         let queue_keys = keys.queue.open(&at.key("queue"), report);
         let fair_by = queue_keys.fair_by.get(&at.key("queue").key("fair_by"), report);
@@ -160,6 +161,28 @@ impl Limits {
             || bucket(&self.policy.retry_bucket)
             || slots(&self.policy.in_flight)
             || self.classes.iter().any(|class| bucket(&class.bucket) || slots(&class.in_flight))
+    }
+}
+
+/// Retries take their tokens of both buckets: with much failing, healthy calls have what is left of the gate's.
+fn warn_of_retries(
+    bucket: Option<BucketPolicy>,
+    retry_bucket: Option<BucketPolicy>,
+    backoff: &Backoff,
+    at: &Path,
+    report: &mut Report<'_>,
+) {
+    let (Some(bucket), Some(retries)) = (bucket, retry_bucket) else { return };
+    if backoff.strategy != Strategy::Off && retries.rate > bucket.rate / 2.0 {
+        let (rate, least) = (retries.rate, 2.0 * retries.rate);
+        report.warn(
+            at,
+            format!(
+                "is {rate}, more than half of bucket.rate, which is {}: while many objects fail, retries leave healthy calls less than half of it; \
+                 expected bucket.rate to be {least} or more, or this to be lower",
+                bucket.rate
+            ),
+        );
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{api::Group, moment::Moment};
 pub(super) struct Certain {
     pub(super) at: Moment,
     pub(super) reason: Reason,
-    /// When the retry bucket could let it go, if that meters it.
+    /// For a retry: when it could have its tokens of the retry bucket and of the gate's, if these meter it.
     pub(super) retry_at: Option<Moment>,
 }
 
@@ -70,9 +70,9 @@ impl Lanes {
             let metered = |other: &Needs| other.charges.contains(charge.bucket);
             let before = own.saturating_add(self.others_before(id, &ask, own, metered));
             let Some(bucket) = supply.buckets.get(charge.bucket) else { continue };
-            if charge.reason == Reason::RetryBucket {
-                // Its token, whatever else holds it.
-                certain.retry_at = Some(bucket.ready_after(before, now));
+            if id.mode.retry && charge.reason.is_of_retry() {
+                // Its tokens, whatever else holds it.
+                certain.retry_at = certain.retry_at.max(Some(bucket.ready_after(before, now)));
             }
             let at = bucket.ready_after(own, over).max(bucket.ready_after(before, gate_over));
             if at > certain.at {

@@ -99,7 +99,7 @@ impl Limiter {
         QueueId::new(asker, self.policy.splits_by_credential(asker.class))
     }
 
-    /// The refusal of a call that is certain to wait in vain, for a retry token beyond `token_by` or for all else beyond its end.
+    /// The refusal of a call that is certain to wait in vain: a retry for its tokens beyond `token_by`, any call for all else beyond its end.
     pub(super) fn in_vain(
         &self,
         call: &Call,
@@ -114,7 +114,7 @@ impl Limiter {
         let certain = self.lanes.certain(id, needs, &self.supply, now);
         let ends = self.ends(call);
         let refuse = |reason, retry_at| Some(Refusal { reason, retry_at, waited: now - call.arrived, key: None });
-        match certain.retry_at {
+        match certain.retry_at.filter(|_| self.policy.retry_bucket.is_some()) {
             Some(at) if at > token_by.min(ends) => refuse(Reason::RetryBucket, at),
             _ if certain.at <= ends => None,
             // It could have waited that long, had its client not been in a hurry.
@@ -251,14 +251,15 @@ impl Limiter {
         let id = self.queue_id(&asker);
         let alone = self.lanes.find(&id).is_none();
         let block = match blocked {
-            None if alone => return Verdict::Admit(self.admit(call, needs, way, now)),
+            None if alone => return Verdict::Admit(self.admit_past(call, needs, way, now)),
             block => block.map_or(Reason::Bucket, |block| block.reason),
         };
         self.supply.note_short(&needs, now);
         let (mut ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
-        // A retry is not held for a retry token, however soon that comes: where many keys fail under one worker the bucket is empty all the
-        // time, and holding each until the next token would leave the worker time for nothing else.
-        let refusal = self.in_vain(&call, &id, &needs, now, now).or_else(|| self.full(now));
+        // A retry is not held for its tokens, however soon they come: where many keys fail under one worker the bucket is empty all the
+        // time, and holding each until the next token would leave the worker time for nothing else. What reckons them on arrival holds.
+        let token_by = if self.reckons_on_arrival(&call) { hold_ends } else { now };
+        let refusal = self.in_vain(&call, &id, &needs, token_by, now).or_else(|| self.full(now));
         if let Some(refusal) = refusal {
             let key = way.retry.filter(|_| refusal.reason.concerns_key());
             return Verdict::Refuse(Refusal { key, ..refusal });
@@ -283,17 +284,24 @@ impl Limiter {
         Verdict::Wait(self.waiters.ticket(index))
     }
 
+    /// Lets a call go past those who wait, of whom some may wait for what it takes.
+    fn admit_past(&mut self, call: Call, needs: Needs, way: Way, now: Moment) -> Permit {
+        let taken = if self.overdue.is_empty() { None } else { Some(needs.charges.clone()) };
+        let permit = self.admit(call, needs, way, now);
+        if let Some(taken) = taken {
+            self.refuse_overdue(&taken, now);
+            self.run_if_stirred(now);
+        }
+        permit
+    }
+
     /// Lets a call go that need not wait: all that waits is stopped by something that does not stop this one.
     fn admit(&mut self, call: Call, needs: Needs, way: Way, now: Moment) -> Permit {
         let pass = self.begin_pass(&call, way, now);
         self.sequence += 1;
         let number = self.supply.take(&needs, call.class, Turn::at_once(now));
-        if let Some(charge) = way.retry.and_then(|_| needs.charges.retry().copied()) {
-            self.refuse_overdue(charge.bucket, now);
-        }
         let left = self.table.failures();
         let grant = Grant { needs: Some(needs), number, left, pass, sequence: self.sequence, waited: None };
-        // Overdue retries that were refused have let their keys' next calls go.
         self.run_if_stirred(now);
         Permit::new(call, grant)
     }

@@ -102,10 +102,10 @@ impl Charges {
         self.iter().any(|charge| charge.bucket == bucket)
     }
 
-    /// The retry bucket's charge.
+    /// The tokens for which a retry is held no longer than its key may hold it: the retry bucket's and the gate's.
     #[inline]
-    pub(super) fn retry(&self) -> Option<&Charge> {
-        self.iter().find(|charge| charge.reason == Reason::RetryBucket)
+    pub(super) fn of_retry(&self) -> impl Iterator<Item = BucketId> {
+        self.iter().filter(|charge| charge.reason.is_of_retry()).map(|charge| charge.bucket)
     }
 }
 

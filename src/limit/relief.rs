@@ -68,6 +68,15 @@ impl Limiter {
 
     /// What would happen to a call that came now. It comes and leaves again within this moment, and nothing is spent.
     pub fn foresee(&mut self, arrival: &Arrival<'_>, now: Moment) -> Foresight {
+        let now = self.catch_up(now);
+        // A call that does not come takes no token for the want of which another would be refused.
+        let overdue = std::mem::take(&mut self.overdue);
+        let foreseen = self.come_and_go(arrival, now);
+        self.overdue.extend(overdue);
+        foreseen
+    }
+
+    fn come_and_go(&mut self, arrival: &Arrival<'_>, now: Moment) -> Foresight {
         let ticket = match self.arrive(arrival, now) {
             Verdict::Admit(permit) => {
                 self.retract(permit, now);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::{
     buckets::Turn,
     limiter::Limiter,
-    needs::BucketId,
+    needs::{BucketId, Charges},
+    queue::Bundle,
     verdict::{KeyState, Reason, Refusal},
     waiter::{Grant, State, Timer, Waiter},
 };
@@ -114,7 +115,9 @@ impl Limiter {
         let for_key = match waiter.state {
             State::Held => true,
             State::Queued(queue) => {
-                self.lanes.bundle_of(queue).is_some_and(|bundle| bundle.needs.charges.retry().is_some())
+                let is_metered = |bundle: &Bundle| bundle.needs.charges.of_retry().next().is_some();
+                let bundle = self.lanes.bundle_of(queue).filter(|bundle| bundle.mode.retry);
+                self.policy.retry_bucket.is_some() && bundle.is_some_and(is_metered)
             }
             State::Granted(_) | State::Refused(_) | State::Unconnected => return,
         };
@@ -140,12 +143,17 @@ impl Limiter {
         self.conclude(index, State::Refused(Box::new(refusal)));
     }
 
-    /// Refuses the retries whose `hold` is over, now that their retry bucket may have no token left.
-    pub(super) fn refuse_overdue(&mut self, bucket: BucketId, now: Moment) {
-        let ready_at = self.supply.buckets.ready_at(bucket, now);
-        if self.overdue.is_empty() || ready_at <= now {
-            return;
+    /// Refuses the retries whose `hold` is over, now that a bucket of which tokens were taken may have none left for them.
+    pub(super) fn refuse_overdue(&mut self, taken: &Charges, now: Moment) {
+        for bucket in taken.of_retry() {
+            let ready_at = self.supply.buckets.ready_at(bucket, now);
+            if !self.overdue.is_empty() && ready_at > now {
+                self.refuse_overdue_for(bucket, ready_at, now);
+            }
         }
+    }
+
+    fn refuse_overdue_for(&mut self, bucket: BucketId, ready_at: Moment, now: Moment) {
         for ticket in std::mem::take(&mut self.overdue) {
             let queue = match self.waiters.find(ticket).map(|waiter| &waiter.state) {
                 Some(State::Queued(queue)) => *queue,
@@ -185,15 +193,15 @@ impl Limiter {
         self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
         self.stop_waiting(index);
         let left = self.table.failures();
-        let retry_bucket = needs.charges.retry().map(|charge| charge.bucket);
+        let taken = if self.overdue.is_empty() { None } else { Some(needs.charges.clone()) };
         if let Some(waiter) = self.waiters.get_mut(index) {
             let (pass, sequence) = (std::mem::take(&mut waiter.pass), waiter.sequence);
             let waited = waiter.waited(stopped, now);
             let grant = Grant { needs: Some(needs), number, left, pass, sequence, waited };
             self.conclude(index, State::Granted(Box::new(grant)));
         }
-        if let Some(bucket) = retry_bucket {
-            self.refuse_overdue(bucket, now);
+        if let Some(taken) = taken {
+            self.refuse_overdue(&taken, now);
         }
     }
 
@@ -219,10 +227,13 @@ impl Limiter {
         else {
             return;
         };
+        let is_metered =
+            self.policy.retry_bucket.is_some() && self.lanes.bundle_of(queue).is_some_and(|bundle| bundle.mode.retry);
+        let tokens = needs.charges.of_retry().map(|bucket| self.supply.buckets.ready_at(bucket, now));
+        let tokens_at = tokens.max().filter(|_| is_metered);
         let Some(waiter) = self.waiters.get_mut(index) else { return };
-        if let Some(bucket) = needs.charges.retry().map(|charge| charge.bucket).filter(|_| waiter.hold_ends <= now) {
+        if let Some(ready_at) = tokens_at.filter(|_| waiter.hold_ends <= now) {
             waiter.hold_ends = Moment::MAX;
-            let ready_at = self.supply.buckets.ready_at(bucket, now);
             if ready_at > now {
                 let key = self.key_state(index, now);
                 return self.refuse(index, Reason::RetryBucket, ready_at, key, now);

@@ -64,7 +64,7 @@ pub enum Reason {
     Pause,
     /// Too many calls wait already.
     QueueFull,
-    /// The retry bucket is empty.
+    /// There is no token for a retry: the retry bucket is empty, or the gate's is, for which a retry does not wait.
     RetryBucket,
     /// No place among the calls in flight, or no room on a connection.
     Slot,
@@ -162,6 +162,12 @@ impl Reason {
             Self::Slot => "slot",
             Self::Trial => "trial",
         }
+    }
+
+    /// Whether it is one of the two tokens that a retry takes of the gate.
+    #[inline]
+    pub(super) const fn is_of_retry(self) -> bool {
+        matches!(self, Self::Bucket | Self::RetryBucket)
     }
 
     /// Whether it concerns a failing key: then the gate holds the call for `backoff.hold` at most, so as not to pin the controller's worker.

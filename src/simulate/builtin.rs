@@ -179,10 +179,13 @@ fn recovery(numbers: &Parameters) -> Staged {
         leases: Vec::new(),
         limits: Vec::new(),
     };
+    // Retries take their tokens of both buckets, and healthy calls are to have half of the gate's.
+    let bucket = (2.0 * numbers.number("retry_rate")).max(50.0);
+    let larger = format!("bucket.rate = {bucket}\nretry_bucket = {{ rate = {rate}, burst = 100 }}\n");
     let limits = vec![
         limits("without a gate", "preset = \"none\"\n"),
         limits("sidecar", ""),
-        limits(&format!("sidecar, retries {rate}/s"), &format!("retry_bucket = {{ rate = {rate}, burst = 100 }}\n")),
+        limits(&format!("sidecar, retries {rate}/s"), &larger),
     ];
     Staged { scenario, limits, picture: Picture::Calls }
 }

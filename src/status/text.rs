@@ -80,7 +80,7 @@ pub fn meaning(reason: &str) -> &'static str {
         "one_at_a_time" => "another write of the key is out",
         "pause" => "the upstream said wait",
         "queue_full" => "too many calls wait already",
-        "retry_bucket" => "the bucket for retries is empty",
+        "retry_bucket" => "there is no token for a retry",
         "slot" => "there is no free slot, or no room on a connection",
         "trial" => "another call of the failing key is finding out",
         _ => "of another reason",

@@ -733,6 +733,34 @@ fn files_that_cannot_be_used_are_named_with_their_place() {
 }
 
 #[test]
+fn a_retry_bucket_that_leaves_healthy_calls_less_than_half_is_warned_of() {
+    let warnings = |text: &str| load(&format!("[gates.g]\nupstream = \"https://x\"\n{text}\n"), &[]).unwrap().warnings;
+    for good in [
+        "",
+        "retry_bucket.rate = 25",
+        "bucket.rate = 100\nretry_bucket.rate = 50",
+        "bucket = \"off\"\nretry_bucket.rate = 500",
+        "retry_bucket = \"off\"",
+        // Nothing fails, as far as this gate remembers.
+        "backoff = \"off\"\nretry_bucket.rate = 50",
+        // Numbers of a preset are what they were elsewhere.
+        "preset = \"controller_runtime\"",
+    ] {
+        assert_eq!(warnings(good), Vec::<String>::new(), "{good}");
+    }
+    let why = "more than half of bucket.rate";
+    for (bad, at) in [
+        ("retry_bucket.rate = 50", "f.toml:3:14: gates.g.retry_bucket.rate: is 50, "),
+        ("retry_bucket.rate = 25.5", "f.toml:3:14: gates.g.retry_bucket.rate: is 25.5, "),
+        ("bucket.rate = 19", "gates.g.retry_bucket.rate: is 10, "),
+        ("preset = \"controller_runtime\"\nretry_bucket.rate = 11", "f.toml:4:14: gates.g.retry_bucket.rate: is 11, "),
+    ] {
+        let warnings = warnings(bad);
+        assert!(warnings.len() == 1 && warnings[0].contains(at) && warnings[0].contains(why), "{bad}: {warnings:?}");
+    }
+}
+
+#[test]
 fn warnings_say_what_works_but_should_be_known() {
     let loaded = load("[gates.g]\nupstream = \"https://x\"\nupstream_tls.insecure = true\n", &[]).unwrap();
     assert_eq!(

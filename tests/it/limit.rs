@@ -9,6 +9,7 @@ mod neighbours;
 mod one_by_one;
 mod pauses;
 mod promises;
+mod retries;
 mod scenarios;
 mod world;
 mod writes;

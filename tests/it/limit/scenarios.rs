@@ -388,15 +388,15 @@ fn a_retry_that_must_wait_for_its_token_is_refused_and_not_held() {
 
 #[test]
 fn a_retry_past_hold_waits_on_only_while_a_retry_token_is_there() {
-    let policy = Policy { retry_bucket: Some(bucket(0.01, 1)), ..metered(1.0, 2) };
+    let policy = Policy { retry_bucket: Some(bucket(0.01, 1)), in_flight: Some(slots(1)), ..open() };
     let mut world = World::new(policy);
     for key in 0..2 {
         let call = world.arrive(Caller::new().of_key(key));
         world.answer(call, Outcome::Failure);
+        world.end(call);
     }
-    // The gate's bucket is empty until its next token, at 2 s.
     world.pass(secs(1));
-    world.arrive(Caller::new());
+    let holder = world.arrive(Caller::new());
     let trials = [world.arrive(Caller::new().of_key(0)), world.arrive(Caller::new().of_key(1))];
     assert_eq!(
         world.refusal(trials[1]).map(|refusal| refusal.reason),
@@ -404,8 +404,9 @@ fn a_retry_past_hold_waits_on_only_while_a_retry_token_is_there() {
         "one token, two retries"
     );
     world.pass(ms(500));
-    assert!(world.is_waiting(trials[0]), "hold is over, but what it waits for is the gate's bucket");
+    assert!(world.is_waiting(trials[0]), "hold is over, but what it waits for is a slot");
     world.pass(ms(500));
+    world.end(holder);
     assert_eq!(world.left_at(trials[0]), Some(at(2000)));
 }
 

@@ -10,7 +10,8 @@ use std::{
 use tidegate::{
     api::{Answer, Group, Key, Outcome, Pause, Scope},
     limit::{
-        Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Reason, Receipt, Refusal, Slot, Ticket, Verdict,
+        Arrival, Claim, ClassId, Flow, Foresight, Limiter, Permit, Policy, Reason, Receipt, Refusal, Slot, Ticket,
+        Verdict,
         policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
         snapshot::BucketView,
     },
@@ -26,8 +27,8 @@ pub(super) struct Caller {
     pub(super) credential: u64,
     pub(super) group: Group,
     pub(super) long_running: bool,
-    pub(super) patient: bool,
     pub(super) lists_first: bool,
+    pub(super) patient: bool,
     pub(super) timeout: Option<Duration>,
 }
 
@@ -113,8 +114,8 @@ impl Caller {
             credential: 0,
             group: Group::Short,
             long_running: false,
-            patient: false,
             lists_first: false,
+            patient: false,
             timeout: None,
         }
     }
@@ -131,7 +132,6 @@ impl Caller {
         Self { key: Some(key), ..self }
     }
 
-    /// Odd keys are those of writes.
     fn arrival<'a>(&self, name: &'a Name) -> Arrival<'a> {
         Arrival {
             class: ClassId(self.class),
@@ -147,6 +147,7 @@ impl Caller {
         }
     }
 
+    /// Odd keys are those of writes.
     pub(super) fn writes(&self) -> bool {
         self.key.is_some_and(|key| key % 2 == 1)
     }
@@ -205,6 +206,14 @@ impl World {
 
     pub(super) fn pass(&mut self, by: Duration) {
         self.pass_to(self.now + by, &mut || Duration::ZERO);
+    }
+
+    /// Asks what would happen to such a call.
+    pub(super) fn foresee(&mut self, caller: Caller) -> Foresight {
+        let name = Name(caller.flow);
+        let foreseen = self.limiter.foresee(&caller.arrival(&name), self.now);
+        self.drain();
+        foreseen
     }
 
     pub(super) fn arrive(&mut self, caller: Caller) -> usize {
