@@ -77,6 +77,9 @@ struct State {
     budget: Option<Budget>,
     /// Whether what is read is still kept at all.
     keeping: bool,
+    /// Whether somebody holds a [`Kept`], so that the beginning stays even where there is no room
+    /// for a replay.
+    named: bool,
     rest: Option<Incoming>,
     trailers: Option<HeaderMap>,
     /// The client declared a length.
@@ -105,6 +108,7 @@ impl Outgoing {
             charged: 0,
             budget: None,
             keeping: true,
+            named: false,
             rest,
             trailers,
             declared: false,
@@ -116,6 +120,9 @@ impl Outgoing {
     /// A handle on the beginning of the body, to be taken before the body is sent and read at the response head.
     #[must_use]
     pub fn kept(&self) -> Kept {
+        if let Some(mut state) = self.state() {
+            state.named = true;
+        }
         Kept { shared: self.shared.clone() }
     }
 
@@ -242,7 +249,9 @@ impl State {
         }
     }
 
-    /// Keeps a frame for replay if there is room for it; else there will be no replay, and what was kept for one goes.
+    /// Keeps a frame for replay if there is room for it; else there will be no replay, and of what
+    /// was kept for one only the beginning stays, until the response head, if a name is wanted of
+    /// it.
     fn keep(&mut self, frame: &Frame<Bytes>) {
         if let Some(trailers) = frame.trailers_ref() {
             self.trailers = Some(trailers.clone());
@@ -255,10 +264,19 @@ impl State {
         if fits && self.charge(bytes) {
             self.kept.push(data.clone());
             self.kept_bytes += bytes;
-        } else if self.whole {
+            return;
+        }
+        let most = if self.named { KEPT_FOR_NAMES } else { 0 };
+        if self.whole {
             self.whole = false;
-            self.kept = beginning(&self.kept, KEPT_FOR_NAMES);
-            self.stop_keeping();
+            self.kept = beginning(&self.kept, most);
+            self.kept_bytes = self.kept.iter().map(Bytes::len).sum();
+            self.give_back();
+        }
+        let room = most.saturating_sub(self.kept_bytes).min(bytes);
+        if self.keeping && room > 0 && self.kept.len() < PIECES_FOR_REPLAY {
+            self.kept.push(data.slice(..room));
+            self.kept_bytes += room;
         }
     }
 
@@ -273,6 +291,10 @@ impl State {
     /// Lets go of what only a replay would need. What the attempt under way has still to send stays, and the beginning for [`Kept`].
     fn stop_keeping(&mut self) {
         self.keeping = false;
+        self.give_back();
+    }
+
+    fn give_back(&mut self) {
         if let Some(budget) = self.budget.take() {
             budget.give(std::mem::take(&mut self.charged));
         }
@@ -343,3 +365,49 @@ const PIECES_FOR_REPLAY: usize = 1024;
 pub(super) const KEPT_TOGETHER: usize = 16 << 20;
 /// Names and digests look no further.
 const KEPT_FOR_NAMES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(budget: usize, named: bool, frames: &[usize]) -> (Vec<Bytes>, bool) {
+        let outgoing = Outgoing::new(Vec::new(), None, None);
+        outgoing.begin(&Budget::new(budget), true);
+        let kept = Kept { shared: outgoing.shared.clone() };
+        if named {
+            drop(outgoing.kept());
+        }
+        for bytes in frames {
+            outgoing.state().expect("a body").keep(&Frame::data(vec![b'x'; *bytes].into()));
+        }
+        (kept.bytes(), outgoing.can_replay())
+    }
+
+    #[test]
+    fn the_beginning_is_kept_for_its_name_even_where_nothing_is_kept_for_replay() {
+        let length = |pieces: &[Bytes]| pieces.iter().map(Bytes::len).sum::<usize>();
+        let (kept, replay) = sent(1 << 20, true, &[40_000, 40_000]);
+        assert_eq!((length(&kept), replay), (KEPT_FOR_NAMES, true));
+        for (budget, frames) in
+            [(0, &[100_000][..]), (0, &[40_000, 40_000, 40_000]), (50_000, &[40_000; 3]), (4 << 20, &[400_000; 4])]
+        {
+            let (kept, replay) = sent(budget, true, frames);
+            assert_eq!((length(&kept), replay), (KEPT_FOR_NAMES, false), "{budget} {frames:?}");
+            let (kept, replay) = sent(budget, false, frames);
+            assert_eq!((length(&kept), replay), (0, false), "nobody asks for a name: {budget} {frames:?}");
+        }
+        let (kept, _) = sent(0, true, &vec![1; 100_000]);
+        assert_eq!(kept.len(), PIECES_FOR_REPLAY, "a body byte by byte");
+    }
+
+    #[test]
+    fn nothing_more_is_kept_behind_the_response_head() {
+        let outgoing = Outgoing::new(vec![Bytes::from_static(b"begin")], None, None);
+        outgoing.begin(&Budget::new(1 << 20), true);
+        let kept = outgoing.kept();
+        outgoing.settle();
+        outgoing.state().expect("a body").keep(&Frame::data(Bytes::from_static(b"ning")));
+        assert_eq!(kept.bytes(), ["begin"]);
+        assert!(!kept.is_whole() && !outgoing.can_replay());
+    }
+}

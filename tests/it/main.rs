@@ -37,6 +37,7 @@ mod pool_streams;
 mod pool_support;
 #[path = "../support/ports.rs"]
 mod ports;
+mod proxy_bodies;
 mod proxy_coalesce;
 mod proxy_external;
 mod proxy_failures;

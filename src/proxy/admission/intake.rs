@@ -52,9 +52,9 @@ impl Intake {
         self.done
     }
 
-    /// Everything read so far, in one piece.
-    pub(super) fn start(&mut self) -> &[u8] {
-        self.read.join()
+    /// The first `most` bytes of what was read so far, in one piece.
+    pub(super) fn beginning(&mut self, most: usize) -> &[u8] {
+        self.read.beginning(most)
     }
 
     /// Reads one frame more and says how many bytes it had; pending for good once there is no more, or enough.
@@ -127,14 +127,23 @@ impl Pieces {
         }
     }
 
-    /// All of it as one piece.
-    fn join(&mut self) -> &[u8] {
+    /// The first `most` bytes as one piece. What they are made of is joined, and nothing else is
+    /// copied.
+    fn beginning(&mut self, most: usize) -> &[u8] {
         self.gather();
-        if self.whole.len() > 1 {
-            let joined = self.whole.concat();
-            self.whole = vec![joined.into()];
+        let (mut pieces, mut length) = (0, 0);
+        for piece in &self.whole {
+            if length >= most {
+                break;
+            }
+            (pieces, length) = (pieces + 1, length + piece.len());
         }
-        self.whole.first().map_or(&[], |start| start)
+        if pieces > 1 {
+            let mut joined = BytesMut::with_capacity(length);
+            self.whole.drain(..pieces).for_each(|piece| joined.extend_from_slice(&piece));
+            self.whole.insert(0, joined.freeze());
+        }
+        self.whole.first().map_or(&[], |start| start.get(..most).unwrap_or(start))
     }
 
     fn into_whole(mut self) -> Vec<Bytes> {
@@ -174,6 +183,25 @@ mod tests {
         let whole = pieces.into_whole();
         assert!(whole.len() < 10, "{} pieces", whole.len());
         assert_eq!(whole.concat(), [&body[..], &body].concat());
+    }
+
+    #[test]
+    fn the_beginning_is_one_piece_and_what_is_behind_it_stays_as_it_came() {
+        let mut pieces = Pieces::default();
+        assert_eq!(pieces.beginning(10), b"");
+        for piece in [&b"fi"[..], b"r", b"st"] {
+            pieces.push(Bytes::from_static(piece));
+        }
+        assert_eq!(pieces.beginning(4), b"firs");
+        assert_eq!(pieces.beginning(9), b"first");
+        let large = Bytes::from(vec![7; SMALL]);
+        pieces.push(large.clone());
+        pieces.push(large.clone());
+        assert_eq!(pieces.beginning(5), b"first");
+        assert_eq!(pieces.beginning(7), b"first\x07\x07");
+        let whole = pieces.into_whole();
+        assert_eq!((whole.len(), whole[1].as_ptr()), (2, large.as_ptr()));
+        assert_eq!(whole.concat().len(), 5 + 2 * SMALL);
     }
 
     #[test]

@@ -1,0 +1,133 @@
+//! What only a body tells: which object a create makes, and which operation a POST is, however long or slow the body is.
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate::{classify::Kind, limit::policy::Strategy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{Backend, Proxy, ProxyBuilder, reply, rules, status, within};
+
+const CREATE: &str = "POST /api/v1/namespaces/n/secrets HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+const OPERATE: &str = "POST /graphql HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+
+/// A gate whose keys, once they fail, fail for the rest of the test.
+fn before(backend: &Backend, kind: Kind) -> ProxyBuilder {
+    Proxy::before(backend.address).with(|options| {
+        options.rules = Arc::new(rules(kind));
+        let minute = Duration::from_secs(60);
+        options.policy.classes[1].backoff.strategy = Strategy::Exponential { base: minute, max: minute, jitter: 0.0 };
+    })
+}
+
+/// An upstream that fails whatever names `bad`.
+async fn backend() -> Backend {
+    Backend::start(|seen| async move {
+        let bad = seen.body.windows(3).any(|word| word == b"bad");
+        if bad { reply(500, "no") } else { reply(201, "ok") }
+    })
+    .await
+}
+
+/// A Secret as Go's encoder writes it, with this much data behind its name.
+fn json(name: &str, data: usize) -> Vec<u8> {
+    let head =
+        format!(r#"{{"kind":"Secret","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"n"}},"data":{{"#);
+    format!(r#"{head}"release":"{}"}}}}"#, "x".repeat(data)).into_bytes()
+}
+
+/// The same as Kubernetes protobuf.
+fn protobuf(name: &str, data: usize) -> Vec<u8> {
+    let field = |number: u8, content: &[u8]| {
+        let mut bytes = vec![number << 3 | 2];
+        let mut len = content.len();
+        while len > 0x7f {
+            bytes.push(u8::try_from(len & 0x7f).expect("seven bits") | 0x80);
+            len >>= 7;
+        }
+        bytes.push(u8::try_from(len).expect("seven bits"));
+        [&bytes, content].concat()
+    };
+    let type_meta = [field(1, b"v1"), field(2, b"Secret")].concat();
+    let entry = [field(1, b"release"), field(2, &vec![b'x'; data])].concat();
+    let secret = [field(1, &field(1, name.as_bytes())), field(2, &entry)].concat();
+    [b"k8s\0".to_vec(), field(1, &type_meta), field(2, &secret)].concat()
+}
+
+fn with_length(head: &str, body: &[u8]) -> Vec<u8> {
+    [format!("{head}Content-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
+}
+
+fn in_chunks(head: &str, body: &[u8]) -> Vec<u8> {
+    let mut request = format!("{head}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
+    for piece in body.chunks(10_000) {
+        request.extend(format!("{:x}\r\n", piece.len()).bytes());
+        request.extend(piece);
+        request.extend(b"\r\n");
+    }
+    request.extend(b"0\r\n\r\n");
+    request
+}
+
+async fn send(proxy: &Proxy, request: &[u8]) -> u16 {
+    let mut stream = proxy.connect().await;
+    stream.write_all(request).await.expect("writes");
+    let mut answer = Vec::new();
+    within(stream.read_to_end(&mut answer)).await.expect("reads");
+    status(&String::from_utf8(answer).expect("text"))
+}
+
+#[tokio::test]
+async fn a_create_backs_off_however_long_its_body_is_and_however_it_is_framed() {
+    type Body = fn(&str, usize) -> Vec<u8>;
+    type Framing = fn(&str, &[u8]) -> Vec<u8>;
+    let bodies: [(&str, Body); 2] = [("JSON", json), ("protobuf", protobuf)];
+    let framings: [(&str, Framing); 2] = [("with a length", with_length), ("in chunks", in_chunks)];
+    for (body, of) in bodies {
+        for (framing, framed) in framings {
+            for data in [10, 64 * 1024, 300 * 1024, 2_500_000] {
+                let (backend, case) = (backend().await, format!("{body} of {data} bytes {framing}"));
+                let proxy = before(&backend, Kind::Kubernetes).start().await;
+                assert_eq!(send(&proxy, &framed(CREATE, &of("bad", data))).await, 500, "{case}");
+                for _ in 0..3 {
+                    assert_eq!(send(&proxy, &framed(CREATE, &of("bad", data))).await, 429, "{case}");
+                }
+                assert_eq!(send(&proxy, &framed(CREATE, &of("good", data))).await, 201, "{case}: another object");
+                assert_eq!(backend.seen().last().map(|seen| seen.body.to_vec()), Some(of("good", data)), "{case}");
+                assert_eq!(backend.targets().len(), 2, "{case}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_at_the_beginning_of_a_body_that_does_not_end_is_enough() {
+    let backend = backend().await;
+    let proxy = before(&backend, Kind::Kubernetes).start().await;
+    let request = with_length(CREATE, &json("bad", 100_000));
+    assert_eq!(send(&proxy, &request).await, 500);
+    for sent in [&request[..400], &in_chunks(CREATE, &json("bad", 100_000))[..15_000]] {
+        let mut stream = proxy.connect().await;
+        stream.write_all(sent).await.expect("writes");
+        let mut answer = [0; 12];
+        within(stream.read_exact(&mut answer)).await.expect("an answer, though the body goes on");
+        assert_eq!(&answer, b"HTTP/1.1 429");
+    }
+    assert_eq!(backend.targets().len(), 1);
+}
+
+#[tokio::test]
+async fn an_operation_in_chunks_backs_off_and_one_past_the_peek_does_not() {
+    let backend = backend().await;
+    let proxy = before(&backend, Kind::Http).start().await;
+    let long = [b"bad".to_vec(), vec![b'x'; 64 * 1024]].concat();
+    for (request, retry) in [
+        (in_chunks(OPERATE, b"bad operation"), 429),
+        (with_length(OPERATE, b"bad and short"), 429),
+        (in_chunks(OPERATE, &long), 500),
+        (with_length(OPERATE, &long), 500),
+    ] {
+        assert_eq!(send(&proxy, &request).await, 500);
+        assert_eq!(send(&proxy, &request).await, retry);
+    }
+    assert_eq!(send(&proxy, &in_chunks(OPERATE, b"bad, but another")).await, 500);
+}
