@@ -6,10 +6,7 @@
 
 use std::time::Duration;
 
-use http::{
-    HeaderMap, StatusCode,
-    header::{CONTENT_ENCODING, RETRY_AFTER},
-};
+use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 
 mod aws;
 mod azure;
@@ -19,9 +16,12 @@ mod github;
 mod gitlab;
 mod google;
 mod ietf;
+mod inflate;
 mod json;
 mod okta;
 mod retry_after;
+
+pub use self::inflate::in_clear;
 
 /// How much of a body is looked at. The codes and reasons of all providers stand at its beginning.
 pub const PEEK: usize = 4096;
@@ -60,7 +60,7 @@ pub struct Response<'a> {
     pub status: StatusCode,
     /// Its head.
     pub headers: &'a HeaderMap,
-    /// The beginning of its body, where [`wants_body`] asked for it; else empty.
+    /// The beginning of its body, [`in_clear`], where [`wants_body`] asked for it; else empty.
     pub body: &'a [u8],
 }
 
@@ -118,7 +118,7 @@ pub enum Reach {
     All,
 }
 
-/// Whether the beginning of the body could tell more than the head does. Not where it is compressed.
+/// Whether the beginning of the body could tell more than the head does, and can be read.
 #[must_use]
 pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) -> bool {
     let could = honoured.iter().any(|signal| match signal {
@@ -127,7 +127,7 @@ pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) ->
         Signal::Google => google::wants_body(status, headers),
         Signal::Azure | Signal::Docker | Signal::Gitlab | Signal::Ietf | Signal::Okta | Signal::RetryAfter => false,
     });
-    could && headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity")
+    could && inflate::is_readable(headers)
 }
 
 /// What a response says. `reserve` is the fraction of a quota that is left to others.

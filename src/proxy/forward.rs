@@ -196,7 +196,7 @@ impl Sent {
     /// The response head came, and what is wanted of the body; what it means.
     fn answered(&mut self, head: &response::Parts, body: &Peeked<Streaming>, account: &Account) -> Learned {
         let beginning = body.beginning();
-        let told = self.told(head.status, &head.headers, &beginning);
+        let told = self.told(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
         if let Some(by) = told.rejection {
             account.rejected(by);
         }

@@ -4,6 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use http::Response;
 use http_body_util::{BodyExt, Full};
+use miniz_oxide::deflate::{compress_to_vec, compress_to_vec_zlib};
 use tidegate::{
     api::{Scope, Signal},
     classify::{FairBy, Kind, Matcher, Matching, Rule, Rules, Traits},
@@ -58,7 +59,8 @@ fn chunked(pieces: &[&[u8]], trailers: &str) -> Vec<u8> {
 #[tokio::test]
 async fn a_body_that_was_looked_at_arrives_byte_for_byte() {
     let large = [THROTTLED.as_bytes(), &[b' '; 20_000]].concat();
-    let gzip = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &[0xff; 300]].concat();
+    let broken = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &[0xff; 300]].concat();
+    let bomb = gzip(&vec![0; 16 << 20]);
     let length = |body: &[u8]| format!("Content-Length: {}\r\n", body.len());
     let in_chunks = "Transfer-Encoding: chunked\r\n";
     let announced = "Transfer-Encoding: chunked\r\nTrailer: x-sum\r\n";
@@ -71,7 +73,8 @@ async fn a_body_that_was_looked_at_arrives_byte_for_byte() {
         ("in chunks with trailers", answer(announced, &chunked(&pieces, "x-sum: 7\r\n"))),
         ("of no chunk", answer(in_chunks, b"0\r\n\r\n")),
         ("empty", answer("Content-Length: 0\r\n", b"")),
-        ("compressed", answer(&format!("Content-Encoding: gzip\r\n{}", length(&gzip)), &gzip)),
+        ("compressed", answer(&format!("Content-Encoding: gzip\r\n{}", length(&broken)), &broken)),
+        ("a bomb", answer(&format!("Content-Encoding: gzip\r\n{}", length(&bomb)), &bomb)),
         ("until the connection ends", answer("Connection: close\r\n", THROTTLED.as_bytes())),
         ("cut off", answer("Content-Length: 5000\r\n", THROTTLED.as_bytes())),
     ] {
@@ -79,7 +82,7 @@ async fn a_body_that_was_looked_at_arrives_byte_for_byte() {
         let looked_at = through(&[Signal::Aws, Signal::Github, Signal::Google], answer.clone()).await;
         assert_eq!(String::from_utf8_lossy(&looked_at), String::from_utf8_lossy(&untouched), "{name}");
         assert!(untouched.starts_with(b"HTTP/1.1 400"), "{name}: {}", String::from_utf8_lossy(&untouched));
-        if name.ends_with("length") || name == "compressed" || name == "larger than the peek" {
+        if name.ends_with("length") || name == "compressed" || name == "a bomb" || name == "larger than the peek" {
             let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
             assert!(untouched.ends_with(&answer[end..]), "{name}");
         }
@@ -151,6 +154,44 @@ async fn a_secondary_limit_of_github_is_told_by_its_text_alone() {
     let proxy = before(denied.address, &[Signal::Github]).with(|o| o.throttling.scope = Scope::Gate).start().await;
     assert_eq!(proxy.get("/repos/a/b").await.0, 403);
     assert_eq!(proxy.get("/repos/a/b").await.0, 403);
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &compress_to_vec(text, 6)].concat() // the sum behind it is nobody's concern
+}
+
+#[tokio::test]
+async fn a_compressed_refusal_is_heard_and_arrives_as_it_was_sent() {
+    let text = br#"{"message":"You have exceeded a secondary rate limit."}"#;
+    let long = [&text[..], &vec![b' '; 1 << 20]].concat();
+    for (coding, body) in [
+        ("gzip", gzip(text)),
+        ("GZIP", gzip(text)),
+        ("x-gzip", gzip(text)),
+        ("deflate", compress_to_vec_zlib(text, 6)),
+        ("gzip", gzip(&long)),
+    ] {
+        let sent = body.clone();
+        let backend = Backend::start(move |_| {
+            let body = Full::from(sent.clone()).map_err(|never| match never {}).boxed_unsync();
+            let answer = Response::builder().status(403).header("content-encoding", coding).body(body);
+            async move { answer.expect("valid") }
+        })
+        .await;
+        let proxy = before(backend.address, &[Signal::Github]).start().await;
+        let mut stream = proxy.connect().await;
+        stream
+            .write_all(b"GET /repos/a/b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .await
+            .expect("writes");
+        let mut got = Vec::new();
+        within(stream.read_to_end(&mut got)).await.expect("reads");
+        assert!(got.starts_with(b"HTTP/1.1 403") && got.ends_with(&body), "{coding}: as it was sent");
+        for _ in 0..14 {
+            assert_eq!(proxy.get("/repos/a/b").await.0, 429, "{coding}");
+        }
+        assert_eq!(backend.targets().len(), 1, "{coding}");
+    }
 }
 
 /// As GitHub's answers, a minute before the reset.

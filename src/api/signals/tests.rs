@@ -87,11 +87,16 @@ fn the_longest_of_several_quotas_counts() {
 }
 
 #[test]
-fn a_compressed_body_is_not_asked_for() {
+fn a_body_is_asked_for_where_it_can_be_read() {
     let wants = |pairs: &[Key]| wants_body(all(), StatusCode::FORBIDDEN, &headers(pairs));
     assert!(wants(&[]));
     assert!(wants(&[("content-encoding", "identity")]));
-    assert!(!wants(&[("content-encoding", "gzip")]));
+    for coding in ["gzip", "GZIP", "x-gzip", "deflate"] {
+        assert!(wants(&[("content-encoding", coding)]), "{coding}");
+    }
+    for coding in ["br", "zstd", "gzip, br"] {
+        assert!(!wants(&[("content-encoding", coding)]), "{coding}");
+    }
     assert!(!wants_body(Signals::default(), StatusCode::FORBIDDEN, &HeaderMap::new()));
 }
 

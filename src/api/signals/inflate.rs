@@ -1,0 +1,191 @@
+//! The beginning of a compressed body, in the clear.
+//!
+//! At most [`PEEK`] bytes come out, whatever goes in, so that a bomb costs no more than a refusal;
+//! a body that was cut is inflated as far as it goes. gzip and deflate are read: Go asks for gzip
+//! in every call, the SDKs for both. A body in br or zstd is not, nor one coded twice.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, header::CONTENT_ENCODING};
+use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
+
+use super::PEEK;
+
+/// How a body is coded, of what is read here.
+#[derive(Clone, Copy)]
+enum Coding {
+    Identity,
+    Gzip,
+    Deflate,
+}
+
+/// Whether a body with this head can be read.
+pub(super) fn is_readable(headers: &HeaderMap) -> bool {
+    Coding::of(headers).is_some()
+}
+
+/// The beginning of a body in the clear; nothing where it is coded in a way that is not read.
+#[must_use]
+pub fn in_clear<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
+    if body.is_empty() {
+        return Cow::Borrowed(body); // the usual case: nobody looked
+    }
+    match Coding::of(headers) {
+        Some(Coding::Identity) => Cow::Borrowed(body),
+        Some(Coding::Gzip) => inflate(deflated(body).unwrap_or_default(), 0),
+        Some(Coding::Deflate) if has_zlib_head(body) => inflate(body, inflate_flags::TINFL_FLAG_PARSE_ZLIB_HEADER),
+        Some(Coding::Deflate) => inflate(body, 0),
+        None => Cow::Borrowed(b""),
+    }
+}
+
+/// Inflates as far as input and room go. Sums are not checked: they stand at the end, which is
+/// seldom there.
+fn inflate(deflated: &[u8], flags: u32) -> Cow<'static, [u8]> {
+    let flags = flags
+        | inflate_flags::TINFL_FLAG_HAS_MORE_INPUT
+        | inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF
+        | inflate_flags::TINFL_FLAG_IGNORE_ADLER32;
+    let mut clear = vec![0; PEEK];
+    let (_, _, written) = decompress(&mut Box::<DecompressorOxide>::default(), deflated, &mut clear, 0, flags);
+    clear.truncate(written);
+    Cow::Owned(clear)
+}
+
+/// What stands behind the head of a gzip member (RFC 1952, 2.3).
+fn deflated(gzip: &[u8]) -> Option<&[u8]> {
+    let [0x1f, 0x8b, DEFLATE, flags, _, _, _, _, _, _, rest @ ..] = gzip else { return None };
+    let mut rest = rest;
+    if flags & EXTRA != 0 {
+        let [low, high, after @ ..] = rest else { return None };
+        rest = after.get(usize::from(u16::from_le_bytes([*low, *high]))..)?;
+    }
+    for text in [NAME, COMMENT] {
+        if flags & text != 0 {
+            let end = rest.iter().position(|byte| *byte == 0)?;
+            rest = rest.get(end + 1..)?;
+        }
+    }
+    if flags & HEAD_SUM != 0 { rest.get(2..) } else { Some(rest) }
+}
+
+/// Some servers send `deflate` without the head that RFC 9110 asks for.
+fn has_zlib_head(body: &[u8]) -> bool {
+    matches!(body, [how, check, ..] if how & 0xf == DEFLATE && u16::from_be_bytes([*how, *check]) % 31 == 0)
+}
+
+const DEFLATE: u8 = 8;
+const HEAD_SUM: u8 = 1 << 1;
+const EXTRA: u8 = 1 << 2;
+const NAME: u8 = 1 << 3;
+const COMMENT: u8 = 1 << 4;
+
+// === impl Coding ===
+
+impl Coding {
+    fn of(headers: &HeaderMap) -> Option<Self> {
+        let mut fields = headers.get_all(CONTENT_ENCODING).iter();
+        let Some(coding) = fields.next() else { return Some(Self::Identity) };
+        let coding = coding.as_bytes().trim_ascii();
+        let is = |names: &[&[u8]]| names.iter().any(|name| coding.eq_ignore_ascii_case(name));
+        match fields.next() {
+            Some(_) => None,
+            None if is(&[b"", b"identity"]) => Some(Self::Identity),
+            None if is(&[b"gzip", b"x-gzip"]) => Some(Self::Gzip),
+            None if is(&[b"deflate"]) => Some(Self::Deflate),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use miniz_oxide::deflate::{compress_to_vec, compress_to_vec_zlib};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn coded(codings: &[&str]) -> HeaderMap {
+        codings.iter().map(|coding| (CONTENT_ENCODING, HeaderValue::from_str(coding).unwrap())).collect()
+    }
+
+    fn gzip(flags: u8, fields: &[u8], text: &[u8]) -> Vec<u8> {
+        [&[0x1f, 0x8b, 8, flags, 0, 0, 0, 0, 0, 3], fields, &compress_to_vec(text, 6)].concat()
+    }
+
+    const TEXT: &[u8] = br#"{"message":"You have exceeded a secondary rate limit."}"#;
+
+    #[test]
+    fn every_form_of_gzip_and_deflate_is_read() {
+        for (coding, body) in [
+            ("", TEXT.to_vec()),
+            ("identity", TEXT.to_vec()),
+            ("gzip", gzip(0, b"", TEXT)),
+            (" X-GZip ", gzip(0, b"", TEXT)),
+            ("gzip", gzip(EXTRA, b"\x03\x00abc", TEXT)),
+            ("gzip", gzip(NAME | COMMENT, b"name\0comment\0", TEXT)),
+            ("gzip", gzip(HEAD_SUM | EXTRA | NAME, b"\x01\x00x\0??", TEXT)),
+            ("gzip", [gzip(0, b"", TEXT), vec![0; 8]].concat()),
+            ("deflate", compress_to_vec_zlib(TEXT, 6)),
+            ("deflate", compress_to_vec(TEXT, 6)),
+        ] {
+            assert_eq!(*in_clear(&coded(&[coding]), &body), *TEXT, "{coding} {body:?}");
+        }
+        assert_eq!(*in_clear(&HeaderMap::new(), TEXT), *TEXT);
+    }
+
+    #[test]
+    fn what_is_coded_in_another_way_says_nothing() {
+        for codings in [&["br"][..], &["zstd"], &["gzip, gzip"], &["gzip", "gzip"], &["gzip", "identity"], &["gzipped"]]
+        {
+            assert!(in_clear(&coded(codings), TEXT).is_empty() && !is_readable(&coded(codings)), "{codings:?}");
+        }
+        for body in [
+            &b"{}"[..],
+            b"\x1f\x8b\x08",
+            b"\x1f\x8b\x08\x04\0\0\0\0\0\x03\xff\xff",
+            b"\x1f\x8b\x08\x08\0\0\0\0\0\x03name",
+        ] {
+            assert!(in_clear(&coded(&["gzip"]), body).is_empty(), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn a_bomb_comes_to_no_more_than_is_looked_at() {
+        let zeros = vec![0; 64 << 20];
+        for (coding, body) in [
+            ("gzip", gzip(0, b"", &zeros)),
+            ("deflate", compress_to_vec_zlib(&zeros, 9)),
+            ("gzip", gzip(0, b"", &gzip(0, b"", &zeros))),
+        ] {
+            let beginning = body.get(..PEEK).unwrap_or(&body);
+            let clear = in_clear(&coded(&[coding]), beginning);
+            assert!(clear.len() <= PEEK, "{} bytes", clear.len());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn the_beginning_of_a_body_gives_the_beginning_of_its_text(
+            words in proptest::collection::vec("[a-z]{1,9}", 0..2000), cut in 0_usize..9000, zlib: bool,
+        ) {
+            let text = words.join(" ").into_bytes();
+            let (coding, body) =
+                if zlib { ("deflate", compress_to_vec_zlib(&text, 6)) } else { ("gzip", gzip(0, b"", &text)) };
+            let whole = in_clear(&coded(&[coding]), &body);
+            prop_assert_eq!(&*whole, text.get(..PEEK).unwrap_or(&text));
+            let part = in_clear(&coded(&[coding]), body.get(..cut).unwrap_or(&body));
+            prop_assert!(text.starts_with(&part));
+        }
+
+        #[test]
+        fn any_bytes_are_survived(body in proptest::collection::vec(any::<u8>(), 0..5000), head: bool, zlib: bool) {
+            let coding = if zlib { "deflate" } else { "gzip" };
+            let body = if head { [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &body].concat() } else { body };
+            prop_assert!(in_clear(&coded(&[coding]), &body).len() <= PEEK);
+        }
+    }
+}
