@@ -8,6 +8,14 @@ use tokio::time::Instant;
 
 use crate::moment::Moment;
 
+/// The time of day: to be shown, and to read a time of day by that an upstream names without saying
+/// what time it has itself.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+pub fn wall_clock() -> SystemTime {
+    SystemTime::now()
+}
+
 /// Tells [`Moment`]s since it was made. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -31,9 +39,8 @@ impl Clock {
 
     /// The wall clock's time of a moment, in milliseconds since 1970: to be shown, never reckoned with.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "wall time is shown, never reckoned with")]
     pub fn wall(&self, moment: Moment) -> u64 {
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let wall = wall_clock().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = self.now();
         let at = if moment > now { wall.saturating_add(moment - now) } else { wall.saturating_sub(now - moment) };
         u64::try_from(at.as_millis()).unwrap_or(u64::MAX)

@@ -1,13 +1,17 @@
 //! What an upstream says about itself: a status, lines of its head, a blank line, and the beginning of its body.
 #![no_main]
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::CONTENT_ENCODING};
 use libfuzzer_sys::fuzz_target;
-use tidegate::api::signals::{PEEK, Response, Signal, Signals, Wait, read, wants_body};
+use tidegate::api::signals::{PEEK, Response, Signal, Signals, Wait, in_clear, read, wants_body};
 
 /// Every family alone, then all together.
-fn all(status: StatusCode, headers: &HeaderMap, body: &[u8]) {
-    let response = Response { status, headers, body };
+fn all(status: StatusCode, headers: &HeaderMap, body: &[u8], wall: Option<SystemTime>) {
+    let clear = in_clear(headers, body);
+    assert!(clear.len() <= PEEK, "a bomb");
+    let response = Response { status, headers, body: &clear, wall };
     let sets = Signal::ALL.into_iter().map(|signal| vec![signal]).chain([Signal::ALL.to_vec()]);
     for set in sets {
         let honoured: Signals = set.iter().copied().collect();
@@ -39,5 +43,15 @@ fuzz_target!(|data: &[u8]| {
             headers.append(name, value);
         }
     }
-    all(status.unwrap_or(StatusCode::TOO_MANY_REQUESTS), &headers, body.get(..PEEK).unwrap_or(body));
+    let (status, body) = (status.unwrap_or(StatusCode::TOO_MANY_REQUESTS), body.get(..PEEK).unwrap_or(body));
+    for wall in [None, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_563_325_077))] {
+        all(status, &headers, body, wall);
+    }
+    // The same body, compressed.
+    for coding in ["gzip", "deflate"] {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
+        all(status, &headers, body, None);
+        let member = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3], body].concat();
+        all(status, &headers, &member, None);
+    }
 });

@@ -350,7 +350,7 @@ mod tests {
 
     fn told(throttling: &Throttling, call: &Call, status: u16, pairs: &[(&'static str, &'static str)]) -> Told {
         let status = StatusCode::from_u16(status).unwrap();
-        answer(&failures(), throttling, call, &Response { status, headers: &head(pairs), body: b"" })
+        answer(&failures(), throttling, call, &Response { status, headers: &head(pairs), body: b"", wall: None })
     }
 
     fn failures() -> Failures {
@@ -520,7 +520,7 @@ mod tests {
         let lenient = Failures { statuses: vec![503], transport: true };
         let get = plain::read(&Method::GET, &Uri::from_static("/a"));
         let headers = head(&[("retry-after", "7")]);
-        let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers: &headers, body: b"" };
+        let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers: &headers, body: b"", wall: None };
         let throttling = Throttling { kubernetes: false, scope: Scope::Gate, ..most() };
         let told = answer(&lenient, &throttling, &get, &response);
         assert_eq!(told.answer.outcome, Outcome::Neutral);
@@ -557,7 +557,7 @@ mod tests {
     fn a_status_that_was_made_a_failure_is_one() {
         let strict = Failures { statuses: vec![404, 409], transport: false };
         let get = call("GET /api/v1/namespaces/a/pods/p");
-        let response = Response { status: StatusCode::NOT_FOUND, headers: &HeaderMap::new(), body: b"" };
+        let response = Response { status: StatusCode::NOT_FOUND, headers: &HeaderMap::new(), body: b"", wall: None };
         let read = answer(&strict, &most(), &get, &response).answer;
         assert_eq!((read.outcome, read.object_gone), (Outcome::Failure, false));
         assert_eq!(lost(&strict, &get).outcome, Outcome::Neutral);

@@ -1,10 +1,11 @@
 //! What an upstream says about its own limits, in the words of each provider.
 //!
-//! Pure: a response head and at most [`PEEK`] bytes of its body in, a [`Reading`] out. One file per family; docs/signals.md says where each
-//! was read. Times are reckoned against the response's own `Date`, because our clock may differ from the upstream's: an epoch without a
-//! `Date` beside it says nothing we could trust.
+//! Pure: a response head and at most [`PEEK`] bytes of its body in, a [`Reading`] out. One file per
+//! family; docs/signals.md says where each was read. Times are reckoned against the response's own
+//! `Date`, because our clock may differ from the upstream's; without a `Date`, against the gate's,
+//! which is passed in.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 
@@ -62,6 +63,8 @@ pub struct Response<'a> {
     pub headers: &'a HeaderMap,
     /// The beginning of its body, [`in_clear`], where [`wants_body`] asked for it; else empty.
     pub body: &'a [u8],
+    /// The gate's own time of day when the head came, to reckon by where there is no `Date`.
+    pub wall: Option<SystemTime>,
 }
 
 /// What a response says about limits.
@@ -229,7 +232,7 @@ impl FromIterator<Signal> for Signals {
 impl Response<'_> {
     /// What its Retry-After says.
     fn retry_after(&self) -> Option<Duration> {
-        retry_after::read(self.headers)
+        retry_after::read(self)
     }
 
     /// Whether it has a Retry-After at all.

@@ -5,7 +5,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderMap, Request, Response, StatusCode, Version, request::Parts, response};
+use http::{HeaderMap, Request, Response, StatusCode, Version, header::DATE, request::Parts, response};
 use hyper::upgrade::OnUpgrade;
 
 use super::{
@@ -25,6 +25,7 @@ use crate::{
         signals,
     },
     classify::Classified,
+    clock::wall_clock,
     limit::{Admitted, ClassId},
     moment::Moment,
     telemetry::meters::FailureKind,
@@ -219,7 +220,8 @@ impl Sent {
     }
 
     fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
-        let response = signals::Response { status, headers, body };
+        let wall = (!headers.contains_key(DATE)).then(wall_clock);
+        let response = signals::Response { status, headers, body, wall };
         let mut told = outcome::answer(self.failures(), &self.terms.outcomes.throttling, &self.call.call, &response);
         told.answer.object_gone &= self.call.key_is_of_object;
         told

@@ -188,7 +188,7 @@ impl Read {
     fn told(&self, gate: &settings::Gate, status: StatusCode, headers: &HeaderMap) -> Answer {
         match gate.failures.get(usize::from(self.class.0)) {
             Some(failures) => {
-                let response = signals::Response { status, headers, body: &[] };
+                let response = signals::Response { status, headers, body: &[], wall: None };
                 let mut answer = outcome::answer(failures, &gate.throttling, &self.call, &response).answer;
                 answer.object_gone &= self.key_is_of_object;
                 answer

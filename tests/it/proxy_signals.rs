@@ -194,6 +194,23 @@ async fn a_compressed_refusal_is_heard_and_arrives_as_it_was_sent() {
     }
 }
 
+#[tokio::test]
+async fn a_time_of_day_without_a_date_beside_it_is_reckoned_by_the_gates_own_clock() {
+    for (honour, fields) in [
+        (Signal::RetryAfter, "Retry-After: Fri, 31 Dec 2100 23:59:59 GMT\r\n"),
+        (Signal::Github, "X-RateLimit-Limit: 60\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 4133980799\r\n"),
+    ] {
+        let answer = format!("HTTP/1.1 429 Too Many Requests\r\n{fields}Content-Length: 0\r\n\r\n");
+        let (address, upstream) = raw_backend(answer.into_bytes().leak()).await;
+        let proxy = before(address, &[honour]).start().await;
+        assert_eq!(proxy.get("/a").await.0, 429);
+        within(upstream).await.expect("one call came");
+        let (refused, answer) = proxy.get("/a").await;
+        assert!(refused == 429 && answer.contains("tidegate-refusal"), "{answer}");
+        assert!(answer.contains("retry-after: 900\r\n"), "as long as is allowed: {answer}");
+    }
+}
+
 /// As GitHub's answers, a minute before the reset.
 fn quota(status: u16, left: &'static str) -> Response<AnyBody> {
     let body = Full::from("{}").map_err(|never| match never {}).boxed_unsync();

@@ -109,7 +109,7 @@ mod tests {
             assert_eq!(refusal(refused, status, &[], body), expected, "{status} {body}");
         }
         let busy = headers(&[("x-amzn-errortype", "LimitExceededException")]);
-        let full = refused(&Response { status: StatusCode::BAD_REQUEST, headers: &busy, body: b"" });
+        let full = refused(&Response { status: StatusCode::BAD_REQUEST, headers: &busy, body: b"", wall: None });
         assert!(full.is_some_and(|full| !full.overload), "no reason to slow others down");
     }
 
@@ -137,7 +137,7 @@ mod tests {
     fn a_cut_character_hides_nothing_before_it() {
         let body = b"<Error><Code>SlowDown</Code><Message>\xe2\x82";
         let headers = HeaderMap::new();
-        let response = Response { status: StatusCode::SERVICE_UNAVAILABLE, headers: &headers, body };
+        let response = Response { status: StatusCode::SERVICE_UNAVAILABLE, headers: &headers, body, wall: None };
         assert!(refused(&response).is_some());
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     if response.status != StatusCode::TOO_MANY_REQUESTS {
         return None;
     }
-    let hub = || fields::until(fields::number(response.headers, "x-retry-after")?, response.headers);
+    let hub = || fields::until(fields::number(response.headers, "x-retry-after")?, response);
     let told = response.retry_after().or_else(hub).or_else(|| reset(response)).or_else(|| pace(response));
     Some(match told {
         Some(wait) => Refused::all(wait).within(Reach::Class),
@@ -41,7 +41,7 @@ fn pace(response: &Response<'_>) -> Option<Duration> {
 }
 
 fn reset(response: &Response<'_>) -> Option<Duration> {
-    fields::until(fields::number(response.headers, "x-ratelimit-reset")?, response.headers)
+    fields::until(fields::number(response.headers, "x-ratelimit-reset")?, response)
 }
 
 const FIRST: Duration = Duration::from_secs(60);

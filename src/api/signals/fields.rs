@@ -4,6 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, header::DATE};
 
+use super::Response;
+
 /// A whole number, with nothing else in the field; the first where there are several fields.
 pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     digits(headers.get(name)?.to_str().ok()?.trim())
@@ -15,22 +17,26 @@ pub(super) fn digits(text: &str) -> Option<u64> {
     all_digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// When the response was made, by the upstream's own clock.
-pub(super) fn date(headers: &HeaderMap) -> Option<SystemTime> {
-    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?.trim()).ok()
+/// When the response was made, by the upstream's own clock; by the gate's only where the upstream
+/// says nothing of its own.
+pub(super) fn date(response: &Response<'_>) -> Option<SystemTime> {
+    match response.headers.get(DATE) {
+        Some(date) => httpdate::parse_http_date(date.to_str().ok()?.trim()).ok(),
+        None => response.wall,
+    }
 }
 
 /// How long until a moment that is given as seconds (or milliseconds) since 1970; the past is now. A second more than it says: both it and
 /// `Date` are cut to whole seconds, and whoever comes early is refused again.
-pub(super) fn until(epoch: u64, headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn until(epoch: u64, response: &Response<'_>) -> Option<Duration> {
     let at = if epoch >= MILLIS { Duration::from_millis(epoch) } else { Duration::from_secs(epoch) };
-    let now = date(headers)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let now = date(response)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(at.checked_sub(now).map_or(Duration::ZERO, |left| left.saturating_add(Duration::from_secs(1))))
 }
 
 /// How long until a reset that may be given as seconds to go, or as a time of day: no window lasts thirty years.
-pub(super) fn reset(value: u64, headers: &HeaderMap) -> Option<Duration> {
-    if value < EPOCHS { Some(Duration::from_secs(value)) } else { until(value, headers) }
+pub(super) fn reset(value: u64, response: &Response<'_>) -> Option<Duration> {
+    if value < EPOCHS { Some(Duration::from_secs(value)) } else { until(value, response) }
 }
 
 /// Whether no more than the reserve is left.
@@ -46,7 +52,13 @@ const MILLIS: u64 = 100_000_000_000;
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
+
     use super::*;
+
+    fn reset(value: u64, headers: &HeaderMap, wall: Option<SystemTime>) -> Option<Duration> {
+        super::reset(value, &Response { status: StatusCode::OK, headers, body: b"", wall })
+    }
 
     fn at(date: &str) -> HeaderMap {
         HeaderMap::from_iter([(DATE, date.parse().unwrap())])
@@ -64,11 +76,21 @@ mod tests {
             (1_563_325_000, Some(0)),
             (1_563_325_137_000, Some(61)),
         ] {
-            assert_eq!(reset(value, &headers).map(|wait| wait.as_secs()), seconds, "{value}");
+            assert_eq!(reset(value, &headers, None).map(|wait| wait.as_secs()), seconds, "{value}");
         }
-        assert_eq!(reset(1_563_325_137, &HeaderMap::new()), None, "by whose clock?");
-        assert_eq!(reset(1_563_325_137, &at("yesterday")), None);
-        assert!(reset(u64::MAX, &headers).is_some());
+        assert_eq!(reset(1_563_325_137, &HeaderMap::new(), None), None, "by whose clock?");
+        assert_eq!(reset(1_563_325_137, &at("yesterday"), None), None);
+        assert!(reset(u64::MAX, &headers, None).is_some());
+    }
+
+    #[test]
+    fn a_time_of_day_without_a_date_is_reckoned_by_the_gates_clock() {
+        let wall = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_563_325_100));
+        for (headers, seconds) in
+            [(HeaderMap::new(), Some(38)), (at("yesterday"), None), (at("Wed, 17 Jul 2019 00:57:57 GMT"), Some(61))]
+        {
+            assert_eq!(reset(1_563_325_137, &headers, wall).map(|wait| wait.as_secs()), seconds, "{headers:?}");
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
     if !fields::is_spent(remaining, limit, reserve) {
         return None;
     }
-    let wait = fields::until(fields::number(headers, RESET)?, headers).filter(|wait| !wait.is_zero())?;
+    let wait = fields::until(fields::number(headers, RESET)?, response).filter(|wait| !wait.is_zero())?;
     // Searches, GraphQL and so on have quotas of their own, much smaller ones some of them.
     let core = headers.get(RESOURCE).is_none_or(|resource| resource == "core");
     Some(Spent { wait, reach: if core { Reach::All } else { Reach::Class } })

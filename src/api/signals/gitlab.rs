@@ -14,7 +14,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
         return None;
     }
     let headers = response.headers;
-    let reset = || fields::reset(fields::number(headers, "ratelimit-reset")?, headers);
+    let reset = || fields::reset(fields::number(headers, "ratelimit-reset")?, response);
     let Some(wait) = response.retry_after().or_else(reset) else {
         return Some(Refused::growing(HALF_WINDOW, WINDOW));
     };

@@ -27,7 +27,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     if response.status != StatusCode::TOO_MANY_REQUESTS {
         return None;
     }
-    let quotas = quotas(response.headers);
+    let quotas = quotas(response);
     if quotas.is_empty() {
         return None;
     }
@@ -40,7 +40,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
     if response.has_retry_after() {
         return None; // goes before whatever else is said
     }
-    let quotas = quotas(response.headers);
+    let quotas = quotas(response);
     let spent = quotas.iter().filter(|quota| fields::is_spent(quota.left, quota.limit.unwrap_or(0), reserve));
     let wait = spent.filter_map(|quota| quota.resets_in).max().filter(|wait| !wait.is_zero())?;
     Some(Spent { wait, reach: Reach::All })
@@ -59,9 +59,10 @@ pub(super) fn counted(headers: &HeaderMap, name: &str) -> Option<(u64, Option<Du
     Some((first.0, window))
 }
 
-fn quotas(headers: &HeaderMap) -> Vec<Quota> {
+fn quotas(response: &Response<'_>) -> Vec<Quota> {
+    let headers = response.headers;
     let Some(field) = joined(headers, "ratelimit") else {
-        return triple(headers).into_iter().collect();
+        return triple(response).into_iter().collect();
     };
     if let Ok(list) = Parser::new(&field).parse::<sfv::List>() {
         let policies =
@@ -79,7 +80,7 @@ fn quotas(headers: &HeaderMap) -> Vec<Quota> {
     let quota = number("remaining").map(|left| Quota {
         left,
         limit: number("limit"),
-        resets_in: number("reset").and_then(|reset| fields::reset(reset, headers)),
+        resets_in: number("reset").and_then(|reset| fields::reset(reset, response)),
     });
     quota.into_iter().collect()
 }
@@ -101,10 +102,11 @@ fn named(entry: &ListEntry, policies: &sfv::List) -> Option<Quota> {
     })
 }
 
-fn triple(headers: &HeaderMap) -> Option<Quota> {
+fn triple(response: &Response<'_>) -> Option<Quota> {
+    let headers = response.headers;
     let (left, _) = counted(headers, "ratelimit-remaining")?;
     let limit = counted(headers, "ratelimit-limit");
-    let reset = fields::number(headers, "ratelimit-reset").and_then(|reset| fields::reset(reset, headers));
+    let reset = fields::number(headers, "ratelimit-reset").and_then(|reset| fields::reset(reset, response));
     let window = limit.and_then(|(_, window)| window);
     Some(Quota { left, limit: limit.map(|(limit, _)| limit), resets_in: reset.or(window) })
 }
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_list_form_names_its_quotas() {
-        let found = |pairs: &[Key]| quotas(&headers(pairs));
+        let found = |pairs: &[Key]| quotas(&response(200, &headers(pairs), ""));
         let policy = ("ratelimit-policy", "\"burst\";q=100;w=60,\"daily\";q=1000;w=86400");
         assert_eq!(found(&[policy, ("ratelimit", "\"burst\";r=50;t=30")]), [quota(50, 100, 30)]);
         assert_eq!(
@@ -167,12 +169,12 @@ mod tests {
         let mut lines = HeaderMap::new();
         lines.append("ratelimit", "\"a\";r=1;t=2".parse().unwrap());
         lines.append("ratelimit", "\"b\";r=3;t=4".parse().unwrap());
-        assert_eq!(quotas(&lines).len(), 2);
+        assert_eq!(quotas(&response(200, &lines, "")).len(), 2);
     }
 
     #[test]
     fn the_older_forms_are_read_too() {
-        let found = |pairs: &[Key]| quotas(&headers(pairs));
+        let found = |pairs: &[Key]| quotas(&response(200, &headers(pairs), ""));
         assert_eq!(found(&[("ratelimit", "limit=100, remaining=50, reset=5")]), [quota(50, 100, 5)]);
         assert_eq!(
             found(&[("ratelimit-limit", "100, 100;w=60"), ("ratelimit-remaining", "7"), ("ratelimit-reset", "42")]),

@@ -31,7 +31,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
 }
 
 fn reset(response: &Response<'_>) -> Option<Duration> {
-    fields::until(fields::number(response.headers, "x-rate-limit-reset")?, response.headers)
+    fields::until(fields::number(response.headers, "x-rate-limit-reset")?, response)
 }
 
 const LIMIT: &str = "x-rate-limit-limit";

@@ -1,11 +1,12 @@
 //! When the upstream itself says to come back.
 //!
-//! Seconds, or an HTTP date in any of its three forms, reckoned against the response's own `Date`: our clock may differ from the upstream's,
-//! and the wall clock is not read here. A date without a `Date` beside it says nothing we could trust.
+//! Seconds, or an HTTP date in any of its three forms, reckoned against the response's own `Date`:
+//! our clock may differ from the upstream's. A date without a `Date` beside it is reckoned against
+//! ours, which is passed in.
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, StatusCode, header::RETRY_AFTER};
+use http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 
 use super::{Reach, Refused, Response, fields};
 
@@ -14,7 +15,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     if response.status != StatusCode::TOO_MANY_REQUESTS && !response.status.is_server_error() {
         return None; // the usual answer costs no look at its headers
     }
-    let refused = Refused::all(read(response.headers)?);
+    let refused = Refused::all(read(response)?);
     Some(match response.status {
         StatusCode::TOO_MANY_REQUESTS => refused,
         StatusCode::SERVICE_UNAVAILABLE => Refused { overload: false, ..refused },
@@ -24,27 +25,34 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
 
 /// How long a response asks to wait; the longest if it says several. Garbage is ignored, the past is now.
 #[must_use]
-pub(super) fn read(headers: &HeaderMap) -> Option<Duration> {
-    headers.get_all(RETRY_AFTER).iter().filter_map(|value| duration(value, headers)).max()
+pub(super) fn read(response: &Response<'_>) -> Option<Duration> {
+    response.headers.get_all(RETRY_AFTER).iter().filter_map(|value| duration(value, response)).max()
 }
 
-fn duration(value: &HeaderValue, headers: &HeaderMap) -> Option<Duration> {
+fn duration(value: &HeaderValue, response: &Response<'_>) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
     if let Some(seconds) = fields::digits(text) {
         return Some(Duration::from_secs(seconds));
     }
     let at = httpdate::parse_http_date(text).ok()?;
-    Some(at.duration_since(fields::date(headers)?).unwrap_or(Duration::ZERO))
+    Some(at.duration_since(fields::date(response)?).unwrap_or(Duration::ZERO))
 }
 
 #[cfg(test)]
 mod tests {
-    use http::header::DATE;
+    use std::time::SystemTime;
+
+    use http::{HeaderMap, header::DATE};
     use proptest::prelude::*;
 
     use super::*;
 
     fn of(values: &[&str], date: Option<&str>) -> Option<u64> {
+        at(values, date, None)
+    }
+
+    /// As [`of`], where the gate's clock says so many seconds since 1970.
+    fn at(values: &[&str], date: Option<&str>, wall: Option<u64>) -> Option<u64> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(RETRY_AFTER, value.parse().unwrap());
@@ -52,7 +60,9 @@ mod tests {
         if let Some(date) = date {
             headers.insert(DATE, date.parse().unwrap());
         }
-        read(&headers).map(|after| after.as_secs())
+        let wall = wall.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let response = Response { status: StatusCode::SERVICE_UNAVAILABLE, headers: &headers, body: b"", wall };
+        read(&response).map(|after| after.as_secs())
     }
 
     #[test]
@@ -87,12 +97,28 @@ mod tests {
         assert_eq!(of(&["Sun, 99 Nov 1994 08:49:37 GMT"], sent), None);
     }
 
+    #[test]
+    fn a_date_without_a_date_beside_it_is_read_against_the_gates_clock() {
+        let wall = Some(784_111_747); // Sun, 06 Nov 1994 08:49:07 GMT
+        for value in ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
+            assert_eq!(at(&[value], None, wall), Some(30), "{value}");
+        }
+        let value = ["Sun, 06 Nov 1994 08:49:37 GMT"];
+        assert_eq!(at(&value, Some("Sun, 06 Nov 1994 08:49:36 GMT"), wall), Some(1), "the upstream's own goes before");
+        assert_eq!(at(&value, Some("yesterday"), wall), None, "its clock is not to be trusted");
+        assert_eq!(at(&["Sun, 06 Nov 1994 08:00:00 GMT"], None, wall), Some(0), "the past is now");
+        assert_eq!(at(&["Sun, 99 Nov 1994 08:49:37 GMT"], None, wall), None);
+        assert_eq!(at(&["7"], None, wall), Some(7));
+    }
+
     proptest! {
         #[test]
         fn no_header_panics(value in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(value) = HeaderValue::from_bytes(&value) {
                 let date = HeaderValue::from_static("Sun, 06 Nov 1994 08:49:07 GMT");
-                let read = read(&HeaderMap::from_iter([(RETRY_AFTER, value), (DATE, date)]));
+                let headers = HeaderMap::from_iter([(RETRY_AFTER, value), (DATE, date)]);
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                let read = read(&Response { status, headers: &headers, body: b"", wall: None });
                 prop_assert!(read.is_none_or(|after| after < Duration::MAX));
             }
         }

@@ -23,7 +23,7 @@ pub(super) fn headers(pairs: &[Key]) -> HeaderMap {
 }
 
 pub(super) fn response<'a>(status: u16, headers: &'a HeaderMap, body: &'a str) -> Response<'a> {
-    Response { status: StatusCode::from_u16(status).unwrap(), headers, body: body.as_bytes() }
+    Response { status: StatusCode::from_u16(status).unwrap(), headers, body: body.as_bytes(), wall: None }
 }
 
 /// What a family makes of a response.
@@ -152,7 +152,7 @@ proptest! {
         reserve in 0.0..1.0_f64,
     ) {
         let headers = head(&fields);
-        let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: &body };
+        let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: &body, wall: None };
         prop_assert!(status >= 400 || !wants_body(all(), response.status, &headers));
         let reading = read(all(), reserve, &response);
         if let Some((_, Refused { wait: Wait::Growing { first, most }, .. })) = reading.refused {
@@ -175,7 +175,7 @@ proptest! {
         kubernetes: bool,
     ) {
         let headers = head(&fields);
-        let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: b"" };
+        let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: b"", wall: None };
         let max_pause = Duration::from_secs(most);
         let throttling = Throttling { kubernetes, honour: all(), scope, max_pause, reserve: 0.5 };
         let failures = Failures { statuses: vec![429, 503], transport: true };
@@ -198,7 +198,7 @@ proptest! {
         fields in fields(), low in 0.0..1.0_f64, more in 0.0..1.0_f64,
     ) {
         let headers = head(&fields);
-        let response = Response { status: StatusCode::OK, headers: &headers, body: b"" };
+        let response = Response { status: StatusCode::OK, headers: &headers, body: b"", wall: None };
         let wait = |reserve| read(all(), reserve, &response).spent.map(|(_, spent)| spent.wait);
         prop_assert!(wait(low) <= wait(low + more * (1.0 - low)));
     }
@@ -221,7 +221,7 @@ proptest! {
                 ("x-rate-limit-reset", reset),
             ];
             let headers = head(&fields);
-            let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers: &headers, body: b"" };
+            let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers: &headers, body: b"", wall: None };
             let reading = read([signal].into_iter().collect(), 0.0, &response);
             reading.refused.map(|(_, refused)| match refused.wait {
                 Wait::For(wait) => wait,

@@ -246,7 +246,7 @@ impl City {
         let throttling = &self.gate.throttling;
         let peek = outcome::wants_body(throttling, &call.classified.call, status, &reply.headers);
         let body = if peek { reply.body.as_bytes() } else { b"" };
-        let response = signals::Response { status, headers: &reply.headers, body };
+        let response = signals::Response { status, headers: &reply.headers, body, wall: None };
         let failures = &self.gate.failures[usize::from(call.classified.class.0)];
         let answer = outcome::answer(failures, throttling, &call.classified.call, &response).answer;
         if reply.refused.is_none() && call.worker.kind != Kind::Quota {
