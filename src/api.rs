@@ -6,6 +6,7 @@
 // In the path of a call nothing may panic: what could is written down with its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
+pub mod apply;
 pub mod call;
 pub mod duration;
 pub mod key;

@@ -17,7 +17,7 @@ use std::{
 use http::{HeaderMap, Method, Uri};
 
 use crate::{
-    api::{Call, Group, kubernetes, plain},
+    api::{Call, Group, Verb, apply, kubernetes, plain},
     limit::ClassId,
 };
 
@@ -154,10 +154,7 @@ impl Rules {
     /// Reads and classifies a request by its head. `hasher` is the process's own: identities compare only under the same one.
     #[must_use]
     pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> Classified {
-        let call = match self.kind {
-            Kind::Kubernetes => kubernetes::read(method, uri),
-            Kind::Http => plain::read(method, uri),
-        };
+        let call = self.read(method, uri, headers);
         let path = call.path();
         let class = self.class(&matcher::Subject { call: &call, path, method, query: uri.query(), headers });
         let traits = self.traits(class);
@@ -194,6 +191,17 @@ impl Rules {
             fair_by: self.fair_by,
             label,
         }
+    }
+
+    fn read(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Call {
+        let mut call = match self.kind {
+            Kind::Kubernetes => kubernetes::read(method, uri),
+            Kind::Http => return plain::read(method, uri),
+        };
+        if call.verb() == Verb::Patch && apply::is_apply(headers) {
+            call.apply();
+        }
+        call
     }
 
     fn class(&self, subject: &matcher::Subject<'_>) -> ClassId {

@@ -41,6 +41,7 @@ pub struct Call {
     pub(super) long_running: bool,
     pub(super) lists_first: bool,
     pub(super) dry_run: bool,
+    pub(super) apply: bool,
     pub(super) timeout: Option<Duration>,
     pub(super) path: Part,
     pub(super) group: Part,
@@ -120,6 +121,7 @@ impl Call {
             long_running: false,
             lists_first: false,
             dry_run: false,
+            apply: false,
             timeout: None,
             group: Part::default(),
             version: Part::default(),
@@ -245,10 +247,21 @@ impl Call {
         self.timeout
     }
 
-    /// Whether `?dryRun=` is set: its success says nothing about the real write.
+    /// Whether `?dryRun=` is set: what becomes of it says nothing about the real write.
     #[must_use]
     pub fn is_dry_run(&self) -> bool {
         self.dry_run
+    }
+
+    /// Its body is for the server to apply, as its head says.
+    pub fn apply(&mut self) {
+        self.apply = true;
+    }
+
+    /// Whether it is a server-side apply.
+    #[must_use]
+    pub fn is_apply(&self) -> bool {
+        self.apply
     }
 
     fn part(&self, part: Part) -> &str {

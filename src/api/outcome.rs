@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::{
-    Call, Verb,
+    Call, Verb, apply,
     signals::{self, Reach, Reading, Refused, Response, Signal, Signals, Wait},
 };
 
@@ -182,9 +182,8 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
     let refused = reading.refused.filter(|_| failed || !is_failure_by_default(status));
     let outcome = match refused {
         Some((_, refused)) => Outcome::Throttled { after: throttling.cap(refused.first_wait()) },
-        None if !speaks => Outcome::Neutral,
+        None if !speaks || call.is_dry_run() || apply::is_wrong(call, response) => Outcome::Neutral,
         None if failed => Outcome::Failure,
-        None if is_success(status) && call.is_dry_run() => Outcome::Neutral,
         None if is_success(status) => Outcome::Success,
         None => Outcome::Neutral,
     };
@@ -199,20 +198,21 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
 /// Whether the beginning of the body could tell more than the head does: [`signals::PEEK`] bytes at most.
 #[must_use]
 pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
-    !call.is_tunnel() && signals::wants_body(throttling.honour, status, headers)
+    !call.is_tunnel() && (signals::wants_body(throttling.honour, status, headers) || apply::wants_body(call, status))
 }
 
 /// What it means that a call was sent and then lost, or not answered in time.
 #[must_use]
 pub fn lost(failures: &Failures, call: &Call) -> Answer {
-    let outcome = if failures.transport && !call.is_tunnel() { Outcome::Failure } else { Outcome::Neutral };
+    let outcome =
+        if failures.transport && !call.is_tunnel() && !call.is_dry_run() { Outcome::Failure } else { Outcome::Neutral };
     Answer::new(outcome, None)
 }
 
 /// What it means that the caller left before the response head, `upstream_for` after its call was sent.
 #[must_use]
 pub fn left(call: &Call, upstream_for: Duration) -> Answer {
-    let waited_in_vain = upstream_for > PATIENCE && !call.is_tunnel();
+    let waited_in_vain = upstream_for > PATIENCE && !call.is_tunnel() && !call.is_dry_run();
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };
     Answer::new(outcome, None)
 }
@@ -387,7 +387,9 @@ mod tests {
             (get, 503, Outcome::Failure),
             (get, 504, Outcome::Failure),
             ("PUT /api/v1/namespaces/a/pods/p?dryRun=All", 200, Outcome::Neutral),
-            ("PUT /api/v1/namespaces/a/pods/p?dryRun=All", 500, Outcome::Failure),
+            ("PUT /api/v1/namespaces/a/pods/p?dryRun=All", 500, Outcome::Neutral),
+            ("PUT /api/v1/namespaces/a/pods/p?dryRun=All", 429, Outcome::Neutral),
+            ("PUT /api/v1/namespaces/a/pods/p?dryRun=", 500, Outcome::Failure),
             ("POST /api/v1/namespaces/a/pods/p/eviction", 429, Outcome::Neutral),
             ("POST /api/v1/namespaces/a/pods/p/eviction", 500, Outcome::Failure),
             ("POST /api/v1/namespaces/a/pods/p/eviction", 201, Outcome::Success),
@@ -414,6 +416,12 @@ mod tests {
         assert_eq!(after(get, 200, Some("7")).outcome, Outcome::Success);
         assert_eq!(after(get, 403, Some("7")).outcome, Outcome::Neutral);
         assert_eq!(after("POST /api/v1/namespaces/a/pods/p/eviction", 429, Some("10")).outcome, Outcome::Neutral);
+        let dry = "PUT /api/v1/namespaces/a/pods/p?dryRun=All";
+        assert_eq!(
+            after(dry, 429, Some("7")).outcome,
+            throttled(7),
+            "a time that the upstream names is heard all the same"
+        );
         let deaf = Throttling { honour: Signals::default(), ..most() };
         assert_eq!(told(&deaf, &call(get), 429, &[("retry-after", "7")]).answer.outcome, Outcome::Failure);
     }
@@ -564,6 +572,26 @@ mod tests {
     }
 
     #[test]
+    fn an_apply_that_is_wrong_is_neutral_and_any_other_failure_of_one_is_not() {
+        let mut patch = call("PATCH /apis/apps/v1/namespaces/a/deployments/d");
+        let read = |call: &Call, status: u16, message: &str| {
+            let body = format!(r#"{{"kind":"Status","message":"{message}","code":{status}}}"#);
+            let (status, headers) = (StatusCode::from_u16(status).unwrap(), HeaderMap::new());
+            let response = Response { status, headers: &headers, body: body.as_bytes(), wall: None };
+            let told = answer(&failures(), &most(), call, &response);
+            (wants_body(&most(), call, status, &headers), told.answer.outcome)
+        };
+        let wrong =
+            "failed to create typed patch object (a/d; apps/v1, Kind=Deployment): .x: field not declared in schema";
+        assert_eq!(read(&patch, 500, wrong), (false, Outcome::Failure), "another kind of patch");
+        patch.apply();
+        assert_eq!(read(&patch, 500, wrong), (true, Outcome::Neutral));
+        assert_eq!(read(&patch, 500, "etcdserver: request timed out"), (true, Outcome::Failure));
+        assert_eq!(read(&patch, 503, wrong), (false, Outcome::Failure));
+        assert_eq!(read(&patch, 200, wrong), (false, Outcome::Success));
+    }
+
+    #[test]
     fn losing_and_leaving_count_where_something_was_learned() {
         let get = call("GET /api/v1/namespaces/a/pods/p");
         let exec = call("POST /api/v1/namespaces/a/pods/p/exec");
@@ -572,5 +600,8 @@ mod tests {
         assert_eq!(left(&get, Duration::from_millis(1000)).outcome, Outcome::Abandoned);
         assert_eq!(left(&get, Duration::from_millis(1001)).outcome, Outcome::Failure);
         assert_eq!(left(&exec, Duration::from_secs(60)).outcome, Outcome::Abandoned);
+        let dry = call("PUT /api/v1/namespaces/a/pods/p?dryRun=All");
+        assert_eq!(lost(&failures(), &dry).outcome, Outcome::Neutral);
+        assert_eq!(left(&dry, Duration::from_secs(60)).outcome, Outcome::Abandoned);
     }
 }

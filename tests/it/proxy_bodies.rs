@@ -1,7 +1,11 @@
-//! What only a body tells: which object a create makes, and which operation a POST is, however long or slow the body is.
+//! What only a body tells: which object a create makes, and which operation a POST is, however long
+//! or slow the body is.
 
 use std::{sync::Arc, time::Duration};
 
+use http::Response;
+use http_body_util::{BodyExt, Full};
+use miniz_oxide::deflate::compress_to_vec;
 use tidegate::{classify::Kind, limit::policy::Strategy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -73,7 +77,7 @@ async fn send(proxy: &Proxy, request: &[u8]) -> u16 {
     stream.write_all(request).await.expect("writes");
     let mut answer = Vec::new();
     within(stream.read_to_end(&mut answer)).await.expect("reads");
-    status(&String::from_utf8(answer).expect("text"))
+    status(&String::from_utf8_lossy(&answer))
 }
 
 #[tokio::test]
@@ -130,4 +134,86 @@ async fn an_operation_in_chunks_backs_off_and_one_past_the_peek_does_not() {
         assert_eq!(send(&proxy, &request).await, retry);
     }
     assert_eq!(send(&proxy, &in_chunks(OPERATE, b"bad, but another")).await, 500);
+}
+
+const APPLY: &str = "PATCH /apis/apps/v1/namespaces/n/deployments/d?fieldManager=x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+const WRONG: &str =
+    "failed to create typed patch object (n/d; apps/v1, Kind=Deployment): .spec.foo: field not declared in schema";
+
+/// A `metav1.Status` in the encodings of kube-apiserver.
+fn statuses(message: &str) -> [(&'static str, Vec<u8>); 4] {
+    let json = format!(
+        r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"{message}","code":500}}"#
+    );
+    let text = |header: &[u8]| [header, &[u8::try_from(message.len()).expect("short")], message.as_bytes()].concat();
+    let protobuf =
+        [b"k8s\0\x0a\x0c\x0a\x02v1\x12\x06Status\x12\x7f\x0a\x00\x12\x07Failure".to_vec(), text(b"\x1a")].concat();
+    let cbor = [b"\xd9\xd9\xf7\xa2\x46status\x47Failure\x47message".to_vec(), text(b"\x58")].concat();
+    let gzip = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &compress_to_vec(json.as_bytes(), 6)].concat();
+    [("identity", json.into_bytes()), ("identity", protobuf), ("identity", cbor), ("gzip", gzip)]
+}
+
+/// An upstream that answers what is `bad` with a 500 and this body.
+async fn failing_with(coding: &'static str, body: Vec<u8>) -> Backend {
+    Backend::start(move |seen| {
+        let bad = seen.body.windows(3).any(|word| word == b"bad");
+        let body = Full::from(body.clone()).map_err(|never| match never {}).boxed_unsync();
+        let failure = Response::builder().status(500).header("content-encoding", coding).body(body).expect("valid");
+        async move { if bad { failure } else { reply(200, "ok") } }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_apply_that_is_wrong_holds_up_neither_the_right_one_nor_a_delete() {
+    let delete =
+        b"DELETE /apis/apps/v1/namespaces/n/deployments/d HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    for kind in
+        ["application/apply-patch+yaml", "application/apply-patch+cbor", "Application/Apply-Patch+YAML; charset=utf-8"]
+    {
+        for (coding, status) in statuses(WRONG) {
+            let backend = failing_with(coding, status.clone()).await;
+            let proxy = before(&backend, Kind::Kubernetes).start().await;
+            let apply = |body: &[u8]| with_length(&format!("{APPLY}Content-Type: {kind}\r\n"), body);
+            for _ in 0..3 {
+                assert_eq!(send(&proxy, &apply(b"bad")).await, 500, "{kind} {coding} {status:?}");
+            }
+            assert_eq!(send(&proxy, &apply(b"right")).await, 200);
+            assert_eq!(send(&proxy, delete).await, 200);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_apply_that_fails_for_another_reason_and_another_patch_back_off() {
+    let apply = "Content-Type: application/apply-patch+yaml\r\n";
+    let merge = "Content-Type: application/merge-patch+json\r\n";
+    let webhook = format!("Internal error occurred: failed calling webhook x: {WRONG}");
+    for (kind, message) in [(apply, "etcdserver: request timed out"), (apply, &*webhook), (merge, WRONG), ("", WRONG)] {
+        let [(coding, status), ..] = statuses(message);
+        let backend = failing_with(coding, status).await;
+        let proxy = before(&backend, Kind::Kubernetes).start().await;
+        let request = with_length(&format!("{APPLY}{kind}"), b"bad");
+        assert_eq!(send(&proxy, &request).await, 500);
+        assert_eq!(send(&proxy, &request).await, 429, "{kind}{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_that_fails_holds_up_nothing() {
+    let backend = backend().await;
+    let proxy = before(&backend, Kind::Kubernetes).start().await;
+    let put = |query: &str, body: &[u8]| {
+        let head = format!(
+            "PUT /api/v1/namespaces/n/configmaps/c{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        );
+        with_length(&head, body)
+    };
+    for _ in 0..3 {
+        assert_eq!(send(&proxy, &put("?dryRun=All", b"bad")).await, 500);
+    }
+    assert_eq!(send(&proxy, &put("", b"good")).await, 201);
+    assert_eq!(send(&proxy, &put("", b"bad")).await, 500);
+    assert_eq!(send(&proxy, &put("", b"bad")).await, 429);
+    assert_eq!(send(&proxy, &put("?dryRun=All", b"good")).await, 429, "it is a write of the object that fails");
 }
