@@ -11,7 +11,7 @@ use std::{
 };
 
 use http::{
-    Request, Response, StatusCode,
+    HeaderMap, HeaderValue, Request, Response, StatusCode,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
     request,
 };
@@ -185,6 +185,8 @@ impl Upstream {
 pub(super) enum Broken {
     #[error("the upstream answered with both Content-Length and Transfer-Encoding: its end cannot be told")]
     TwoLengths,
+    #[error("the upstream answered with a Transfer-Encoding other than chunked alone: what is in it cannot be told")]
+    Coded,
     #[error("the upstream switched protocols though nobody had asked it to")]
     Unasked,
     #[error("the upstream switched to another protocol than it was asked to")]
@@ -203,9 +205,18 @@ impl Broken {
             _ if headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH) => {
                 Some(Self::TwoLengths)
             }
-            _ => None,
+            _ => is_coded(headers).then_some(Self::Coded),
         }
     }
+}
+
+/// Whether the body came in another coding than in chunks, or in chunks twice. The header field
+/// goes no further than here, so that the client would take the coded bytes for the body. Go's
+/// client refuses the same answers, and a gate sends no TE that would ask for one.
+fn is_coded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_some_and(|coding| !chunked(coding)) || codings.next().is_some()
 }
 
 impl Errand<'_> {
