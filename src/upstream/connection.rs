@@ -6,7 +6,10 @@
 
 use std::{
     future::poll_fn,
-    io,
+    io::{
+        self,
+        ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset},
+    },
     pin::{Pin, pin},
     sync::{
         Arc, Weak,
@@ -52,13 +55,15 @@ pub(super) struct Traffic {
     /// Its call is over, and the connection is to be used again once hyper is ready for it.
     pub(super) releasing: AtomicBool,
     /// Counts it among the connections of upgrades.
-    pub(super) _open: Option<Open>,
+    pub(super) open: Option<Open>,
 }
 
 /// A socket that counts, and is read by [`READ`] bytes at a time.
 pub(super) struct Counted {
     socket: Take<Socket>,
     traffic: Arc<Traffic>,
+    /// The upstream takes no more.
+    is_deaf: bool,
 }
 
 /// Spawns the tasks of one HTTP/2 connection.
@@ -220,21 +225,40 @@ impl AsyncRead for Counted {
 
 impl Counted {
     pub(super) fn new(socket: Socket, traffic: Arc<Traffic>) -> Self {
-        Self { socket: socket.take(READ), traffic }
+        Self { socket: socket.take(READ), traffic, is_deaf: false }
     }
 
-    fn wrote(&self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn wrote(&mut self, poll: Poll<io::Result<usize>>, cx: &Context<'_>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = &poll {
             self.traffic.written.fetch_add(*bytes as u64, Ordering::Relaxed);
         }
-        poll
+        self.heard(poll, cx)
+    }
+
+    /// An upstream that takes no more may have answered before, and hyper would give that up for the error. So nothing is ever written
+    /// again, and what there is to read says how it ends: with the answer, with the end, or with an error too.
+    fn heard<T>(&mut self, poll: Poll<io::Result<T>>, cx: &Context<'_>) -> Poll<io::Result<T>> {
+        match poll {
+            Poll::Ready(Err(error))
+                if self.traffic.open.is_none() // a tunnel ends with the first error
+                    && matches!(error.kind(), BrokenPipe | ConnectionReset | ConnectionAborted) =>
+            {
+                self.is_deaf = true;
+                cx.waker().wake_by_ref(); // hyper has looked for an answer before it wrote
+                Poll::Pending
+            }
+            poll => poll,
+        }
     }
 }
 
 impl AsyncWrite for Counted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.is_deaf {
+            return Poll::Pending;
+        }
         let poll = Pin::new(self.socket.get_mut()).poll_write(cx, buf);
-        self.wrote(poll)
+        self.wrote(poll, cx)
     }
 
     fn poll_write_vectored(
@@ -242,8 +266,11 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.is_deaf {
+            return Poll::Pending;
+        }
         let poll = Pin::new(self.socket.get_mut()).poll_write_vectored(cx, bufs);
-        self.wrote(poll)
+        self.wrote(poll, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -251,7 +278,11 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(self.socket.get_mut()).poll_flush(cx)
+        if self.is_deaf {
+            return Poll::Pending;
+        }
+        let poll = Pin::new(self.socket.get_mut()).poll_flush(cx);
+        self.heard(poll, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

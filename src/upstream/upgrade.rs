@@ -104,7 +104,7 @@ impl Dedicated {
             dialer.prepare(now).await?;
             let raising = async {
                 let socket = dialer.connect_http1().await?;
-                let traffic = Traffic { _open: Some(Open::one(upgrades)), ..Traffic::default() };
+                let traffic = Traffic { open: Some(Open::one(upgrades)), ..Traffic::default() };
                 let io = TokioIo::new(Counted::new(socket, Arc::new(traffic)));
                 connection::http1_builder().handshake(io).await.map_err(DialFailure::Http)
             };
