@@ -2,9 +2,12 @@
 //!
 //! It is tokio's, so that a test with paused time moves everything at once; two clocks in one process is how waits come out wrong.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    pin::Pin,
+    time::{Duration, SystemTime},
+};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use crate::moment::Moment;
 
@@ -20,6 +23,12 @@ pub fn wall_clock() -> SystemTime {
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     began: Instant,
+}
+
+/// A timer that is polled by hand, for what has no clock and decides no call: when a connection is closed, or a client told to send.
+#[expect(clippy::disallowed_methods, reason = "this is the one place that sleeps")]
+pub(crate) fn timer(duration: Duration) -> Pin<Box<Sleep>> {
+    Box::pin(tokio::time::sleep(duration))
 }
 
 impl Clock {

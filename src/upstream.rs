@@ -13,6 +13,7 @@ mod connection;
 mod dial;
 mod dns;
 mod error;
+mod inbound;
 mod lease;
 mod links;
 mod names;
@@ -48,6 +49,7 @@ pub use self::{
     body::{Kept, Outgoing, OutgoingError},
     dns::Dns,
     error::{DialError, DialFailure, SendError},
+    inbound::{Inbound, InboundError, Remainder, Unread},
     lease::Lease,
     streaming::{Streaming, StreamingError},
     upgrade::{Dedicated, Protocol, Upgraded},

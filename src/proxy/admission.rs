@@ -12,11 +12,9 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
-use http::{Method, Response, Version, header, request::Parts};
-use hyper::body::Incoming;
+use http::{Method, Response, request::Parts};
 use tower::{Layer, Service};
 
 use self::intake::Intake;
@@ -41,7 +39,7 @@ use crate::{
     api::{Key, Verb},
     classify::{Classified, FlowName},
     limit::{Arrival, Flow},
-    upstream::Upstream,
+    upstream::{Inbound, Upstream},
 };
 
 /// What admission needs to know of its gate.
@@ -80,7 +78,7 @@ impl Layer<Forward> for AdmissionLayer {
     }
 }
 
-impl Service<Visit<Incoming>> for Admission {
+impl Service<Visit<Inbound>> for Admission {
     type Response = (Response<Body>, Account);
     type Error = Box<Failed>;
     /// The one box of a request.
@@ -90,7 +88,7 @@ impl Service<Visit<Incoming>> for Admission {
         Poll::Ready(Ok(())) // one waits in the future, where hanging up is noticed
     }
 
-    fn call(&mut self, visit: Visit<Incoming>) -> Self::Future {
+    fn call(&mut self, visit: Visit<Inbound>) -> Self::Future {
         let (door, inner) = (Arc::clone(&self.door), self.inner);
         let mut caller = Caller::new(visit); // before the future, which would hold the visit beside it
         Box::pin(async move {
@@ -147,7 +145,7 @@ enum Waited {
 // === impl Caller ===
 
 impl Caller {
-    fn new(visit: Visit<Incoming>) -> Self {
+    fn new(visit: Visit<Inbound>) -> Self {
         let Visit { request, account } = visit;
         let (mut parts, body) = request.into_parts();
         let switch = Switch::asked(&mut parts);
@@ -181,20 +179,7 @@ impl Door {
                 Err(NotAdmitted::Failed(failure)) => failure,
             };
             account.could_not(&failure, &call, method);
-            Box::pin(self.drain(parts, intake)).await;
             return Err((failure, call.call.verb()));
-        }
-    }
-
-    /// Reads on what an HTTP/1 client is sending, though nobody wants it: closed with bytes unread, TCP resets, and the answer would be lost
-    /// on the way. A client that asked whether to send is not told to.
-    async fn drain(&self, parts: &Parts, intake: &mut Intake) {
-        if parts.version < Version::HTTP_2 && !parts.headers.contains_key(header::EXPECT) {
-            let clock = self.driver.clock();
-            tokio::select! {
-                () = intake.discard() => {}
-                () = clock.sleep(DRAIN) => {}
-            }
         }
     }
 
@@ -311,7 +296,8 @@ impl Door {
     }
 
     /// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from noticing that the client leaves.
-    /// A member of a group waits for the answer to the same call as well.
+    /// A client that waits for `100 Continue` has sent none, and is not asked for it yet. A member of a group waits for the answer to the
+    /// same call as well.
     async fn wait(
         &self,
         mut place: Place,
@@ -334,7 +320,9 @@ impl Door {
                     Turn::Unconnected => Err(Failure::Unconnected(self.upstream.down(call.group))),
                 });
             }
-            while let Poll::Ready(read) = intake.poll_more(cx) {
+            while !intake.is_awaited()
+                && let Poll::Ready(read) = intake.poll_more(cx)
+            {
                 let held = read
                     .map_err(|_| Failure::Client)
                     .and_then(|bytes| place.hold_bytes(bytes).map_err(Failure::Refused));
@@ -377,6 +365,3 @@ fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>)
         timeout: call.call.timeout(),
     }
 }
-
-/// What is on its way from the same pod is here long before; a client that sends slowly may lose its answer.
-const DRAIN: Duration = Duration::from_millis(500);

@@ -4,6 +4,8 @@
 //! anyway. With TLS, ALPN decides.
 
 mod connection;
+mod early;
+mod linger;
 mod socket;
 mod strangers;
 

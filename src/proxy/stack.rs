@@ -5,7 +5,6 @@
 use std::{any::Any, convert::Infallible, net::IpAddr, sync::Arc};
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::{CatchPanicLayer, ResponseForPanic};
 
@@ -18,6 +17,7 @@ use super::{
     respond::{RespondLayer, Responder},
     terms::Current,
 };
+use crate::upstream::Inbound;
 
 /// What the layers of one gate share.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) type Sent = tower_http::body::UnsyncBoxBody<bytes::Bytes, tower_http:
 pub(crate) fn stack(
     parts: &Parts,
     local: Option<IpAddr>,
-) -> impl Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send + use<>
+) -> impl Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send + use<>
 {
     let responder = &parts.responder;
     ServiceBuilder::new()

@@ -11,14 +11,17 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
-use super::lease::StreamUnit;
+use super::{
+    inbound::{Continue, Inbound, InboundError},
+    lease::StreamUnit,
+};
 
 /// A request body on its way up: what was read while the call waited, then the rest as the client sends it.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ pub struct Kept {
 pub enum OutgoingError {
     /// The client broke off.
     #[error("the client's body broke off")]
-    Client(#[source] Arc<hyper::Error>),
+    Client(#[source] Arc<InboundError>),
     /// The request is being sent again elsewhere.
     #[error("the request is being sent again on another connection")]
     Superseded,
@@ -80,11 +83,11 @@ struct State {
     /// Whether somebody holds a [`Kept`], so that the beginning stays even where there is no room
     /// for a replay.
     named: bool,
-    rest: Option<Incoming>,
+    rest: Option<Inbound>,
     trailers: Option<HeaderMap>,
     /// The client declared a length.
     declared: bool,
-    broken: Option<Arc<hyper::Error>>,
+    broken: Option<Arc<InboundError>>,
 }
 
 // === impl Outgoing ===
@@ -98,7 +101,7 @@ impl Outgoing {
 
     /// A body: what was `read` already, then the `rest` if the client is not done, or the `trailers` that ended what was read.
     #[must_use]
-    pub fn new(read: Vec<Bytes>, rest: Option<Incoming>, trailers: Option<HeaderMap>) -> Self {
+    pub fn new(read: Vec<Bytes>, rest: Option<Inbound>, trailers: Option<HeaderMap>) -> Self {
         let state = State {
             attempt: 0,
             asked: false,
@@ -162,8 +165,13 @@ impl Outgoing {
     }
 
     /// How the client's own body broke off, if it did.
-    pub(super) fn broken(&self) -> Option<Arc<hyper::Error>> {
+    pub(super) fn broken(&self) -> Option<Arc<InboundError>> {
         self.state().and_then(|state| state.broken.clone())
+    }
+
+    /// Does not ask a client that waits for `100 Continue` for the body before `patience` is over, or the upstream asks.
+    pub(super) fn hold_back(&self, patience: Duration) -> Option<Continue> {
+        self.state()?.rest.as_ref()?.hold_back(patience)
     }
 
     /// The response head is there: no replay from here on, and nothing more is kept than names and digests need.

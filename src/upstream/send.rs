@@ -8,6 +8,7 @@
 use std::{
     error::Error as StdError,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use http::{
@@ -15,7 +16,7 @@ use http::{
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
     request,
 };
-use hyper::client::conn::TrySendError;
+use hyper::{client::conn::TrySendError, ext::on_informational};
 use rustls::AlertDescription;
 
 use super::{
@@ -226,10 +227,18 @@ impl Errand<'_> {
         match self.stream.take() {
             None => Err(closed_at_once()),
             Some(Stream::Http1(exclusive)) => {
-                let request = self.head.http1(self.body.attempt(None));
+                let mut request = self.head.http1(self.body.attempt(None));
+                if let Some(body) = self.body.hold_back(CONTINUE_HTTP1) {
+                    on_informational(&mut request, move |told| {
+                        if told.status() == StatusCode::CONTINUE {
+                            body.proceed();
+                        }
+                    });
+                }
                 attempt_http1(exclusive, request, safe).await
             }
             Some(Stream::Http2 { unit, mut sender }) => {
+                self.body.hold_back(CONTINUE_HTTP2); // hyper does not tell what it is told over HTTP/2
                 let request = self.head.http2(self.body.attempt(Some(Arc::clone(&unit))));
                 match sender.try_send_request(request).await {
                     Ok(response) => Ok(response.map(|body| Streaming::new(body, Hold::Stream(unit)))),
@@ -313,6 +322,11 @@ pub(super) fn lost(source: impl StdError + Send + Sync + 'static) -> SendError {
     SendError::Lost { source: Arc::new(source) }
 }
 
+/// A client that waits for `100 Continue` is asked for its body when the upstream says so, at a final answer never, and after this long
+/// in any case: an upstream need not know of it. As `ExpectContinueTimeout` of Go's default transport and curl's own.
+const CONTINUE_HTTP1: Duration = Duration::from_secs(1);
+/// The same where the upstream's `100 Continue` cannot be seen: long enough for an answer from the head alone.
+const CONTINUE_HTTP2: Duration = Duration::from_millis(100);
 /// Trying on would add to what the upstream has too much of.
 const MAX_REFUSALS: u32 = 2;
 /// As Go's client does: with a server that says GOAWAY on every fiftieth response to 200 calls at once, two would not be enough.

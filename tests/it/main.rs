@@ -39,6 +39,7 @@ mod pool_support;
 mod ports;
 mod proxy_bodies;
 mod proxy_coalesce;
+mod proxy_early;
 mod proxy_external;
 mod proxy_failures;
 mod proxy_fidelity;

@@ -388,7 +388,7 @@ pub(crate) async fn front(caller: Caller) -> (SocketAddr, JoinSet<()>) {
             let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let caller = caller.clone();
                 async move {
-                    let request = request.map(|body| Outgoing::new(vec![], Some(body), None));
+                    let request = request.map(|body| Outgoing::new(vec![], Some(body.into()), None));
                     Ok::<_, Infallible>(caller.send(Group::Short, request).await.expect("an answer"))
                 }
             });
@@ -479,7 +479,7 @@ async fn a_client_that_breaks_off_is_told_from_an_upstream_that_does() {
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
             let (told, caller) = (Arc::clone(&told), sender.clone());
             async move {
-                let request = request.map(|body| Outgoing::new(vec![], Some(body), None));
+                let request = request.map(|body| Outgoing::new(vec![], Some(body.into()), None));
                 // as it is when the call outlives its client for a moment
                 let call = tokio::spawn(async move { caller.send(Group::Short, request).await.map(drop) });
                 *told.lock().expect("not poisoned") = call.await.expect("no panic").err();

@@ -1,7 +1,6 @@
 //! A request body, read as far as its call's wait makes sense, and what a call holds meanwhile.
 
 use std::{
-    future::poll_fn,
     mem,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -10,14 +9,13 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, request::Parts};
 use http_body::Body as _;
-use hyper::body::Incoming;
 
-use crate::upstream::Outgoing;
+use crate::upstream::{Inbound, InboundError, Outgoing};
 
 /// A request body on its way in.
 #[derive(Debug)]
 pub(super) struct Intake {
-    body: Incoming,
+    body: Inbound,
     read: Pieces,
     len: usize,
     trailers: Option<HeaderMap>,
@@ -37,7 +35,7 @@ struct Pieces {
 // === impl Intake ===
 
 impl Intake {
-    pub(super) fn new(body: Incoming) -> Self {
+    pub(super) fn new(body: Inbound) -> Self {
         let none = body.is_end_stream();
         Self { body, read: Pieces::default(), len: 0, trailers: None, done: none, none }
     }
@@ -52,13 +50,18 @@ impl Intake {
         self.done
     }
 
+    /// Whether the client waits to be asked for the body.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.body.is_awaited()
+    }
+
     /// The first `most` bytes of what was read so far, in one piece.
     pub(super) fn beginning(&mut self, most: usize) -> &[u8] {
         self.read.beginning(most)
     }
 
     /// Reads one frame more and says how many bytes it had; pending for good once there is no more, or enough.
-    pub(super) fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, hyper::Error>> {
+    pub(super) fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, InboundError>> {
         if self.done || self.len >= ENOUGH {
             return Poll::Pending;
         }
@@ -80,18 +83,6 @@ impl Intake {
         };
         self.done = self.body.is_end_stream();
         Poll::Ready(Ok(bytes))
-    }
-
-    /// Reads the rest, as far as one would be kept, and keeps nothing.
-    pub(super) async fn discard(&mut self) {
-        self.read = Pieces::default();
-        while !self.done && self.len < ENOUGH {
-            let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await else {
-                return;
-            };
-            self.len += frame.data_ref().map_or(0, Bytes::len);
-            self.done = self.body.is_end_stream();
-        }
     }
 
     /// What is sent: what was read, then the rest as it comes.

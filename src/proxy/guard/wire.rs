@@ -28,7 +28,7 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take},
-    time::{Sleep, sleep},
+    time::Sleep,
 };
 
 pub(crate) use self::line::{Busy, Line};
@@ -37,6 +37,7 @@ use super::{
     heads::{Examined, Fault, Heads, Rest},
     room::{HeadRoom, HeadShare},
 };
+use crate::clock::timer;
 
 /// A client's connection of whatever kind. Behind a box, so that everything above it is there once and not once for each kind.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -74,6 +75,8 @@ struct State {
     pause: Pause,
     /// hyper was told that the connection ended.
     resting: bool,
+    /// hyper has shut down writing.
+    said_goodbye: bool,
 }
 
 /// What is known of how long nothing has come between calls. Not timed anew with each call: of a busy connection it is asked ten times a
@@ -104,9 +107,9 @@ impl Wire {
         let (stream, share) = (stream.take(0), HeadShare::of(room));
         let (heads, fault, patience, ahead) = (None, None, None, BytesMut::new());
         let (end, reader, pause) = (None, None, Pause::Unknown);
-        let (turning, busy, unflushed, resting) = (false, false, false, false);
+        let (turning, busy, unflushed, resting, said_goodbye) = (false, false, false, false, false);
         #[rustfmt::skip]
-        let state = State { stream, heads, lower_case, turning, fault, share, patience, ahead, end, reader, busy, unflushed, pause, resting };
+        let state = State { stream, heads, lower_case, turning, fault, share, patience, ahead, end, reader, busy, unflushed, pause, resting, said_goodbye };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 
@@ -170,7 +173,11 @@ impl AsyncWrite for Wire {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = lock(&self.shared);
-        if state.resting { Poll::Ready(Ok(())) } else { Pin::new(state.stream.get_mut()).poll_shutdown(cx) }
+        if state.resting {
+            return Poll::Ready(Ok(()));
+        }
+        state.said_goodbye = true;
+        Pin::new(state.stream.get_mut()).poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
@@ -369,14 +376,6 @@ impl State {
         }
         Poll::Ready(())
     }
-}
-
-fn timer(duration: Duration) -> Pin<Box<Sleep>> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "below everything that has a clock; it ends a connection, or hyper's part in it, and decides no call"
-    )]
-    Box::pin(sleep(duration))
 }
 
 /// Nothing panics while it holds this lock, so a poisoned state is still a whole one.

@@ -21,7 +21,11 @@ use pin_project_lite::pin_project;
 use tower::Service;
 use tower_http::BoxError;
 
-use super::Reception;
+use super::{
+    Reception,
+    early::{self, Early, Outgoing},
+    linger::linger,
+};
 use crate::{
     proxy::{
         guard::wire::{Busy, Line, Ready, Stream, Wire},
@@ -29,6 +33,7 @@ use crate::{
         tunnel::Desk,
     },
     telemetry::table,
+    upstream::{Inbound, Unread},
 };
 
 /// The client has left: there is nobody to answer.
@@ -52,6 +57,10 @@ pin_project! {
         #[pin]
         call: F,
         line: Option<Busy>,
+        // The request's body, if there is one.
+        unread: Option<Unread>,
+        // The answer, while it waits for that body.
+        early: Option<Box<Early>>,
         // It asks for another protocol.
         switches: bool,
     }
@@ -63,12 +72,14 @@ pin_project! {
         #[pin]
         body: Sent,
         line: Option<Busy>,
+        // What is left of the request's body, which is nobody's once the answer has ended.
+        unread: Option<Unread>,
     }
 }
 
 impl<S> hyper::service::Service<Request<Incoming>> for Calls<S>
 where
-    S: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
+    S: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
 {
     type Response = Response<BodyWhileThere>;
     type Error = Gone;
@@ -79,7 +90,9 @@ where
         if let Some(desk) = self.desk.as_ref().filter(|_| switches) {
             request.extensions_mut().insert(desk.clone());
         }
-        WhileThere { call: self.stack.clone().call(request), line: self.line.as_ref().map(Line::begin), switches }
+        let (request, unread) = Inbound::of(request);
+        let line = self.line.as_ref().map(Line::begin);
+        WhileThere { call: self.stack.clone().call(request), line, unread, early: None, switches }
     }
 }
 
@@ -95,7 +108,19 @@ where
         if this.line.as_ref().is_some_and(|line| line.poll_gone(cx).is_ready()) {
             return Poll::Ready(Err(Gone));
         }
-        let Ok(mut response) = ready!(this.call.poll(cx));
+        let mut response = match (&mut *this.early, &*this.unread) {
+            (Some(early), Some(unread)) => ready!(early.poll(unread, cx)),
+            _ => {
+                let Ok(response) = ready!(this.call.poll(cx));
+                match this.unread.as_ref().filter(|_| this.line.is_some()) {
+                    None => response, // HTTP/2 resets the stream after the answer, and loses nothing
+                    Some(unread) => match early::answer(response, unread) {
+                        Outgoing::Now(response) => response,
+                        Outgoing::Later(early) => ready!(this.early.insert(early).poll(unread, cx)),
+                    },
+                }
+            }
+        };
         let line = this.line.take();
         if line.as_ref().is_some_and(Busy::had_large_head) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -103,7 +128,8 @@ where
         if let Some(line) = line.as_ref().filter(|_| *this.switches) {
             line.resolve(response.status() == StatusCode::SWITCHING_PROTOCOLS);
         }
-        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, line })))
+        let unread = this.unread.take();
+        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, line, unread })))
     }
 }
 
@@ -172,12 +198,15 @@ impl Reception {
     /// As often as the connection stirs from its rest, or has a head that hyper is not ready for, hyper begins anew.
     async fn serve_http1<C>(&self, mut wire: Wire, line: &Line, calls: Calls<C>) -> hyper::Result<()>
     where
-        C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
+        C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
     {
         loop {
-            Box::pin(self.serve_awake(wire, calls.clone())).await?;
-            if !line.rests() {
-                return Ok(());
+            let served = Box::pin(self.serve_awake(wire, calls.clone())).await;
+            if line.has_unread() {
+                Box::pin(linger(line)).await;
+            }
+            if served.is_err() || !line.rests() {
+                return served;
             }
             wire = match self.rest(line).await {
                 Some(wire) => wire,
@@ -200,7 +229,7 @@ impl Reception {
 
     async fn serve_awake<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
     where
-        C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible> + Clone,
+        C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
     {
         let mut builder = http1::Builder::new();
         if wire.ready() == Ready::All {
@@ -226,7 +255,7 @@ impl Reception {
 
     async fn serve_http2<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
     where
-        C: Service<Request<Incoming>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone,
+        C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone,
         C::Future: 'static,
     {
         let connection = http2::Builder::new(TokioExecutor::new())
@@ -293,7 +322,7 @@ mod tests {
         let clock = Clock::start();
         let reception = conservation::idle_gate(clock);
         for millis in [0, 10, 99, 100, 101, 250, 10_000] {
-            let stack = tower::service_fn(move |_: Request<Incoming>| async move {
+            let stack = tower::service_fn(move |_: Request<Inbound>| async move {
                 clock.sleep(Duration::from_millis(millis)).await;
                 Ok(Response::new(Sent::new(Full::from("done").map_err(|never| match never {}))))
             });

@@ -8,10 +8,11 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::io::AsyncWrite as _;
+use bytes::BytesMut;
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
-use super::{AHEAD, State, Wire, lock};
-use crate::proxy::guard::heads::Fault;
+use super::{AHEAD, READ, State, Wire, lock};
+use crate::proxy::guard::heads::{Fault, Heads};
 
 /// The same connection, whether hyper has it or not.
 #[derive(Clone)]
@@ -60,6 +61,26 @@ impl Line {
         if let Err(error) = closed {
             tracing::debug!(%error, "a client had left before its connection was closed");
         }
+    }
+
+    /// Whether hyper has said goodbye to a client that may still be sending: it is between two requests neither by its bytes nor by ours.
+    pub(crate) fn has_unread(&self) -> bool {
+        let state = lock(&self.shared);
+        let is_between = state.heads.as_ref().is_none_or(Heads::is_between_requests);
+        state.said_goodbye && state.end.is_none() && (state.fault.is_some() || !state.ahead.is_empty() || !is_between)
+    }
+
+    /// Reads into `room` what nobody wants; whether there was anything.
+    pub(crate) async fn discard(&self, room: &mut [u8]) -> bool {
+        poll_fn(|cx| {
+            let mut state = lock(&self.shared);
+            state.ahead = BytesMut::new();
+            let mut read = ReadBuf::new(room);
+            state.stream.set_limit(READ as u64);
+            let polled = ready!(Pin::new(&mut state.stream).poll_read(cx, &mut read));
+            Poll::Ready(polled.is_ok() && !read.filled().is_empty())
+        })
+        .await
     }
 
     /// What was wrong with what came in.

@@ -1,0 +1,72 @@
+//! An answer that is there before its request's body was read, over HTTP/1.1.
+//!
+//! A connection that is closed with bytes unread is reset, and the reset takes the answer along that the client has not read yet; left
+//! open, the rest of the body would stand in the way of the next call. So this does what Go's net/http server does (kube-apiserver's):
+//! the answer waits until the body has come to its end, if that is near, and the connection lives on. If it is not, the answer says
+//! `Connection: close`, and the connection lingers after it ([`linger`](super::linger)).
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{HeaderValue, Response, header};
+use tokio::time::Sleep;
+
+use crate::{
+    clock::timer,
+    proxy::stack::Sent,
+    upstream::{Remainder, Unread},
+};
+
+/// An answer that waits for the end of its request's body.
+pub(super) struct Early {
+    response: Option<Response<Sent>>,
+    patience: Pin<Box<Sleep>>,
+    /// The body may end with this byte at the latest.
+    most: u64,
+}
+
+/// Whether an answer may go out now.
+pub(super) enum Outgoing {
+    Now(Response<Sent>),
+    /// When its request's body has come to its end, or has not.
+    Later(Box<Early>),
+}
+
+/// Looks at what is left of the body when its call is answered.
+pub(super) fn answer(response: Response<Sent>, unread: &Unread) -> Outgoing {
+    match unread.remainder(MOST) {
+        Remainder::None => Outgoing::Now(response),
+        Remainder::TooMuch => Outgoing::Now(closing(response)),
+        Remainder::Some(most) => {
+            Outgoing::Later(Box::new(Early { response: Some(response), patience: timer(PATIENCE), most }))
+        }
+    }
+}
+
+impl Early {
+    /// The answer, once it is known whether the connection can serve another call.
+    pub(super) fn poll(&mut self, unread: &Unread, cx: &mut Context<'_>) -> Poll<Response<Sent>> {
+        let ended = match unread.poll_end(cx, self.most) {
+            Poll::Ready(ended) => ended,
+            Poll::Pending if self.patience.as_mut().poll(cx).is_ready() => false,
+            Poll::Pending => return Poll::Pending,
+        };
+        match self.response.take() {
+            Some(response) => Poll::Ready(if ended { response } else { closing(response) }),
+            None => Poll::Pending, // it was ready before
+        }
+    }
+}
+
+fn closing(mut response: Response<Sent>) -> Response<Sent> {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// So much of a body is read and discarded, so that its connection can serve another call: `maxPostHandlerReadBytes` of Go's net/http server.
+const MOST: u64 = 256 << 10;
+/// An answer waits no longer than this for the body to end: what is on its way is here long before. As long as Go's `rstAvoidanceDelay`.
+const PATIENCE: Duration = Duration::from_millis(500);

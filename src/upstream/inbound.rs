@@ -1,0 +1,286 @@
+//! The body of a client's request, which the connection that it comes on gets back when its call did not read it to its end.
+//!
+//! A call may be answered from its head alone: by the upstream, by a refusal of the gate's, or because something failed. What is left of
+//! the body then still lies in the client's connection, and only that connection can say what becomes of it. So the body stays in one
+//! place that two share: [`Inbound`] reads it on its way up, wherever that may be held, and [`Unread`] tells the connection whether it
+//! has ended, reads on once nobody else does, and takes it away at the answer's end.
+//!
+//! It also knows whether the client waits for `100 Continue`, which hyper's server sends as soon as it is asked for such a body.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Version, header::EXPECT};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Sleep;
+
+use crate::clock::timer;
+
+/// A request body as the client sends it.
+#[derive(Debug)]
+pub struct Inbound {
+    /// `None` for no body at all, which costs nothing.
+    shared: Option<Arc<Mutex<State>>>,
+}
+
+/// The same body for the connection that it comes on. Dropped, it takes the body away from whatever still reads it.
+#[derive(Debug)]
+pub struct Unread {
+    shared: Arc<Mutex<State>>,
+}
+
+/// Lets a body flow that was held back.
+#[derive(Clone, Debug)]
+pub(super) struct Continue {
+    shared: Arc<Mutex<State>>,
+}
+
+/// What is known of a body when its call is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remainder {
+    /// It was read to its end.
+    None,
+    /// It may be read to its end with so many bytes more at most.
+    Some(u64),
+    /// It is longer than the bound, it broke off, or the client waits to be asked for it.
+    TooMuch,
+}
+
+/// The body could not be read to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum InboundError {
+    /// The client broke off.
+    #[error(transparent)]
+    Client(#[from] hyper::Error),
+    /// Its call is over.
+    #[error("the call was answered before its body was read")]
+    Answered,
+}
+
+#[derive(Debug)]
+struct State {
+    body: Progress,
+    /// Bytes read so far.
+    read: u64,
+    /// The client sends nothing before it is asked to.
+    expects: bool,
+    /// Until when it is not asked.
+    held: Option<Pin<Box<Sleep>>>,
+    /// Nobody reads it on its way up any more.
+    is_left: bool,
+    reader: Option<Waker>,
+    /// The connection, and how much it lets be read before it wants to know.
+    watcher: Option<(u64, Waker)>,
+}
+
+#[derive(Debug)]
+enum Progress {
+    Open(Incoming),
+    Ended,
+    Broken,
+    Taken,
+}
+
+// === impl Inbound ===
+
+impl Inbound {
+    /// Splits a request's body off for its connection; none where there is no body.
+    pub fn of(request: Request<Incoming>) -> (Request<Self>, Option<Unread>) {
+        if request.body().is_end_stream() {
+            return (request.map(|_| Self { shared: None }), None);
+        }
+        let expects = request.version() == Version::HTTP_11
+            && request.headers().get_all(EXPECT).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(CONTINUE));
+        let (head, body) = request.into_parts();
+        let shared = State::share(body, expects);
+        let body = Self { shared: Some(Arc::clone(&shared)) };
+        (Request::from_parts(head, body), Some(Unread { shared }))
+    }
+
+    /// Whether the client waits to be asked for the body, and nobody has asked.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| lock(shared).expects)
+    }
+
+    /// Does not ask a client that waits for it before `patience` is over, or [`Continue`] says so; none if the client does not wait.
+    pub(super) fn hold_back(&self, patience: Duration) -> Option<Continue> {
+        let shared = self.shared.as_ref()?;
+        let mut state = lock(shared);
+        if !state.expects {
+            return None;
+        }
+        state.held = Some(timer(patience));
+        Some(Continue { shared: Arc::clone(shared) })
+    }
+}
+
+/// For a body whose connection does not want it back.
+impl From<Incoming> for Inbound {
+    fn from(body: Incoming) -> Self {
+        Self { shared: (!body.is_end_stream()).then(|| State::share(body, false)) }
+    }
+}
+
+impl Body for Inbound {
+    type Data = Bytes;
+    type Error = InboundError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, InboundError>>> {
+        let Some(shared) = &self.shared else { return Poll::Ready(None) };
+        let mut state = lock(shared);
+        let polled = if state.poll_held(cx).is_pending() { Poll::Pending } else { state.poll_frame(cx) };
+        if polled.is_pending() && !state.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
+            state.reader = Some(cx.waker().clone());
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.shared.as_ref().is_none_or(|shared| matches!(lock(shared).body, Progress::Ended))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.shared.as_ref().map_or_else(|| SizeHint::with_exact(0), |shared| lock(shared).size_hint())
+    }
+}
+
+impl Drop for Inbound {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            let mut state = lock(shared);
+            state.is_left = true;
+            state.tell_watcher();
+        }
+    }
+}
+
+// === impl Continue ===
+
+impl Continue {
+    pub(super) fn proceed(&self) {
+        let mut state = lock(&self.shared);
+        state.held = None;
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+// === impl Unread ===
+
+impl Unread {
+    /// What is left of the body, where at most `most` bytes of it are worth reading.
+    #[must_use]
+    pub fn remainder(&self, most: u64) -> Remainder {
+        let state = lock(&self.shared);
+        match &state.body {
+            Progress::Ended => Remainder::None,
+            Progress::Open(_) if !state.expects && state.size_hint().exact().is_none_or(|left| left <= most) => {
+                Remainder::Some(state.read + most)
+            }
+            Progress::Open(_) | Progress::Broken | Progress::Taken => Remainder::TooMuch,
+        }
+    }
+
+    /// Waits for the end of the body, and discards what nobody else reads; whether it came before `most` bytes had been read in all.
+    pub fn poll_end(&self, cx: &mut Context<'_>, most: u64) -> Poll<bool> {
+        let mut state = lock(&self.shared);
+        loop {
+            match &state.body {
+                Progress::Ended => return Poll::Ready(true),
+                Progress::Broken | Progress::Taken => return Poll::Ready(false),
+                Progress::Open(_) if state.read > most => return Poll::Ready(false),
+                Progress::Open(_) if !state.is_left => {
+                    state.watcher = Some((most, cx.waker().clone()));
+                    return Poll::Pending;
+                }
+                Progress::Open(_) => drop(ready!(state.poll_frame(cx))),
+            }
+        }
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared);
+        if matches!(state.body, Progress::Open(_)) {
+            state.body = Progress::Taken;
+            state.held = None;
+            if let Some(reader) = state.reader.take() {
+                reader.wake();
+            }
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn share(body: Incoming, expects: bool) -> Arc<Mutex<Self>> {
+        let body = Progress::Open(body);
+        let state = Self { body, read: 0, expects, held: None, is_left: false, reader: None, watcher: None };
+        Arc::new(Mutex::new(state))
+    }
+
+    /// Ready when the client may be asked for the body.
+    fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(held) = &mut self.held {
+            ready!(held.as_mut().poll(cx));
+            self.held = None;
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, InboundError>>> {
+        let body = match &mut self.body {
+            Progress::Open(body) => body,
+            Progress::Ended | Progress::Broken => return Poll::Ready(None),
+            Progress::Taken => return Poll::Ready(Some(Err(InboundError::Answered))),
+        };
+        self.expects = false;
+        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        let is_end = body.is_end_stream();
+        match &frame {
+            Some(Ok(frame)) => {
+                self.read += frame.data_ref().map_or(0, |data| data.len() as u64);
+                if is_end {
+                    self.body = Progress::Ended;
+                }
+            }
+            Some(Err(_)) => self.body = Progress::Broken,
+            None => self.body = Progress::Ended,
+        }
+        if self.watcher.as_ref().is_some_and(|(most, _)| self.read > *most || !matches!(self.body, Progress::Open(_))) {
+            self.tell_watcher();
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            Progress::Open(body) => body.size_hint(),
+            Progress::Ended => SizeHint::with_exact(0),
+            Progress::Broken | Progress::Taken => SizeHint::default(),
+        }
+    }
+
+    fn tell_watcher(&mut self) {
+        if let Some((_, watcher)) = self.watcher.take() {
+            watcher.wake();
+        }
+    }
+}
+
+/// Nothing panics while it holds this lock, so a poisoned state is still a whole one.
+fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const CONTINUE: &[u8] = b"100-continue";
