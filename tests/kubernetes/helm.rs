@@ -17,18 +17,18 @@ use crate::support::{say, turn};
 const KUBERNETES: &str = "--kube-version=1.36.3";
 const NAMESPACE: &str = "helm-charts";
 
-struct Helm {
+pub(crate) struct Helm {
     program: PathBuf,
     home: tempfile::TempDir,
 }
 
 impl Helm {
-    fn or_skip(test: &str) -> Option<Self> {
+    pub(crate) fn or_skip(test: &str) -> Option<Self> {
         let program = installed::or_skip(test, installed::helm())?;
         Some(Self { program, home: scratch_dir() })
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
         let mut run = Command::new(&self.program);
         // Nothing of the user's: no plugins, no repositories.
         run.args(args).env_clear().env("HOME", self.home.path()).output().expect("helm runs")

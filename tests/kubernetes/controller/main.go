@@ -1,4 +1,4 @@
-// Command controller is the real Go client of the tests: a controller, a herd, watches, informers and a leader.
+// Command controller is the real Go client of the tests: a controller, a herd, watches, informers, a leader and a loop.
 // Every mode but script takes its cluster from KUBECONFIG and reports on stdout, one JSON object per line: `event`, `at`
 // (microseconds since the epoch) and, where something took time, `micros`.
 package main
@@ -29,6 +29,7 @@ var modes = map[string]func(context.Context, []string) error{
 	"leader":    leader,
 	"manager":   runManager,
 	"script":    script,
+	"ensure":    ensure,
 }
 
 func main() {
@@ -36,7 +37,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if len(os.Args) < 2 || modes[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader|manager|script [flags]")
+		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader|manager|script|ensure [flags]")
 		os.Exit(64)
 	}
 	if err := modes[os.Args[1]](ctx, os.Args[2:]); err != nil {

@@ -26,6 +26,9 @@ pub(crate) enum Protocol {
     Http2,
 }
 
+/// The only kind of PATCH that the tests send by hand.
+const APPLY: &str = "application/apply-patch+yaml";
+
 enum Sender {
     Http1(http1::SendRequest<Full<Bytes>>),
     Http2(http2::SendRequest<Full<Bytes>>),
@@ -93,7 +96,8 @@ impl Connection {
             request = request.header("host", format!("127.0.0.1:{}", self.port));
         }
         if !body.is_empty() {
-            request = request.header("content-type", "application/json");
+            let kind = if request.method_ref() == Some(&Method::PATCH) { APPLY } else { "application/json" };
+            request = request.header("content-type", kind);
         }
         let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).expect("a valid request");
         match &mut self.sender {

@@ -1,9 +1,9 @@
 //! A validating admission webhook that makes the real API server answer 500 for chosen objects.
 //!
-//! A denial with code 500 is what kube-apiserver hands to the client as its own 500. Which objects fail is
-//! switched while it runs. It serves every namespace that is labelled `test: NAME` with the name it was given.
+//! A denial with a status is what kube-apiserver hands to the client as its own answer. Which objects fail, and
+//! how, is switched while it runs. It serves every namespace that is labelled `test: NAME` with the name it was given.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,8 +22,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::control_plane::ControlPlane;
 
-/// Names of objects whose writes fail.
-type Failing = Arc<Mutex<HashSet<String>>>;
+/// The objects whose writes fail, by name, and the status that each is answered with.
+type Failing = Arc<Mutex<HashMap<String, Value>>>;
 
 /// A webhook, registered and serving. Dropping it ends the serving, not the registration.
 #[derive(Debug)]
@@ -35,6 +35,12 @@ pub(crate) struct Webhook {
 impl Webhook {
     /// Serves, and registers itself for the status of widgets in the namespace.
     pub(crate) fn start(plane: &ControlPlane, namespace: &str) -> Self {
+        Self::of(plane, namespace, "UPDATE", &json!({"tidegate.test": ["widgets/status"]}))
+    }
+
+    /// Serves, and registers itself for one operation on the resources of these groups in the
+    /// namespace.
+    pub(crate) fn of(plane: &ControlPlane, namespace: &str, operation: &str, resources: &Value) -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate can be made");
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -54,13 +60,20 @@ impl Webhook {
         let failing = Failing::default();
         runtime.spawn(serve(listener, TlsAcceptor::from(Arc::new(config)), Arc::clone(&failing)));
         let bundle = base64::engine::general_purpose::STANDARD.encode(made.cert.pem());
-        plane.apply(&registration(namespace, port, &bundle));
+        plane.apply(&registration(namespace, port, &bundle, &rules(operation, resources)));
         Self { failing, runtime: Some(runtime) }
     }
 
-    /// From now on exactly these objects fail.
+    /// From now on exactly these objects fail, with a 500.
     pub(crate) fn fail(&self, names: impl IntoIterator<Item = String>) {
-        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = names.into_iter().collect();
+        let status = json!({"code": 500, "reason": "InternalError", "message": "this one fails by order of the test"});
+        self.fail_with(names, &status);
+    }
+
+    /// From now on exactly these objects fail, with this status.
+    pub(crate) fn fail_with(&self, names: impl IntoIterator<Item = String>, status: &Value) {
+        let failing = names.into_iter().map(|name| (name, status.clone())).collect();
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
     }
 }
 
@@ -72,7 +85,13 @@ impl Drop for Webhook {
     }
 }
 
-fn registration(namespace: &str, port: u16, bundle: &str) -> String {
+fn rules(operation: &str, resources: &Value) -> Value {
+    let groups = resources.as_object().expect("a list of resources for each group");
+    let rule = |(group, resources): (&String, &Value)| json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": [operation], "resources": resources});
+    groups.iter().map(rule).collect()
+}
+
+fn registration(namespace: &str, port: u16, bundle: &str, rules: &Value) -> String {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
@@ -81,10 +100,7 @@ fn registration(namespace: &str, port: u16, bundle: &str) -> String {
             "name": "fail.tidegate.test",
             "clientConfig": {"url": format!("https://127.0.0.1:{port}/"), "caBundle": bundle},
             "namespaceSelector": {"matchLabels": {"test": namespace}},
-            "rules": [{
-                "apiGroups": ["tidegate.test"], "apiVersions": ["v1"], "operations": ["UPDATE"],
-                "resources": ["widgets/status"],
-            }],
+            "rules": rules,
             "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail", "timeoutSeconds": 10,
         }],
     })
@@ -111,11 +127,10 @@ async fn review(request: Request<Incoming>, failing: Failing) -> Result<Response
     };
     let review: Value = serde_json::from_slice(&body).unwrap_or_default();
     let name = review.pointer("/request/name").and_then(Value::as_str).unwrap_or_default();
-    let fails = failing.lock().unwrap_or_else(PoisonError::into_inner).contains(name);
-    let mut answer = json!({"uid": review.pointer("/request/uid"), "allowed": !fails});
-    if fails {
-        answer["status"] =
-            json!({"code": 500, "reason": "InternalError", "message": "this one fails by order of the test"});
+    let status = failing.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+    let mut answer = json!({"uid": review.pointer("/request/uid"), "allowed": status.is_none()});
+    if let Some(status) = status {
+        answer["status"] = status;
     }
     let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer});
     let response = Response::builder().header("content-type", "application/json");
