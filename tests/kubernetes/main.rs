@@ -6,6 +6,7 @@
 
 mod backoff;
 mod clock;
+mod corrected;
 mod credentials;
 mod deploy;
 mod exec;
