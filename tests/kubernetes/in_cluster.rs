@@ -191,8 +191,7 @@ fn a_java_program_needs_only_its_default_client() {
     let test = "a_java_program_needs_only_its_default_client";
     let Some(pods) = Pods::shared(test) else { return };
     let Some(java) = installed::or_skip(test, installed::java()) else { return };
-    let Some(client) = installed::or_skip(test, installed::java_client()) else { return };
-    let class_path = std::fs::read_to_string(client.join("class-path")).expect("it is written with the classes");
+    let Some(class_path) = installed::or_skip(test, installed::java_client()) else { return };
     compare(pods, "java", |pod, args| {
         let mut run = pod.command(&java, ["-cp", &class_path, "Script"]);
         run.args(args);

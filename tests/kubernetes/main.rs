@@ -31,6 +31,7 @@ mod smoke;
 mod streams;
 mod support;
 mod throttled;
+mod uploads;
 
 #[path = "../support/window.rs"]
 mod window;

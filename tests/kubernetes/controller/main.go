@@ -1,5 +1,5 @@
 // Command controller is the real Go client of the tests: a controller, a herd, watches, informers, a leader and a loop.
-// Every mode but script takes its cluster from KUBECONFIG and reports on stdout, one JSON object per line: `event`, `at`
+// Every mode but script and the last two takes its cluster from KUBECONFIG and reports on stdout, one JSON object per line: `event`, `at`
 // (microseconds since the epoch) and, where something took time, `micros`.
 package main
 
@@ -30,6 +30,8 @@ var modes = map[string]func(context.Context, []string) error{
 	"manager":   runManager,
 	"script":    script,
 	"ensure":    ensure,
+	"refuse":    refuse,
+	"upload":    upload,
 }
 
 func main() {
@@ -37,7 +39,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if len(os.Args) < 2 || modes[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader|manager|script|ensure [flags]")
+		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader|manager|script|ensure|refuse|upload [flags]")
 		os.Exit(64)
 	}
 	if err := modes[os.Args[1]](ctx, os.Args[2:]); err != nil {

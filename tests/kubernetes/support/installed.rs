@@ -25,10 +25,10 @@ const DOWNLOAD: &str = "apt-get --quiet download $PACKAGE || {
   rm -r state cache
 }";
 
-/// The path, or `None` with the reason said; a panic where everything has to be there.
-pub(crate) fn or_skip(test: &str, found: Result<PathBuf, String>) -> Option<PathBuf> {
+/// What was found, or `None` with the reason said; a panic where everything has to be there.
+pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
     match found {
-        Ok(path) => Some(path),
+        Ok(found) => Some(found),
         Err(why) if everything_is_required() => {
             panic!("TIDEGATE_REQUIRE_KUBERNETES=1, but {test} misses a client: {why}")
         }
@@ -80,32 +80,44 @@ pub(crate) fn java() -> Result<PathBuf, String> {
     Ok(PathBuf::from(String::from_utf8_lossy(&out.stdout).into_owned()))
 }
 
-/// A folder with the jars of `jars.txt`, and the client compiled against them.
-pub(crate) fn java_client() -> Result<PathBuf, String> {
-    let file = |name: &str| Path::new(CLIENTS).join(name);
-    let (jars, fetch, source) = (file("jars.txt"), file("fetch_jars.py"), file("Script.java"));
-    let (python, java) = (python()?, java()?);
-    let lib =
-        install("jars", &[&jars, &fetch], |dir| run("fetch_jars.py", command(&python).args([&fetch, &jars]).arg(dir)))?;
-    install("java", &[&jars, &source], |dir| {
+/// The class path of the official Java client and of the program that uses it.
+pub(crate) fn java_client() -> Result<String, String> {
+    let lib = jars("jars", "jars.txt")?;
+    compiled("java", "Script.java", &lib, &lib)
+}
+
+/// The class path of fabric8 and of the program that uses it.
+pub(crate) fn fabric8() -> Result<String, String> {
+    compiled("java-fabric8", "Upload.java", &jars("jars-fabric8", "fabric8.txt")?, &jars("jars", "jars.txt")?)
+}
+
+/// A folder with the jars of a list.
+fn jars(name: &str, list: &str) -> Result<PathBuf, String> {
+    let (list, fetch) = (Path::new(CLIENTS).join(list), Path::new(CLIENTS).join("fetch_jars.py"));
+    let python = python()?;
+    install(name, &[&list, &fetch], |dir| run("fetch_jars.py", command(&python).args([&fetch, &list]).arg(dir)))
+}
+
+/// The class path of a program that is compiled against the jars of a folder, by the compiler in another.
+fn compiled(name: &str, source: &str, lib: &Path, compiler: &Path) -> Result<String, String> {
+    let (source, java) = (Path::new(CLIENTS).join(source), java()?);
+    let dir = install(name, &[&source], |dir| {
         let mut ecj = command(&java);
-        ecj.arg("-cp").arg(lib.join("*")).arg("org.eclipse.jdt.internal.compiler.batch.Main");
+        ecj.arg("-cp").arg(compiler.join("*")).arg("org.eclipse.jdt.internal.compiler.batch.Main");
         let compiled = ecj
             .args(["-17", "-proc:none", "-nowarn", "-cp"])
-            .arg(class_path(&lib)?)
+            .arg(class_path(lib)?)
             .arg("-d")
             .arg(dir)
             .arg(&source)
             .output();
         let compiled = compiled.map_err(|e| format!("java: {e}"))?;
         // Wrong source is our fault, not the machine's.
-        assert!(
-            compiled.status.success(),
-            "Script.java does not compile:\n{}",
-            String::from_utf8_lossy(&compiled.stderr)
-        );
-        fs::write(dir.join("class-path"), format!("{}:{}", dir.display(), class_path(&lib)?)).map_err(|e| e.to_string())
-    })
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{} does not compile:\n{said}", source.display());
+        Ok(())
+    })?;
+    Ok(format!("{}:{}", dir.display(), class_path(lib)?))
 }
 
 fn class_path(lib: &Path) -> Result<String, String> {
