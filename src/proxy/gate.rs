@@ -300,7 +300,7 @@ fn terms(options: &Options, number: u64, meters: GateMeters) -> Terms {
         rules: Arc::clone(&options.rules),
         outcomes: Outcomes { failures: options.failures.clone(), throttling: options.throttling },
         retry_after: options.retry_after,
-        hosts: Hosts::new(options.hosts.iter().map(String::as_str)),
+        hosts: Hosts::new(options.hosts.iter().map(String::as_str)).before(&options.upstream.target.base_path),
         meters,
         log: options.call_log.clone(),
         coalesce: options.coalesce,

@@ -6,3 +6,4 @@ mod corpus;
 mod difference;
 mod http2;
 mod paths;
+mod targets;

@@ -6,11 +6,20 @@
 //!
 //! It also knows which heads hyper can be spared the work for: see [`Ready`].
 
+mod fault;
 mod syntax;
+mod target;
+
+use std::borrow::Cow;
 
 use memchr::memchr;
 
-use self::syntax::{CAPITAL, checked, chunk_size, header, kinds, number, request_line};
+pub(crate) use self::fault::Fault;
+pub(super) use self::target::LONGEST as LONGEST_TARGET;
+use self::{
+    syntax::{CAPITAL, checked, chunk_size, header, kinds, number, request_line},
+    target::{Target, is_plain},
+};
 
 /// What comes in on one connection.
 #[derive(Debug, Default)]
@@ -19,6 +28,10 @@ pub(crate) struct Heads {
     head: Head,
     /// A line whose end has not come.
     line: Piece,
+    /// Of a request line in pieces, or one that hyper cannot take as it is: how far it has come.
+    target: Target,
+    /// What hyper gets in place of the bytes that were just taken.
+    replaced: Option<Vec<u8>>,
     ready: Ready,
 }
 
@@ -96,40 +109,10 @@ pub(crate) enum Rest {
     Held,
     /// They begin with a head that hyper is not ready for, and wait until it is.
     Unready,
+    /// So many of them are replaced by [`Heads::take_replaced`]; what follows is yet to be examined.
+    Replaced(usize),
     /// They are never read.
     Refused(Fault),
-}
-
-/// What is turned away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
-    /// A chunk without a size, or one that does not end where it says.
-    #[error("a chunk of the body is malformed")]
-    Chunk,
-    /// All clients together have more in large heads than there is room for.
-    #[error("a large head came while there is no room for another")]
-    Crowded,
-    /// A control character.
-    #[error("a head has a control character in it")]
-    Control,
-    /// `#` in the target.
-    #[error("the request target has a fragment")]
-    Fragment,
-    /// More than one length, one that is no number, or one beside `Transfer-Encoding`.
-    #[error("the length of the body is not said once and clearly")]
-    Length,
-    /// A line that ends in a bare LF, or has a CR in it.
-    #[error("a line does not end in CRLF")]
-    LineEnd,
-    /// A request line or header that is not formed as one.
-    #[error("a line of the head is malformed")]
-    Malformed,
-    /// A head that does not come to its end in time.
-    #[error("a head did not come to its end in time")]
-    Slow,
-    /// A line that never ends.
-    #[error("a line of the head is too long")]
-    TooLong,
 }
 
 /// As long as hyper takes a whole head.
@@ -152,6 +135,10 @@ impl Heads {
             }
             match self.step(rest) {
                 Ok(0) => return Examined { passed: at, rest: Rest::Held },
+                Ok(_) if self.replaced.is_some() && self.ready == Ready::Usual => {
+                    return self.unready(begun.unwrap_or(at));
+                }
+                Ok(taken) if self.replaced.is_some() => return Examined { passed: at, rest: Rest::Replaced(taken) },
                 Ok(taken) => at += taken,
                 // What led to the fault may pass up to here: no head ends in it.
                 Err(fault) => return Examined { passed: at, rest: Rest::Refused(fault) },
@@ -165,6 +152,11 @@ impl Heads {
             Some(begun) if self.ready == Ready::Usual => self.unready(begun), // the rest of it may be anything
             _ => Examined { passed: bytes.len(), rest: Rest::None },
         }
+    }
+
+    /// What hyper gets in place of the bytes that were replaced; it may be nothing.
+    pub(crate) fn take_replaced(&mut self) -> Vec<u8> {
+        self.replaced.take().unwrap_or_default()
     }
 
     /// Takes back the head that begins at `passed`, to be looked at again when hyper is ready for all heads.
@@ -235,23 +227,38 @@ impl Heads {
 
     /// A line, or a piece of one.
     fn line(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
-        let Some(end) = memchr(b'\n', bytes) else {
-            self.line.push(bytes)?;
-            return Ok(bytes.len());
-        };
-        let (line, _) = bytes.split_at(end);
-        if self.line.is_empty() {
-            self.whole_line(line)?;
+        let end = memchr(b'\n', bytes);
+        let (piece, _) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
+        let is_whole = end.is_some() && self.line.is_empty();
+        if self.at != At::Start || (is_whole && is_plain(piece)) {
+            self.piece(piece)?;
         } else {
-            self.line.push(line)?;
-            let Piece { start, more } = std::mem::take(&mut self.line);
-            match more {
-                None => self.whole_line(&start)?,
-                Some((_, b'\r')) => self.checked_line(checked(&start)?)?,
-                Some(_) => return Err(Fault::LineEnd),
+            if self.line.is_empty() {
+                self.target = Target::default();
             }
+            let carried = self.target.carry(piece);
+            self.piece(&carried)?;
+            self.replaced = match carried {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(carried) => Some(carried),
+            };
         }
-        Ok(end + 1)
+        Ok(piece.len())
+    }
+
+    /// A line, or a piece of one, with its LF if that has come.
+    fn piece(&mut self, piece: &[u8]) -> Result<(), Fault> {
+        let Some((b'\n', line)) = piece.split_last() else { return self.line.push(piece) };
+        if self.line.is_empty() {
+            return self.whole_line(line);
+        }
+        self.line.push(line)?;
+        let Piece { start, more } = std::mem::take(&mut self.line);
+        match more {
+            None => self.whole_line(&start),
+            Some((_, b'\r')) => self.checked_line(checked(&start)?),
+            Some(_) => Err(Fault::LineEnd),
+        }
     }
 
     /// A line without its LF.
@@ -362,25 +369,6 @@ impl Head {
     }
 }
 
-// === impl Fault ===
-
-impl Fault {
-    /// Its word in metrics.
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::Chunk => "chunk",
-            Self::Crowded => "crowded",
-            Self::Control => "control",
-            Self::Fragment => "fragment",
-            Self::Length => "length",
-            Self::LineEnd => "line_end",
-            Self::Malformed => "malformed",
-            Self::Slow => "slow",
-            Self::TooLong => "too_long",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -390,7 +378,7 @@ mod tests {
     fn examine(bytes: &str) -> Result<(), Fault> {
         match Heads::default().examine(bytes.as_bytes(), true).rest {
             Rest::Refused(fault) => Err(fault),
-            Rest::None | Rest::Held | Rest::Unready => Ok(()),
+            Rest::None | Rest::Held | Rest::Unready | Rest::Replaced(_) => Ok(()),
         }
     }
 
@@ -600,7 +588,7 @@ mod tests {
             (head(&format!("Content-Length: 1{spaces}")), Rest::Refused(Fault::Length)),
             (head(&format!("Transfer-Encoding: chunked{spaces}")), Rest::Refused(Fault::Length)),
             (head(&long), Rest::Refused(Fault::Malformed)),
-            (format!("GET /{long} HTTP/1.1\r\n"), Rest::Refused(Fault::TooLong)),
+            (format!("{long} / HTTP/1.1\r\n"), Rest::Refused(Fault::TooLong)),
         ] {
             for pieces in [1 << 21, 16 << 10, 4095] {
                 let (rest, most) = examine_in(pieces, bytes.as_bytes());

@@ -10,10 +10,14 @@ use http::{
     uri::{Authority, Scheme},
 };
 
+use super::heads::LONGEST_TARGET;
+
 /// The names under which this gate may be addressed.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     names: HashSet<Box<str>>,
+    /// The longest target that is taken.
+    longest_target: usize,
 }
 
 /// Why a request was turned away.
@@ -37,6 +41,9 @@ pub(crate) enum Violation {
     /// The target is no path.
     #[error("the request target must be a path")]
     Target,
+    /// The target is longer than can be sent on.
+    #[error("the request target is longer than 65,500 bytes, less the length of the upstream's base path")]
+    TargetLength,
 }
 
 // === impl Hosts ===
@@ -45,7 +52,12 @@ impl Hosts {
     /// The loopback names, the certificate's and the configured ones.
     pub(crate) fn new<'a>(more: impl IntoIterator<Item = &'a str>) -> Self {
         let names = more.into_iter().chain(["localhost"]).map(|name| name.to_ascii_lowercase().into()).collect();
-        Self { names }
+        Self { names, longest_target: LONGEST_TARGET }
+    }
+
+    /// Leaves room for the upstream's base path in front of each target.
+    pub(crate) fn before(self, base_path: &str) -> Self {
+        Self { longest_target: LONGEST_TARGET.saturating_sub(base_path.len()), ..self }
     }
 
     /// Whether `authority` is this gate, `local` being the address that the client connected to. The port says nothing: it may be mapped.
@@ -73,6 +85,7 @@ impl Violation {
             Self::Connection | Self::HostCount | Self::Target => StatusCode::BAD_REQUEST,
             Self::CrossSite => StatusCode::FORBIDDEN,
             Self::Host => StatusCode::MISDIRECTED_REQUEST,
+            Self::TargetLength => StatusCode::URI_TOO_LONG,
         }
     }
 
@@ -84,13 +97,17 @@ impl Violation {
             Self::CrossSite => "cross_site",
             Self::Host => "host",
             Self::HostCount => "host_count",
-            Self::Target => "target",
+            Self::Target | Self::TargetLength => "target",
         }
     }
 }
 
 /// Whether a request may come in.
 pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
+    // Before the rest: of a target that is too long only the beginning is here.
+    if target_length(request) > hosts.longest_target {
+        return Err(Violation::TargetLength);
+    }
     if request.method() == Method::CONNECT {
         return Err(Violation::Connect);
     }
@@ -101,6 +118,17 @@ pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr
         return Err(Violation::Connection);
     }
     Ok(())
+}
+
+/// How long the target is as it came: HTTP/2 has scheme and authority in fields of their own.
+fn target_length<B>(request: &Request<B>) -> usize {
+    let uri = request.uri();
+    let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    if request.version() == Version::HTTP_2 {
+        return path;
+    }
+    let scheme = uri.scheme().map_or(0, |scheme| scheme.as_str().len() + "://".len());
+    scheme + uri.authority().map_or(0, |authority| authority.as_str().len()) + path
 }
 
 /// A path, `*` for OPTIONS, or either behind an authority that is checked as Host is; never dialled.

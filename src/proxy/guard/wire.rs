@@ -12,6 +12,8 @@
 //! is not [`Ready`] for.
 
 mod line;
+mod pause;
+mod writing;
 
 use std::{
     fmt, io,
@@ -32,6 +34,7 @@ use tokio::{
 };
 
 pub(crate) use self::line::{Busy, Line};
+use self::pause::Pause;
 pub(crate) use super::heads::Ready;
 use super::{
     heads::{Examined, Fault, Heads, Rest},
@@ -56,6 +59,8 @@ struct State {
     lower_case: Arc<AtomicBool>,
     /// The next head waits for a hyper that is ready for it.
     turning: bool,
+    /// What came last was replaced, perhaps by nothing.
+    dropped: bool,
     /// What was wrong with it.
     fault: Option<Fault>,
     /// What its large heads hold.
@@ -64,6 +69,8 @@ struct State {
     patience: Option<Pin<Box<Sleep>>>,
     /// Read ahead of hyper.
     ahead: BytesMut,
+    /// Examined, and changed on the way: hyper gets it before anything else.
+    replaced: BytesMut,
     /// Nothing more will come.
     end: Option<End>,
     /// hyper, waiting to read.
@@ -77,17 +84,6 @@ struct State {
     resting: bool,
     /// hyper has shut down writing.
     said_goodbye: bool,
-}
-
-/// What is known of how long nothing has come between calls. Not timed anew with each call: of a busy connection it is asked ten times a
-/// second.
-enum Pause {
-    /// Nothing.
-    Unknown,
-    /// It is asked when this is over; something came since it began, or nothing did.
-    Asked { timer: Pin<Box<Sleep>>, stirred: bool },
-    /// Long enough, but for a call that is under way. hyper will not read again by itself once that is over.
-    Over,
 }
 
 /// How reading ended.
@@ -105,11 +101,12 @@ impl Wire {
     /// `lower_case`: how the client writes the names of its fields does not show upstream.
     pub(crate) fn new(stream: Box<dyn Stream>, room: HeadRoom, lower_case: Arc<AtomicBool>) -> Self {
         let (stream, share) = (stream.take(0), HeadShare::of(room));
-        let (heads, fault, patience, ahead) = (None, None, None, BytesMut::new());
+        let (heads, fault, patience) = (None, None, None);
+        let (ahead, replaced) = (BytesMut::new(), BytesMut::new());
         let (end, reader, pause) = (None, None, Pause::Unknown);
-        let (turning, busy, unflushed, resting, said_goodbye) = (false, false, false, false, false);
+        let (turning, dropped, busy, unflushed, resting, said_goodbye) = (false, false, false, false, false, false);
         #[rustfmt::skip]
-        let state = State { stream, heads, lower_case, turning, fault, share, patience, ahead, end, reader, busy, unflushed, pause, resting, said_goodbye };
+        let state = State { stream, heads, lower_case, turning, dropped, fault, share, patience, ahead, replaced, end, reader, busy, unflushed, pause, resting, said_goodbye };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 
@@ -154,47 +151,6 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let mut state = lock(&self.shared);
-        state.unflushed = true;
-        Pin::new(state.stream.get_mut()).poll_write(cx, buf)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = lock(&self.shared);
-        let flushed = Pin::new(state.stream.get_mut()).poll_flush(cx);
-        if flushed.is_ready() && state.unflushed {
-            state.unflushed = false;
-            state.released();
-        }
-        flushed
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = lock(&self.shared);
-        if state.resting {
-            return Poll::Ready(Ok(()));
-        }
-        state.said_goodbye = true;
-        Pin::new(state.stream.get_mut()).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let mut state = lock(&self.shared);
-        state.unflushed = true;
-        Pin::new(state.stream.get_mut()).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        lock(&self.shared).stream.get_ref().is_write_vectored()
-    }
-}
-
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Wire")
@@ -206,8 +162,21 @@ impl fmt::Debug for Wire {
 impl State {
     /// Gives hyper what was read ahead, then what comes, as far as it passes.
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.fault.is_some() {
-            return Poll::Ready(Ok(())); // the end
+        let before = buf.filled().len();
+        loop {
+            let polled = self.poll_examined(cx, buf);
+            take_from(&mut self.replaced, buf);
+            // All that came may be of a target that is too long, and dropped.
+            if !mem::take(&mut self.dropped) || buf.filled().len() > before || self.is_late(cx) {
+                return polled;
+            }
+        }
+    }
+
+    /// Reads once. If nothing passes and nothing is awaited, `dropped` says so.
+    fn poll_examined(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.fault.is_some() || !self.replaced.is_empty() {
+            return Poll::Ready(Ok(())); // the end, or what was changed
         }
         if self.turning {
             return self.poll_turn(cx);
@@ -216,12 +185,12 @@ impl State {
         if !self.ahead.is_empty() {
             let some = self.ahead.len().min(buf.remaining()).min(READ);
             buf.put_slice(self.ahead.get(..some).unwrap_or_default());
-            let passed = self.examine(before, buf);
-            self.ahead.advance(passed);
+            let taken = self.examine(before, buf);
+            self.ahead.advance(taken);
             if self.ahead.is_empty() {
                 self.ahead = BytesMut::new(); // the usual connection holds no buffer of ours
             }
-            return if buf.filled().len() > before { Poll::Ready(Ok(())) } else { self.poll_turn(cx) };
+            return if buf.filled().len() > before || self.dropped { Poll::Ready(Ok(())) } else { self.poll_turn(cx) };
         }
         match &mut self.end {
             Some(End::Closed) => return Poll::Ready(Ok(())),
@@ -237,7 +206,7 @@ impl State {
                     pause => *pause = Pause::Unknown,
                 }
                 self.examine(before, buf);
-                if buf.filled().len() == before {
+                if buf.filled().len() == before && !self.dropped {
                     return self.poll_turn(cx); // all of it is held
                 }
             }
@@ -250,7 +219,7 @@ impl State {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes back from the buffer what must not pass, or not yet; says how much passed.
+    /// Takes back from the buffer what must not pass, not yet, or not as it is; says how much is done with.
     fn examine(&mut self, before: usize, buf: &mut ReadBuf<'_>) -> usize {
         let read = buf.filled().get(before..).unwrap_or_default();
         let Some(heads) = &mut self.heads else { return read.len() };
@@ -258,7 +227,10 @@ impl State {
         if !heads.is_in_head() {
             self.patience = None;
             self.share.end();
-        } else if !self.share.grow(read.len()) && examined.rest == Rest::None {
+        } else if !matches!(examined.rest, Rest::Replaced(_))
+            && !self.share.grow(read.len())
+            && examined.rest == Rest::None
+        {
             examined = Examined { passed: 0, rest: Rest::Refused(Fault::Crowded) };
         }
         match examined.rest {
@@ -269,6 +241,16 @@ impl State {
                     self.ahead.extend_from_slice(read.get(examined.passed..).unwrap_or_default());
                 }
                 buf.set_filled(before + examined.passed);
+            }
+            Rest::Replaced(taken) => {
+                let done = examined.passed + taken;
+                self.replaced.extend_from_slice(&heads.take_replaced());
+                if self.ahead.is_empty() {
+                    self.ahead.extend_from_slice(read.get(done..).unwrap_or_default());
+                }
+                buf.set_filled(before + examined.passed);
+                self.dropped = true;
+                return done;
             }
             Rest::Refused(fault) => {
                 self.fault = Some(fault);
@@ -300,9 +282,7 @@ impl State {
     /// Nothing comes. A head that has begun must come to its end; between calls hyper is let go; in bodies there is all the time in the world.
     fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.heads.as_ref().is_some_and(Heads::is_in_head) {
-            let patience = self.patience.get_or_insert_with(|| timer(HEAD));
-            if patience.as_mut().poll(cx).is_ready() {
-                self.fault = Some(Fault::Slow);
+            if self.is_late(cx) {
                 return Poll::Ready(Ok(()));
             }
         } else if self.heads.as_ref().is_some_and(Heads::is_between_requests) && self.poll_pause(cx).is_ready() {
@@ -312,45 +292,14 @@ impl State {
         self.park(cx)
     }
 
-    /// Ready when there has been nothing to do for [`PAUSE`] at least. Then hyper has nothing of this connection's: no call, and no bytes that
-    /// it has not read as a call, since none but whole requests came.
-    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let is_occupied = self.is_occupied();
-        loop {
-            self.pause = match &mut self.pause {
-                Pause::Asked { timer, stirred } => {
-                    ready!(timer.as_mut().poll(cx));
-                    match (*stirred, is_occupied) {
-                        (true, _) => Pause::Unknown,
-                        (false, true) => Pause::Over,
-                        (false, false) => {
-                            self.pause = Pause::Unknown;
-                            return Poll::Ready(());
-                        }
-                    }
-                }
-                Pause::Over if is_occupied => return Poll::Pending,
-                Pause::Over | Pause::Unknown => Pause::Asked { timer: timer(PAUSE), stirred: false },
-            };
+    /// Whether a head that has begun took too long: that is the end of it.
+    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+        let patience = self.patience.get_or_insert_with(|| timer(HEAD));
+        let is_late = patience.as_mut().poll(cx).is_ready();
+        if is_late {
+            self.fault = Some(Fault::Slow);
         }
-    }
-
-    /// Whether hyper has a call, or something to write.
-    const fn is_occupied(&self) -> bool {
-        self.busy || self.unflushed
-    }
-
-    /// hyper may have nothing more to do: it is to ask for a pause, if one was over too early.
-    fn released(&mut self) {
-        if let Pause::Asked { stirred, .. } = &mut self.pause {
-            *stirred = true;
-        }
-        if (self.turning || matches!(self.pause, Pause::Over))
-            && !self.is_occupied()
-            && let Some(reader) = self.reader.take()
-        {
-            reader.wake();
-        }
+        is_late
     }
 
     /// hyper waits to read.
@@ -378,6 +327,16 @@ impl State {
     }
 }
 
+/// Moves as much as there is room for.
+fn take_from(bytes: &mut BytesMut, buf: &mut ReadBuf<'_>) {
+    let some = bytes.len().min(buf.remaining());
+    buf.put_slice(bytes.get(..some).unwrap_or_default());
+    bytes.advance(some);
+    if bytes.is_empty() {
+        *bytes = BytesMut::new();
+    }
+}
+
 /// Nothing panics while it holds this lock, so a poisoned state is still a whole one.
 fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
@@ -391,8 +350,6 @@ const READ: usize = 16 * 1024;
 const AHEAD: usize = 64 * 1024;
 /// From the first byte of a head to its last; kube-apiserver waits 32 s.
 const HEAD: Duration = Duration::from_secs(30);
-/// Nothing to do for so long: hyper is let go. Long beside the time between the calls of a client that is at work.
-const PAUSE: Duration = Duration::from_millis(100);
 /// One read ahead: a request's head fits.
 const STEP: usize = 4096;
 
@@ -402,7 +359,7 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-    use super::*;
+    use super::{pause::PAUSE, *};
 
     #[tokio::test]
     async fn what_was_read_ahead_is_not_lost_and_comes_in_order() {

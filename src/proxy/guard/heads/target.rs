@@ -1,0 +1,128 @@
+//! A request line on its way to hyper, where it is not one that hyper can take as it came.
+//!
+//! `http::Uri` carries 65,534 bytes at most, and no `"`, `<` or `>` in a query, nor `<`, `>` and a backtick in a path. A target
+//! that is longer than [`LONGEST`] reaches hyper cut, but still longer than that, so that [`super::super::request`] answers
+//! 414; the rest is read and dropped. The bytes that cannot be carried are percent-encoded, which means the same to the server.
+
+use std::borrow::Cow;
+
+/// A target that the gate takes. hyper takes a little more, which tells what was cut.
+pub(in crate::proxy::guard) const LONGEST: usize = 65_500;
+
+/// How far a request line has come that reaches hyper in pieces, or changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Target {
+    part: Part,
+    /// How many bytes of the target went to hyper.
+    len: usize,
+    /// The target was too long, and its rest is dropped.
+    is_cut: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Part {
+    #[default]
+    Method,
+    Path,
+    Query,
+    /// All that comes after the target.
+    Version,
+}
+
+/// Whether hyper can take a whole request line as it is.
+pub(super) fn is_plain(line: &[u8]) -> bool {
+    let is_special = |byte: u8| (byte == b'"') | (byte == b'<') | (byte == b'>') | (byte == b'`');
+    line.len() <= LONGEST && !line.iter().fold(false, |found, byte| found | is_special(*byte))
+}
+
+impl Target {
+    /// The next bytes of the line as hyper is to get them.
+    pub(super) fn carry<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        let mut carried = Vec::with_capacity(bytes.len() + 8);
+        for byte in bytes {
+            self.push(*byte, &mut carried);
+        }
+        if carried == bytes { Cow::Borrowed(bytes) } else { Cow::Owned(carried) }
+    }
+
+    fn push(&mut self, byte: u8, carried: &mut Vec<u8>) {
+        match (self.part, byte) {
+            (Part::Method, b' ') => self.part = Part::Path,
+            (Part::Method | Part::Version, _) => {}
+            // The line's end: what is wrong with a line without a version is seen by those who read it.
+            (_, b' ' | b'\r' | b'\n') => self.part = Part::Version,
+            (Part::Path | Part::Query, _) => return self.push_target(byte, carried),
+        }
+        carried.push(byte);
+    }
+
+    fn push_target(&mut self, byte: u8, carried: &mut Vec<u8>) {
+        let is_continued = byte & 0xc0 == 0x80 && self.len < LONGEST + 8; // a character is not cut in half
+        self.is_cut |= self.len > LONGEST && !is_continued;
+        if self.is_cut {
+            return;
+        }
+        let before = carried.len();
+        match (self.part, byte) {
+            (_, b'<') => carried.extend_from_slice(b"%3C"),
+            (_, b'>') => carried.extend_from_slice(b"%3E"),
+            (Part::Path, b'`') => carried.extend_from_slice(b"%60"),
+            (Part::Query, b'"') => carried.extend_from_slice(b"%22"),
+            _ => carried.push(byte),
+        }
+        self.len += carried.len() - before;
+        if byte == b'?' {
+            self.part = Part::Query;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::uri::PathAndQuery;
+
+    use super::*;
+
+    /// What hyper gets of a line that comes in pieces of this length.
+    fn carried(line: &[u8], piece: usize) -> Vec<u8> {
+        let mut target = Target::default();
+        line.chunks(piece).flat_map(|piece| target.carry(piece).into_owned()).collect()
+    }
+
+    #[test]
+    fn every_byte_that_may_stand_in_a_line_is_carried_as_it_is_or_percent_encoded() {
+        for byte in (b'!'..=b'~').filter(|byte| !b"#".contains(byte)) {
+            for (before, what) in [("/a", "path"), ("/a?b=", "query")] {
+                let raw = [before.as_bytes(), &[byte]].concat();
+                let line = [b"GET ".as_slice(), &raw, b" HTTP/1.1\r\n"].concat();
+                let got = carried(&line, 3);
+                assert_eq!(got, carried(&line, 100));
+                let target = got.split(|byte| *byte == b' ').nth(1).expect("a target");
+                assert!(PathAndQuery::try_from(target).is_ok(), "{} in a {what}", char::from(byte));
+                let decoded: Vec<u8> = percent_encoding::percent_decode(target).collect();
+                assert!(target == raw || (decoded == raw && !is_plain(&line)), "{} in a {what}", char::from(byte));
+                assert_eq!(target == raw, PathAndQuery::try_from(raw.as_slice()).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_that_is_too_long_is_cut_where_a_character_ends_and_stays_too_long() {
+        for (unit, piece) in [("x", 16_384), ("é", 1_000), ("\u{10ffff}", 777), ("<", 4_096), ("?\"", 1)] {
+            for over in 1..200_usize {
+                let times = (LONGEST + over * over).div_ceil(unit.len());
+                let line = format!("GET /{} HTTP/1.1\r\n", unit.repeat(times));
+                let got = String::from_utf8(carried(line.as_bytes(), piece)).expect("whole characters");
+                let target =
+                    got.strip_prefix("GET ").and_then(|got| got.strip_suffix(" HTTP/1.1\r\n")).expect("a line");
+                assert!((LONGEST + 1..65_534).contains(&target.len()), "{}", target.len());
+                PathAndQuery::try_from(target).expect("hyper takes it");
+                if over > 5 && piece < 500 {
+                    break; // byte by byte it takes long
+                }
+            }
+        }
+        let longest = format!("GET /{} HTTP/1.1\r\n", "x".repeat(LONGEST - 1));
+        assert_eq!(carried(longest.as_bytes(), 16_384), longest.as_bytes());
+    }
+}
