@@ -24,6 +24,7 @@ mod race;
 mod send;
 mod streaming;
 mod through;
+mod trailing;
 mod upgrade;
 
 use std::{
@@ -38,6 +39,7 @@ use std::{
 
 use http::{HeaderValue, Request, Response, uri::Scheme};
 
+pub(crate) use self::trailing::Trailing;
 use self::{
     body::{Budget, KEPT_TOGETHER},
     dial::Dialer,

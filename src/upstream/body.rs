@@ -19,6 +19,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::{
+    connection::Traffic,
     inbound::{Continue, Inbound, InboundError},
     lease::StreamUnit,
 };
@@ -36,6 +37,8 @@ pub struct Outgoing {
     ended: bool,
     /// The stream it is sent on, which is not free before the body is done with.
     _unit: Option<Arc<StreamUnit>>,
+    /// The HTTP/1.1 connection it is sent on, which is given the trailers.
+    connection: Option<Arc<Traffic>>,
 }
 
 /// The beginning of a body that was sent, for names and digests after a failure.
@@ -96,7 +99,7 @@ impl Outgoing {
     /// No body at all.
     #[must_use]
     pub fn empty() -> Self {
-        Self { shared: None, attempt: 0, at: 0, ended: false, _unit: None }
+        Self { shared: None, attempt: 0, at: 0, ended: false, _unit: None, connection: None }
     }
 
     /// A body: what was `read` already, then the `rest` if the client is not done, or the `trailers` that ended what was read.
@@ -151,7 +154,12 @@ impl Outgoing {
             state.asked = false;
             state.attempt
         });
-        Self { shared: self.shared.clone(), attempt, at: 0, ended: false, _unit: unit }
+        Self { shared: self.shared.clone(), attempt, at: 0, ended: false, _unit: unit, connection: None }
+    }
+
+    /// The same body, to be sent on this HTTP/1.1 connection.
+    pub(super) fn on(self, connection: &Arc<Traffic>) -> Self {
+        Self { connection: Some(Arc::clone(connection)), ..self }
     }
 
     /// Whether everything that was read so far could be sent again.
@@ -204,7 +212,15 @@ impl Body for Outgoing {
         let next = ready!(state.poll_rest(cx));
         this.at = state.kept.len();
         this.ended = next.as_ref().is_none_or(|frame| frame.as_ref().map_or(true, Frame::is_trailers));
-        Poll::Ready(next)
+        match (&this.connection, &next) {
+            // hyper writes few trailers over HTTP/1: the connection does.
+            (Some(connection), Some(Ok(frame))) if frame.is_trailers() => {
+                let trailers = frame.trailers_ref().filter(|_| !state.declared);
+                let mark = trailers.and_then(|trailers| connection.trail(trailers));
+                Poll::Ready(mark.map(|mark| Ok(Frame::data(mark))))
+            }
+            _ => Poll::Ready(next),
+        }
     }
 
     fn is_end_stream(&self) -> bool {

@@ -12,14 +12,16 @@ use std::{
     },
     pin::{Pin, pin},
     sync::{
-        Arc, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
+use http::HeaderMap;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
@@ -30,6 +32,7 @@ use super::{
     dial::{Dialer, Socket, certificate_alert},
     error::DialFailure,
     pool::Pool,
+    trailing::Trailing,
     upgrade::Open,
 };
 
@@ -54,6 +57,10 @@ pub(super) struct Traffic {
     pub(super) written: AtomicU64,
     /// Its call is over, and the connection is to be used again once hyper is ready for it.
     pub(super) releasing: AtomicBool,
+    /// The trailers of the request that is being sent.
+    pub(super) trailing: Mutex<Option<Box<Trailing>>>,
+    /// Whether there are any.
+    pub(super) trails: AtomicBool,
     /// Counts it among the connections of upgrades.
     pub(super) open: Option<Open>,
 }
@@ -211,6 +218,19 @@ where
     }
 }
 
+// === impl Traffic ===
+
+impl Traffic {
+    /// Has these trailers written at the end of the request's body, which is to end in the bytes that are returned; only in a
+    /// body that is sent in chunks. None if there is nothing to write.
+    pub(super) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
+        let (mark, trailing) = Trailing::new(trailers)?;
+        *self.trailing.lock().unwrap_or_else(PoisonError::into_inner) = Some(trailing);
+        self.trails.store(true, Ordering::Relaxed);
+        Some(mark)
+    }
+}
+
 // === impl Counted ===
 
 impl AsyncRead for Counted {
@@ -226,6 +246,27 @@ impl AsyncRead for Counted {
 impl Counted {
     pub(super) fn new(socket: Socket, traffic: Arc<Traffic>) -> Self {
         Self { socket: socket.take(READ), traffic, is_deaf: false }
+    }
+
+    fn poll_write_trailing(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let poll = self.poll_trailing(cx, bufs);
+        self.wrote(poll, cx)
+    }
+
+    /// Writes by way of the trailers, until they have gone.
+    fn poll_trailing(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let mut trailing = self.traffic.trailing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = Pin::new(self.socket.get_mut());
+        let Some(some) = trailing.as_mut() else { return socket.poll_write_vectored(cx, bufs) };
+        let written = match bufs {
+            [] => ready!(some.poll_drain(socket.as_mut(), cx)).map(|()| 0)?,
+            bufs => ready!(some.poll_write(socket.as_mut(), cx, bufs))?,
+        };
+        if some.is_over() {
+            *trailing = None;
+            self.traffic.trails.store(false, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn wrote(&mut self, poll: Poll<io::Result<usize>>, cx: &Context<'_>) -> Poll<io::Result<usize>> {
@@ -257,6 +298,9 @@ impl AsyncWrite for Counted {
         if self.is_deaf {
             return Poll::Pending;
         }
+        if self.traffic.trails.load(Ordering::Relaxed) {
+            return self.poll_write_trailing(cx, &[io::IoSlice::new(buf)]);
+        }
         let poll = Pin::new(self.socket.get_mut()).poll_write(cx, buf);
         self.wrote(poll, cx)
     }
@@ -269,6 +313,9 @@ impl AsyncWrite for Counted {
         if self.is_deaf {
             return Poll::Pending;
         }
+        if self.traffic.trails.load(Ordering::Relaxed) {
+            return self.poll_write_trailing(cx, bufs);
+        }
         let poll = Pin::new(self.socket.get_mut()).poll_write_vectored(cx, bufs);
         self.wrote(poll, cx)
     }
@@ -280,6 +327,10 @@ impl AsyncWrite for Counted {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.is_deaf {
             return Poll::Pending;
+        }
+        if self.traffic.trails.load(Ordering::Relaxed) {
+            let poll = self.poll_trailing(cx, &[]);
+            ready!(self.heard(poll, cx))?;
         }
         let poll = Pin::new(self.socket.get_mut()).poll_flush(cx);
         self.heard(poll, cx)

@@ -227,7 +227,7 @@ impl Errand<'_> {
         match self.stream.take() {
             None => Err(closed_at_once()),
             Some(Stream::Http1(exclusive)) => {
-                let mut request = self.head.http1(self.body.attempt(None));
+                let mut request = self.head.http1(self.body.attempt(None).on(&exclusive.traffic));
                 if let Some(body) = self.body.hold_back(CONTINUE_HTTP1) {
                     on_informational(&mut request, move |told| {
                         if told.status() == StatusCode::CONTINUE {

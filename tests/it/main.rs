@@ -49,6 +49,7 @@ mod proxy_refusals;
 mod proxy_shadow;
 mod proxy_signals;
 mod proxy_tls;
+mod proxy_trailers;
 mod proxy_transparency;
 mod proxy_upgrades;
 mod references;

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// A gate to a server that speaks h2.
-fn before_http2(server: &Server) -> ProxyBuilder {
+pub(crate) fn before_http2(server: &Server) -> ProxyBuilder {
     let roots = Roots::Only(Pem::new(server.ca.clone().expect("TLS").into(), "test CA"));
     Proxy::before(server.address).with(|options| {
         options.upstream.target.scheme = http::uri::Scheme::HTTPS;

@@ -40,7 +40,7 @@ use super::{
     heads::{Examined, Fault, Heads, Rest},
     room::{HeadRoom, HeadShare},
 };
-use crate::clock::timer;
+use crate::{clock::timer, upstream::Trailing};
 
 /// A client's connection of whatever kind. Behind a box, so that everything above it is there once and not once for each kind.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -79,6 +79,8 @@ struct State {
     busy: bool,
     /// hyper has something to write, or to flush.
     unflushed: bool,
+    /// Trailers that end the body which hyper is writing.
+    trailing: Option<Box<Trailing>>,
     pause: Pause,
     /// hyper was told that the connection ended.
     resting: bool,
@@ -102,11 +104,11 @@ impl Wire {
     pub(crate) fn new(stream: Box<dyn Stream>, room: HeadRoom, lower_case: Arc<AtomicBool>) -> Self {
         let (stream, share) = (stream.take(0), HeadShare::of(room));
         let (heads, fault, patience) = (None, None, None);
-        let (ahead, replaced) = (BytesMut::new(), BytesMut::new());
+        let (ahead, replaced, trailing) = (BytesMut::new(), BytesMut::new(), None);
         let (end, reader, pause) = (None, None, Pause::Unknown);
         let (turning, dropped, busy, unflushed, resting, said_goodbye) = (false, false, false, false, false, false);
         #[rustfmt::skip]
-        let state = State { stream, heads, lower_case, turning, dropped, fault, share, patience, ahead, replaced, end, reader, busy, unflushed, pause, resting, said_goodbye };
+        let state = State { stream, heads, lower_case, turning, dropped, fault, share, patience, ahead, replaced, end, reader, busy, unflushed, trailing, pause, resting, said_goodbye };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{
     body::Incoming,
@@ -63,6 +63,8 @@ pin_project! {
         early: Option<Box<Early>>,
         // It asks for another protocol.
         switches: bool,
+        // A body that answers it may be sent in chunks.
+        chunked: bool,
     }
 }
 
@@ -74,6 +76,8 @@ pin_project! {
         line: Option<Busy>,
         // What is left of the request's body, which is nobody's once the answer has ended.
         unread: Option<Unread>,
+        // Over HTTP/1 it is sent in chunks, and trailers may follow.
+        chunked: bool,
     }
 }
 
@@ -90,9 +94,10 @@ where
         if let Some(desk) = self.desk.as_ref().filter(|_| switches) {
             request.extensions_mut().insert(desk.clone());
         }
+        let chunked = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
         let (request, unread) = Inbound::of(request);
         let line = self.line.as_ref().map(Line::begin);
-        WhileThere { call: self.stack.clone().call(request), line, unread, early: None, switches }
+        WhileThere { call: self.stack.clone().call(request), line, unread, early: None, switches, chunked }
     }
 }
 
@@ -129,7 +134,8 @@ where
             line.resolve(response.status() == StatusCode::SWITCHING_PROTOCOLS);
         }
         let unread = this.unread.take();
-        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, line, unread })))
+        let chunked = *this.chunked && is_sent_in_chunks(&response);
+        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, line, unread, chunked })))
     }
 }
 
@@ -143,6 +149,12 @@ impl Body for BodyWhileThere {
             Poll::Pending if this.line.as_ref().is_some_and(|line| line.poll_gone(cx).is_ready()) => {
                 Poll::Ready(Some(Err(Gone.into())))
             }
+            // hyper writes few trailers over HTTP/1: the wire does.
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() && this.line.is_some() => {
+                let line = this.line.as_ref().filter(|_| *this.chunked);
+                let mark = line.zip(frame.trailers_ref()).and_then(|(line, trailers)| line.trail(trailers));
+                Poll::Ready(mark.map(|mark| Ok(Frame::data(mark))))
+            }
             polled => polled,
         }
     }
@@ -154,6 +166,13 @@ impl Body for BodyWhileThere {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+/// Whether hyper sends this answer to an HTTP/1.1 request in chunks.
+fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
+    let is_bodiless = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
+    let is_declared = response.headers().contains_key(header::CONTENT_LENGTH);
+    !is_bodiless && !is_declared && response.body().size_hint().exact().is_none()
 }
 
 // === impl Reception ===

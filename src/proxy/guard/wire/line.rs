@@ -22,7 +22,7 @@ pub(crate) struct Line {
 
 /// The same connection as a call watches it that is under way there; until it is dropped the connection does not rest.
 pub(crate) struct Busy {
-    shared: Arc<Mutex<State>>,
+    pub(super) shared: Arc<Mutex<State>>,
 }
 
 // === impl Line ===

@@ -1,24 +1,33 @@
 //! What hyper writes to the client.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
+use http::HeaderMap;
 use tokio::io::AsyncWrite;
 
-use super::{Wire, lock};
+use super::{Busy, State, Wire, lock};
+use crate::upstream::Trailing;
 
 impl AsyncWrite for Wire {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = lock(&self.shared);
         state.unflushed = true;
+        if state.trailing.is_some() {
+            return state.poll_write_trailing(cx, &[IoSlice::new(buf)]);
+        }
         Pin::new(state.stream.get_mut()).poll_write(cx, buf)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = lock(&self.shared);
+        if state.trailing.is_some() {
+            ready!(state.poll_drain(cx))?;
+        }
         let flushed = Pin::new(state.stream.get_mut()).poll_flush(cx);
         if flushed.is_ready() && state.unflushed {
             state.unflushed = false;
@@ -39,14 +48,46 @@ impl AsyncWrite for Wire {
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut state = lock(&self.shared);
         state.unflushed = true;
+        if state.trailing.is_some() {
+            return state.poll_write_trailing(cx, bufs);
+        }
         Pin::new(state.stream.get_mut()).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
         lock(&self.shared).stream.get_ref().is_write_vectored()
+    }
+}
+
+impl State {
+    fn poll_write_trailing(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let Self { trailing, stream, .. } = self;
+        let Some(some) = trailing else { return Pin::new(stream.get_mut()).poll_write_vectored(cx, bufs) };
+        let written = ready!(some.poll_write(Pin::new(stream.get_mut()), cx, bufs))?;
+        trailing.take_if(|trailing| trailing.is_over());
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { trailing, stream, .. } = self;
+        if let Some(some) = trailing {
+            ready!(some.poll_drain(Pin::new(stream.get_mut()), cx))?;
+            trailing.take_if(|trailing| trailing.is_over());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Busy {
+    /// Has these trailers written at the end of the body, which is to end in the bytes that are returned; only in a body that
+    /// is sent in chunks. None if there is nothing to write.
+    pub(crate) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
+        let (mark, trailing) = Trailing::new(trailers)?;
+        lock(&self.shared).trailing = Some(trailing);
+        Some(mark)
     }
 }
