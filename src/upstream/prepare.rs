@@ -8,7 +8,8 @@ use bytes::Bytes;
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version,
     header::{
-        CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+        CONNECTION, CONTENT_LENGTH, COOKIE, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
+        UPGRADE,
     },
     request,
     uri::{Authority, PathAndQuery},
@@ -27,6 +28,8 @@ pub(super) struct Head {
     authority: Authority,
     /// What HTTP/1.1 sends as Host.
     host: HeaderValue,
+    /// It came by HTTP/2, which lets a client send each cookie in a field of its own.
+    splits_cookies: bool,
 }
 
 /// The request cannot be put in the upstream's terms.
@@ -55,8 +58,9 @@ impl Head {
         if let Some(protocol) = asked {
             switching(&mut parts.headers, protocol);
         }
+        let splits_cookies = parts.version == Version::HTTP_2;
         let request::Parts { method, headers, extensions, .. } = parts;
-        Ok(Self { method, headers, extensions, target: path, authority, host })
+        Ok(Self { method, headers, extensions, target: path, authority, host, splits_cookies })
     }
 
     pub(super) fn headers_mut(&mut self) -> &mut HeaderMap {
@@ -82,6 +86,9 @@ impl Head {
         let is_chunked = !body.is_empty() && !self.declares_length();
         let mut request = self.request(Uri::from(self.target.clone()), Version::HTTP_11, body);
         request.headers_mut().insert(HOST, self.host.clone());
+        if self.splits_cookies {
+            join_cookies(request.headers_mut());
+        }
         if is_chunked {
             // said outright: left to itself hyper drops the body of a GET that declares no length
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -167,6 +174,21 @@ fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Au
             let value = HeaderValue::from_str(authority.as_str());
             Ok((authority, value.unwrap_or_else(|_| HeaderValue::from_static(""))))
         }
+    }
+}
+
+/// Makes one of several Cookie fields, as RFC 9113, 8.2.3 demands of what goes on by HTTP/1.1.
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut cookies = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (cookies.next(), cookies.next()) else { return };
+    let (mut joined, is_sensitive) = (first.as_bytes().to_vec(), first.is_sensitive());
+    for cookie in std::iter::once(second).chain(cookies) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(cookie.as_bytes());
+    }
+    if let Ok(mut joined) = HeaderValue::from_bytes(&joined) {
+        joined.set_sensitive(is_sensitive);
+        headers.insert(COOKIE, joined);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Trailers between HTTP/1 and HTTP/2.
+//! Trailers, and cookies, between HTTP/1 and HTTP/2.
 
 use std::convert::Infallible;
 
@@ -6,14 +6,14 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Frame;
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::{
     pool_support::Server,
     proxy_fidelity::before_http2,
-    support::{Backend, Proxy, raw_backend, status, within},
+    support::{Backend, Proxy, raw_backend, reply, status, within},
 };
 
 /// Head lines of a client, and of a server, with which trailers come.
@@ -134,4 +134,34 @@ async fn trailers_pass_from_http2_to_http1_and_back() {
     assert_eq!(body.trailers(), Some(&sum()));
     let seen = String::from_utf8(within(seen).await.expect("no panic")).expect("text");
     assert!(seen.ends_with("\r\n\r\n2\r\nhi\r\n0\r\nx-sum: 7\r\nx-sum: 8\r\n\r\n"), "{seen}");
+}
+
+/// RFC 9113, 8.2.3: HTTP/2 clients may split them, and few HTTP/1 servers read more than the first.
+#[tokio::test]
+async fn cookies_of_an_http2_client_are_one_field_for_an_http1_upstream_and_stay_apart_for_an_http2_one() {
+    let request = || {
+        let request = Request::get("http://localhost/x").header("cookie", "a=1").header("cookie", "b=2; c=3");
+        request.header("cookie", "d=4").body(Full::<Bytes>::default()).expect("valid")
+    };
+    let backend = Backend::start(|_| async { reply(200, "ok") }).await;
+    let proxy = Proxy::before(backend.address).start().await;
+    within(proxy.connect_http2().await.send_request(request())).await.expect("answered");
+    let lines: Vec<_> = backend.seen()[0].headers.get_all("cookie").iter().cloned().collect();
+    assert_eq!(lines, ["a=1; b=2; c=3; d=4"]);
+    // As they came from a client of HTTP/1.
+    let lines = "Cookie: a=1\r\nCookie: b=2\r\nConnection: close\r\n";
+    proxy.exchange(&format!("GET /x HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n")).await;
+    assert_eq!(backend.seen()[1].headers.get_all("cookie").iter().count(), 2);
+
+    let server = Server::http2(100, |request, _| {
+        async move {
+            let count = request.headers().get_all("cookie").iter().count().to_string();
+            Response::new(Full::from(count).map_err(|never| match never {}).boxed_unsync())
+        }
+        .boxed()
+    })
+    .await;
+    let proxy = before_http2(&server).start().await;
+    let answer = within(proxy.connect_http2().await.send_request(request())).await.expect("answered");
+    assert_eq!(within(answer.into_body().collect()).await.expect("whole").to_bytes(), "3");
 }
