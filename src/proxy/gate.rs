@@ -221,7 +221,8 @@ impl Gate {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.reception.serve(Box::new(stream), None, false).await;
+        let (read, write) = tokio::io::split(stream);
+        self.reception.serve(Box::new(tokio::io::join(read, write)), None, false).await;
     }
 
     /// Returns when the gate has stopped, some time after `stop`.

@@ -263,3 +263,37 @@ async fn raw_silent() -> (std::net::SocketAddr, tokio::sync::mpsc::UnboundedRece
     });
     (address, told)
 }
+
+/// More is there than the gate reads ahead: it asks the kernel whether the client is.
+#[tokio::test]
+async fn a_client_that_leaves_behind_more_pipelined_calls_than_are_read_ahead_is_never_sent_for() {
+    let one = "GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let bytes = one.repeat((90 << 10) / one.len());
+    story(async |proxy| drop(waiting(proxy, bytes.as_bytes()).await)).await;
+    story(async |proxy| {
+        let mut client = waiting(proxy, bytes.as_bytes()).await;
+        client.shutdown().await.expect("closes");
+        proxy.reaches("tidegate_hangups_total", &[], 1.0).await;
+    })
+    .await;
+    story(async |proxy| {
+        let client = waiting(proxy, bytes.as_bytes()).await;
+        socket2::SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).expect("a socket");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_with_more_pipelined_calls_than_are_read_ahead_is_answered_while_it_is_there() {
+    let (backend, proxy, answers) = narrow().await;
+    let one = "GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut client = proxy.connect().await;
+    client.write_all(one.repeat((90 << 10) / one.len()).as_bytes()).await.expect("writes");
+    proxy.reaches("tidegate_in_flight", &[], 1.0).await;
+    answers.add_permits(1);
+    let mut answer = [0; 15];
+    within(client.read_exact(&mut answer)).await.expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 200 OK");
+    proxy.reaches("tidegate_hangups_total", &[], 0.0).await;
+    assert_eq!(backend.targets()[0], "/second");
+}

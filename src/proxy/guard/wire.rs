@@ -13,6 +13,7 @@
 
 mod line;
 mod pause;
+mod stream;
 mod writing;
 
 use std::{
@@ -29,21 +30,21 @@ use std::{
 
 use bytes::{Buf, BytesMut};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take},
+    io::{AsyncRead, AsyncReadExt as _, ReadBuf, Take},
     time::Sleep,
 };
 
-pub(crate) use self::line::{Busy, Line};
-use self::pause::Pause;
+pub(crate) use self::{
+    line::{Busy, Line},
+    stream::Stream,
+};
+use self::{pause::Pause, stream::HangUp};
 pub(crate) use super::heads::Ready;
 use super::{
     heads::{Examined, Fault, Heads, Rest},
     room::{HeadRoom, HeadShare},
 };
 use crate::{clock::timer, upstream::Trailing};
-
-/// A client's connection of whatever kind. Behind a box, so that everything above it is there once and not once for each kind.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 /// The connection as hyper reads and writes it.
 pub(crate) struct Wire {
@@ -71,6 +72,8 @@ struct State {
     ahead: BytesMut,
     /// Examined, and changed on the way: hyper gets it before anything else.
     replaced: BytesMut,
+    /// Tells that the client has left, while it has sent more than is read ahead.
+    hang_up: Option<HangUp>,
     /// Nothing more will come.
     end: Option<End>,
     /// hyper, waiting to read.
@@ -95,8 +98,6 @@ enum End {
     Failed(Option<io::Error>),
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
 // === impl Wire ===
 
 impl Wire {
@@ -105,10 +106,10 @@ impl Wire {
         let (stream, share) = (stream.take(0), HeadShare::of(room));
         let (heads, fault, patience) = (None, None, None);
         let (ahead, replaced, trailing) = (BytesMut::new(), BytesMut::new(), None);
-        let (end, reader, pause) = (None, None, Pause::Unknown);
+        let (hang_up, end, reader, pause) = (None, None, None, Pause::Unknown);
         let (turning, dropped, busy, unflushed, resting, said_goodbye) = (false, false, false, false, false, false);
         #[rustfmt::skip]
-        let state = State { stream, heads, lower_case, turning, dropped, fault, share, patience, ahead, replaced, end, reader, busy, unflushed, trailing, pause, resting, said_goodbye };
+        let state = State { stream, heads, lower_case, turning, dropped, fault, share, patience, ahead, replaced, hang_up, end, reader, busy, unflushed, trailing, pause, resting, said_goodbye };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 

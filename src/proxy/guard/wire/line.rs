@@ -99,12 +99,13 @@ impl fmt::Debug for Line {
 
 impl Busy {
     /// Ready when the client has closed, half-closed or reset the connection. To be polled by the connection's own task only: there is one
-    /// waker for reading. A client with more than [`AHEAD`] bytes unread cannot be watched any further and counts as there.
+    /// waker for reading. A client with more than [`AHEAD`] bytes unread is asked of the kernel, which knows what has arrived: whatever a
+    /// client that closes had still to send must fit into the socket's buffer, while a reset overtakes it.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = lock(&self.shared);
         while state.end.is_none() {
             if state.ahead.len() >= AHEAD {
-                return Poll::Pending;
+                return state.poll_hang_up(cx);
             }
             ready!(state.poll_read_ahead(cx));
         }
@@ -132,7 +133,17 @@ impl Drop for Busy {
     fn drop(&mut self) {
         let mut state = lock(&self.shared);
         state.busy = false;
+        state.hang_up = None;
         state.released();
+    }
+}
+
+impl State {
+    fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.hang_up.is_none() {
+            self.hang_up = self.stream.get_ref().hang_up();
+        }
+        self.hang_up.as_mut().map_or(Poll::Pending, |hang_up| hang_up.as_mut().poll(cx))
     }
 }
 

@@ -1,0 +1,52 @@
+//! A client's connection of whatever kind, and how it is seen that the client is gone while more of its bytes wait than are read.
+
+use std::pin::Pin;
+
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, Interest, Join, ReadHalf, WriteHalf},
+    net::{TcpStream, UnixStream},
+};
+use tokio_rustls::server::TlsStream;
+
+/// A client's connection. Behind a box, so that everything above it is there once and not once for each kind.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
+    /// Becomes ready when the client has closed, half-closed or reset the connection, however much it has sent before that.
+    /// None where that cannot be told without reading.
+    fn hang_up(&self) -> Option<HangUp> {
+        None
+    }
+}
+
+/// See [`Stream::hang_up`].
+pub(super) type HangUp = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Stream for TcpStream {
+    /// Watches a second descriptor of the same socket. The kernel says that nothing more will come as soon as it knows, and tokio
+    /// tells that, but not that there is something to read, to those who wait for urgent data.
+    fn hang_up(&self) -> Option<HangUp> {
+        let socket = SockRef::from(self).try_clone().ok()?;
+        let watched = Self::from_std(socket.into()).ok()?;
+        Some(Box::pin(async move { drop(watched.ready(Interest::PRIORITY).await) }))
+    }
+}
+
+impl Stream for UnixStream {
+    fn hang_up(&self) -> Option<HangUp> {
+        let socket = SockRef::from(self).try_clone().ok()?;
+        let watched = Self::from_std(socket.into()).ok()?;
+        Some(Box::pin(async move { drop(watched.ready(Interest::PRIORITY).await) }))
+    }
+}
+
+impl Stream for TlsStream<Box<dyn Stream>> {
+    fn hang_up(&self) -> Option<HangUp> {
+        self.get_ref().0.hang_up()
+    }
+}
+
+/// What was accepted elsewhere.
+impl<S: AsyncRead + AsyncWrite + Send> Stream for Join<ReadHalf<S>, WriteHalf<S>> {}
+
+#[cfg(test)]
+impl Stream for tokio::io::DuplexStream {}
