@@ -26,6 +26,7 @@ mod streaming;
 mod through;
 mod trailing;
 mod upgrade;
+mod windows;
 
 use std::{
     fmt,

@@ -34,7 +34,9 @@ use super::{
     pool::Pool,
     trailing::Trailing,
     upgrade::Open,
+    windows::{STREAMS, Window},
 };
+use crate::api::Group;
 
 /// A connection that can take calls, not yet in the books. Its driver is boxed while it is handed around: it is large.
 pub(super) enum Raised {
@@ -48,6 +50,7 @@ type Http1 = http1::Connection<TokioIo<Counted>, Outgoing>;
 pub(super) struct Http2 {
     connection: http2::Connection<TokioIo<Socket>, Outgoing, Wakeful>,
     waker: Arc<AtomicWaker>,
+    _window: Window,
 }
 
 /// What has gone over an HTTP/1.1 connection, in bytes: tells a request that was not sent, or not answered, from one that was.
@@ -82,10 +85,10 @@ pub(super) struct Wakeful {
 }
 
 /// Dials and raises a connection.
-pub(super) async fn raise(dialer: &Dialer) -> Result<Raised, DialFailure> {
+pub(super) async fn raise(dialer: &Dialer, group: Group) -> Result<Raised, DialFailure> {
     let raising = async {
         let (socket, h2) = dialer.connect().await?;
-        if h2 { raise_http2(socket).await } else { raise_http1(socket).await }
+        if h2 { raise_http2(socket, dialer.windows().open(group)).await } else { raise_http1(socket).await }
     };
     dialer.within(raising).await
 }
@@ -104,14 +107,14 @@ pub(super) fn http1_builder() -> http1::Builder {
     builder
 }
 
-async fn raise_http2(socket: Socket) -> Result<Raised, DialFailure> {
+async fn raise_http2(socket: Socket, window: Window) -> Result<Raised, DialFailure> {
     let waker = Arc::new(AtomicWaker::new());
     let spawner = Wakeful { waker: Arc::clone(&waker), reader_spawned: Arc::default() };
     let (sender, connection) = http2::Builder::new(spawner)
         .timer(TokioTimer::new())
         .initial_max_send_streams(0) // nothing may open before the server has said how many
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(window.stream())
+        .initial_connection_window_size(window.connection())
         .max_header_list_size(MAX_HEADER_LIST)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT)
@@ -119,7 +122,7 @@ async fn raise_http2(socket: Socket) -> Result<Raised, DialFailure> {
         .handshake(TokioIo::new(socket))
         .await
         .map_err(http_failure)?;
-    let mut connection = Http2 { connection, waker };
+    let mut connection = Http2 { connection, waker, _window: window };
     let limit = poll_fn(|cx| match connection.poll(cx) {
         Poll::Ready(Ok(())) => Poll::Ready(Err(DialFailure::ClosedAtOnce)),
         Poll::Ready(Err(error)) => Poll::Ready(Err(http_failure(error))),
@@ -168,7 +171,7 @@ impl Http2 {
 
     /// Streams it may have open.
     fn limit(&self) -> usize {
-        self.connection.current_max_send_streams().min(MAX_STREAMS)
+        self.connection.current_max_send_streams().min(STREAMS as usize)
     }
 }
 
@@ -341,12 +344,6 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// Of one stream: what one stalled reader can hold up. kube-apiserver uses the same.
-const STREAM_WINDOW: u32 = 256 << 10;
-/// Of one connection: room for all of its streams to stall without blocking each other.
-const CONNECTION_WINDOW: u32 = 32 << 20;
-/// Streams on one connection, however many the server allows: no more than there is window for (kube-apiserver allows 100).
-const MAX_STREAMS: usize = (CONNECTION_WINDOW / STREAM_WINDOW) as usize;
 /// As kube-apiserver's own limit; hyper's 16 KiB would reset streams with long headers.
 const MAX_HEADER_LIST: u32 = 1 << 20;
 /// The same for HTTP/1.1, and a little for the status line.

@@ -24,6 +24,7 @@ use super::{
     names::Names,
     race,
     through::{self, Wire},
+    windows::Windows,
 };
 use crate::{
     credentials::{Injector, Proxy},
@@ -46,6 +47,7 @@ pub(super) struct Dialer {
     timeout: AtomicU64,
     /// The last connection speaks HTTP/2.
     lower_case: Arc<AtomicBool>,
+    windows: Windows,
 }
 
 /// A connected byte stream: as it is, or with TLS to the upstream.
@@ -68,7 +70,18 @@ impl Dialer {
             proxy.as_ref().map_or_else(|| (host.clone(), port), |proxy| (proxy.host().to_owned(), proxy.port()));
         let names = names(dialled.0, dialled.1);
         let timeout = AtomicU64::new(nanos(timeout));
-        Self { host, port, names, server_name, proxy, tls, injector, timeout, lower_case: Arc::default() }
+        Self {
+            host,
+            port,
+            names,
+            server_name,
+            proxy,
+            tls,
+            injector,
+            timeout,
+            lower_case: Arc::default(),
+            windows: Windows::default(),
+        }
     }
 
     pub(super) fn set_timeout(&self, timeout: Duration) {
@@ -121,6 +134,11 @@ impl Dialer {
     pub(super) async fn within<T>(&self, dial: impl Future<Output = Result<T, DialFailure>>) -> Result<T, DialFailure> {
         let timeout = self.timeout();
         tokio::time::timeout(timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(timeout)))
+    }
+
+    /// What the HTTP/2 connections may be sent unread.
+    pub(super) fn windows(&self) -> &Windows {
+        &self.windows
     }
 
     /// Names the address in a failure.

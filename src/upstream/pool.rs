@@ -147,7 +147,7 @@ impl Pool {
         let raising = async {
             let under = self.dialer.prepare(self.clock.now()).await?;
             // boxed: it is large, and rare, and would make every call's future large
-            Ok((Box::pin(connection::raise(&self.dialer)).await?, under))
+            Ok((Box::pin(connection::raise(&self.dialer, self.group)).await?, under))
         };
         raising.await.map_err(|what| {
             if let Some(meters) = self.meters.get() {

@@ -62,7 +62,13 @@ impl Flooded {
             }
         })
         .await;
-        let process = Process::start(&format!("http://{}", backend.address), more);
+        let upstream = format!("http://{}", backend.address);
+        Self::before(backend, &upstream, more).await
+    }
+
+    /// A gate before this upstream.
+    async fn before(backend: Backend, upstream: &str, more: &str) -> Self {
+        let process = Process::start(upstream, more);
         let leases = Arc::new(AtomicUsize::new(0));
         let leader = tokio::spawn(lead(process.gate, Arc::clone(&leases)));
         let mut this = Self { process, backend, leases, leader, before: 0, page: 0 };

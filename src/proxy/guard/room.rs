@@ -1,4 +1,4 @@
-//! Room for the large heads of a gate's HTTP/1 clients.
+//! Room for the large heads of a gate's HTTP/1 clients, and for answers that they do not read.
 //!
 //! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each would be a gigabyte, and hyper keeps a buffer
 //! that has grown for as long as its connection. So what a head has beyond the usual is charged to one account for all, given back when the
@@ -9,9 +9,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// What all clients of a gate together have in large heads.
+/// What all HTTP/1 clients of a gate together have in large heads, and what hyper has of their answers that is not written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HeadRoom(Arc<AtomicUsize>);
+pub(crate) struct HeadRoom {
+    heads: Arc<AtomicUsize>,
+    answers: Arc<AtomicUsize>,
+}
 
 /// One connection's part of it, given back when dropped.
 #[derive(Debug)]
@@ -21,13 +24,15 @@ pub(super) struct HeadShare {
     head: usize,
     /// The longest that any head had beyond the usual.
     taken: usize,
+    /// Of its answers, what hyper was given since it had written all of it.
+    unwritten: usize,
 }
 
 // === impl HeadShare ===
 
 impl HeadShare {
     pub(super) fn of(room: HeadRoom) -> Self {
-        Self { room, head: 0, taken: 0 }
+        Self { room, head: 0, taken: 0, unwritten: 0 }
     }
 
     /// So many bytes more came of a head that has not ended. False if there is no room for them.
@@ -38,7 +43,7 @@ impl HeadShare {
         if more == 0 {
             return true;
         }
-        let before = self.room.0.fetch_add(more, Ordering::Relaxed);
+        let before = self.room.heads.fetch_add(more, Ordering::Relaxed);
         self.taken += more;
         before + more <= ROOM
     }
@@ -46,6 +51,24 @@ impl HeadShare {
     /// The head has ended.
     pub(super) fn end(&mut self) {
         self.head = 0;
+    }
+
+    /// So many bytes more of an answer were given to hyper.
+    pub(super) fn give(&mut self, bytes: usize) {
+        self.unwritten += bytes;
+        self.room.answers.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// hyper has written all that it was given.
+    pub(super) fn written(&mut self) {
+        self.room.answers.fetch_sub(self.unwritten, Ordering::Relaxed);
+        self.unwritten = 0;
+    }
+
+    /// Whether hyper is to write before it is given more: it has a good deal, or something while all together have much. One who
+    /// has nothing always gets more, so that no one waits for those who do not read.
+    pub(super) fn is_full(&self) -> bool {
+        self.unwritten >= UNWRITTEN || (self.unwritten > 0 && self.room.answers.load(Ordering::Relaxed) >= ANSWERS)
     }
 
     /// Whether a head was larger than usual.
@@ -57,8 +80,9 @@ impl HeadShare {
 impl Drop for HeadShare {
     fn drop(&mut self) {
         if self.taken > 0 {
-            self.room.0.fetch_sub(self.taken, Ordering::Relaxed);
+            self.room.heads.fetch_sub(self.taken, Ordering::Relaxed);
         }
+        self.written();
     }
 }
 
@@ -66,6 +90,10 @@ impl Drop for HeadShare {
 const USUAL: usize = 64 << 10;
 /// For all large heads of a gate: thirty of the longest at once.
 const ROOM: usize = 32 << 20;
+/// Given to hyper of an answer before it must have written it: four of the largest pieces in which answers come.
+const UNWRITTEN: usize = 64 << 10;
+/// For the answers of all clients: past this each has one piece.
+const ANSWERS: usize = 8 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -80,12 +108,38 @@ mod tests {
             share.end();
         }
         assert!(share.grow(USUAL + 10) && share.grow(5) && share.is_taken());
-        assert_eq!(room.0.load(Ordering::Relaxed), 15);
+        assert_eq!(room.heads.load(Ordering::Relaxed), 15);
         share.end();
         assert!(share.grow(USUAL + 15)); // the buffer is there already
-        assert_eq!(room.0.load(Ordering::Relaxed), 15);
+        assert_eq!(room.heads.load(Ordering::Relaxed), 15);
         drop(share);
-        assert_eq!(room.0.load(Ordering::Relaxed), 0);
+        assert_eq!(room.heads.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn past_what_all_may_have_unwritten_each_has_one_piece_and_who_has_none_gets_one() {
+        let room = HeadRoom::default();
+        let mut clients: Vec<_> = (0..1000).map(|_| HeadShare::of(room.clone())).collect();
+        for _ in 0..100 {
+            for client in &mut clients {
+                if !client.is_full() {
+                    client.give(16 << 10);
+                }
+            }
+        }
+        let all = room.answers.load(Ordering::Relaxed);
+        assert!(all <= 1000 * (16 << 10), "{all}");
+        assert!(clients.iter().all(|client| client.unwritten > 0));
+        clients.truncate(10);
+        clients[0].written();
+        for _ in 0..10 {
+            if !clients[0].is_full() {
+                clients[0].give(16 << 10);
+            }
+        }
+        assert_eq!(clients[0].unwritten, UNWRITTEN);
+        drop(clients);
+        assert_eq!(room.answers.load(Ordering::Relaxed), 0);
     }
 
     #[test]

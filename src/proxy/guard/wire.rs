@@ -82,6 +82,8 @@ struct State {
     busy: bool,
     /// hyper has something to write, or to flush.
     unflushed: bool,
+    /// A body that is not asked for more before hyper has written what it has.
+    giver: Option<Waker>,
     /// Trailers that end the body which hyper is writing.
     trailing: Option<Box<Trailing>>,
     pause: Pause,
@@ -105,11 +107,11 @@ impl Wire {
     pub(crate) fn new(stream: Box<dyn Stream>, room: HeadRoom, lower_case: Arc<AtomicBool>) -> Self {
         let (stream, share) = (stream.take(0), HeadShare::of(room));
         let (heads, fault, patience) = (None, None, None);
-        let (ahead, replaced, trailing) = (BytesMut::new(), BytesMut::new(), None);
+        let (ahead, replaced, trailing, giver) = (BytesMut::new(), BytesMut::new(), None, None);
         let (hang_up, end, reader, pause) = (None, None, None, Pause::Unknown);
         let (turning, dropped, busy, unflushed, resting, said_goodbye) = (false, false, false, false, false, false);
         #[rustfmt::skip]
-        let state = State { stream, heads, lower_case, turning, dropped, fault, share, patience, ahead, replaced, hang_up, end, reader, busy, unflushed, trailing, pause, resting, said_goodbye };
+        let state = State { stream, heads, lower_case, turning, dropped, fault, share, patience, ahead, replaced, hang_up, end, reader, busy, unflushed, giver, trailing, pause, resting, said_goodbye };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 

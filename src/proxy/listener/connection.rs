@@ -78,6 +78,8 @@ pin_project! {
         unread: Option<Unread>,
         // Over HTTP/1 it is sent in chunks, and trailers may follow.
         chunked: bool,
+        // Something of it was given to hyper.
+        begun: bool,
     }
 }
 
@@ -135,7 +137,7 @@ where
         }
         let unread = this.unread.take();
         let chunked = *this.chunked && is_sent_in_chunks(&response);
-        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, line, unread, chunked })))
+        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, line, unread, chunked, begun: false })))
     }
 }
 
@@ -145,7 +147,8 @@ impl Body for BodyWhileThere {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.project();
-        match this.body.poll_frame(cx) {
+        let is_full = this.line.as_ref().is_some_and(|line| *this.begun && line.poll_room(cx).is_pending());
+        match if is_full { Poll::Pending } else { this.body.poll_frame(cx) } {
             Poll::Pending if this.line.as_ref().is_some_and(|line| line.poll_gone(cx).is_ready()) => {
                 Poll::Ready(Some(Err(Gone.into())))
             }
@@ -155,7 +158,13 @@ impl Body for BodyWhileThere {
                 let mark = line.zip(frame.trailers_ref()).and_then(|(line, trailers)| line.trail(trailers));
                 Poll::Ready(mark.map(|mark| Ok(Frame::data(mark))))
             }
-            polled => polled,
+            polled => {
+                if let (Some(line), Poll::Ready(Some(Ok(frame)))) = (this.line.as_ref(), &polled) {
+                    *this.begun = true;
+                    line.give(frame.data_ref().map_or(0, Bytes::len));
+                }
+                polled
+            }
         }
     }
 
@@ -286,6 +295,7 @@ impl Reception {
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
             .auto_date_header(false)
+            .max_send_buf_size(SEND_BUFFER)
             .serve_connection(TokioIo::new(wire), calls);
         let mut connection = pin!(connection);
         tokio::select! {
@@ -321,6 +331,8 @@ const HEAD_BYTES: usize = (1 << 20) + (64 << 10);
 const HEADER_LIST: u32 = 1 << 20;
 /// Go's client opens another connection past what is offered; others queue.
 const STREAMS: u32 = 1000;
+/// Of one stream, of what its client does not read though its window is large; hyper's own 400 KiB would be held by each.
+const SEND_BUFFER: usize = 64 << 10;
 /// A stream's window bounds what one stalled upload holds; the connection's must hold many of them.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 16 << 20;

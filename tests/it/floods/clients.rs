@@ -1,12 +1,18 @@
 //! Clients that are slow, many, or do nothing.
 
+use futures_util::FutureExt as _;
+use http::Response;
+use http_body_util::{BodyExt as _, Full};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
 
 use super::{Flooded, LEASES, connections, many};
-use crate::pool_support::soon;
+use crate::{
+    pool_support::{Server, soon},
+    support::Backend,
+};
 
 /// Opens connections, each with these bytes.
 async fn open(flooded: &Flooded, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
@@ -113,6 +119,37 @@ async fn clients_that_do_not_read_hold_no_answers_in_memory() {
     flooded.leases(LEASES).await;
     drop(clients);
     flooded.over(32 << 20).await;
+}
+
+/// 1,000 of them, by each HTTP upstream: the whole is bounded, and below the limit of the manifest. What is held goes afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_clients_that_do_not_read_fit_into_the_memory_limit() {
+    let big: &'static [u8] = vec![b'x'; 4 << 20].leak();
+    let server = Server::http2(250, move |request, _| {
+        let body = if request.uri().path() == "/big" { big } else { b"ok" };
+        async move { Response::new(Full::from(body).map_err(|never| match never {}).boxed_unsync()) }.boxed()
+    })
+    .await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let ca = folder.path().join("ca.crt");
+    std::fs::write(&ca, server.ca.as_deref().expect("TLS")).expect("written");
+    let http2 = format!("bucket = \"off\"\nupstream_tls = {{ ca = {ca:?} }}\n");
+    for upstream in [None, Some(format!("https://{}", server.address))] {
+        let flooded = match upstream {
+            None => Flooded::start("bucket = \"off\"\n").await,
+            Some(upstream) => Flooded::before(Backend::replying(200).await, &upstream, &http2).await,
+        };
+        let count = connections(1_000);
+        let mut clients = open(&flooded, count, b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+        for client in &mut clients {
+            soon(client.read_exact(&mut [0])).await.expect("an answer");
+        }
+        flooded.leases(LEASES).await;
+        println!("{} KiB with {count} unread answers", flooded.memory("VmRSS") >> 10);
+        assert!(flooded.memory("VmRSS") < 128 << 20);
+        drop(clients);
+        flooded.over(112 << 20).await;
+    }
 }
 
 /// A body of 3 MiB each, of which the gate holds 16 MiB together.

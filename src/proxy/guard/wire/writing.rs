@@ -31,7 +31,11 @@ impl AsyncWrite for Wire {
         let flushed = Pin::new(state.stream.get_mut()).poll_flush(cx);
         if flushed.is_ready() && state.unflushed {
             state.unflushed = false;
+            state.share.written();
             state.released();
+            if let Some(giver) = state.giver.take() {
+                giver.wake();
+            }
         }
         flushed
     }
@@ -83,6 +87,21 @@ impl State {
 }
 
 impl Busy {
+    /// Ready when hyper may be given more of an answer; before that it must write what it has, as fast as the client reads.
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.shared);
+        if !state.share.is_full() {
+            return Poll::Ready(());
+        }
+        state.giver = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Hyper is given so many bytes more.
+    pub(crate) fn give(&self, bytes: usize) {
+        lock(&self.shared).share.give(bytes);
+    }
+
     /// Has these trailers written at the end of the body, which is to end in the bytes that are returned; only in a body that
     /// is sent in chunks. None if there is nothing to write.
     pub(crate) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {

@@ -1,0 +1,82 @@
+//! How much an upstream may send of answers that nobody reads, on all HTTP/2 connections together.
+//!
+//! What is within a stream's window comes whether its client reads or not, and is held here. The first connection for short
+//! calls, which is the only one until a hundred are under way at once, has large windows; the more connections there are, the
+//! smaller theirs are, down to one frame for each stream, so that every answer can always go on.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use crate::api::Group;
+
+/// What all connections of an upstream were promised.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Windows(Arc<AtomicU32>);
+
+/// One connection's part of it, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Window {
+    windows: Windows,
+    connection: u32,
+}
+
+impl Windows {
+    /// For a connection that is made now: half of what is left of [`TOGETHER`], within what one can use and needs. Leases, which
+    /// often come first, have short answers.
+    pub(super) fn open(&self, group: Group) -> Window {
+        let taken = self.0.load(Ordering::Relaxed);
+        let half = TOGETHER.saturating_sub(taken) / 2;
+        let most = if group == Group::Leases { EXEMPT } else { MOST };
+        let connection = (half / LEAST).clamp(1, most / LEAST) * LEAST;
+        self.0.fetch_add(connection, Ordering::Relaxed);
+        Window { windows: self.clone(), connection }
+    }
+}
+
+impl Window {
+    /// Of the connection: room for all of its streams to stall without blocking each other.
+    pub(super) fn connection(&self) -> u32 {
+        self.connection
+    }
+
+    /// Of each stream: what one stalled reader can hold up.
+    pub(super) fn stream(&self) -> u32 {
+        self.connection / STREAMS
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.windows.0.fetch_sub(self.connection, Ordering::Relaxed);
+    }
+}
+
+/// Streams on one connection, however many the server allows: no more than there is window for (kube-apiserver allows 100).
+pub(super) const STREAMS: u32 = 128;
+/// 256 KiB for each stream. kube-apiserver uses the same.
+const MOST: u32 = STREAMS * (256 << 10);
+/// 16 KiB for each stream: a frame.
+const LEAST: u32 = STREAMS * (16 << 10);
+/// 64 KiB for each stream.
+const EXEMPT: u32 = STREAMS * (64 << 10);
+/// For all connections: past this each has the least.
+const TOGETHER: u32 = 72 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_connection_has_the_usual_windows_and_many_have_little_more_together() {
+        let windows = Windows::default();
+        let mut all = vec![windows.open(Group::Leases)];
+        all.extend((0..8).map(|_| windows.open(Group::Short)));
+        let streams: Vec<_> = all.iter().map(|window| window.stream() >> 10).collect();
+        assert_eq!(streams, [64, 256, 128, 64, 32, 16, 16, 16, 16]);
+        assert!(windows.0.load(Ordering::Relaxed) <= TOGETHER + 4 * LEAST);
+        all.clear();
+        assert_eq!(windows.open(Group::LongRunning).connection(), MOST);
+    }
+}
