@@ -23,13 +23,13 @@ pub(super) struct Window {
 }
 
 impl Windows {
-    /// For a connection that is made now: half of what is left of [`TOGETHER`], within what one can use and needs. Leases, which
+    /// For a connection that is made now: half of what is left of [`TOGETHER`], and an eighth once one has the most. Leases, which
     /// often come first, have short answers.
     pub(super) fn open(&self, group: Group) -> Window {
         let taken = self.0.load(Ordering::Relaxed);
-        let half = TOGETHER.saturating_sub(taken) / 2;
+        let part = TOGETHER.saturating_sub(taken) / if taken < MOST { 2 } else { 8 };
         let most = if group == Group::Leases { EXEMPT } else { MOST };
-        let connection = (half / LEAST).clamp(1, most / LEAST) * LEAST;
+        let connection = (part / LEAST).clamp(1, most / LEAST) * LEAST;
         self.0.fetch_add(connection, Ordering::Relaxed);
         Window { windows: self.clone(), connection }
     }
@@ -74,7 +74,7 @@ mod tests {
         let mut all = vec![windows.open(Group::Leases)];
         all.extend((0..8).map(|_| windows.open(Group::Short)));
         let streams: Vec<_> = all.iter().map(|window| window.stream() >> 10).collect();
-        assert_eq!(streams, [64, 256, 128, 64, 32, 16, 16, 16, 16]);
+        assert_eq!(streams, [64, 256, 32, 16, 16, 16, 16, 16, 16]);
         assert!(windows.0.load(Ordering::Relaxed) <= TOGETHER + 4 * LEAST);
         all.clear();
         assert_eq!(windows.open(Group::LongRunning).connection(), MOST);

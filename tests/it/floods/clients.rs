@@ -121,7 +121,7 @@ async fn clients_that_do_not_read_hold_no_answers_in_memory() {
     flooded.over(32 << 20).await;
 }
 
-/// 1,000 of them, by each HTTP upstream: the whole is bounded, and below the limit of the manifest. What is held goes afterwards.
+/// 1,000 of them, by each HTTP upstream: the whole is bounded, and below the limit of the manifest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_clients_that_do_not_read_fit_into_the_memory_limit() {
     let big: &'static [u8] = vec![b'x'; 4 << 20].leak();
