@@ -21,8 +21,8 @@ pub mod signals;
 
 pub use self::{
     call::{Call, Verb},
-    key::{Group, Key},
-    outcome::{Answer, Failures, Outcome, Pause, PauseLength, Rejection, Scope, Throttling},
+    key::{Group, Key, facet, written_facet},
+    outcome::{Answer, Failures, Gone, Outcome, Pause, PauseLength, Rejection, Scope, Throttling},
     signals::{Signal, Signals},
 };
 

@@ -98,6 +98,12 @@ impl Verb {
     pub const fn is_read(self) -> bool {
         matches!(self, Self::Get | Self::List | Self::Watch)
     }
+
+    /// Whether it removes what others write: DELETE of one object or of many.
+    #[must_use]
+    pub const fn is_delete(self) -> bool {
+        matches!(self, Self::Delete | Self::DeleteCollection)
+    }
 }
 
 impl fmt::Display for Verb {

@@ -25,9 +25,25 @@ pub struct Key {
     pub object: u64,
     /// The object's collection: group, resource and namespace; or the path.
     pub collection: u64,
-    /// Verb class and subresource.
+    /// Verb class and subresource, from [`facet`].
     pub facet: u64,
 }
+
+/// A facet from the hash of what a call touches. A DELETE has a facet of its own, or a write that fails would keep its object from being
+/// deleted. It is the neighbour of the facet of the other writes: where one write goes at a time, it is one of them.
+#[must_use]
+pub const fn facet(hash: u64, deletes: bool) -> u64 {
+    if deletes { hash | DELETES } else { hash & !DELETES }
+}
+
+/// The facet of the other writes beside those that delete: the same for both.
+#[must_use]
+pub const fn written_facet(facet: u64) -> u64 {
+    facet & !DELETES
+}
+
+/// The last bit tells a DELETE from the other writes.
+const DELETES: u64 = 1;
 
 // === impl Key ===
 

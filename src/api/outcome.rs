@@ -37,13 +37,24 @@ pub struct Answer {
     pub outcome: Outcome,
     /// The status; `None` when the call was sent and then lost.
     pub status: Option<u16>,
-    /// The object is gone (a DELETE succeeded, or it is not found): every key of it is forgotten.
-    pub object_gone: bool,
+    /// What it ends beside what the outcome says of the key.
+    pub gone: Gone,
     /// The upstream turned the call away because it has too much to do (not an error of its own, not a PodDisruptionBudget): what an
     /// adaptive bucket slows down for.
     pub throttled: bool,
     /// More than the key is to wait.
     pub pause: Option<Pause>,
+}
+
+/// What an answer ends of what was remembered: failures, but never a time that the upstream named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gone {
+    /// Nothing. A read that finds no object says nothing about the write that fails to make it.
+    Nothing,
+    /// What its own key remembers: the write found nothing to write to.
+    Key,
+    /// What every key of the object remembers: a DELETE has removed it, or found nothing to remove.
+    Object,
 }
 
 /// What the upstream asked for beyond the key of the call it answered.
@@ -161,13 +172,29 @@ impl Rejection {
     }
 }
 
+// === impl Outcome ===
+
+impl Outcome {
+    /// Whether it counts against the key.
+    #[must_use]
+    pub const fn counts(self) -> bool {
+        matches!(self, Self::Failure | Self::Throttled { .. })
+    }
+}
+
 // === impl Answer ===
 
 impl Answer {
     /// An answer that concerns nothing but the key of its call.
     #[must_use]
     pub const fn new(outcome: Outcome, status: Option<u16>) -> Self {
-        Self { outcome, status, object_gone: false, throttled: false, pause: None }
+        Self { outcome, status, gone: Gone::Nothing, throttled: false, pause: None }
+    }
+
+    /// The same of a call whose key is not of one object: the end of an object says nothing about such a key.
+    #[must_use]
+    pub const fn of_no_object(self) -> Self {
+        Self { gone: Gone::Nothing, ..self }
     }
 }
 
@@ -187,11 +214,12 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
         None if is_success(status) => Outcome::Success,
         None => Outcome::Neutral,
     };
-    let object_gone = !failed && !call.is_tunnel() && !call.is_dry_run() && is_gone(call, status);
+    let speaks_of_object = !call.is_tunnel() && !call.is_dry_run() && !outcome.counts();
+    let gone = if speaks_of_object { gone(call, status) } else { Gone::Nothing };
     let (pause, by) = throttling.pause(&reading).unzip();
     let throttled = speaks && throttling.is_overload(response, &reading);
     let signal = by.or_else(|| refused.map(|(signal, _)| signal));
-    let answer = Answer { object_gone, throttled, pause, ..Answer::new(outcome, Some(status.as_u16())) };
+    let answer = Answer { gone, throttled, pause, ..Answer::new(outcome, Some(status.as_u16())) };
     Told { answer, signal, rejection: Rejection::of(throttling, call, response, &reading) }
 }
 
@@ -232,12 +260,16 @@ fn is_budget_refusal(call: &Call, status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS && call.verb() == Verb::Create && call.subresource() == "eviction"
 }
 
-/// Whether the object that the call names is not there any more. On an external API the path is the object, except for a POST.
-fn is_gone(call: &Call, status: StatusCode) -> bool {
-    let names_object = if call.is_resource() { !call.name().is_empty() } else { call.verb() != Verb::Create };
-    match status {
-        StatusCode::NOT_FOUND => names_object && call.verb() != Verb::Watch && call.verb() != Verb::List,
-        _ => is_success(status) && names_object && call.verb() == Verb::Delete && call.subresource().is_empty(),
+/// What is gone when a write of the object itself gets this status. On an external API the path is the object.
+///
+/// Reads and subresources say nothing here, whatever they find: a controller that gets or creates reads a 404 before each create.
+fn gone(call: &Call, status: StatusCode) -> Gone {
+    let is_missing = status == StatusCode::NOT_FOUND;
+    let is_of_object = call.subresource().is_empty() && !(call.is_resource() && call.name().is_empty());
+    match call.verb() {
+        Verb::Delete if is_of_object && (is_missing || is_success(status)) => Gone::Object,
+        Verb::Update | Verb::Patch if is_of_object && is_missing => Gone::Key,
+        _ => Gone::Nothing,
     }
 }
 
@@ -536,38 +568,60 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn a_delete_ends_the_object_a_404_the_key_of_a_write_and_a_read_nothing() {
         for (line, status, gone) in [
-            ("DELETE /api/v1/namespaces/a/pods/p", 200, true),
-            ("DELETE /api/v1/namespaces/a/pods/p?dryRun=All", 200, false),
-            ("DELETE /api/v1/namespaces/a/pods", 200, false),
-            ("DELETE /api/v1/namespaces/a/pods/p", 409, false),
-            ("GET /api/v1/namespaces/a/pods/p", 404, true),
-            ("PUT /api/v1/namespaces/a/pods/p/status", 404, true),
-            ("GET /api/v1/namespaces/a/pods", 404, false),
-            ("GET /api/v1/pods?watch=1&fieldSelector=metadata.name=p", 404, false),
-            ("POST /api/v1/namespaces/a/pods", 404, false),
-            ("GET /api/v1/namespaces/a/pods/p/proxy/x", 404, false),
-            ("GET /api/v1/namespaces/a/pods/p", 200, false),
+            ("DELETE /api/v1/namespaces/a/pods/p", 200, Gone::Object),
+            ("DELETE /api/v1/namespaces/a/pods/p", 202, Gone::Object),
+            ("DELETE /api/v1/namespaces/a/pods/p", 404, Gone::Object),
+            ("DELETE /api/v1/namespaces/a/pods/p", 409, Gone::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods/p", 500, Gone::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods/p?dryRun=All", 200, Gone::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods/p?dryRun=All", 404, Gone::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods/p/x", 404, Gone::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods", 200, Gone::Nothing),
+            ("DELETE /api/v1/namespaces/a/pods", 404, Gone::Nothing),
+            ("PUT /api/v1/namespaces/a/pods/p", 404, Gone::Key),
+            ("PUT /api/v1/namespaces/a/pods/p", 200, Gone::Nothing),
+            ("PATCH /api/v1/namespaces/a/pods/p", 404, Gone::Key),
+            ("PATCH /api/v1/namespaces/a/pods/p?dryRun=All", 404, Gone::Nothing),
+            ("PUT /api/v1/namespaces/a/pods/p/status", 404, Gone::Nothing),
+            ("PATCH /apis/apps/v1/namespaces/a/deployments/d/scale", 404, Gone::Nothing),
+            ("POST /api/v1/namespaces/a/pods/p/eviction", 404, Gone::Nothing),
+            ("POST /api/v1/namespaces/a/pods", 404, Gone::Nothing),
+            ("GET /api/v1/namespaces/a/pods/p", 404, Gone::Nothing),
+            ("GET /api/v1/namespaces/a/pods/p", 200, Gone::Nothing),
+            ("GET /api/v1/namespaces/a/pods/p/log", 404, Gone::Nothing),
+            ("GET /api/v1/namespaces/a/pods", 404, Gone::Nothing),
+            ("GET /api/v1/pods?watch=1&fieldSelector=metadata.name=p", 404, Gone::Nothing),
+            ("GET /api/v1/namespaces/a/pods/p/proxy/x", 404, Gone::Nothing),
+            ("DELETE /api/v1/namespaces/a/services/s/proxy/x", 200, Gone::Nothing),
         ] {
-            assert_eq!(after(line, status, None).object_gone, gone, "{line} {status}");
+            assert_eq!(after(line, status, None).gone, gone, "{line} {status}");
         }
-        let external = |method, status| {
+        for (method, status, gone) in [
+            (Method::DELETE, 204, Gone::Object),
+            (Method::DELETE, 404, Gone::Object),
+            (Method::PUT, 404, Gone::Key),
+            (Method::PATCH, 404, Gone::Key),
+            (Method::GET, 404, Gone::Nothing),
+            (Method::HEAD, 404, Gone::Nothing),
+            (Method::POST, 404, Gone::Nothing),
+            (Method::OPTIONS, 404, Gone::Nothing),
+        ] {
             let call = plain::read(&method, &Uri::from_static("/repos/a/b"));
-            told(&most(), &call, status, &[]).answer.object_gone
-        };
-        assert!(external(Method::DELETE, 204));
-        assert!(external(Method::GET, 404));
-        assert!(!external(Method::POST, 404));
+            assert_eq!(told(&most(), &call, status, &[]).answer.gone, gone, "{method} {status}");
+        }
     }
 
     #[test]
     fn a_status_that_was_made_a_failure_is_one() {
         let strict = Failures { statuses: vec![404, 409], transport: false };
         let get = call("GET /api/v1/namespaces/a/pods/p");
-        let response = Response { status: StatusCode::NOT_FOUND, headers: &HeaderMap::new(), body: b"", wall: None };
-        let read = answer(&strict, &most(), &get, &response).answer;
-        assert_eq!((read.outcome, read.object_gone), (Outcome::Failure, false));
+        for line in ["PUT /api/v1/namespaces/a/pods/p", "DELETE /api/v1/namespaces/a/pods/p"] {
+            let response = Response { status: StatusCode::NOT_FOUND, headers: &HeaderMap::new(), body: b"", wall: None };
+            let read = answer(&strict, &most(), &call(line), &response).answer;
+            assert_eq!((read.outcome, read.gone), (Outcome::Failure, Gone::Nothing), "{line}");
+        }
         assert_eq!(lost(&strict, &get).outcome, Outcome::Neutral);
     }
 

@@ -13,7 +13,7 @@ use super::{
     parts::{START, checksum},
 };
 use crate::api::{
-    Call, Key, Verb,
+    self, Call, Key, Verb,
     names::{self, PEEK},
 };
 
@@ -55,7 +55,7 @@ impl KeySource {
         if call.is_tunnel() {
             return Self::None; // it answers for something else than the API
         }
-        let facet = hasher.hash_one(aspect(call));
+        let facet = api::facet(hasher.hash_one(aspect(call)), call.verb().is_delete());
         if kind == Kind::Http || !call.is_resource() {
             return Self::of_path(kind, call, facet, hasher);
         }
@@ -144,14 +144,14 @@ fn aspect(call: &Call) -> Aspect<'_> {
 /// the name of a key of one's own.
 pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Option<&[u8]>) -> String {
     if label.is_some() || !call.is_resource() {
-        let mut text = label.map_or_else(|| format!("{} {}", aspect_word(call), call.path()), ToOwned::to_owned);
+        let mut text = label.map_or_else(|| format!("{} {}", verb_class(call), call.path()), ToOwned::to_owned);
         if let (KeySource::BodyDigest { .. }, Some(body)) = (source, body) {
             // Writing to a String cannot fail.
             let _infallible = write!(text, " (body {:08x})", checksum(body, START));
         }
         return text;
     }
-    let mut text = format!("{} {}", aspect_word(call), call.resource());
+    let mut text = format!("{} {}", verb_class(call), call.resource());
     for (before, part) in [('.', call.group()), ('/', call.namespace())] {
         if !part.is_empty() {
             text.push(before);
@@ -172,11 +172,13 @@ pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Op
     text
 }
 
-fn aspect_word(call: &Call) -> &'static str {
+/// The word of what a call does, in names of keys.
+pub(super) fn verb_class(call: &Call) -> &'static str {
     match aspect(call) {
         Aspect::Read(_) => "read",
         Aspect::List => "list",
         Aspect::Watch => "watch",
+        Aspect::Write(_) if call.verb().is_delete() => "delete",
         Aspect::Write(_) => "write",
     }
 }

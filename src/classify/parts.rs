@@ -11,13 +11,16 @@ use std::{
 
 use http::{HeaderMap, HeaderName, header};
 
-use super::{Kind, key::KeySource};
-use crate::api::{Call, Key, Verb, query_pairs};
+use super::{
+    Kind,
+    key::{KeySource, verb_class},
+};
+use crate::api::{self, Call, Key, query_pairs};
 
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// The verb class: read, list, watch or write.
+    /// The verb class: read, list, watch, write or delete.
     Verb,
     /// The decoded path, without the query.
     Path,
@@ -147,7 +150,7 @@ impl KeyParts {
             head.hash_part(part, &mut hash);
         }
         let object = hash.finish();
-        let facet = if self.0.contains(&KeyPart::Verb) { hasher.hash_one(verb_class(head.call)) } else { 0 };
+        let facet = if self.0.contains(&KeyPart::Verb) { verb_facet(head.call, hasher) } else { 0 };
         if kind == Kind::Kubernetes && (head.call.is_collection_read() || head.call.is_discovery()) {
             return KeySource::Known(Key { object, collection: object, facet }); // backs off for a moment only
         }
@@ -204,14 +207,9 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Reads and writes fail apart, and so do lists and watches.
-fn verb_class(call: &Call) -> &'static str {
-    match call.verb() {
-        Verb::Get => "read",
-        Verb::List => "list",
-        Verb::Watch => "watch",
-        _ => "write",
-    }
+fn verb_facet(call: &Call, hasher: &RandomState) -> u64 {
+    let class = if call.verb().is_delete() { "write" } else { verb_class(call) };
+    api::facet(hasher.hash_one(class), call.verb().is_delete())
 }
 
 /// The values of a part for a name: themselves where they name an operation, else a checksum.

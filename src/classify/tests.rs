@@ -199,6 +199,10 @@ fn keys_tell_objects_and_their_parts_apart() {
     let put = key("PUT /apis/apps/v1/namespaces/a/deployments/web", &hasher);
     assert_eq!(put, key("PATCH /apis/apps/v1/namespaces/a/deployments/web?x=1", &hasher), "writes share a key");
     assert_eq!(put, key("PUT /apis/apps/v1beta1/namespaces/a/deployments/web", &hasher), "whatever the version");
+    let delete = key("DELETE /apis/apps/v1/namespaces/a/deployments/web", &hasher);
+    assert_eq!((put.object, put.collection), (delete.object, delete.collection));
+    assert_ne!(put.facet, delete.facet, "what cannot be written can still be deleted");
+    assert_eq!(put.facet, crate::api::written_facet(delete.facet), "and is one of the writes");
     let get = key("GET /apis/apps/v1/namespaces/a/deployments/web", &hasher);
     assert_eq!((put.object, put.collection), (get.object, get.collection));
     assert_ne!(put.facet, get.facet);
@@ -263,6 +267,9 @@ fn an_operation_of_an_external_api_is_keyed_by_its_body() {
     let get = |line: &str| classify(&rules, line, &hasher).key.known().unwrap();
     assert_eq!(get("GET /repos/a?page=1"), get("HEAD /repos/a?page=2"), "the query is left out");
     assert_ne!(get("GET /repos/a"), get("PUT /repos/a"));
+    let (put, delete) = (get("PUT /repos/a"), get("DELETE /repos/a"));
+    assert_eq!((put, put.object), (get("PATCH /repos/a"), delete.object));
+    assert_ne!(put.facet, delete.facet, "what cannot be written can still be deleted");
     assert!(!get("GET /repos/a").is_collection_read());
 }
 
@@ -277,6 +284,8 @@ fn names_of_keys_are_readable() {
         ("GET /api/v1/nodes/n", "read nodes/n"),
         ("GET /apis/apps/v1", "read /apis/apps/v1"),
         ("POST /api/v1/namespaces/a/configmaps", "write configmaps/a"),
+        ("DELETE /api/v1/namespaces/a/configmaps/c", "delete configmaps/a/c"),
+        ("DELETE /api/v1/namespaces/a/configmaps", "delete configmaps/a"),
     ] {
         assert_eq!(classify(&rules, line, &hasher).key_name(None), name, "{line}");
     }

@@ -158,7 +158,7 @@ impl Limiter {
     fn at_key(&mut self, call: &Call, now: Moment) -> AtKey {
         let Some(key) = &call.key else { return AtKey::On(Way::default()) };
         let (alone, id) = (self.goes_alone(call), KeyId::from(key));
-        let busy = alone && self.writes.contains(&id);
+        let busy = alone && self.writes.contains(&id.written());
         let Some(view) = self.keys().view(key, now) else {
             let stays = busy || alone && self.lines.get(&id).is_some_and(|line| line.holds_anyone());
             return if stays { self.behind_a_write(call, now) } else { AtKey::On(Way::default()) };

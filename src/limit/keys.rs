@@ -13,7 +13,7 @@ use dashmap::DashMap;
 
 use super::{backoff::mix, order::Order, permit::Receipt, verdict::KeyState};
 use crate::{
-    api::{Answer, Key, Outcome},
+    api::{Answer, Gone, Key, Outcome},
     moment::Moment,
 };
 
@@ -35,6 +35,8 @@ pub(super) struct Failing {
     pub(super) collection: u64,
     pub(super) name: Box<str>,
     pub(super) state: KeyState,
+    /// The latest time that the upstream named: only a success ends it, or that it comes.
+    pub(super) named: Moment,
     /// It is forgotten then.
     pub(super) forget_at: Moment,
     /// Number of the last recorded failure, its lower half: a call that left before it says nothing new.
@@ -81,10 +83,10 @@ impl Keys {
         let counts = match answer.outcome {
             Outcome::Failure | Outcome::Throttled { .. } => true,
             Outcome::Abandoned | Outcome::Neutral => {
-                answer.object_gone && self.holds(receipt.call().key.as_ref(), true)
+                answer.gone != Gone::Nothing && self.holds(receipt.call().key.as_ref(), answer.gone == Gone::Object)
             }
             Outcome::Success => {
-                self.holds(receipt.call().key.as_ref(), answer.object_gone) || self.listening.load(Relaxed)
+                self.holds(receipt.call().key.as_ref(), answer.gone == Gone::Object) || self.listening.load(Relaxed)
             }
         };
         if counts || answer.throttled || answer.pause.is_some() || receipt.holds_key() { Err(receipt) } else { Ok(()) }

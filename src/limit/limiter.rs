@@ -58,7 +58,7 @@ pub struct Limiter {
     pub(super) waiters: Waiters,
     /// Waiting calls of keys that fail, or of which several wait.
     pub(super) lines: HashMap<KeyId, Line, Spread>,
-    /// Keys of which a write is past the key stage, where only one may be.
+    /// Keys (as [`KeyId::written`]) of which a write is past the key stage, where only one may be.
     pub(super) writes: HashSet<KeyId, Spread>,
     pub(super) timers: Timers,
     /// Keys whose line must be looked at.
@@ -324,8 +324,9 @@ impl Limiter {
             self.supply.buckets.give_back(bucket, number, &mut self.freed);
         }
         if let Some(key) = key.filter(|_| pass.alone) {
-            self.writes.remove(&key);
-            self.stirred.push(key);
+            self.writes.remove(&key.written());
+            // The last is looked at first: a delete that waits has its turn after a write, and a write after a delete.
+            self.stirred.extend([key, key.neighbour()]);
         }
         if let Some(key) = key.filter(|_| pass.trial != 0) {
             self.table.end_trial(key, pass.trial);

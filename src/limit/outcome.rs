@@ -13,7 +13,7 @@ use super::{
     verdict::Why,
 };
 use crate::{
-    api::{Answer, Key, Outcome},
+    api::{Answer, Gone, Key, Outcome},
     moment::Moment,
 };
 
@@ -44,17 +44,13 @@ impl Limiter {
     }
 
     fn learn(&mut self, key: Key, serial: u32, left: u64, answer: Answer, name: &dyn Fn() -> String, now: Moment) {
-        if answer.object_gone {
-            self.table.forget_object(key.object, &mut self.stirred);
-            return;
-        }
         let id = KeyId::from(&key);
         let after = match answer.outcome {
-            Outcome::Abandoned | Outcome::Neutral => return,
+            Outcome::Abandoned | Outcome::Neutral => return self.part_with(id, answer.gone, now),
             Outcome::Success => {
                 self.table.forget(id, Some(Why::Recovered));
                 self.stirred.push(id);
-                return;
+                return self.part_with(id, answer.gone, now);
             }
             Outcome::Failure => None,
             Outcome::Throttled { after } => Some(after),
@@ -67,6 +63,15 @@ impl Limiter {
         if self.table.record(&failure, name, now, &mut self.stirred) == Recorded::Changed {
             self.recall(id, now);
             self.stirred.push(id);
+        }
+    }
+
+    /// Lets go what is remembered of what is gone.
+    fn part_with(&mut self, id: KeyId, gone: Gone, now: Moment) {
+        match gone {
+            Gone::Nothing => {}
+            Gone::Key => self.table.part_with(id, now, &mut self.stirred),
+            Gone::Object => self.table.part_with_object(id.object, now, &mut self.stirred),
         }
     }
 }

@@ -223,7 +223,7 @@ impl Limiter {
     pub(super) fn begin_write(&mut self, call: &Call) -> bool {
         let key = call.key.as_ref().map(KeyId::from).filter(|_| self.goes_alone(call));
         key.is_some_and(|key| {
-            let is_only = self.writes.insert(key);
+            let is_only = self.writes.insert(key.written());
             debug_assert!(is_only, "one write at a time");
             is_only
         })
@@ -232,7 +232,7 @@ impl Limiter {
     /// Whether a held call is a write, and another of its key is on its way.
     fn waits_for_write(&self, index: u32) -> bool {
         let Some(call) = self.waiters.get(index).map(|waiter| &waiter.call) else { return false };
-        self.goes_alone(call) && call.key.as_ref().is_some_and(|key| self.writes.contains(&KeyId::from(key)))
+        self.goes_alone(call) && call.key.as_ref().is_some_and(|key| self.writes.contains(&KeyId::from(key).written()))
     }
 
     /// Refuses a held call that its key will not let go in time.

@@ -1,7 +1,7 @@
 //! The writing half of the key table: failures recorded, keys forgotten, expired and, past the limit, dropped.
 //!
 //! Beside the table stands an order by when keys are forgotten, and, only while there are too many of them, one by what is left to wait:
-//! the first of that is dropped (P9). Both times only become later while a key fails.
+//! the first of that is dropped (P9). Both times only become later while a key fails; where one does not, the object is added once more.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,10 @@ use super::{
     policy::Backoff,
     verdict::{Ended, KeyState, Why},
 };
-use crate::{api::Key, moment::Moment};
+use crate::{
+    api::{Key, facet, written_facet},
+    moment::Moment,
+};
 
 /// A key without its collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +69,18 @@ pub(super) enum Recorded {
 impl From<&Key> for KeyId {
     fn from(key: &Key) -> Self {
         Self { object: key.object, facet: key.facet }
+    }
+}
+
+impl KeyId {
+    /// Where one write goes at a time: the same for all writes of the key, those that delete among them.
+    pub(super) fn written(self) -> Self {
+        Self { facet: written_facet(self.facet), ..self }
+    }
+
+    /// The deletes beside the other writes of the key, or the other way round; for a read, a key that nothing has.
+    pub(super) fn neighbour(self) -> Self {
+        Self { facet: facet(self.facet, self == self.written()), ..self }
     }
 }
 
@@ -136,7 +151,10 @@ impl Table {
     ) -> Recorded {
         let id = KeyId::from(&failure.key);
         let after = failure.after.map_or(Moment::ZERO, |after| now + after);
-        let read = |known: &mut Failing| (known.state, known.is_news_to(failure.left), known.forget_at);
+        let read = |known: &mut Failing| {
+            known.named = known.named.max(after);
+            (known.state, known.is_news_to(failure.left), known.forget_at)
+        };
         let known = self.keys.change(id.object, id.facet, read);
         match known {
             Some((_, _, forget_at)) if forget_at <= now => self.forget(id, Some(Why::Old)),
@@ -161,7 +179,7 @@ impl Table {
             Some(_) => self.update(id, state, failure.backoff),
             None => {
                 self.make_room(dropped);
-                self.insert(failure, state, name());
+                self.insert(failure, state, after, name());
             }
         }
         let failures = self.failures;
@@ -190,12 +208,25 @@ impl Table {
         std::mem::take(&mut self.ended)
     }
 
-    /// Forgets every key of an object; adds them to `dropped`.
-    pub(super) fn forget_object(&mut self, object: u64, dropped: &mut Vec<KeyId>) {
+    /// Forgets the failures of a key whose object is gone, if it fails; adds it to `stirred`. A time that the upstream named stays: whoever
+    /// deletes and creates again would come before it each time (P2).
+    pub(super) fn part_with(&mut self, id: KeyId, now: Moment, stirred: &mut Vec<KeyId>) {
+        let known = self.keys.change(id.object, id.facet, |failing| (failing.state, failing.named, failing.forget_at));
+        let Some((state, named, forget_at)) = known else { return };
+        stirred.push(id);
+        if named.min(forget_at) <= now {
+            return self.forget(id, Some(Why::Gone));
+        }
+        self.put(id, KeyState { failures: 1, ready_at: named, ..state }, named);
+        if let Some(order) = &mut self.by_ready {
+            order.add(named, id.object);
+        }
+    }
+
+    /// The same for every key of an object.
+    pub(super) fn part_with_object(&mut self, object: u64, now: Moment, stirred: &mut Vec<KeyId>) {
         for facet in self.keys.facets(object) {
-            let id = KeyId { object, facet };
-            self.forget(id, Some(Why::Gone));
-            dropped.push(id);
+            self.part_with(KeyId { object, facet }, now, stirred);
         }
     }
 
@@ -247,11 +278,11 @@ impl Table {
         }
     }
 
-    fn insert(&mut self, failure: &Failure<'_>, state: KeyState, name: String) {
+    fn insert(&mut self, failure: &Failure<'_>, state: KeyState, named: Moment, name: String) {
         let Key { object, collection, facet } = failure.key;
         let forget_at = forgotten(&state, failure.backoff);
         let name = name.into_boxed_str();
-        self.keys.add(object, Failing { facet, collection, name, state, forget_at, generation: 0, trial: 0 });
+        self.keys.add(object, Failing { facet, collection, name, state, named, forget_at, generation: 0, trial: 0 });
         if self.by_forget.is_stale(self.keys.len()) {
             self.by_forget = self.keys.order(self::forget_at);
         } else {
@@ -265,12 +296,15 @@ impl Table {
     }
 
     fn update(&mut self, id: KeyId, state: KeyState, backoff: &Backoff) {
-        let forget_at = forgotten(&state, backoff);
+        self.put(id, state, forgotten(&state, backoff));
+    }
+
+    fn put(&mut self, id: KeyId, state: KeyState, forget_at: Moment) {
         let before = self.keys.change(id.object, id.facet, |failing| {
             failing.state = state;
             std::mem::replace(&mut failing.forget_at, forget_at)
         });
-        // Only new limits can bring it forward.
+        // New limits can bring it forward, and that the object is gone.
         if before.is_some_and(|before| forget_at < before) {
             self.by_forget.add(forget_at, id.object);
         }
@@ -425,10 +459,58 @@ mod tests {
         }
         table.forget(KeyId { object: 1, facet: 0 }, Some(Why::Recovered));
         assert_eq!(table.keys.len(), 2);
-        table.forget_object(1, &mut dropped);
+        table.part_with_object(1, Moment::ZERO, &mut dropped);
         assert_eq!((table.keys.len(), dropped.len()), (0, 2));
         let why: Vec<Why> = table.take_ended().iter().map(|ended| ended.why).collect();
         assert_eq!((why, table.take_ended()), (vec![Why::Recovered, Why::Gone, Why::Gone], vec![]));
+    }
+
+    #[test]
+    fn of_what_is_gone_only_a_time_that_the_upstream_named_is_kept_and_only_so_long() {
+        let mut table = Table::new(1000, 0);
+        let id = |object| KeyId { object, facet: 0 };
+        let named = |secs| Some(Duration::from_secs(secs));
+        let later = Moment::from_millis(1_000);
+        fail(&mut table, 1, 0, None, Moment::ZERO);
+        fail(&mut table, 2, 0, named(30), Moment::ZERO);
+        fail(&mut table, 3, 0, None, Moment::ZERO);
+        for _ in 0..7 {
+            let left = table.failures();
+            fail(&mut table, 3, left, None, later);
+        }
+        // It left before the last failure, and what it brings is shorter than the delay that is known.
+        fail(&mut table, 3, 0, named(20), later);
+        assert_eq!(ready_at(&table, 3, later), Some(Moment::from_millis(61_000)));
+        for object in 1..=3 {
+            table.part_with(id(object), later, &mut Vec::new());
+        }
+        let ready = [1, 2, 3].map(|object| ready_at(&table, object, later));
+        assert_eq!(ready, [None, Some(Moment::from_millis(30_000)), Some(Moment::from_millis(21_000))]);
+        let mut over = Vec::new();
+        table.expire(Moment::from_millis(20_999), &mut over);
+        assert_eq!(over, []);
+        table.expire(Moment::from_millis(30_000), &mut over);
+        assert_eq!(over, [id(3), id(2)]);
+        fail(&mut table, 4, 0, named(5), later);
+        table.part_with(id(4), Moment::from_millis(6_000), &mut Vec::new());
+        assert!(table.keys.is_empty(), "that time is over");
+    }
+
+    #[test]
+    fn a_key_that_came_to_wait_less_is_dropped_in_its_order() {
+        let mut table = Table::new(3, 0);
+        for (object, secs) in [(1, 2), (2, 30), (3, 4), (4, 50)] {
+            fail(&mut table, object, 0, Some(Duration::from_secs(secs)), Moment::ZERO);
+        }
+        let mut minute = Duration::ZERO;
+        while minute < Duration::from_secs(59) {
+            let (left, now) = (table.failures(), Moment::ZERO + minute);
+            fail(&mut table, 2, left, None, now);
+            minute = ready_at(&table, 2, now).expect("it fails") - Moment::ZERO;
+        }
+        table.part_with(KeyId { object: 3, facet: 0 }, Moment::ZERO, &mut Vec::new());
+        let (_, dropped) = fail(&mut table, 5, 0, Some(Duration::from_secs(9)), Moment::ZERO);
+        assert_eq!(dropped, [KeyId { object: 3, facet: 0 }], "four seconds, whatever its delay was");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     api::{
-        Answer, Failures, Key, Outcome, Throttling, Verb,
+        Answer, Failures, Gone, Key, Outcome, Throttling, Verb,
         outcome::{self, Told},
         signals,
     },
@@ -222,9 +222,9 @@ impl Sent {
     fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
         let wall = (!headers.contains_key(DATE)).then(wall_clock);
         let response = signals::Response { status, headers, body, wall };
-        let mut told = outcome::answer(self.failures(), &self.terms.outcomes.throttling, &self.call.call, &response);
-        told.answer.object_gone &= self.call.key_is_of_object;
-        told
+        let told = outcome::answer(self.failures(), &self.terms.outcomes.throttling, &self.call.call, &response);
+        let answer = if self.call.key_is_of_object { told.answer } else { told.answer.of_no_object() };
+        Told { answer, ..told }
     }
 
     /// There is no response head; what to tell the client.
@@ -274,7 +274,7 @@ impl Sent {
             Outcome::Success => {
                 self.call.key.collection().is_some_and(|all| self.door.driver.keys().any_failing_in(all))
             }
-            Outcome::Abandoned | Outcome::Neutral => answer.object_gone,
+            Outcome::Abandoned | Outcome::Neutral => answer.gone != Gone::Nothing,
         };
         match &self.kept {
             Some(kept) if concerned => {

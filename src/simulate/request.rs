@@ -5,7 +5,7 @@ use std::{collections::HashMap, hash::RandomState, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::{
-    api::{Answer, Call, Group, Key, Verb, outcome, signals},
+    api::{self, Answer, Call, Group, Key, Outcome, Verb, outcome, signals},
     classify::Kind,
     config::settings,
     limit::{Arrival, ClassId, Flow},
@@ -142,7 +142,9 @@ impl Reader {
     /// The same key in numbers that do not change from run to run.
     pub(super) fn key(&mut self, key: Key) -> Key {
         let Key { object, collection, facet } = key;
-        Key { object: self.number(object), collection: self.number(collection), facet: self.number(facet) }
+        let written = api::written_facet(facet);
+        let facet = api::facet(2 * self.number(written), facet != written);
+        Key { object: self.number(object), collection: self.number(collection), facet }
     }
 
     pub(super) fn number(&mut self, hash: u64) -> u64 {
@@ -189,11 +191,10 @@ impl Read {
         match gate.failures.get(usize::from(self.class.0)) {
             Some(failures) => {
                 let response = signals::Response { status, headers, body: &[], wall: None };
-                let mut answer = outcome::answer(failures, &gate.throttling, &self.call, &response).answer;
-                answer.object_gone &= self.key_is_of_object;
-                answer
+                let answer = outcome::answer(failures, &gate.throttling, &self.call, &response).answer;
+                if self.key_is_of_object { answer } else { answer.of_no_object() }
             }
-            None => Answer::new(crate::api::Outcome::Neutral, Some(status.as_u16())),
+            None => Answer::new(Outcome::Neutral, Some(status.as_u16())),
         }
     }
 
@@ -204,7 +205,7 @@ impl Read {
     }
 }
 
-const NOTHING: Answer = Answer::new(crate::api::Outcome::Abandoned, None);
+const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
 const RETRY_AFTER: HeaderName = header::RETRY_AFTER;
 /// What priority and fairness stamps on its answers.
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");

@@ -192,6 +192,8 @@ fn a_key_of_ones_own_is_made_of_its_parts_and_a_class_has_its_own() {
     assert_eq!(key("POST /?Action=Run&x=1"), key("PUT /?x=2&Action=Run"), "verb classes, and no other parameter");
     assert_ne!(key("POST /?Action=Run"), key("POST /?Action=Stop"));
     assert_ne!(key("POST /?Action=Run"), key("GET /?Action=Run"));
+    assert_ne!(key("POST /?Action=Run"), key("DELETE /?Action=Run"));
+    assert_eq!(source("DELETE /?Action=Run").key_name(None), "delete / Action=Run");
     assert!(key("POST /?Action=Run").known().is_some(), "no body is needed");
     assert_eq!(source("POST /?Action=Run").key_name(None), "write / Action=Run");
     assert!(key("POST /auto/a").needs_body(), "auto: an operation is known by its body");

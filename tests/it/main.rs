@@ -44,6 +44,7 @@ mod proxy_external;
 mod proxy_failures;
 mod proxy_fidelity;
 mod proxy_hangups;
+mod proxy_keys;
 mod proxy_names;
 mod proxy_refusals;
 mod proxy_shadow;

@@ -11,18 +11,11 @@ use tidegate::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
-    support::{Backend, Proxy, reply, rules, status, within},
+    support::{Backend, Proxy, header, reply, rules, status, within},
     window::worst_excess,
 };
 
 const CREATE: &str = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
-
-/// The value of a header of an answer in bytes.
-fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
-    let head = answer.split("\r\n\r\n").next()?;
-    let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}: ")))?;
-    line.split_once(": ").map(|(_, value)| value)
-}
 
 fn body(answer: &str) -> serde_json::Value {
     let (_, body) = answer.split_once("\r\n\r\n").expect("a body");

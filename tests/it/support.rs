@@ -277,6 +277,13 @@ pub(crate) fn status(answer: &str) -> u16 {
     status.and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no answer: {answer:?}"))
 }
 
+/// The value of a header of an answer in bytes.
+pub(crate) fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let head = answer.split("\r\n\r\n").next()?;
+    let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with(&format!("{name}: ")))?;
+    line.split_once(": ").map(|(_, value)| value)
+}
+
 /// Gives up after long enough for any machine.
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")

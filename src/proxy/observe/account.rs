@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, StatusCode, header::USER_AGENT};
 
 use super::as_if::AsIf;
 use crate::{
-    api::{Answer, Call, Key, Outcome, PauseLength, Rejection, Signal, Verb},
+    api::{self, Answer, Call, Key, Outcome, PauseLength, Rejection, Signal, Verb},
     classify::Classified,
     clock::Clock,
     limit::{ClassId, Reason},
@@ -348,7 +348,7 @@ fn object(call: &Call) -> Option<Key> {
     (call.is_resource() && !call.name().is_empty()).then(|| Key {
         object: SALT.hash_one((collection, call.name())),
         collection: SALT.hash_one(collection),
-        facet: SALT.hash_one(facet),
+        facet: api::facet(SALT.hash_one(facet), call.verb().is_delete()),
     })
 }
 

@@ -6,7 +6,10 @@ use std::{borrow::Cow, time::Duration};
 
 use serde::Deserialize;
 
-use crate::{api::Verb, limit::Reason};
+use crate::{
+    api::{self, Verb},
+    limit::Reason,
+};
 
 /// A line as it stands in the file.
 #[derive(Debug, Deserialize)]
@@ -138,7 +141,10 @@ impl Line<'_> {
         let hash = |text: &Option<Cow<'_, str>>| text.as_ref().and_then(|text| u64::from_str_radix(text, 16).ok());
         let key = hash(&self.key).map(|object| {
             // An older version wrote the object only: what is done to it is told by the verb.
-            let facet = hash(&self.facet).unwrap_or_else(|| if self.verb().is_read() { 1 } else { 2 });
+            let facet = hash(&self.facet).unwrap_or_else(|| match self.verb() {
+                verb if verb.is_read() => api::facet(4, false),
+                verb => api::facet(2, verb.is_delete()),
+            });
             [object, hash(&self.collection).unwrap_or(0), facet]
         });
         Hashes {

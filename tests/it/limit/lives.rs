@@ -203,6 +203,7 @@ fn callers(cast: Cast) -> impl Strategy<Value = Caller> {
                 class,
                 flow,
                 key,
+                facet: 0,
                 credential,
                 group,
                 long_running,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::{
-    api::{Answer, Group, Outcome},
+    api::{Answer, Gone, Group, Outcome},
     limit::{
         Policy, Reason,
         policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy},
@@ -339,11 +339,47 @@ fn failures_that_were_under_way_together_count_once() {
 }
 
 #[test]
+fn a_failing_write_does_not_hold_up_a_delete_and_a_failing_delete_backs_off_by_itself() {
+    let mut world = World::new(open());
+    let (write, delete) = (Caller::new().of_key(1), Caller::new().of_key(1).deleting());
+    let fails = world.arrive(write);
+    world.answer(fails, Outcome::Throttled { after: secs(30) });
+    let deletes = world.arrive(delete);
+    assert_eq!(world.left_at(deletes), Some(at(0)));
+    world.answer(deletes, Outcome::Failure);
+    let again = [delete, write].map(|caller| world.arrive(caller));
+    let refused = again.map(|call| world.refusal(call).map(|refusal| (refusal.reason, refusal.retry_at)));
+    assert_eq!(refused, [Some((Reason::Backoff, at(1_000))), Some((Reason::Backoff, at(30_000)))]);
+    world.pass(secs(1));
+    let (trial, behind) = (world.arrive(delete), world.arrive(delete));
+    assert_eq!((world.left_at(trial), world.is_waiting(behind)), (Some(at(1_000)), true), "one trial at a time");
+    world.wind_down();
+}
+
+#[test]
+fn a_404_to_a_write_forgets_its_failures_and_a_time_that_the_upstream_named_stays() {
+    let gone = |gone| Answer { gone, ..Answer::new(Outcome::Neutral, Some(404)) };
+    for (answer, named) in [(Gone::Key, false), (Gone::Key, true), (Gone::Object, false), (Gone::Object, true)] {
+        let mut world = World::new(open());
+        let [one, other] = [(); 2].map(|()| world.arrive(Caller::new().of_key(1)));
+        world.answer(one, if named { Outcome::Throttled { after: secs(30) } } else { Outcome::Failure });
+        world.answer_with(other, gone(answer));
+        let next = world.arrive(Caller::new().of_key(1));
+        let told = world.refusal(next).map(|refusal| (refusal.reason, refusal.retry_at));
+        assert_eq!(told, named.then_some((Reason::Backoff, at(30_000))), "{answer:?}");
+        world.pass(secs(30));
+        let all = [(); 3].map(|()| world.arrive(Caller::new().of_key(1)));
+        assert!(all.iter().all(|call| world.left_at(*call) == Some(at(30_000))), "all else is forgotten");
+        world.wind_down();
+    }
+}
+
+#[test]
 fn a_deleted_object_takes_all_its_keys_along() {
     let mut world = World::new(open());
     let (fails, deletes) = (world.arrive(Caller::new().of_key(1)), world.arrive(Caller::new().of_key(1)));
     world.answer(fails, Outcome::Failure);
-    world.answer_with(deletes, Answer { object_gone: true, ..Answer::new(Outcome::Neutral, Some(404)) });
+    world.answer_with(deletes, Answer { gone: Gone::Object, ..Answer::new(Outcome::Neutral, Some(404)) });
     assert!(world.limiter.keys().is_empty());
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use tidegate::{
-    api::{Answer, Group, Key, Outcome, Pause, Scope},
+    api::{Answer, Group, Key, Outcome, Pause, Scope, facet},
     limit::{
         Arrival, Claim, ClassId, Flow, Foresight, Limiter, Permit, Policy, Reason, Receipt, Refusal, Slot, Ticket,
         Verdict,
@@ -24,6 +24,7 @@ pub(super) struct Caller {
     pub(super) class: u16,
     pub(super) flow: u64,
     pub(super) key: Option<u64>,
+    pub(super) facet: u64,
     pub(super) credential: u64,
     pub(super) group: Group,
     pub(super) long_running: bool,
@@ -111,6 +112,7 @@ impl Caller {
             class: 0,
             flow: 0,
             key: None,
+            facet: 0,
             credential: 0,
             group: Group::Short,
             long_running: false,
@@ -136,7 +138,7 @@ impl Caller {
         Arrival {
             class: ClassId(self.class),
             flow: Flow { id: self.flow, name },
-            key: self.key.map(|object| Key { object, collection: object / 10, facet: 0 }),
+            key: self.key.map(|object| Key { object, collection: object / 10, facet: self.facet }),
             credential: self.credential,
             write: self.writes(),
             group: self.group,
@@ -145,6 +147,11 @@ impl Caller {
             patient: self.patient,
             timeout: self.timeout,
         }
+    }
+
+    /// A DELETE of what the other calls of its key write.
+    pub(super) fn deleting(self) -> Self {
+        Self { facet: facet(self.facet, true), ..self }
     }
 
     /// Odd keys are those of writes.

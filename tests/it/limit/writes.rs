@@ -132,3 +132,27 @@ fn switched_off_it_lets_everyone_go() {
     world.pass(secs(1));
     world.wind_down();
 }
+
+#[test]
+fn a_delete_is_one_of_the_writes_of_its_object_and_takes_turns_with_the_others() {
+    let mut world = World::new(one_at_a_time());
+    let (write, delete) = (Caller::new().of_key(WRITE), Caller::new().of_key(WRITE).deleting());
+    let first = world.arrive(write);
+    let [second, removes, third] = [write, delete, write].map(|caller| world.arrive(caller));
+    assert_eq!(world.limiter.snapshot(world.now).writes, 1);
+    world.pass(ms(10));
+    world.answer(first, Outcome::Failure);
+    assert_eq!(world.left_at(removes), Some(at(10)), "the failure concerns the writes, not the delete");
+    assert!([second, third].iter().all(|call| world.refusal(*call).is_some()), "a second is more than hold");
+    world.pass(secs(1));
+    let trial = world.arrive(write);
+    assert!(world.is_waiting(trial), "the delete is still out");
+    world.pass(ms(20));
+    world.answer(removes, Outcome::Failure);
+    assert_eq!(world.left_at(trial), Some(at(1030)));
+    assert!(world.refusal(world.calls.len() - 1).is_none());
+    let again = world.arrive(delete);
+    let refusal = world.refusal(again).expect("it fails by itself");
+    assert_eq!((refusal.reason, refusal.retry_at), (Reason::Backoff, at(2030)));
+    world.wind_down();
+}

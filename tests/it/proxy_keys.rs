@@ -1,0 +1,126 @@
+//! P2 through a whole gate: what a controller reads on its way to a failing write does not let that write out early.
+//!
+//! Delays are an hour, so that of each failing write one may reach the upstream within a test, whatever the machine does.
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate::{classify::Kind, limit::policy::Strategy};
+
+use crate::support::{Backend, Proxy, header, reply, rules, status};
+
+/// An upstream that answers each call as its `X-Answer` says, `404` or `429 30` (with a Retry-After), and a gate before it.
+async fn scripted(kind: Kind) -> (Backend, Proxy) {
+    let backend = Backend::start(|seen| async move {
+        let script = seen.headers["x-answer"].to_str().expect("text").to_owned();
+        let (status, after) = script.split_once(' ').unwrap_or((&script, ""));
+        let mut answer = reply(status.parse().expect("a status"), "{}");
+        if !after.is_empty() {
+            answer.headers_mut().insert("retry-after", after.parse().expect("a number"));
+        }
+        answer
+    })
+    .await;
+    let hour = Duration::from_secs(3600);
+    let proxy = Proxy::before(backend.address).with(|options| {
+        options.rules = Arc::new(rules(kind));
+        options.throttling.kubernetes = kind == Kind::Kubernetes;
+        let backoff = &mut options.policy.classes[1].backoff;
+        backoff.strategy = Strategy::Exponential { base: hour, max: hour, jitter: 0.0 };
+        backoff.forget_after = 2 * hour;
+    });
+    (backend, proxy.start().await)
+}
+
+/// Sends `METHOD TARGET [BODY]`; what came back.
+async fn send(proxy: &Proxy, line: &str, answer: &str) -> String {
+    let mut words = line.splitn(3, ' ');
+    let (method, target) = (words.next().expect("a method"), words.next().expect("a target"));
+    let body = words.next().unwrap_or_default();
+    let length = body.len();
+    let request = format!(
+        "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Answer: {answer}\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    proxy.exchange(&request).await
+}
+
+/// How many calls with this script reached the upstream.
+fn reached(backend: &Backend, answer: &str) -> usize {
+    backend.seen().iter().filter(|seen| seen.headers["x-answer"] == answer).count()
+}
+
+const CREATE: &str = r#"POST /api/v1/namespaces/a/configmaps {"metadata":{"name":"c"}}"#;
+const GET: &str = "GET /api/v1/namespaces/a/configmaps/c";
+const PUT: &str = "PUT /api/v1/namespaces/a/configmaps/c {}";
+const PATCH: &str = "PATCH /api/v1/namespaces/a/configmaps/c {}";
+const DELETE: &str = "DELETE /api/v1/namespaces/a/configmaps/c";
+
+#[tokio::test]
+async fn get_or_create_does_not_let_the_failing_write_out_early() {
+    let kubernetes = [
+        (GET, CREATE, "500"),
+        (GET, CREATE, "429 30"),
+        (GET, PUT, "500"),
+        (GET, PATCH, "429 30"),
+        (GET, PUT, "503 30"),
+        ("GET /api/v1/namespaces/a/configmaps/c/status", PUT, "500"),
+        ("PUT /api/v1/namespaces/a/configmaps/c/status {}", PUT, "429 30"),
+        ("PATCH /api/v1/namespaces/a/configmaps/c/scale {}", PATCH, "500"),
+        ("GET /api/v1/namespaces/a/pods/p/log", "PUT /api/v1/namespaces/a/pods/p {}", "500"),
+        ("PUT /api/v1/namespaces/a/configmaps/c?dryRun=All {}", "DELETE /api/v1/namespaces/a/configmaps/c", "500"),
+        ("DELETE /api/v1/namespaces/a/configmaps/c?dryRun=All", PUT, "500"),
+        ("PATCH /api/v1/namespaces/a/configmaps/c?dryRun=All {}", CREATE, "429 30"),
+    ];
+    let http = [
+        ("GET /repos/a/b", "PUT /repos/a/b {}", "429 30"),
+        ("GET /repos/a/b", "PATCH /repos/a/b {}", "500"),
+        ("HEAD /repos/a/b", "DELETE /repos/a/b", "500"),
+        ("POST /repos/a/b {}", "PUT /repos/a/b {}", "500"),
+    ];
+    let all = kubernetes.map(|row| (Kind::Kubernetes, row)).into_iter().chain(http.map(|row| (Kind::Http, row)));
+    for (kind, (read, write, answer)) in all {
+        let (backend, proxy) = scripted(kind).await;
+        let dry = read.contains("dryRun") && !write.starts_with("DELETE") && !read.starts_with("DELETE");
+        for round in 0..20 {
+            // A dry run has the key of the write that it tries: refused beside it, it finds out nothing.
+            let found = status(&send(&proxy, read, "404").await);
+            assert!(found == 404 || found == 429 && dry && round > 0, "{read}: {found}");
+            send(&proxy, write, answer).await;
+        }
+        assert_eq!(reached(&backend, answer), 1, "{read} 404, then {write} {answer}");
+        assert!(dry || reached(&backend, "404") == 20, "{read} beside {write} {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_failing_write_does_not_hold_up_a_delete_and_a_failing_delete_holds_up_itself() {
+    let external = ["PATCH /repos/a/b {}", "PUT /repos/a/b {}", "DELETE /repos/a/b"];
+    for (kind, [patch, put, delete]) in [(Kind::Kubernetes, [PATCH, PUT, DELETE]), (Kind::Http, external)] {
+        let (backend, proxy) = scripted(kind).await;
+        send(&proxy, patch, "429 30").await;
+        let refused = send(&proxy, put, "200").await;
+        assert_eq!(header(&refused, "tidegate-refusal"), Some("backoff"), "{refused}");
+        assert_eq!(status(&send(&proxy, delete, "503").await), 503, "it was sent");
+        let refused = send(&proxy, delete, "200").await;
+        assert_eq!(header(&refused, "tidegate-refusal"), Some("backoff"), "{refused}");
+        assert_eq!(reached(&backend, "200"), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_delete_forgets_the_failures_of_its_object_but_no_time_that_the_upstream_named() {
+    let external = ["PUT /repos/a/b {}", "DELETE /repos/a/b"];
+    for (kind, [put, delete]) in [(Kind::Kubernetes, [PUT, DELETE]), (Kind::Http, external)] {
+        for gone in ["404", "204"] {
+            let (_, proxy) = scripted(kind).await;
+            send(&proxy, put, "500").await;
+            assert_eq!(status(&send(&proxy, put, "201").await), 429);
+            send(&proxy, delete, gone).await;
+            assert_eq!(status(&send(&proxy, put, "201").await), 201, "after {delete} {gone}");
+
+            send(&proxy, put, "429 30").await;
+            send(&proxy, delete, gone).await;
+            let refused = send(&proxy, put, "201").await;
+            assert_eq!(header(&refused, "tidegate-refusal"), Some("backoff"), "after {delete} {gone}: {refused}");
+        }
+    }
+}
