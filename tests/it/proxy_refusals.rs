@@ -17,6 +17,12 @@ use crate::{
 
 const CREATE: &str = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
 
+/// When to come again, by the body: a Status says it in its details, a problem document beside them.
+fn seconds_in(answer: &str) -> Option<u64> {
+    let said = body(answer);
+    said["details"]["retryAfterSeconds"].as_u64().or_else(|| said["retryAfterSeconds"].as_u64())
+}
+
 fn body(answer: &str) -> serde_json::Value {
     let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
     serde_json::from_str(body).expect("JSON")
@@ -93,6 +99,10 @@ async fn a_failing_key_is_refused_without_retry_after_and_told_why() {
     assert_eq!(status, 429);
     assert_eq!(header(&answer, "tidegate-refusal"), Some("backoff"));
     assert_eq!(header(&answer, "retry-after"), None, "the error belongs to the reconcile loop");
+    assert!(
+        seconds_in(&answer).is_some_and(|seconds| (20..=30).contains(&seconds)),
+        "which is told when to come again"
+    );
     let message = body(&answer)["message"].as_str().expect("text").to_owned();
     assert!(message.contains("1 time in a row") && message.contains("status 503"), "{message}");
     assert_eq!(proxy.metric("tidegate_keys_failing", &[]), 1.0);
@@ -115,6 +125,35 @@ async fn retry_after_is_as_the_setting_says() {
         })
         .await;
         assert_eq!(header(&answer, "retry-after").is_some(), expected, "{answer}");
+        assert_eq!(seconds_in(&answer), Some(1), "the body says it in any case: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_failing_key_says_in_its_body_when_to_come_again_whatever_its_header_says() {
+    for (kind, setting) in [Kind::Kubernetes, Kind::Http]
+        .into_iter()
+        .flat_map(|kind| [RetryAfter::Auto, RetryAfter::Never].map(|set| (kind, set)))
+    {
+        let backend = Backend::start(|_| async {
+            let mut answer = reply(503, "no");
+            answer.headers_mut().insert("retry-after", http::HeaderValue::from_static("600"));
+            answer
+        })
+        .await;
+        let gate = Proxy::before(backend.address).with(|options| {
+            options.rules = Arc::new(rules(kind));
+            options.throttling.kubernetes = kind == Kind::Kubernetes;
+            options.retry_after = setting;
+        });
+        let proxy = gate.start().await;
+        assert_eq!(proxy.get("/api/v1/nodes/n").await.0, 503);
+        let (_, answer) = proxy.get("/api/v1/nodes/n").await;
+        assert_eq!(header(&answer, "tidegate-refusal"), Some("backoff"));
+        let in_header = kind == Kind::Http && setting == RetryAfter::Auto;
+        assert_eq!(header(&answer, "retry-after").is_some(), in_header, "{kind} {setting:?}: {answer}");
+        let seconds = seconds_in(&answer).expect("it says when");
+        assert!((540..=600).contains(&seconds), "{kind} {setting:?}: {seconds}");
     }
 }
 

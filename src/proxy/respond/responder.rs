@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// When refusals carry Retry-After.
+/// When refusals carry the header Retry-After. Their bodies say the time in any case: nothing sleeps on it unasked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {
     /// On every refusal.
@@ -68,7 +68,10 @@ impl Responder {
             failure => {
                 let (status, retry_after) = own_failure(failure, failed.verb, &failed.method);
                 let text = format!("tidegate: gate {:?}, class {class:?}: {failure}", self.gate);
-                self.build(&Answer { status, reason: None, retry_after, message: text }, &failed.method)
+                self.build(
+                    &Answer { status, reason: None, retry_after, in_header: true, message: text },
+                    &failed.method,
+                )
             }
         }
     }
@@ -76,27 +79,29 @@ impl Responder {
     /// The answer to a request that the guard turned away.
     pub(crate) fn turned_away(&self, violation: Violation, method: &Method) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: {violation}", self.gate);
-        self.build(&Answer { status: violation.status(), reason: None, retry_after: None, message }, method)
+        self.build(&Answer::new(violation.status(), message), method)
     }
 
     /// The answer to a call that panicked.
     pub(crate) fn broken(&self) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: a fault of the gate; its log has more", self.gate);
         let status = StatusCode::INTERNAL_SERVER_ERROR;
-        self.build(&Answer { status, reason: None, retry_after: None, message }, &Method::GET)
+        self.build(&Answer::new(status, message), &Method::GET)
     }
 
     fn refusal(&self, refusal: &Refusal, class: &str, method: &Method, policy: RetryAfter) -> Response<Body> {
         let now = self.clock.now();
         let wait = whole_seconds(refusal.retry_at - now);
-        let retry_after = self.says_when(policy, refusal.reason).then(|| self.spread(wait, refusal.reason));
+        let retry_after = Some(self.spread(wait, refusal.reason));
+        let in_header = self.says_when(policy, refusal.reason);
         let message = message(&self.gate, class, refusal, now);
         let status = StatusCode::TOO_MANY_REQUESTS;
-        self.build(&Answer { status, reason: Some(refusal.reason), retry_after, message }, method)
+        self.build(&Answer { status, reason: Some(refusal.reason), retry_after, in_header, message }, method)
     }
 
-    /// Whether a refusal for this reason says when to come back. client-go sleeps on the header inside the worker and retries itself;
-    /// without it the error goes to the reconcile loop, which is where a failing object belongs.
+    /// Whether the header of a refusal for this reason says when to come back. client-go sleeps on the header inside the worker and retries
+    /// itself; without it the error goes to the reconcile loop, which is where a failing object belongs, and which finds the time in the
+    /// body (`apierrors.SuggestsClientDelay`).
     fn says_when(&self, policy: RetryAfter, reason: Reason) -> bool {
         match (policy, reason) {
             (RetryAfter::Always, _) => true,
@@ -127,7 +132,7 @@ impl Responder {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(seconds) = answer.retry_after {
+        if let Some(seconds) = answer.retry_after.filter(|_| answer.in_header) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Some(reason) = answer.reason {

@@ -16,14 +16,21 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     /// Why, when it is a refusal.
     pub(super) reason: Option<Reason>,
-    /// Whole seconds.
+    /// Whole seconds, in the body.
     pub(super) retry_after: Option<u64>,
+    /// Whether the header says them too.
+    pub(super) in_header: bool,
     pub(super) message: String,
 }
 
 // === impl Answer ===
 
 impl Answer {
+    /// One that says nothing of when to come back.
+    pub(super) fn new(status: StatusCode, message: String) -> Self {
+        Self { status, reason: None, retry_after: None, in_header: false, message }
+    }
+
     /// As a Kubernetes client expects it.
     #[expect(clippy::indexing_slicing, reason = "an object made three lines above takes any field")]
     pub(super) fn status_object(&self) -> String {
@@ -165,6 +172,7 @@ mod tests {
             status: StatusCode::TOO_MANY_REQUESTS,
             reason: Some(Reason::Bucket),
             retry_after: Some(3),
+            in_header: false,
             message: "why".to_owned(),
         };
         let status: serde_json::Value = serde_json::from_str(&answer.status_object()).unwrap();
