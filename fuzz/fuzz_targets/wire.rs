@@ -31,7 +31,7 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
             tls: None,
             hosts: Vec::new(),
             rules: gate.rules,
-            failures: vec![Failures { statuses: vec![503], transport: true }; gate.policy.classes.len()],
+            failures: vec![Failures { statuses: vec![503], transport: true, left: true }; gate.policy.classes.len()],
             policy: gate.policy,
             throttling: gate.throttling,
             retry_after: RetryAfter::Auto,

@@ -27,7 +27,7 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
         tls: None,
         hosts: Vec::new(),
         rules: gate.rules,
-        failures: vec![Failures { statuses: vec![503], transport: true }; gate.policy.classes.len()],
+        failures: vec![Failures { statuses: vec![503], transport: true, left: true }; gate.policy.classes.len()],
         policy: gate.policy,
         throttling: gate.throttling,
         retry_after: RetryAfter::Auto,

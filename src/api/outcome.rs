@@ -100,6 +100,8 @@ pub struct Failures {
     pub statuses: Vec<u16>,
     /// Sent, then lost or unanswered.
     pub transport: bool,
+    /// The caller left before the answer, after more than a second. Not for long-running calls, which end in that way.
+    pub left: bool,
 }
 
 /// What an upstream may ask of us.
@@ -239,8 +241,8 @@ pub fn lost(failures: &Failures, call: &Call) -> Answer {
 
 /// What it means that the caller left before the response head, `upstream_for` after its call was sent.
 #[must_use]
-pub fn left(call: &Call, upstream_for: Duration) -> Answer {
-    let waited_in_vain = upstream_for > PATIENCE && !call.is_tunnel() && !call.is_dry_run();
+pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer {
+    let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running() && !call.is_dry_run();
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };
     Answer::new(outcome, None)
 }
@@ -386,7 +388,7 @@ mod tests {
     }
 
     fn failures() -> Failures {
-        Failures { statuses: vec![429, 500, 502, 503, 504], transport: true }
+        Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true }
     }
 
     fn call(line: &str) -> Call {
@@ -557,7 +559,7 @@ mod tests {
 
     #[test]
     fn a_429_that_is_no_failure_leaves_the_key_alone() {
-        let lenient = Failures { statuses: vec![503], transport: true };
+        let lenient = Failures { statuses: vec![503], transport: true, left: true };
         let get = plain::read(&Method::GET, &Uri::from_static("/a"));
         let headers = head(&[("retry-after", "7")]);
         let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers: &headers, body: b"", wall: None };
@@ -615,10 +617,11 @@ mod tests {
 
     #[test]
     fn a_status_that_was_made_a_failure_is_one() {
-        let strict = Failures { statuses: vec![404, 409], transport: false };
+        let strict = Failures { statuses: vec![404, 409], transport: false, left: false };
         let get = call("GET /api/v1/namespaces/a/pods/p");
         for line in ["PUT /api/v1/namespaces/a/pods/p", "DELETE /api/v1/namespaces/a/pods/p"] {
-            let response = Response { status: StatusCode::NOT_FOUND, headers: &HeaderMap::new(), body: b"", wall: None };
+            let response =
+                Response { status: StatusCode::NOT_FOUND, headers: &HeaderMap::new(), body: b"", wall: None };
             let read = answer(&strict, &most(), &call(line), &response).answer;
             assert_eq!((read.outcome, read.gone), (Outcome::Failure, Gone::Nothing), "{line}");
         }
@@ -651,11 +654,28 @@ mod tests {
         let exec = call("POST /api/v1/namespaces/a/pods/p/exec");
         assert_eq!((lost(&failures(), &get).outcome, lost(&failures(), &get).status), (Outcome::Failure, None));
         assert_eq!(lost(&failures(), &exec).outcome, Outcome::Neutral);
-        assert_eq!(left(&get, Duration::from_millis(1000)).outcome, Outcome::Abandoned);
-        assert_eq!(left(&get, Duration::from_millis(1001)).outcome, Outcome::Failure);
-        assert_eq!(left(&exec, Duration::from_secs(60)).outcome, Outcome::Abandoned);
+        assert_eq!(left(&failures(), &get, Duration::from_millis(1000)).outcome, Outcome::Abandoned);
+        assert_eq!(left(&failures(), &get, Duration::from_millis(1001)).outcome, Outcome::Failure);
+        assert_eq!(left(&failures(), &exec, Duration::from_secs(60)).outcome, Outcome::Abandoned);
         let dry = call("PUT /api/v1/namespaces/a/pods/p?dryRun=All");
         assert_eq!(lost(&failures(), &dry).outcome, Outcome::Neutral);
-        assert_eq!(left(&dry, Duration::from_secs(60)).outcome, Outcome::Abandoned);
+        assert_eq!(left(&failures(), &dry, Duration::from_secs(60)).outcome, Outcome::Abandoned);
+    }
+
+    #[test]
+    fn a_caller_that_leaves_a_long_poll_or_a_watch_says_nothing_of_the_upstream() {
+        let minute = Duration::from_secs(60);
+        let external = Failures { left: false, ..failures() };
+        let poll = plain::read(&Method::GET, &Uri::from_static("/events?wait=60"));
+        assert_eq!(left(&external, &poll, minute).outcome, Outcome::Abandoned);
+        assert_eq!(left(&failures(), &poll, minute).outcome, Outcome::Failure, "where the list says so");
+        for line in
+            ["GET /api/v1/pods?watch=1", "GET /api/v1/watch/pods", "GET /api/v1/namespaces/a/pods/p/log?follow=1"]
+        {
+            assert_eq!(left(&failures(), &call(line), minute).outcome, Outcome::Abandoned, "{line}");
+        }
+        let mut upgraded = call("GET /api/v1/namespaces/a/pods/p");
+        upgraded.upgrade();
+        assert_eq!(left(&failures(), &upgraded, minute).outcome, Outcome::Abandoned);
     }
 }

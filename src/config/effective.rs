@@ -193,6 +193,7 @@ fn backoff_keys(backoff: &Backoff, failures: &Failures) -> Vec<(&'static str, St
     keys.push(("forget_after", span(backoff.forget_after)));
     let mut words: Vec<String> = failures.statuses.iter().map(|status| quoted(&status.to_string())).collect();
     words.extend(failures.transport.then(|| quoted("transport")));
+    words.extend(failures.left.then(|| quoted("left")));
     keys.push(("failures", format!("[{}]", words.join(", "))));
     keys
 }

@@ -120,7 +120,7 @@ impl Limits {
     ) -> Self {
         let bucket = limits::bucket(&keys.bucket, &at.key("bucket"), numbers.bucket, report);
         let retry_bucket = limits::bucket(&keys.retry_bucket, &at.key("retry_bucket"), numbers.retry_bucket, report);
-        let base = limits::preset_backoff(numbers.strategy, presets::failures());
+        let base = limits::preset_backoff(numbers.strategy, presets::failures(kind));
         let backoff = limits::backoff(&keys.backoff, &at.key("backoff"), &base, report);
         warn_of_retries(bucket, retry_bucket, &backoff.0, &at.key("retry_bucket").key("rate"), report);
         let max_keys = max_keys(&keys.backoff.keys().max_keys, &at.key("backoff").key("max_keys"), report);

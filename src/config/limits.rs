@@ -274,14 +274,15 @@ fn longest(strategy: Strategy) -> Duration {
 
 fn failures(field: &Field<super::leaf::List>, at: &Path, report: &mut Report<'_>) -> Option<Failures> {
     let list = field.get(at, report)?;
-    let mut failures = Failures { statuses: Vec::new(), transport: false };
+    let mut failures = Failures { statuses: Vec::new(), transport: false, left: false };
     for (index, word) in list.0.iter().enumerate() {
         match (word.as_str(), word.parse()) {
             ("transport", _) => failures.transport = true,
+            ("left", _) => failures.left = true,
             (_, Ok(status @ 400..=599)) => failures.statuses.push(status),
             _ => report.problem(
                 &at.index(index),
-                format!("is {word:?}, expected a status from \"400\" to \"599\", or \"transport\""),
+                format!("is {word:?}, expected a status from \"400\" to \"599\", \"transport\" or \"left\""),
             ),
         }
     }

@@ -85,7 +85,7 @@ fn policy(seed: u64) -> Policy {
 fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
     let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
     let rule = Rule { class: ClassId(0), matching: Matching::Leases };
-    let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true };
+    let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
     Options {
         name: format!("story{seed}").into(),
         listen: vec![Listen::Unix("/never/bound".into())],

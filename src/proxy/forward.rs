@@ -295,7 +295,7 @@ impl Drop for Sent {
     fn drop(&mut self) {
         if self.owed.is_some() {
             let upstream_for: Duration = self.door.driver.clock().now() - self.at;
-            let left = || outcome::left(&self.call.call, upstream_for);
+            let left = || outcome::left(self.failures(), &self.call.call, upstream_for);
             self.settle(self.so_far.unwrap_or_else(left));
         }
     }
@@ -310,4 +310,4 @@ impl fmt::Debug for Sent {
 /// Nothing was learned of the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
 /// For a class that the configuration did not describe.
-static NO_FAILURES: Failures = Failures { statuses: Vec::new(), transport: false };
+static NO_FAILURES: Failures = Failures { statuses: Vec::new(), transport: false, left: false };

@@ -198,6 +198,12 @@ impl Read {
         }
     }
 
+    /// What it means that the client left, so long after the call was sent.
+    pub(super) fn left(&self, gate: &settings::Gate, upstream_for: Duration) -> Answer {
+        let failures = gate.failures.get(usize::from(self.class.0));
+        failures.map_or(NOTHING, |failures| outcome::left(failures, &self.call, upstream_for))
+    }
+
     /// What it means that no answer came.
     pub(super) fn lost(&self, gate: &settings::Gate) -> Answer {
         let failures = gate.failures.get(usize::from(self.class.0));

@@ -174,7 +174,18 @@ fn classes_change_only_what_they_say_of_the_backoff() {
     assert_eq!((a.forget_after.as_secs(), a.hold.as_millis()), (240, 100));
     assert_eq!(b.strategy, Strategy::Off);
     assert_eq!(gate.failures[2].statuses, [503]);
-    assert!(!gate.failures[2].transport);
+    assert!(!gate.failures[2].transport && !gate.failures[2].left);
+}
+
+#[test]
+fn whether_leaving_counts_is_said_in_failures_and_by_default_on_kubernetes_gates_only() {
+    let class = "[[gates.g.classes]]\nname = \"a\"\nmatch = {}\nbackoff = { failures = [\"503\", \"left\"] }\n";
+    let left = |gate: &config::settings::Gate| gate.failures.iter().map(|failures| failures.left).collect::<Vec<_>>();
+    assert!(left(&kubernetes("")).iter().all(|left| *left));
+    assert!(!left(&http("")).iter().any(|left| *left));
+    assert!(!left(&kubernetes("backoff = { failures = [\"503\", \"transport\"] }")).iter().any(|left| *left));
+    let gate = http(class);
+    assert_eq!((&*gate.policy.classes[0].name, left(&gate)), ("a", vec![true, false]));
 }
 
 #[test]

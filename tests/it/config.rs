@@ -169,7 +169,7 @@ fn a_backoff_must_make_sense() {
         ),
         (
             "backoff.failures = [\"5xx\", \"transport\"]",
-            "f.toml:3:21: gates.kubernetes.backoff.failures[0]: is \"5xx\", expected a status from \"400\" to \"599\", or \"transport\"",
+            "f.toml:3:21: gates.kubernetes.backoff.failures[0]: is \"5xx\", expected a status from \"400\" to \"599\", \"transport\" or \"left\"",
         ),
         (
             "backoff.failures = [503]",

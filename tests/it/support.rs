@@ -305,7 +305,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
         in_flight: None,
         meter_long_running: false,
     };
-    let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true };
+    let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
     Options {
         name,
         listen: vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))],

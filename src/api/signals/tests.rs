@@ -178,7 +178,7 @@ proptest! {
         let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: b"", wall: None };
         let max_pause = Duration::from_secs(most);
         let throttling = Throttling { kubernetes, honour: all(), scope, max_pause, reserve: 0.5 };
-        let failures = Failures { statuses: vec![429, 503], transport: true };
+        let failures = Failures { statuses: vec![429, 503], transport: true, left: true };
         let call = plain::read(&Method::GET, &Uri::from_static("/a"));
         let answer = outcome::answer(&failures, &throttling, &call, &response).answer;
         if let Outcome::Throttled { after } = answer.outcome {

@@ -96,7 +96,7 @@ fn bounds() -> Vec<(&'static str, Value)> {
     ] {
         bounds.push((path, at_least_one.clone()));
     }
-    let failures = json!({ "items": { "pattern": "^(transport|\\+?0*[45][0-9][0-9])$" } });
+    let failures = json!({ "items": { "pattern": "^(left|transport|\\+?0*[45][0-9][0-9])$" } });
     bounds.extend(
         ["gates.NAME.backoff.failures", "gates.NAME.classes.backoff.failures"].map(|at| (at, failures.clone())),
     );

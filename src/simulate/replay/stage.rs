@@ -10,7 +10,7 @@ use super::{
     reader::{Asked, Record},
 };
 use crate::{
-    api::{Answer, Group, Key, outcome},
+    api::{Answer, Group, Key},
     classify::{FairBy, Kind},
     limit::{Arrival, ClassId, Flow, Slot, policy::Lane},
     moment::Moment,
@@ -248,7 +248,7 @@ impl<'a> Stage<'a> {
                 (call.read.answer(gate, status, retry_after), body)
             }
             Known::Lost => (call.read.lost(gate), Duration::ZERO),
-            Known::Left => (outcome::left(&call.read.call, self.now - call.left), Duration::ZERO),
+            Known::Left => (call.read.left(gate, self.now - call.left), Duration::ZERO),
             Known::Nothing => (NOTHING, Duration::ZERO),
         };
         self.gate.finish(receipt, answer, self.now);

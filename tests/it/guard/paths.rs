@@ -42,7 +42,8 @@ fn gate(server: &Server) -> ProxyBuilder {
     let loaded = loaded.unwrap_or_else(|problems| panic!("{problems:?}"));
     let gate = loaded.settings.gates.into_values().next().expect("a gate");
     Proxy::before(server.address).with(|options| {
-        options.failures = vec![Failures { statuses: vec![503], transport: true }; gate.policy.classes.len()];
+        options.failures =
+            vec![Failures { statuses: vec![503], transport: true, left: true }; gate.policy.classes.len()];
         (options.rules, options.policy) = (gate.rules, gate.policy);
     })
 }
