@@ -50,6 +50,7 @@ pub(super) struct Failing {
 pub(super) struct View {
     pub(super) state: KeyState,
     pub(super) trial: u32,
+    pub(super) forget_at: Moment,
 }
 
 /// The failing facets of one object: nearly always one, which needs no allocation of its own.
@@ -138,7 +139,7 @@ impl Keys {
         }
         let facets = self.objects.get(&key.object)?;
         let failing = facets.find(key.facet).filter(|failing| failing.forget_at > now)?;
-        Some(View { state: failing.state, trial: failing.trial })
+        Some(View { state: failing.state, trial: failing.trial, forget_at: failing.forget_at })
     }
 
     /// Changes a failing key in place.

@@ -69,6 +69,8 @@ impl Limiter {
             }
         }
         if view.trial != 0 {
+            // A trial may stay out for longer than its key is remembered.
+            self.timers.set_key(view.forget_at, key);
             return;
         }
         let Some(first) = self.lines.get(&key).and_then(|line| line.held.first()) else { return };

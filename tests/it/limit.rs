@@ -3,6 +3,7 @@
 mod adaptive;
 mod fairness;
 mod judge;
+mod keys;
 mod lives;
 mod model;
 mod neighbours;

@@ -204,6 +204,7 @@ fn callers(cast: Cast) -> impl Strategy<Value = Caller> {
                 flow,
                 key,
                 facet: 0,
+                collection: None,
                 credential,
                 group,
                 long_running,

@@ -375,6 +375,21 @@ fn a_404_to_a_write_forgets_its_failures_and_a_time_that_the_upstream_named_stay
 }
 
 #[test]
+fn who_waits_for_a_trial_goes_when_its_key_is_forgotten_though_nothing_else_happens() {
+    let mut policy = open();
+    policy.classes[0].backoff.strategy = Strategy::Exponential { base: secs(1), max: secs(1), jitter: 0.0 };
+    (policy.classes[0].backoff.hold, policy.classes[0].backoff.forget_after) = (secs(5), secs(2));
+    let mut world = World::new(policy);
+    let fails = world.arrive(Caller::new().of_key(1));
+    world.answer(fails, Outcome::Failure);
+    world.pass(secs(1));
+    let (trial, waits) = (world.arrive(Caller::new().of_key(1)), world.arrive(Caller::new().of_key(1)));
+    world.pass(secs(4));
+    assert_eq!((world.left_at(trial), world.left_at(waits)), (Some(at(1_000)), Some(at(2_000))));
+    world.wind_down();
+}
+
+#[test]
 fn a_deleted_object_takes_all_its_keys_along() {
     let mut world = World::new(open());
     let (fails, deletes) = (world.arrive(Caller::new().of_key(1)), world.arrive(Caller::new().of_key(1)));

@@ -25,6 +25,8 @@ pub(super) struct Caller {
     pub(super) flow: u64,
     pub(super) key: Option<u64>,
     pub(super) facet: u64,
+    /// Where the key says nothing of it.
+    pub(super) collection: Option<u64>,
     pub(super) credential: u64,
     pub(super) group: Group,
     pub(super) long_running: bool,
@@ -113,6 +115,7 @@ impl Caller {
             flow: 0,
             key: None,
             facet: 0,
+            collection: None,
             credential: 0,
             group: Group::Short,
             long_running: false,
@@ -130,6 +133,10 @@ impl Caller {
         Self { flow, ..self }
     }
 
+    pub(super) fn of_whole_key(self, key: Key) -> Self {
+        Self { key: Some(key.object), facet: key.facet, collection: Some(key.collection), ..self }
+    }
+
     pub(super) fn of_key(self, key: u64) -> Self {
         Self { key: Some(key), ..self }
     }
@@ -138,7 +145,11 @@ impl Caller {
         Arrival {
             class: ClassId(self.class),
             flow: Flow { id: self.flow, name },
-            key: self.key.map(|object| Key { object, collection: object / 10, facet: self.facet }),
+            key: self.key.map(|object| Key {
+                object,
+                collection: self.collection.unwrap_or(object / 10),
+                facet: self.facet,
+            }),
             credential: self.credential,
             write: self.writes(),
             group: self.group,
