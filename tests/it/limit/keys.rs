@@ -467,7 +467,7 @@ fn live(history: &History, mut look: impl FnMut(&Real, Doing)) -> (Vec<(Moment, 
     let mut agenda: BTreeSet<(Moment, bool, usize)> = BTreeSet::new();
     let mut at = Moment::ZERO;
     for (call, step) in history.steps.iter().enumerate() {
-        at = at + step.gap;
+        at += step.gap;
         agenda.insert((at, false, call));
     }
     let (mut events, mut noted) = (Vec::new(), BTreeSet::new());
@@ -625,7 +625,7 @@ proptest! {
     #[test]
     fn no_sequence_of_reads_changes_when_a_write_may_be_tried(history in histories(30)) {
         let is_write = |step: &Step| !step.ask.is_read() && step.ask.part.is_empty();
-        let mut alone = History { steps: Vec::new(), ..history.clone() };
+        let mut alone = History { steps: Vec::new(), ..history };
         let mut gap = Duration::ZERO;
         for step in &history.steps {
             gap += step.gap;
