@@ -442,7 +442,7 @@ impl Real {
         let told = |status: u16, after: Option<u64>| {
             let status = StatusCode::from_u16(status).expect("a status");
             let headers: HeaderMap = after.map(|seconds| (RETRY_AFTER, seconds.into())).into_iter().collect();
-            let response = signals::Response { status, headers: &headers, body: b"" };
+            let response = signals::Response { status, headers: &headers, body: b"", wall: None };
             outcome::answer(&self.failures, &self.throttling, asked, &response).answer
         };
         let answer: Answer = match step.end {
