@@ -47,7 +47,7 @@ fn what_octokit_and_go_github_send_is_of_the_class_that_it_would_be_without_the_
         ("GET /repos/o/r/contents/.github%2Fworkflows%2Fci.yml?ref=main", "default"),
         ("GET /repos/o/r/compare/main...feature%2Fx", "default"),
         ("GET /repos/o/r/commits/feature%2Fx/check-runs", "default"),
-        ("PUT /repos/o/r/contents/docs%2Fread%20me.md", "writes"),
+        ("PUT /repos/o/r/contents/docs%2Fread%20me.txt", "writes"),
         ("PUT /repos/o/r/branches/release%2F1.0/protection", "writes"),
         ("PATCH /repos/o/r/git/refs/heads%2Ffeature%2Fx", "writes"),
         ("DELETE /repos/o/r/git/refs/heads%2Ffeature%2Fx", "writes"),
@@ -56,8 +56,8 @@ fn what_octokit_and_go_github_send_is_of_the_class_that_it_would_be_without_the_
         // go-github escapes branches whole, and references and paths of files by their segments.
         ("GET /repos/o/r/branches/feature%2Fx/protection", "default"),
         ("GET /repos/o/r/git/ref/heads/feature/x%23y", "default"),
-        ("GET /repos/o/r/contents/docs/read%20me.md", "default"),
-        ("GET /repos/o/r/contents/caf%C3%A9/%E2%9C%93.md", "default"),
+        ("GET /repos/o/r/contents/docs/read%20me.txt", "default"),
+        ("GET /repos/o/r/contents/caf%C3%A9/%E2%9C%93.txt", "default"),
         ("GET /repos/o/r/branches/a%2fb", "default"), // what some libraries write
         ("GET /api/v3/search/code?q=path%3Aa%2Fb", "searches"),
         // Either reader might take this for a search.
@@ -145,7 +145,7 @@ fn an_unclear_read_costs_no_token_of_what_only_writes_are_charged_to() {
         ("GET /repos/o/r//issues", "default"),
         ("GET /repos/o/r/../issues", "default"),
         ("GET /repos/o/r/contents/a%252Fb", "default"),
-        ("HEAD /repos/o/r/contents/%2FREADME.md", "default"),
+        ("HEAD /repos/o/r/contents/%2FREADME.txt", "default"),
         ("POST /repos/o/r//issues", "creates"),
         ("POST //graphql", "creates"),
         ("PATCH /repos/o/r/issues/%00", "writes"),

@@ -189,7 +189,7 @@ impl Ask {
         Name { object, touch: format!("{does} {}", self.part) }
     }
 
-    /// DESIGN.md section 3, "Outcomes".
+    /// docs/design.md, "Outcomes".
     fn means(self, kind: Kind, end: End, takes: Duration) -> Means {
         let of_object = self.part.is_empty() && (kind == Kind::Http || self.does != Does::DeleteAll);
         match end {
