@@ -10,16 +10,11 @@ mod configured;
 mod demo;
 mod doctor;
 mod explain;
-mod folder;
 mod forget;
-mod gate;
 mod health;
 mod inject;
 mod kubeconfig;
 mod man;
-mod operations;
-mod prepare;
-mod reload;
 mod run;
 mod running;
 mod schema;
@@ -32,6 +27,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::configured::Configured;
+use crate::app::Failure;
 
 /// What was typed.
 #[derive(Debug, Parser)]
@@ -98,15 +94,6 @@ enum Command {
     Man(man::Options),
 }
 
-/// Why a command failed.
-#[derive(Debug)]
-enum Failure {
-    /// The configuration cannot work, for all these reasons.
-    Config(Vec<String>),
-    /// Anything else.
-    Other(anyhow::Error),
-}
-
 const EXAMPLES: &str = "\
 Example:  tidegate demo    see what it does; needs no cluster
 More:     tidegate schema, completions, man    for editors and shells";
@@ -160,14 +147,6 @@ fn definition() -> clap::Command {
 // === impl Failure ===
 
 impl Failure {
-    /// Every reason, each one line.
-    fn problems(self) -> Vec<String> {
-        match self {
-            Self::Config(problems) => problems,
-            Self::Other(error) => vec![format!("{error:#}")],
-        }
-    }
-
     /// Prints it and chooses the exit code.
     fn tell(&self) -> ExitCode {
         match self {
@@ -187,12 +166,6 @@ impl Failure {
                 ExitCode::from(FAILED)
             }
         }
-    }
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self::Other(error.into())
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod api;
+mod app;
 pub mod chart;
 pub mod classify;
 pub mod cli;

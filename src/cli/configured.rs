@@ -1,16 +1,13 @@
-//! Where the configuration comes from.
+//! The option that names the configuration.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{
-    Failure,
-    prepare::{Prepared, prepare},
-};
 use crate::{
+    app::{Failure, prepare::Prepared, source::Sources},
     clock::Clock,
-    config::{self, Loaded, Problem, Source},
+    config::Loaded,
     credentials::Surroundings,
 };
 
@@ -25,44 +22,19 @@ pub(super) struct Configured {
 // === impl Configured ===
 
 impl Configured {
-    /// What file and environment say together, checked.
+    pub(super) fn sources(&self) -> Sources {
+        Sources { config: self.config.clone() }
+    }
+
     pub(super) fn load(&self) -> Result<Loaded, Failure> {
-        load(&self.source())
+        self.sources().load()
     }
 
-    /// The same, with everything built that can be built without starting.
     pub(super) fn prepare(&self, clock: Clock) -> Result<Prepared, Failure> {
-        let source = self.source();
-        let from = source.file.as_ref().map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
-        let loaded = load(&source)?;
-        let around = Surroundings { variables: source.env, service_account: Surroundings::SERVICE_ACCOUNT.into() };
-        prepare(loaded, &from, &around, clock)
+        self.sources().prepare(clock)
     }
 
-    /// What sources of upstreams and credentials are read from.
     pub(super) fn surroundings(&self) -> Surroundings {
-        Surroundings { variables: self.source().env, service_account: Surroundings::SERVICE_ACCOUNT.into() }
+        self.sources().surroundings()
     }
-
-    /// Where it comes from, now.
-    pub(super) fn source(&self) -> Source {
-        let env = environment();
-        Source { file: config::find(self.config.clone(), &env), env }
-    }
-}
-
-/// This file with the environment on top of it, as `run` would take it.
-pub(super) fn of_file(file: &Path) -> Result<Loaded, Failure> {
-    load(&Source { file: Some(file.to_owned()), env: environment() })
-}
-
-/// A variable that is not Unicode cannot be one of ours: their names and values are checked as text.
-fn environment() -> Vec<(String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
-}
-
-fn load(source: &Source) -> Result<Loaded, Failure> {
-    config::load(source).map_err(|problems| Failure::Config(problems.iter().map(Problem::to_string).collect()))
 }

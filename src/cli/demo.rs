@@ -7,10 +7,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     Failure,
-    prepare::prepare,
     show::{self, Screen},
 };
 use crate::{
+    app::prepare::prepare,
     chart::Look,
     clock::Clock,
     config::{self, Problem},

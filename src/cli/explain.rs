@@ -7,9 +7,10 @@ use std::hash::RandomState;
 use clap::Args;
 use http::{HeaderMap, Method, Uri};
 
-use super::{Configured, Failure, operations, running, show};
+use super::{Configured, Failure, running, show};
 use crate::{
     admin::control::Ask,
+    app::operations,
     classify::{Classified, Kind},
     config::{Loaded, settings::Gate},
     status::{

@@ -1,11 +1,12 @@
 //! `tidegate health`: asks the admin port of this configuration whether the process is ready. Works where there is no shell.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-
 use anyhow::anyhow;
 
-use super::{Configured, Failure};
-use crate::admin;
+use super::Configured;
+use crate::{
+    admin,
+    app::{Failure, reachable::reachable},
+};
 
 pub(super) const EXAMPLES: &str = "\
 Example, in a pod:
@@ -21,14 +22,4 @@ pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(admin::health::check(reachable(listen)))?;
     Ok(())
-}
-
-/// An address that listens on everything is asked on loopback.
-pub(super) fn reachable(listen: SocketAddr) -> SocketAddr {
-    let ip = match listen.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, listen.port())
 }

@@ -9,8 +9,9 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 
-use super::{Configured, Failure, health::reachable, show};
+use super::{Configured, Failure, show};
 use crate::{
+    app::reachable::reachable,
     classify::Kind,
     config::settings::{Gate, Listen, Settings, TlsMode, Upstream},
     credentials::folder::{self, User},

@@ -2,9 +2,9 @@
 
 use anyhow::anyhow;
 
-use super::{health::reachable, operations};
 use crate::{
     admin::client::{At, NoAnswer},
+    app::{operations, reachable::reachable},
     config::settings::Settings,
     status::Status,
 };

@@ -10,10 +10,11 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 
 use super::{
-    Failure, configured,
+    Failure,
     show::{self, Screen},
 };
 use crate::{
+    app::source,
     chart::{Chart, Look},
     config::{self, Problem, scenario},
     simulate::{
@@ -154,7 +155,7 @@ fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Staged
 
 /// The limits of a gate of a configuration.
 fn limits_of(file: &Path, gate: Option<&str>, name: Option<&str>) -> Result<Limits, Failure> {
-    let loaded = configured::of_file(file)?;
+    let loaded = source::of_file(file)?;
     let shown = file.display();
     let gates = loaded.settings.gates;
     let names: Vec<&str> = gates.keys().map(|name| &**name).collect();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::Finding;
-use crate::{cli::gate::prepare_gate, clock::Clock, config::settings::Gate, credentials::Surroundings, status::Status};
+use crate::{app::gate::prepare_gate, clock::Clock, config::settings::Gate, credentials::Surroundings, status::Status};
 
 /// An established connection as seen from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::{fs, path::Path};
 
 use super::Finding;
 use crate::{
+    app::reachable::reachable,
     classify::Kind,
-    cli::health::reachable,
     config::settings::{Listen, Settings},
     status::Status,
 };

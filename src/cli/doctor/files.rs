@@ -3,7 +3,7 @@
 use std::{collections::HashSet, fs, io, path::Path};
 
 use super::Finding;
-use crate::{cli::operations, config::settings::Settings};
+use crate::{app::operations, config::settings::Settings};
 
 /// Every folder that is written to, each once: what wants it first says what to do.
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {

@@ -4,7 +4,8 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::Finding;
 use crate::{
-    cli::{health::reachable, running},
+    app::reachable::reachable,
+    cli::running,
     config::settings::{Gate, Listen, Settings},
     status::{
         self, Status,

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Finding;
 use crate::{
+    app::gate::{PreparedGate, Trouble, prepare_gate},
     classify::Kind,
-    cli::gate::{PreparedGate, Trouble, prepare_gate},
     clock::Clock,
     config::settings::{Credentials, Gate, Listen},
     credentials::Surroundings,

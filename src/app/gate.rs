@@ -19,19 +19,19 @@ use http::uri::Scheme;
 
 /// A gate that only needs its sockets.
 #[derive(Debug)]
-pub(super) struct PreparedGate {
-    pub(super) options: proxy::Options,
+pub(crate) struct PreparedGate {
+    pub(crate) options: proxy::Options,
     /// `inject` or `pass_through`, as it came to be.
-    pub(super) credentials: &'static str,
+    pub(crate) credentials: &'static str,
     /// What the user should know once, at start.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// What the controller is given to reach the gate.
-    pub(super) folder: Option<Folder>,
+    pub(crate) folder: Option<Folder>,
 }
 
 /// Why a gate cannot be put together.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// The configuration is wrong, here.
     Wrong { key: &'static str, what: anyhow::Error },
     /// Something is not here that the configuration counts on.
@@ -39,7 +39,7 @@ pub(super) enum Trouble {
 }
 
 /// Puts a gate together.
-pub(super) fn prepare_gate(
+pub(crate) fn prepare_gate(
     gate: Gate,
     around: &Surroundings,
     drain: Duration,

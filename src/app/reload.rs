@@ -5,15 +5,19 @@
 //! file do not see. A file that is still being written is left alone until it has stood still for one look.
 
 mod restart;
-mod state;
 
 use std::{io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::signal::unix::Signal;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::state::{Outcome, Reloads};
-use super::{Configured, Failure, operations::Operations, prepare::Prepared};
+use super::{
+    failure::Failure,
+    operations::Operations,
+    prepare::{Prepared, call_log},
+    reloads::{Outcome, Reloads},
+    source::Sources,
+};
 use crate::{
     clock::Clock,
     config::settings::Settings,
@@ -22,23 +26,23 @@ use crate::{
 };
 
 /// Everything that a reload can change, and what it came from.
-pub(super) struct Reloader {
-    pub(super) configured: Configured,
-    pub(super) clock: Clock,
-    pub(super) level: Level,
-    pub(super) gates: Vec<Arc<Gate>>,
-    pub(super) calls: Option<CallLog>,
+pub(crate) struct Reloader {
+    pub(crate) sources: Sources,
+    pub(crate) clock: Clock,
+    pub(crate) level: Level,
+    pub(crate) gates: Vec<Arc<Gate>>,
+    pub(crate) calls: Option<CallLog>,
     /// What is in force.
-    pub(super) running: Settings,
-    pub(super) reloads: Arc<Reloads>,
-    pub(super) operations: Arc<Operations>,
+    pub(crate) running: Settings,
+    pub(crate) reloads: Arc<Reloads>,
+    pub(crate) operations: Arc<Operations>,
     /// What the file said when it was judged last.
-    pub(super) judged: Content,
+    pub(crate) judged: Content,
 }
 
 /// A configuration file, or why it cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Content {
+pub(crate) struct Content {
     path: Option<PathBuf>,
     bytes: Result<Vec<u8>, ErrorKind>,
 }
@@ -52,8 +56,8 @@ struct Ready {
 // === impl Content ===
 
 impl Content {
-    pub(super) fn of(configured: &Configured) -> Self {
-        let path = configured.source().file;
+    pub(crate) fn of(sources: &Sources) -> Self {
+        let path = sources.source().file;
         let bytes = path.as_ref().map_or_else(|| Ok(Vec::new()), std::fs::read).map_err(|error| error.kind());
         Self { path, bytes }
     }
@@ -63,7 +67,7 @@ impl Content {
 
 impl Reloader {
     /// Reloads on every hangup and whenever the file has changed, until `stop`.
-    pub(super) async fn watch(mut self, mut hangup: Signal, stop: CancellationToken) {
+    pub(crate) async fn watch(mut self, mut hangup: Signal, stop: CancellationToken) {
         let mut seen = None;
         loop {
             let asked = tokio::select! {
@@ -71,7 +75,7 @@ impl Reloader {
                 _ = hangup.recv() => true,
                 () = self.clock.sleep(LOOK) => false,
             };
-            let found = Content::of(&self.configured);
+            let found = Content::of(&self.sources);
             if asked {
                 seen = None;
                 self.reload(found, true).await;
@@ -94,10 +98,10 @@ impl Reloader {
             return;
         }
         self.judged = found;
-        let configured = self.configured.clone();
+        let sources = self.sources.clone();
         let clock = self.clock;
         // Beside the traffic: this thread carries every call.
-        let prepared = tokio::task::spawn_blocking(move || configured.prepare(clock)).await;
+        let prepared = tokio::task::spawn_blocking(move || sources.prepare(clock)).await;
         let prepared = prepared.unwrap_or_else(|error| Err(Failure::Other(error.into())));
         match prepared.and_then(|prepared| self.ready(prepared)) {
             Err(failure) => self.refuse(Outcome::Invalid, failure.problems()),
@@ -117,7 +121,7 @@ impl Reloader {
         let calls = if *path == self.running.log.calls {
             self.calls.clone()
         } else {
-            path.as_deref().map(|path| super::run::call_log(path, self.clock)).transpose()?
+            path.as_deref().map(|path| call_log(path, self.clock)).transpose()?
         };
         Ok(Ready { prepared, calls })
     }

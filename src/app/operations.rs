@@ -11,7 +11,7 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
-use super::reload::Reloads;
+use super::reloads::Reloads;
 use crate::{
     admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator},
     classify::Glob,
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The gates, and what is known beside them.
-pub(super) struct Operations {
+pub(crate) struct Operations {
     gates: Vec<Arc<Gate>>,
     reloads: Arc<Reloads>,
     clock: Clock,
@@ -34,12 +34,12 @@ pub(super) struct Operations {
 // === impl Operations ===
 
 impl Operations {
-    pub(super) fn new(gates: Vec<Arc<Gate>>, reloads: Arc<Reloads>, clock: Clock, settings: &Settings) -> Self {
+    pub(crate) fn new(gates: Vec<Arc<Gate>>, reloads: Arc<Reloads>, clock: Clock, settings: &Settings) -> Self {
         Self { gates, reloads, clock, names: AtomicBool::new(shows_names(settings)) }
     }
 
     /// Takes over what a reload changed.
-    pub(super) fn adopt(&self, settings: &Settings) {
+    pub(crate) fn adopt(&self, settings: &Settings) {
         self.names.store(shows_names(settings), Relaxed);
     }
 
@@ -118,7 +118,7 @@ impl Operator for Operations {
 }
 
 /// A call as the gate would get it.
-pub(super) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
+pub(crate) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
     let method = ask.method.to_ascii_uppercase().parse();
     let method = method.map_err(|_| format!("{:?} is no method, expected one such as GET or PATCH", ask.method))?;
     let uri: Uri = ask.path.parse().map_err(|error| format!("{:?} is no path: {error}", ask.path))?;
@@ -143,7 +143,7 @@ fn shows_names(settings: &Settings) -> bool {
 }
 
 /// Where the control socket is.
-pub(super) fn socket(settings: &Settings) -> Option<PathBuf> {
+pub(crate) fn socket(settings: &Settings) -> Option<PathBuf> {
     match &settings.admin.socket {
         Socket::Off => None,
         Socket::At(path) => Some(path.clone()),

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::health::reachable;
+use super::reachable::reachable;
 use crate::{
     clock::Clock,
     credentials::{
@@ -18,16 +18,16 @@ use crate::{
 
 /// The folder, and what goes into it.
 #[derive(Debug)]
-pub(super) struct Folder {
-    pub(super) path: PathBuf,
-    pub(super) listener: Arc<Listener>,
-    pub(super) token: Option<Token>,
-    pub(super) namespace: Option<String>,
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+    pub(crate) listener: Arc<Listener>,
+    pub(crate) token: Option<Token>,
+    pub(crate) namespace: Option<String>,
 }
 
 /// What the controller sends as its token.
 #[derive(Debug)]
-pub(super) enum Token {
+pub(crate) enum Token {
     /// Its own identity, which passes through.
     Passed(Secret),
     /// What the gate asks for where it lends its own.
@@ -46,7 +46,7 @@ struct Written {
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Writes the folder, if there is one; then keeps it and the listener's certificate fresh until `stop`.
-pub(super) fn keep(
+pub(crate) fn keep(
     listener: Arc<Listener>,
     folder: Option<Folder>,
     listen: &[SocketAddr],

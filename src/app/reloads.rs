@@ -6,7 +6,7 @@ use crate::{clock::Clock, telemetry::table};
 
 /// How a reload ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Outcome {
+pub(crate) enum Outcome {
     Applied,
     Invalid,
     RestartNeeded,
@@ -15,20 +15,20 @@ pub(in crate::cli) enum Outcome {
 
 /// What became of reloads.
 #[derive(Debug)]
-pub(in crate::cli) struct Reloads {
+pub(crate) struct Reloads {
     clock: Clock,
     last: Mutex<Last>,
 }
 
 /// The configuration in force, and the last attempt to change it.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Last {
+pub(crate) struct Last {
     /// Twelve hexadecimal digits.
-    pub(in crate::cli) hash: String,
+    pub(crate) hash: String,
     /// When it came into force, in milliseconds since 1970.
-    pub(in crate::cli) since: u64,
+    pub(crate) since: u64,
     /// The last reload: how it ended, when, and why so.
-    pub(in crate::cli) reload: Option<(Outcome, u64, Vec<String>)>,
+    pub(crate) reload: Option<(Outcome, u64, Vec<String>)>,
 }
 
 // === impl Outcome ===
@@ -37,7 +37,7 @@ impl Outcome {
     const ALL: [Self; 4] = [Self::Applied, Self::Invalid, Self::RestartNeeded, Self::Unchanged];
 
     /// Its word in metrics and on the status page.
-    pub(in crate::cli) const fn word(self) -> &'static str {
+    pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Applied => "applied",
             Self::Invalid => "invalid",
@@ -51,7 +51,7 @@ impl Outcome {
 
 impl Reloads {
     /// At start: `effective` is in force.
-    pub(in crate::cli) fn new(clock: Clock, effective: &str) -> Self {
+    pub(crate) fn new(clock: Clock, effective: &str) -> Self {
         for outcome in Outcome::ALL {
             table::RELOADS.counter(&[outcome.word()]).increment(0);
         }
@@ -60,23 +60,23 @@ impl Reloads {
         Self { clock, last: Mutex::new(last) }
     }
 
-    pub(in crate::cli) fn last(&self) -> Last {
+    pub(crate) fn last(&self) -> Last {
         self.lock().clone()
     }
 
     /// Whether the configuration that was judged last is the one in force.
-    pub(super) fn last_was_good(&self) -> bool {
+    pub(crate) fn last_was_good(&self) -> bool {
         !matches!(self.lock().reload, Some((Outcome::Invalid | Outcome::RestartNeeded, ..)))
     }
 
     /// A reload ended so.
-    pub(super) fn note(&self, outcome: Outcome, why: Vec<String>) {
+    pub(crate) fn note(&self, outcome: Outcome, why: Vec<String>) {
         table::RELOADS.counter(&[outcome.word()]).increment(1);
         self.lock().reload = Some((outcome, self.clock.wall(self.clock.now()), why));
     }
 
     /// `effective` is in force from now on; its hash.
-    pub(super) fn take_over(&self, effective: &str) -> String {
+    pub(crate) fn take_over(&self, effective: &str) -> String {
         self.note(Outcome::Applied, Vec::new());
         let since = self.clock.wall(self.clock.now());
         let hash = show(hash(effective), since);

@@ -2,8 +2,12 @@
 //!
 //! All problems are collected. Nothing listens, nothing is sent and nothing is written yet.
 
+use std::path::Path;
+
+use anyhow::Context as _;
+
 use super::{
-    Failure,
+    failure::Failure,
     gate::{PreparedGate, Trouble, prepare_gate},
 };
 use crate::{
@@ -13,23 +17,24 @@ use crate::{
         settings::{Log, Settings},
     },
     credentials::Surroundings,
+    telemetry::CallLog,
 };
 
 /// Everything to start with.
 #[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) settings: Settings,
-    pub(super) gates: Vec<PreparedGate>,
+pub(crate) struct Prepared {
+    pub(crate) settings: Settings,
+    pub(crate) gates: Vec<PreparedGate>,
     /// The configuration as it came to be, as TOML.
-    pub(super) effective: String,
+    pub(crate) effective: String,
     /// What works, but should be known.
-    pub(super) warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// What is not here, but may be where the configuration is meant for: a pod's files, a kubeconfig.
-    pub(super) missing: Vec<anyhow::Error>,
+    pub(crate) missing: Vec<anyhow::Error>,
 }
 
 /// Builds what a configuration says; `from` names it in problems.
-pub(super) fn prepare(loaded: Loaded, from: &str, around: &Surroundings, clock: Clock) -> Result<Prepared, Failure> {
+pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Surroundings, clock: Clock) -> Result<Prepared, Failure> {
     let mut problems: Vec<String> = loaded.unreadable_files().iter().map(Problem::to_string).collect();
     let Loaded { settings, effective, warnings, .. } = loaded;
     problems.extend(call_log_problem(&settings.log).map(|what| format!("{from}: log.calls: {what}")));
@@ -55,4 +60,9 @@ fn call_log_problem(log: &Log) -> Option<String> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     let is_there = folder.is_dir() && !path.is_dir();
     (!is_there).then(|| format!("{} cannot be a file, expected a path in a folder that is there", path.display()))
+}
+
+/// Opens the file that calls are written to.
+pub(crate) fn call_log(path: &Path, clock: Clock) -> anyhow::Result<CallLog> {
+    CallLog::open(path, clock).with_context(|| format!("log.calls: cannot write {}", path.display()))
 }

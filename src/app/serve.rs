@@ -1,0 +1,176 @@
+//! Runs the gates and the admin port, and brings them to an orderly end.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Failure, folder,
+    gate::PreparedGate,
+    operations::{self, Operations},
+    prepare::{Prepared, call_log},
+    reload::{Content, Reloader},
+    reloads::Reloads,
+    source::Sources,
+};
+use crate::{
+    admin::{Admin, Readiness},
+    clock::Clock,
+    config::settings::{Settings, Socket},
+    credentials::Target,
+    proxy::Gate,
+    telemetry::log::{self, Level},
+};
+
+/// Runs what the sources say until a signal ends it.
+pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {
+    let clock = Clock::start();
+    let mut prepared = sources.prepare(clock)?;
+    if let Some(missing) = prepared.missing.pop() {
+        return Err(Failure::Other(missing));
+    }
+    let log = &prepared.settings.log;
+    let level = log::start(log.json, &log.level)?;
+    // One thread: on this work it costs less CPU than several would, and a sidecar should need no more.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(until_stopped(prepared, sources, level, clock))?;
+    Ok(())
+}
+
+/// Starts everything, waits for a signal, and lets everything end.
+async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, clock: Clock) -> anyhow::Result<()> {
+    let mut signals = Signals::new().context("cannot listen for signals")?;
+    let hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+    let judged = Content::of(sources);
+    for warning in &prepared.warnings {
+        tracing::warn!("{warning}");
+    }
+    let (stop, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+    let readiness = Readiness::new();
+    let starting = readiness.latch("listeners");
+    let admin = Admin::new(readiness, clock, stop_admin.clone());
+    let opened = open(&admin, &prepared.settings).await?;
+    let calls = prepared.settings.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
+    let mut gates = Vec::new();
+    for mut gate in prepared.gates {
+        gate.options.call_log.clone_from(&calls);
+        gates.push(Arc::new(start(gate, clock, stop.clone()).await?));
+    }
+    let reloads = Arc::new(Reloads::new(clock, &prepared.effective));
+    let operations = Operations::new(gates.clone(), Arc::clone(&reloads), clock, &prepared.settings);
+    let operations = Arc::new(operations);
+    admin.employ(Arc::clone(&operations) as _);
+    drop(starting);
+    let (port, socket) = opened;
+    tracing::info!(gates = gates.len(), admin = port, socket, "ready");
+    let running = prepared.settings;
+    let gates_running = gates.clone();
+    let reloader = Reloader {
+        sources: sources.clone(),
+        clock,
+        level,
+        gates: gates_running,
+        calls,
+        running,
+        reloads,
+        operations,
+        judged,
+    };
+    tokio::spawn(reloader.watch(hangup, stop.clone()));
+
+    let signal = signals.next().await;
+    tracing::info!(signal, "stopping: serving on until the last client has left");
+    stop.cancel();
+    tokio::select! {
+        () = all_finished(&gates) => {}
+        signal = signals.next() => tracing::warn!(signal, "stopping at once"),
+    }
+    for gate in &gates {
+        gate.logged().await;
+    }
+    // The last thing to go, so that probes and scrapes see the drain.
+    stop_admin.cancel();
+    admin.finished().await;
+    Ok(())
+}
+
+/// Opens the admin port and the control socket; says where they are.
+async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<String>, Option<String>)> {
+    let port = match settings.admin.listen {
+        Some(listen) => Some(admin.listen(listen).await?.to_string()),
+        None => None,
+    };
+    let Some(path) = operations::socket(settings) else { return Ok((port, None)) };
+    match admin.listen_at(&path).await {
+        // Nobody asked for it: no reason not to carry calls.
+        Err(error) if settings.admin.socket == Socket::Auto => {
+            tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "there is no control socket");
+            Ok((port, None))
+        }
+        opened => opened.map(|()| (port, Some(path.display().to_string()))).map_err(Into::into),
+    }
+}
+
+async fn all_finished(gates: &[Arc<Gate>]) {
+    for gate in gates {
+        gate.finished().await;
+    }
+}
+
+/// Starts one gate and says so.
+async fn start(prepared: PreparedGate, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
+    let PreparedGate { options, credentials, notes, folder } = prepared;
+    let (name, target) = (Arc::clone(&options.name), options.upstream.target.clone());
+    tokio::spawn(look_up(Arc::clone(&name), target.clone()));
+    let tls = options.tls.clone();
+    let gate = Gate::start(options, clock, stop.clone()).await?;
+    if let Some(tls) = tls {
+        folder::keep(tls, folder, gate.addresses(), clock, stop)?;
+    }
+    let listen: Vec<String> = gate.addresses().iter().map(ToString::to_string).collect();
+    let upstream = format!("{}://{}{}", target.scheme, target.authority, target.base_path);
+    tracing::info!(gate = &*name, listen = listen.join(","), upstream, credentials, "gate open");
+    for note in notes {
+        tracing::info!(gate = &*name, "{note}");
+    }
+    Ok(gate)
+}
+
+/// Says so when the upstream's name cannot be looked up: a typing error shows at the start. It ends nothing, and nobody waits for it: a name
+/// server that is down when the pod starts comes back, and every dial looks the name up anew.
+async fn look_up(gate: Arc<str>, target: Target) {
+    let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
+    let port = target.authority.port_u16().unwrap_or(443);
+    if let Err(error) = tokio::net::lookup_host((host, port)).await {
+        tracing::warn!(
+            gate = &*gate,
+            host,
+            %error,
+            "the upstream's name cannot be looked up; is it spelled right, and is there DNS here?"
+        );
+    }
+}
+
+/// What ends the process.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+// === impl Signals ===
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// The name of the next one.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
