@@ -4,10 +4,12 @@
 //! so that they cannot say different things. No scripts, no outside fonts, readable in print and in dark mode.
 
 mod axis;
+mod figures;
 mod svg;
 mod terminal;
 
 use self::axis::Scale;
+pub(crate) use self::figures::thousands;
 pub use self::terminal::Look;
 
 /// What is drawn.

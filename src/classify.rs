@@ -21,6 +21,7 @@ use crate::{
     limit::ClassId,
 };
 
+mod checksum;
 mod flow;
 mod glob;
 mod key;

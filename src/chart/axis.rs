@@ -1,5 +1,7 @@
 //! Where the ticks of an axis go: round numbers, few enough to read.
 
+use super::figures::grouped;
+
 /// An axis from zero (or a power of ten) to a round end.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
@@ -81,14 +83,7 @@ pub(super) fn label(value: f64) -> String {
         let text = format!("{value:.places$}");
         return text.trim_end_matches('0').trim_end_matches('.').to_owned();
     }
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
+    let text = grouped(&format!("{:.0}", value.abs()));
     if value < 0.0 { format!("-{text}") } else { text }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Kind,
-    parts::{START, checksum},
+    checksum::{START, checksum},
 };
 use crate::api::{
     self, Call, Key, Verb,

@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderName, header};
 
 use super::{
     Kind,
+    checksum::{START, checksum},
     key::{KeySource, verb_class},
 };
 use crate::api::{self, Call, Key, query_pairs};
@@ -222,13 +223,6 @@ fn shown<'a>(name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> String {
     format!("{all:08x}")
 }
 
-/// Not the salted digest: this one is the same after a restart, for people comparing logs.
-pub(super) fn checksum(bytes: &[u8], from: u32) -> u32 {
-    bytes.iter().fold(from, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
-}
-
-/// Of FNV-1a.
-pub(super) const START: u32 = 0x811c_9dc5;
 /// Enough for any operation that was given its name by a person.
 const LONGEST_NAME: usize = 100;
 /// Parameters and headers that are there to name an operation: AWS's, SOAP's, GraphQL's.

@@ -3,21 +3,15 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    classes::Class,
-    field::Field,
     file::{self, Format},
-    gate,
+    gate::{self, Extras},
     layers::Shape,
-    leaf::{Anything, Word},
+    leaf::Word,
+    names::{address, is_snake_case},
     path::Path,
-    presets::Preset,
     problems::{Report, did_you_mean},
     readable::FileUse,
-    settings::{Admin, Failures, Listen, Log, Settings, ShowNames, Socket},
-};
-use crate::{
-    classify::{KeyPart, KeyPartError, KeyParts, KeyPartsError},
-    limit::policy::Backoff,
+    settings::{Admin, Listen, Log, Settings, ShowNames, Socket},
 };
 
 /// Everything that was understood, for `Settings` and for showing it.
@@ -26,16 +20,6 @@ pub(super) struct Checked {
     pub(super) settings: Settings,
     pub(super) gates: BTreeMap<Arc<str>, Extras>,
     pub(super) files: Vec<FileUse>,
-}
-
-/// What is shown of a gate and not needed to run it.
-#[derive(Debug)]
-pub(super) struct Extras {
-    pub(super) preset: Preset,
-    pub(super) max_reconcile_rate: u32,
-    pub(super) backoff: (Backoff, Failures),
-    pub(super) key: Option<KeyParts>,
-    pub(super) classes: Vec<Class>,
 }
 
 /// Checks it all. What is returned is only good if nothing was reported.
@@ -123,20 +107,6 @@ fn log(keys: &file::Log, at: &Path, report: &mut Report<'_>) -> Log {
     Log { json, level, calls }
 }
 
-/// An IP address with a port.
-pub(super) fn address(text: &str, at: &Path, or: &str, report: &mut Report<'_>) -> Option<SocketAddr> {
-    let address = text.parse();
-    if address.is_err() {
-        report.problem(
-            at,
-            format!(
-                "is {text:?}, expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"{or}"
-            ),
-        );
-    }
-    address.ok()
-}
-
 /// No two listeners on one port.
 fn check_addresses(settings: &Settings, report: &mut Report<'_>) {
     let root = Path::default();
@@ -183,53 +153,6 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
         && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
 }
 
-/// `key`: parts of one's own, or `None` for `"auto"`; nothing at all where it is absent or wrong.
-pub(super) fn key(field: &Field<Anything>, at: &Path, report: &mut Report<'_>) -> Option<Option<KeyParts>> {
-    let items = match field.get(at, report)?.0 {
-        toml::Value::String(word) if word == "auto" => return Some(None),
-        toml::Value::Array(items) => items,
-        other => {
-            let shown = super::field::shown(&other);
-            report.problem(at, format!("is {shown}, expected \"auto\" or a list such as [\"verb\", \"path\"]"));
-            return None;
-        }
-    };
-    let before = report.problems.len();
-    let parts: Vec<KeyPart> =
-        items.iter().enumerate().filter_map(|(index, item)| key_part(item, &at.index(index), report)).collect();
-    if report.problems.len() > before {
-        return None;
-    }
-    match KeyParts::new(parts) {
-        Ok(parts) => return Some(Some(parts)),
-        Err(error @ KeyPartsError::Twice { index }) => report.problem(&at.index(index), error.to_string()),
-        Err(error @ KeyPartsError::Empty) => report.problem(at, error.to_string()),
-    }
-    None
-}
-
-fn key_part(item: &toml::Value, at: &Path, report: &mut Report<'_>) -> Option<KeyPart> {
-    let shown = super::field::shown(item);
-    let Some(text) = item.as_str() else {
-        report.problem(at, format!("is {shown}, expected text in quotes"));
-        return None;
-    };
-    let part = text.parse();
-    if let Err(error) = &part {
-        let near = if *error == KeyPartError::Unknown { did_you_mean(text, &KEY_PARTS) } else { String::new() };
-        report.problem(at, format!("is {shown}, {error}{near}"));
-    }
-    part.ok()
-}
-
-/// A name as keys and environment variables can carry it.
-pub(super) fn is_snake_case(name: &str) -> bool {
-    let word =
-        |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    name.starts_with(|c: char| c.is_ascii_lowercase()) && name.split('_').all(word) && name.len() <= 63
-}
-
-const KEY_PARTS: [&str; 5] = ["verb", "path", "query:NAME", "header:NAME", "body"];
 const ADMIN: &str = "127.0.0.1:9464";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Within the 30 s that a pod is given, with time to write the last lines.

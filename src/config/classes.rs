@@ -82,7 +82,7 @@ fn name(keys: &file::Class, at: &Path, seen: &mut BTreeMap<String, Path>, report
         report.problem(&at.key("name"), "is missing, expected the class's name");
     }
     let name = name?;
-    if !super::check::is_snake_case(&name) {
+    if !super::names::is_snake_case(&name) {
         report.problem(
             &at.key("name"),
             format!("is {name:?}, expected snake_case: lower-case letters, digits and single underscores"),
@@ -183,7 +183,7 @@ fn class_of(keys: &file::Class, at: &Path, base: Class, ground: &Ground, report:
     if keys.backoff.keys().max_keys.is_present() {
         report.key_problem(&at.key("backoff").key("max_keys"), "is for the whole gate, expected in its own [backoff]");
     }
-    let key = super::check::key(&keys.key, &at.key("key"), report);
+    let key = super::key::key(&keys.key, &at.key("key"), report);
     let own_bucket_only = keys.own_bucket_only.get(&at.key("own_bucket_only"), report);
     Class {
         matching,

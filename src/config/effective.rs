@@ -7,9 +7,9 @@ use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 use toml::Value;
 
 use super::{
-    check::Extras,
     classes::Class,
     file::{self, Format, Impersonation, Mode, Start},
+    gate::Extras,
     leaf::Words,
     presets::Preset,
     settings::{Failures, Gate, Host, Listen, Settings, Socket, TlsMode, Upstream},

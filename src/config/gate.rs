@@ -3,12 +3,12 @@
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    check::{self, Extras},
-    classes::{self, Ground},
+    classes::{self, Class, Ground},
     field::Field,
     file::{self, Impersonation},
+    key,
     leaf::{Or, Word},
-    limits,
+    limits, names,
     path::Path,
     presets::{self, Numbers, Preset},
     problems::{Report, did_you_mean},
@@ -24,6 +24,16 @@ use crate::{
         policy::{Backoff, BucketPolicy, InFlight, Per, Strategy},
     },
 };
+
+/// What is shown of a gate and not needed to run it.
+#[derive(Debug)]
+pub(super) struct Extras {
+    pub(super) preset: Preset,
+    pub(super) max_reconcile_rate: u32,
+    pub(super) backoff: (Backoff, Failures),
+    pub(super) key: Option<KeyParts>,
+    pub(super) classes: Vec<Class>,
+}
 
 /// A gate, with what is shown of it; `files` gets the files that it will read.
 pub(super) fn gate(
@@ -106,7 +116,7 @@ struct Limits {
     coalesce: bool,
     backoff: (Backoff, Failures),
     key: Option<KeyParts>,
-    classes: Vec<classes::Class>,
+    classes: Vec<Class>,
 }
 
 impl Limits {
@@ -131,7 +141,7 @@ impl Limits {
             report.problem(&at.key("queue").key("fair_by"), "is \"namespace\", which an external API has none of");
         }
         let coalesce = queue_keys.coalesce.get(&at.key("queue").key("coalesce"), report) == Some(true);
-        let key = check::key(&keys.key, &at.key("key"), report).flatten();
+        let key = key::key(&keys.key, &at.key("key"), report).flatten();
         let ground = Ground { kind, preset, bucket, backoff, key };
         let sections = keys.classes.open(&at.key("classes"), report);
         let policy = Policy {
@@ -207,7 +217,7 @@ fn listen(field: &Field<super::leaf::OneOrMore>, at: &Path, report: &mut Report<
         let at = if is_list { at.index(index) } else { at.clone() };
         match text.strip_prefix("unix:") {
             Some(path) => listen.extend(socket(path, &at, report).map(Listen::Unix)),
-            None => listen.extend(check::address(text, &at, ", or \"unix:/path/of/a.sock\"", report).map(Listen::Tcp)),
+            None => listen.extend(names::address(text, &at, ", or \"unix:/path/of/a.sock\"", report).map(Listen::Tcp)),
         }
     }
     listen

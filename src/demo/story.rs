@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::{
     record::{Converged, Seen, What},
     scene::{BURST, CAPACITY, KINDS, OBJECTS, RATE, Scene},
-    table::{short, thousands},
+    table::short,
 };
 use crate::{
-    chart::{Axis, Band, Chart, Level, Mark, Series, Steps},
+    chart::{Axis, Band, Chart, Level, Mark, Series, Steps, thousands},
     moment::Moment,
 };
 

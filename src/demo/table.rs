@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::moment::Moment;
+use crate::{chart::thousands, moment::Moment};
 
 /// What has converged within this time is what the table's quantiles are about.
 pub(super) const RECENTLY: Duration = Duration::from_secs(3);
@@ -170,19 +170,6 @@ pub(super) fn short(duration: Option<Duration>) -> String {
         Some(it) if it < Duration::from_millis(950) => format!("{} ms", it.as_millis()),
         Some(it) => format!("{:.1} s", it.as_secs_f64()),
     }
-}
-
-/// A number with its thousands apart.
-pub(super) fn thousands(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

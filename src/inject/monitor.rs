@@ -1,6 +1,6 @@
 //! A `PodMonitor` beside each workload, so that a Prometheus operator finds the sidecar's metrics.
 
-use super::{record::ANNOTATION, sidecar::ADMIN_PORT};
+use super::record::ANNOTATION;
 use crate::yaml::{Node, Shape};
 
 /// Whether an object is a `PodMonitor` that was made here.
@@ -34,3 +34,6 @@ pub(super) fn of(workload: &str, namespace: Option<&str>, pod: &Node) -> Option<
         ),
     ]))
 }
+
+/// The port that probes and Prometheus reach.
+pub(super) const ADMIN_PORT: &str = "tidegate-admin";

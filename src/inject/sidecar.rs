@@ -1,6 +1,7 @@
 //! The edit itself: what a pod gets, and how it is taken out again.
 
 use super::{
+    monitor::ADMIN_PORT,
     record::{self, ANNOTATION, Record},
     shape,
     workload::{Found, PACKAGE_RUNTIME},
@@ -38,8 +39,6 @@ pub enum Mode {
 
 /// What everything that is added is called.
 pub(super) const NAME: &str = "tidegate";
-/// The port that probes and Prometheus reach.
-pub(super) const ADMIN_PORT: &str = "tidegate-admin";
 const CONFIG: &str = "tidegate-config";
 const FOLDER: &str = "/run/tidegate";
 const CONFIG_FOLDER: &str = "/etc/tidegate";

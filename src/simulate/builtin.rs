@@ -9,6 +9,7 @@ pub use self::parameters::WrongParameter;
 use super::{Limits, picture::Picture};
 use crate::{
     api::Verb,
+    chart::thousands,
     config::{
         self,
         scenario::{Changes, Controller, Failure, Lease, Requeue, Scenario, Upstream},
@@ -139,7 +140,7 @@ fn failing_together(numbers: &Parameters) -> Staged {
     let (rate, burst) = (numbers.text("rate"), numbers.text("burst"));
     let objects = numbers.count("objects");
     let scenario = Scenario {
-        title: format!("Retries of {} objects that fail together", super::report::thousands(objects as u64)),
+        title: format!("Retries of {} objects that fail together", thousands(objects as u64)),
         length,
         seed: 1,
         upstream: failing(None, Duration::ZERO),

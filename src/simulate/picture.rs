@@ -7,7 +7,7 @@ use super::{
     tally::{Row, What},
 };
 use crate::{
-    chart::{Axis, Band, Chart, Level, Mark, Series, Steps},
+    chart::{Axis, Band, Chart, Level, Mark, Series, Steps, thousands},
     config::scenario::Scenario,
     moment::Moment,
 };
@@ -82,7 +82,7 @@ impl Picture {
 
     fn note(&self, scenario: &Scenario) -> String {
         let objects: usize = scenario.controllers.iter().map(|controller| controller.objects).sum();
-        let objects = super::report::thousands(objects as u64);
+        let objects = thousands(objects as u64);
         let what = match self {
             Self::Calls | Self::TotalRetries | Self::LeaseAge => format!("{objects} objects"),
             Self::Delays => "one object that fails each time".to_owned(),

@@ -9,7 +9,7 @@ use super::{
     play::Played,
     tally::{LeaseRow, Row, What},
 };
-use crate::moment::Moment;
+use crate::{chart::thousands, moment::Moment};
 
 /// The table: a line for each of the limits and, where there are several, each controller.
 #[must_use]
@@ -257,19 +257,6 @@ fn named(played: &[Played]) -> impl Iterator<Item = (String, &Row)> {
         let name = move |row: &Row| if several { format!("{} / {}", one.limits, row.name) } else { one.limits.clone() };
         one.rows.iter().map(move |row| (name(row), row))
     })
-}
-
-/// A number with its thousands apart.
-pub(super) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// A duration in three figures or so.

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::{ReadCounts, Replayed, Replays};
 use crate::{
-    chart::{Axis, Chart, Mark, Series, Steps},
+    chart::{Axis, Chart, Mark, Series, Steps, thousands},
     limit::Reason,
     simulate::{
         picture::rates,
-        report::{csv_of, cut, lease_json, peak, put, row_json, short, thousands},
+        report::{csv_of, cut, lease_json, peak, put, row_json, short},
         tally::{Row, What},
     },
 };

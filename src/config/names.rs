@@ -1,0 +1,26 @@
+//! Values that several sections have: names and addresses.
+
+use std::net::SocketAddr;
+
+use super::{path::Path, problems::Report};
+
+/// An IP address with a port.
+pub(super) fn address(text: &str, at: &Path, or: &str, report: &mut Report<'_>) -> Option<SocketAddr> {
+    let address = text.parse();
+    if address.is_err() {
+        report.problem(
+            at,
+            format!(
+                "is {text:?}, expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"{or}"
+            ),
+        );
+    }
+    address.ok()
+}
+
+/// A name as keys and environment variables can carry it.
+pub(super) fn is_snake_case(name: &str) -> bool {
+    let word =
+        |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    name.starts_with(|c: char| c.is_ascii_lowercase()) && name.split('_').all(word) && name.len() <= 63
+}
