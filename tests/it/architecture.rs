@@ -1,5 +1,7 @@
 //! The import rule of ARCHITECTURE.md, held against the sources: who may know whom.
 
+mod circles;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
