@@ -1,7 +1,9 @@
-//! The application behind the commands: a configuration becomes gates that carry calls, take reloads and orders, and come to an orderly end.
+//! The application behind the commands: it turns a configuration into gates that carry calls, take
+//! reloads and orders, and shut down in order.
 //!
-//! `source` says where the configuration comes from, `prepare` and `gate` build everything from it that can be built without starting (the
-//! same way for `check`, `run` and the demo, so that they cannot disagree), `serve` runs it.
+//! `source` finds the configuration. `prepare` and `gate` build everything from it that can be
+//! built without starting; `check`, `run` and the demo all use them, so that they cannot disagree.
+//! `serve` runs the result.
 
 pub(crate) mod failure;
 pub(crate) mod folder;

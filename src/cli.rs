@@ -1,7 +1,9 @@
-//! The commands: what was typed, what failed, and the exit code. One file per command; none of them has logic of its own.
+//! The commands: they parse the arguments, report what failed and choose the exit code. Each
+//! command is one file and has no logic of its own.
 //!
-//! Exit codes: 0; 64 for a command that makes no sense; 78 for a configuration that cannot work; 1 for everything else. An error is one
-//! chain on standard error that names the input and says what was expected and what to do.
+//! Exit codes: 0; 64 for a command that makes no sense; 78 for a configuration that cannot work; 1
+//! for everything else. An error is one chain on standard error that names the input and says what
+//! was expected and what to do.
 
 mod bypass;
 mod check;
@@ -29,7 +31,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use self::configured::Configured;
 use crate::app::Failure;
 
-/// What was typed.
+/// The parsed command line.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate",
@@ -44,7 +46,7 @@ struct Typed {
     command: Command,
 }
 
-/// What can be typed.
+/// The commands.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Carry calls to the API at the configured rate: the sidecar itself
@@ -102,13 +104,13 @@ const USAGE: u8 = 64;
 const CONFIG: u8 = 78;
 const FAILED: u8 = 1;
 
-/// Does what was typed.
+/// Parses the command line and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
     let typed = match Typed::try_parse() {
         Ok(typed) => typed,
         Err(error) => {
-            // Nobody is left to tell when even this cannot be printed.
+            // If even this cannot be printed, there is no other place to report it.
             drop(error.print());
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
@@ -136,7 +138,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The commands as they are defined, those that the short help only names among them.
+/// Returns the definitions of all commands, including those that the short help only names.
 fn definition() -> clap::Command {
     let mut all = Typed::command();
     all.build();
@@ -147,7 +149,7 @@ fn definition() -> clap::Command {
 // === impl Failure ===
 
 impl Failure {
-    /// Prints it and chooses the exit code.
+    /// Prints the failure and chooses the exit code.
     fn tell(&self) -> ExitCode {
         match self {
             Self::Config(problems) => {

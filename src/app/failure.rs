@@ -1,18 +1,19 @@
-//! Why something could not be done: the problems of a configuration, or an error of another kind.
+//! The reasons why a command could not do its work: the problems of a configuration, or an error of
+//! another kind.
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The configuration cannot work, for all these reasons.
+    /// The configuration cannot work, for all of these reasons.
     Config(Vec<String>),
-    /// Anything else.
+    /// Any other error.
     Other(anyhow::Error),
 }
 
 // === impl Failure ===
 
 impl Failure {
-    /// Every reason, each one line.
+    /// Returns every reason, one line each.
     pub(crate) fn problems(self) -> Vec<String> {
         match self {
             Self::Config(problems) => problems,

@@ -1,5 +1,6 @@
-//! Keeps what clients of a TLS gate rely on up to date: the listener's certificate, and the folder that the controller mounts. Kubelet renews
-//! a pod's token, and the controller reads the copy.
+//! Keeps up to date what the clients of a TLS gate rely on: the listener's certificate, and the
+//! folder that the controller mounts. Kubelet renews a pod's token, and the controller reads the
+//! copy.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,16 +26,16 @@ pub(crate) struct Folder {
     pub(crate) namespace: Option<String>,
 }
 
-/// What the controller sends as its token.
+/// The token that the controller sends.
 #[derive(Debug)]
 pub(crate) enum Token {
-    /// Its own identity, which passes through.
+    /// The pod's own identity, which the gate passes through.
     Passed(Secret),
-    /// What the gate asks for where it lends its own.
+    /// The token that the gate requires while it lends its own identity.
     Pods(PodToken),
 }
 
-/// What stands in the folder.
+/// The present content of the folder.
 #[derive(PartialEq, Eq)]
 struct Written {
     ca: Arc<str>,
@@ -42,10 +43,12 @@ struct Written {
     token: Option<String>,
 }
 
-/// Certificates are renewed hours before they end, and so are tokens; files of other hands are to be taken over well within a minute.
+/// The time between two looks. Certificates and tokens are renewed hours before they end; files
+/// that others write must be taken over well within a minute.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Writes the folder, if there is one; then keeps it and the listener's certificate fresh until `stop`.
+/// Writes the folder, if there is one, and then keeps it and the listener's certificate fresh until
+/// `stop`.
 pub(crate) fn keep(
     listener: Arc<Listener>,
     folder: Option<Folder>,
@@ -53,7 +56,7 @@ pub(crate) fn keep(
     clock: Clock,
     stop: CancellationToken,
 ) -> Result<(), FolderError> {
-    // a kubeconfig cannot say where a Unix socket is
+    // A kubeconfig cannot name a Unix socket.
     let server = listen.first().map(|address| format!("https://{}", reachable(*address)));
     let mut written = match &folder {
         Some(folder) => Some(folder.write(server.as_deref(), clock.now())?),

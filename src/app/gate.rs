@@ -1,4 +1,4 @@
-//! One gate's parts: upstream, credentials and TLS, put together as the configuration says.
+//! Puts one gate together from upstream, credentials and TLS, as the configuration says.
 
 use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
@@ -21,20 +21,20 @@ use http::uri::Scheme;
 #[derive(Debug)]
 pub(crate) struct PreparedGate {
     pub(crate) options: proxy::Options,
-    /// `inject` or `pass_through`, as it came to be.
+    /// `inject` or `pass_through`, as resolved.
     pub(crate) credentials: &'static str,
-    /// What the user should know once, at start.
+    /// Notes for the user, logged once at start.
     pub(crate) notes: Vec<String>,
-    /// What the controller is given to reach the gate.
+    /// The files through which the controller reaches the gate.
     pub(crate) folder: Option<Folder>,
 }
 
-/// Why a gate cannot be put together.
+/// The reason why a gate cannot be put together.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// The configuration is wrong, here.
+    /// The configuration is wrong at this key.
     Wrong { key: &'static str, what: anyhow::Error },
-    /// Something is not here that the configuration counts on.
+    /// Something is missing that the configuration relies on.
     Missing(anyhow::Error),
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn prepare_gate(
     Ok(PreparedGate { options, credentials: if injects { "inject" } else { "pass_through" }, notes, folder })
 }
 
-/// What the controller is given to reach a TLS gate, if there is a folder for it.
+/// Returns what the controller needs to reach a TLS gate, if there is a folder for it.
 fn folder(
     gate: &Gate,
     listener: &Arc<tls::Listener>,
@@ -108,8 +108,8 @@ fn folder(
     Some(Folder { path, listener: Arc::clone(listener), token, namespace: resolved.namespace.clone() })
 }
 
-/// What is in the folder as the token where the gate lends its own identity: in-cluster clients start with none, and off loopback it is asked
-/// for.
+/// Returns the token for the folder if the gate lends its own identity: in-cluster clients do not
+/// start without one, and off loopback the gate requires it.
 fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
     let has_folder = write_to(gate.tls.as_ref()).is_some();
     if !(injects && has_folder) {
@@ -123,12 +123,12 @@ fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
     PodToken::random().map(Some).map_err(|error| Trouble::Missing(error.into()))
 }
 
-/// The folder that the controller mounts.
+/// Returns the folder that the controller mounts.
 fn write_to(tls: Option<&ListenerTls>) -> Option<&Path> {
     tls?.write_to.as_deref()
 }
 
-/// Where calls go.
+/// Resolves where calls go.
 fn resolve(gate: &Gate, around: &Surroundings) -> Result<Resolved, Trouble> {
     let source = match &gate.upstream {
         settings::Upstream::InCluster => Source::InCluster,
@@ -146,7 +146,7 @@ fn resolve(gate: &Gate, around: &Surroundings) -> Result<Resolved, Trouble> {
     })
 }
 
-/// TLS of the listener.
+/// Returns the TLS of the listener.
 fn listener(tls: &ListenerTls, listen: &[settings::Listen]) -> Result<tls::Listener, Trouble> {
     let client_ca = tls.client_ca.as_deref();
     let made = match &tls.mode {
@@ -156,7 +156,8 @@ fn listener(tls: &ListenerTls, listen: &[settings::Listen]) -> Result<tls::Liste
     made.map_err(|error| Trouble::wrong("tls", error))
 }
 
-/// By the CA that an earlier gate of this pod has left, so that a controller which outlives a gate trusts the next one; else by a new one.
+/// Signs by the CA that an earlier gate of this pod has left, so that a controller that outlives a
+/// gate trusts the next one; otherwise by a new CA.
 fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener, tls::TlsError> {
     let client_ca = tls.client_ca.as_deref();
     let left = write_to(Some(tls)).and_then(credentials::folder::left_ca_key);
@@ -166,7 +167,7 @@ fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener,
     }
 }
 
-/// The addresses that a certificate is for. One that listens everywhere has none of its own.
+/// Returns the addresses that a certificate is for. A listener on every address adds none.
 fn addresses(listen: &[settings::Listen]) -> Vec<IpAddr> {
     let tcp = listen.iter().filter_map(|listen| match listen {
         settings::Listen::Tcp(address) => Some(address.ip()),
@@ -175,7 +176,7 @@ fn addresses(listen: &[settings::Listen]) -> Vec<IpAddr> {
     tcp.filter(|ip| !ip.is_unspecified()).collect()
 }
 
-/// Whose credentials the upstream sees.
+/// Decides whose credentials the upstream sees.
 fn injector(
     gate: &Gate,
     resolved: &Resolved,
@@ -200,7 +201,7 @@ fn injector(
     })
 }
 
-/// What the user should know once, at start.
+/// Returns the notes for the user, logged once at start.
 fn notes(gate: &Gate, injects: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if gate.credentials == Credentials::Auto && injects {

@@ -1,4 +1,4 @@
-//! What the operator sees and orders, over all gates of the process.
+//! The operator's view of, and orders to, all gates of the process.
 
 use std::{
     net::SocketAddr,
@@ -22,12 +22,12 @@ use crate::{
     status,
 };
 
-/// The gates, and what is known beside them.
+/// The gates, and the state beside them that the operator sees.
 pub(crate) struct Operations {
     gates: Vec<Arc<Gate>>,
     reloads: Arc<Reloads>,
     clock: Clock,
-    /// Whether names are shown on the admin port: a reload may change it.
+    /// True if the admin port shows names; a reload may change it.
     names: AtomicBool,
 }
 
@@ -43,7 +43,7 @@ impl Operations {
         self.names.store(shows_names(settings), Relaxed);
     }
 
-    /// The gates that are meant.
+    /// Returns the gates that an order is for.
     fn meant(&self, name: Option<&str>) -> Result<Vec<&Arc<Gate>>, String> {
         let all: Vec<_> = self.gates.iter().map(|gate| &**gate.name()).collect();
         let meant: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
@@ -117,7 +117,7 @@ impl Operator for Operations {
     }
 }
 
-/// A call as the gate would get it.
+/// Builds the call as the gate would receive it.
 pub(crate) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
     let method = ask.method.to_ascii_uppercase().parse();
     let method = method.map_err(|_| format!("{:?} is no method, expected one such as GET or PATCH", ask.method))?;
@@ -142,7 +142,7 @@ fn shows_names(settings: &Settings) -> bool {
     }
 }
 
-/// Where the control socket is.
+/// Returns the path of the control socket.
 pub(crate) fn socket(settings: &Settings) -> Option<PathBuf> {
     match &settings.admin.socket {
         Socket::Off => None,

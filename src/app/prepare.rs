@@ -1,4 +1,5 @@
-//! From a configuration to everything that is needed to start: the one way for `check`, `run` and the demo, so that they cannot disagree.
+//! Turns a configuration into everything that is needed to start. `check`, `run` and the demo all
+//! use this one way, so that they cannot disagree.
 //!
 //! All problems are collected. Nothing listens, nothing is sent and nothing is written yet.
 
@@ -20,20 +21,21 @@ use crate::{
     telemetry::CallLog,
 };
 
-/// Everything to start with.
+/// Everything that is needed to start.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) settings: Settings,
     pub(crate) gates: Vec<PreparedGate>,
-    /// The configuration as it came to be, as TOML.
+    /// The effective configuration, as TOML.
     pub(crate) effective: String,
-    /// What works, but should be known.
+    /// Warnings about what works but should be known.
     pub(crate) warnings: Vec<String>,
-    /// What is not here, but may be where the configuration is meant for: a pod's files, a kubeconfig.
+    /// Things that are not here but may exist where the configuration is meant to run: a pod's
+    /// files, a kubeconfig.
     pub(crate) missing: Vec<anyhow::Error>,
 }
 
-/// Builds what a configuration says; `from` names it in problems.
+/// Builds what a configuration describes; `from` names it in problems.
 pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Surroundings, clock: Clock) -> Result<Prepared, Failure> {
     let mut problems: Vec<String> = loaded.unreadable_files().iter().map(Problem::to_string).collect();
     let Loaded { settings, effective, warnings, .. } = loaded;
@@ -42,7 +44,8 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Surroundings, clock: 
     let mut prepared = Prepared { settings, gates: Vec::new(), effective, warnings, missing: Vec::new() };
     for gate in gates.into_values() {
         let place = format!("gates.{}.", gate.name);
-        // What cannot be built from a file that cannot be read is one problem, not two.
+        // A file that cannot be read is one problem, not also a second one in what is built from
+        // it.
         let is_known = problems.iter().any(|problem| problem.contains(&place));
         match prepare_gate(gate, around, drain, clock) {
             Ok(gate) => prepared.gates.push(gate),
@@ -54,7 +57,7 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Surroundings, clock: 
     if problems.is_empty() { Ok(prepared) } else { Err(Failure::Config(problems)) }
 }
 
-/// The file of calls is made at start; its folder must be there.
+/// Checks the folder of the call log, which must exist; the file is created at start.
 fn call_log_problem(log: &Log) -> Option<String> {
     let path = log.calls.as_ref()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
@@ -62,7 +65,7 @@ fn call_log_problem(log: &Log) -> Option<String> {
     (!is_there).then(|| format!("{} cannot be a file, expected a path in a folder that is there", path.display()))
 }
 
-/// Opens the file that calls are written to.
+/// Opens the file of the call log.
 pub(crate) fn call_log(path: &Path, clock: Clock) -> anyhow::Result<CallLog> {
     CallLog::open(path, clock).with_context(|| format!("log.calls: cannot write {}", path.display()))
 }

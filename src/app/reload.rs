@@ -1,8 +1,10 @@
 //! Takes over a changed configuration while the gates run (P11).
 //!
-//! Two phases. Everything that can fail is done first and beside the running gates: reading, checking, building. What is applied then cannot
-//! fail. The file is looked at every few seconds, by content: a ConfigMap is swapped by renaming a link two folders up, which watches on the
-//! file do not see. A file that is still being written is left alone until it has stood still for one look.
+//! There are two phases. Everything that can fail (reading, checking, building) is done first and
+//! beside the running gates. Applying the result then cannot fail. The content of the file is
+//! compared every few seconds: a ConfigMap is swapped by renaming a link two folders up, which
+//! watches on the file do not see. A file that is still being written is left alone until two looks
+//! in a row have found the same content.
 
 mod restart;
 
@@ -25,29 +27,29 @@ use crate::{
     telemetry::{CallLog, log::Level},
 };
 
-/// Everything that a reload can change, and what it came from.
+/// Everything that a reload can change, and the content it came from.
 pub(crate) struct Reloader {
     pub(crate) sources: Sources,
     pub(crate) clock: Clock,
     pub(crate) level: Level,
     pub(crate) gates: Vec<Arc<Gate>>,
     pub(crate) calls: Option<CallLog>,
-    /// What is in force.
+    /// The settings in force.
     pub(crate) running: Settings,
     pub(crate) reloads: Arc<Reloads>,
     pub(crate) operations: Arc<Operations>,
-    /// What the file said when it was judged last.
+    /// The content that was judged last.
     pub(crate) judged: Content,
 }
 
-/// A configuration file, or why it cannot be read.
+/// The content of a configuration file, or the reason why it cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     path: Option<PathBuf>,
     bytes: Result<Vec<u8>, ErrorKind>,
 }
 
-/// A configuration that works, ready to be taken over.
+/// A configuration that works and is ready to be applied.
 struct Ready {
     prepared: Prepared,
     calls: Option<CallLog>,
@@ -66,7 +68,7 @@ impl Content {
 // === impl Reloader ===
 
 impl Reloader {
-    /// Reloads on every hangup and whenever the file has changed, until `stop`.
+    /// Reloads on every hangup signal and whenever the file has changed, until `stop`.
     pub(crate) async fn watch(mut self, mut hangup: Signal, stop: CancellationToken) {
         let mut seen = None;
         loop {
@@ -90,7 +92,7 @@ impl Reloader {
         }
     }
 
-    /// Judges what there is and takes it over if it can be.
+    /// Judges the content found and applies it if it can be.
     async fn reload(&mut self, found: Content, asked: bool) {
         if found == self.judged && self.reloads.last_was_good() {
             tracing::info!(asked, "the configuration has not changed");
@@ -100,7 +102,7 @@ impl Reloader {
         self.judged = found;
         let sources = self.sources.clone();
         let clock = self.clock;
-        // Beside the traffic: this thread carries every call.
+        // On another thread: this one carries every call.
         let prepared = tokio::task::spawn_blocking(move || sources.prepare(clock)).await;
         let prepared = prepared.unwrap_or_else(|error| Err(Failure::Other(error.into())));
         match prepared.and_then(|prepared| self.ready(prepared)) {
@@ -112,7 +114,7 @@ impl Reloader {
         }
     }
 
-    /// The rest of what can fail.
+    /// Does the rest of what can fail.
     fn ready(&self, mut prepared: Prepared) -> Result<Ready, Failure> {
         if let Some(missing) = prepared.missing.pop() {
             return Err(Failure::Other(missing));
@@ -139,7 +141,7 @@ impl Reloader {
         self.reloads.note(outcome, reasons);
     }
 
-    /// Takes it over. Nothing in here can fail.
+    /// Applies the configuration. Nothing in here can fail.
     fn apply(&mut self, ready: Ready) {
         let Ready { prepared, calls } = ready;
         for warning in &prepared.warnings {
@@ -163,5 +165,6 @@ impl Reloader {
     }
 }
 
-/// Twice in a row, so that a change is in force after four seconds, or eight on a bad day; kubelet itself takes up to a minute.
+/// The time between two looks. Two in a row must agree, so a change is in force after four seconds,
+/// or eight at worst; kubelet itself takes up to a minute.
 const LOOK: Duration = Duration::from_secs(2);

@@ -1,10 +1,10 @@
-//! What became of reloads, for metrics and the status page.
+//! Records the results of reloads, for metrics and the status page.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{clock::Clock, telemetry::table};
 
-/// How a reload ended.
+/// The result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Applied,
@@ -13,7 +13,7 @@ pub(crate) enum Outcome {
     Unchanged,
 }
 
-/// What became of reloads.
+/// The results of reloads.
 #[derive(Debug)]
 pub(crate) struct Reloads {
     clock: Clock,
@@ -25,9 +25,9 @@ pub(crate) struct Reloads {
 pub(crate) struct Last {
     /// Twelve hexadecimal digits.
     pub(crate) hash: String,
-    /// When it came into force, in milliseconds since 1970.
+    /// The moment it came into force, in milliseconds since 1970.
     pub(crate) since: u64,
-    /// The last reload: how it ended, when, and why so.
+    /// The last reload: its result, its time, and the reasons.
     pub(crate) reload: Option<(Outcome, u64, Vec<String>)>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Last {
 impl Outcome {
     const ALL: [Self; 4] = [Self::Applied, Self::Invalid, Self::RestartNeeded, Self::Unchanged];
 
-    /// Its word in metrics and on the status page.
+    /// Returns the word for it in metrics and on the status page.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Applied => "applied",
@@ -50,7 +50,7 @@ impl Outcome {
 // === impl Reloads ===
 
 impl Reloads {
-    /// At start: `effective` is in force.
+    /// Starts with `effective` in force.
     pub(crate) fn new(clock: Clock, effective: &str) -> Self {
         for outcome in Outcome::ALL {
             table::RELOADS.counter(&[outcome.word()]).increment(0);
@@ -64,18 +64,18 @@ impl Reloads {
         self.lock().clone()
     }
 
-    /// Whether the configuration that was judged last is the one in force.
+    /// True if the configuration that was judged last is the one in force.
     pub(crate) fn last_was_good(&self) -> bool {
         !matches!(self.lock().reload, Some((Outcome::Invalid | Outcome::RestartNeeded, ..)))
     }
 
-    /// A reload ended so.
+    /// Records the result of a reload.
     pub(crate) fn note(&self, outcome: Outcome, why: Vec<String>) {
         table::RELOADS.counter(&[outcome.word()]).increment(1);
         self.lock().reload = Some((outcome, self.clock.wall(self.clock.now()), why));
     }
 
-    /// `effective` is in force from now on; its hash.
+    /// Records that `effective` is in force from now on, and returns its hash.
     pub(crate) fn take_over(&self, effective: &str) -> String {
         self.note(Outcome::Applied, Vec::new());
         let since = self.clock.wall(self.clock.now());
@@ -91,7 +91,7 @@ impl Reloads {
     }
 }
 
-/// Sets the gauges; the hash as it is shown.
+/// Sets the gauges and returns the hash as text.
 #[expect(clippy::cast_precision_loss, reason = "48 bits, and milliseconds since 1970, are exact in a double")]
 fn show(hash: u64, since: u64) -> String {
     table::CONFIG_HASH.gauge(&[]).set(hash as f64);
@@ -99,7 +99,8 @@ fn show(hash: u64, since: u64) -> String {
     format!("{hash:012x}")
 }
 
-/// FNV-1a, folded to the 48 bits that a metric holds exactly: to tell configurations apart, not to resist anyone.
+/// FNV-1a, folded to the 48 bits that a metric holds exactly. It tells configurations apart; it
+/// does not resist an attacker.
 fn hash(text: &str) -> u64 {
     let full = text
         .bytes()

@@ -1,4 +1,4 @@
-//! Runs the gates and the admin port, and brings them to an orderly end.
+//! Runs the gates and the admin port, and shuts them down in order.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
     telemetry::log::{self, Level},
 };
 
-/// Runs what the sources say until a signal ends it.
+/// Runs the configuration until a signal ends it.
 pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {
     let clock = Clock::start();
     let mut prepared = sources.prepare(clock)?;
@@ -33,13 +33,14 @@ pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {
     }
     let log = &prepared.settings.log;
     let level = log::start(log.json, &log.level)?;
-    // One thread: on this work it costs less CPU than several would, and a sidecar should need no more.
+    // One thread: for this work it costs less CPU than several would, and a sidecar should need no
+    // more.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(until_stopped(prepared, sources, level, clock))?;
     Ok(())
 }
 
-/// Starts everything, waits for a signal, and lets everything end.
+/// Starts everything, waits for a signal, and lets everything finish.
 async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, clock: Clock) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
@@ -90,13 +91,13 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     for gate in &gates {
         gate.logged().await;
     }
-    // The last thing to go, so that probes and scrapes see the drain.
+    // Stops last, so that probes and scrapes see the drain.
     stop_admin.cancel();
     admin.finished().await;
     Ok(())
 }
 
-/// Opens the admin port and the control socket; says where they are.
+/// Opens the admin port and the control socket, and returns where they are.
 async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<String>, Option<String>)> {
     let port = match settings.admin.listen {
         Some(listen) => Some(admin.listen(listen).await?.to_string()),
@@ -104,7 +105,7 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
     };
     let Some(path) = operations::socket(settings) else { return Ok((port, None)) };
     match admin.listen_at(&path).await {
-        // Nobody asked for it: no reason not to carry calls.
+        // The socket was not asked for, so its failure is no reason to stop carrying calls.
         Err(error) if settings.admin.socket == Socket::Auto => {
             tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "there is no control socket");
             Ok((port, None))
@@ -119,7 +120,7 @@ async fn all_finished(gates: &[Arc<Gate>]) {
     }
 }
 
-/// Starts one gate and says so.
+/// Starts one gate and logs it.
 async fn start(prepared: PreparedGate, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
     let PreparedGate { options, credentials, notes, folder } = prepared;
     let (name, target) = (Arc::clone(&options.name), options.upstream.target.clone());
@@ -138,8 +139,9 @@ async fn start(prepared: PreparedGate, clock: Clock, stop: CancellationToken) ->
     Ok(gate)
 }
 
-/// Says so when the upstream's name cannot be looked up: a typing error shows at the start. It ends nothing, and nobody waits for it: a name
-/// server that is down when the pod starts comes back, and every dial looks the name up anew.
+/// Logs a warning if the upstream's name cannot be looked up, so that a typing error shows at the
+/// start. Nothing fails and nothing waits for it: a name server that is down when the pod starts
+/// comes back, and every connection attempt looks the name up again.
 async fn look_up(gate: Arc<str>, target: Target) {
     let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
     let port = target.authority.port_u16().unwrap_or(443);
@@ -153,7 +155,7 @@ async fn look_up(gate: Arc<str>, target: Target) {
     }
 }
 
-/// What ends the process.
+/// The signals that end the process.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -166,7 +168,7 @@ impl Signals {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// The name of the next one.
+    /// Returns the name of the next signal.
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",

@@ -1,4 +1,4 @@
-//! Where the configuration comes from: a file and the environment on top of it.
+//! Reads the configuration from a file and, on top of it, the environment.
 
 use std::path::{Path, PathBuf};
 
@@ -12,22 +12,23 @@ use crate::{
     credentials::Surroundings,
 };
 
-/// The file that was named, if one was. What is read is looked up at each use, so that a reload sees what has changed.
+/// The file that was named, if any. Its content is read at each use, so that a reload sees what has
+/// changed.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
-    /// As `--config` named it.
+    /// The path that `--config` named.
     pub(crate) config: Option<PathBuf>,
 }
 
 // === impl Sources ===
 
 impl Sources {
-    /// Reads and checks what file and environment say together.
+    /// Reads and checks the file and the environment together.
     pub(crate) fn load(&self) -> Result<Loaded, Failure> {
         load(&self.source())
     }
 
-    /// The same, with everything built that can be built without starting.
+    /// Does the same, and builds everything that can be built without starting.
     pub(crate) fn prepare(&self, clock: Clock) -> Result<Prepared, Failure> {
         let source = self.source();
         let from = source.file.as_ref().map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
@@ -36,24 +37,25 @@ impl Sources {
         prepare(loaded, &from, &around, clock)
     }
 
-    /// What sources of upstreams and credentials are read from.
+    /// Returns the environment from which upstreams and credentials are resolved.
     pub(crate) fn surroundings(&self) -> Surroundings {
         Surroundings { variables: self.source().env, service_account: Surroundings::SERVICE_ACCOUNT.into() }
     }
 
-    /// The file and the environment as they are now.
+    /// Returns the file and the environment as they are now.
     pub(crate) fn source(&self) -> Source {
         let env = environment();
         Source { file: config::find(self.config.clone(), &env), env }
     }
 }
 
-/// Reads this file with the environment on top of it, as `run` would take it.
+/// Reads this file with the environment on top of it, as `run` would.
 pub(crate) fn of_file(file: &Path) -> Result<Loaded, Failure> {
     load(&Source { file: Some(file.to_owned()), env: environment() })
 }
 
-/// A variable that is not Unicode cannot be one of ours: their names and values are checked as text.
+/// Returns the environment. A variable that is not Unicode cannot be tidegate's: the names and
+/// values of those are checked as text.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

@@ -1,4 +1,4 @@
-//! `tidegate bypass`: the gate itself is the suspect.
+//! `tidegate bypass`: stops limiting for a while, for when the gate itself is the suspect.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ Example:
 Every call goes at once; failures are remembered and buckets fill as ever, so
 that all limits hold again when it ends: by itself, or with `bypass off`.";
 
-/// On or off, and for how long.
+/// The switch, and the duration of a bypass.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(super) struct Options {
     gate: Option<String>,
 }
 
-/// Whether everything is let through.
+/// The two positions of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Switch {
     On,

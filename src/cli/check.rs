@@ -1,4 +1,4 @@
-//! `tidegate check`: every problem at once, or what the configuration comes to.
+//! `tidegate check`: lists every problem at once, or prints what the configuration comes to.
 
 use super::{Configured, Failure, show};
 use crate::clock::Clock;

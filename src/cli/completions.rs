@@ -11,7 +11,7 @@ Examples:
   tidegate completions zsh > \"${fpath[1]}/_tidegate\"
   tidegate completions fish > ~/.config/fish/completions/tidegate.fish";
 
-/// For which shell.
+/// The shell to complete for.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// The shell

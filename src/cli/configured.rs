@@ -11,10 +11,11 @@ use crate::{
     credentials::Surroundings,
 };
 
-/// The option that commands with a configuration share.
+/// The option that all commands with a configuration share.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Configured {
-    /// Configuration file [default: $TIDEGATE_CONFIG, else /etc/tidegate/tidegate.toml if it is there, else built-in]
+    /// Configuration file [default: $TIDEGATE_CONFIG, else /etc/tidegate/tidegate.toml if it is
+    /// there, else built-in]
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }

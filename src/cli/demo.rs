@@ -1,4 +1,4 @@
-//! `tidegate demo`: the story of [`crate::demo`], with the real proxy between.
+//! `tidegate demo`: plays the story of [`crate::demo`] with the real proxy in between.
 
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -25,7 +25,7 @@ Example:
 
 Everything stays on loopback, and nothing else is needed. NO_COLOR is honoured.";
 
-/// How the demo is played.
+/// The options of the demo.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Length of each of the two runs
@@ -42,7 +42,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let scene = Scene { length: Duration::from_secs(options.seconds), seed: options.seed };
     let screen = Screen::of_stdout();
-    // Found out now, not after a minute.
+    // Checked now, so that the error does not come only after a minute.
     show::file(&options.svg, "")?;
     show::text(&format!("{}\n", show::wrapped(&Played::prologue(&scene), screen.width())))?;
     let mut table = Table::new(Box::new(io::stdout()), screen.terminal, screen.colour);
@@ -60,7 +60,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A gate in front of the demo's API, configured as a user would.
+/// Starts a gate in front of the demo's API, configured as a user would do it.
 async fn gate(api: SocketAddr) -> Result<(SocketAddr, DropGuard), GateError> {
     let text = format!(
         "[admin]\nlisten = \"off\"\n\n[shutdown]\ndrain = \"1s\"\n\n[gates.demo]\nlisten = \"127.0.0.1:0\"\n\

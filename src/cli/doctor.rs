@@ -1,7 +1,8 @@
-//! `tidegate doctor`: what is wrong, and what to do about it.
+//! `tidegate doctor`: finds out what is wrong, and says what to do about it.
 //!
-//! Every check looks at the real thing: the port, the upstream with the real credentials through a gate of its own, the kernel's table of
-//! connections. What cannot be found out from here is said, not guessed.
+//! Every check looks at the real thing: the port, the upstream with the real credentials through a
+//! gate of its own, the kernel's table of connections. The report says what cannot be found out
+//! from here; nothing is guessed.
 
 mod connections;
 mod controller;
@@ -24,7 +25,7 @@ Example:
 Checks configuration, gate, upstream, credentials, clock, permissions, and
 whether anything goes past the gate. Exit code 1 when something is wrong.";
 
-/// Where to look.
+/// The processes to look at.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
@@ -34,23 +35,23 @@ pub(super) struct Options {
     pid: Option<u32>,
 }
 
-/// How something is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Fine,
-    /// Not wrong, but to be known.
+    /// Nothing is wrong, but the user should know.
     Note,
     Wrong,
 }
 
-/// What was found out.
+/// One result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     verdict: Verdict,
-    /// What was looked at.
+    /// The subject of the check.
     about: String,
     says: String,
-    /// What to do.
+    /// The advice.
     remedy: String,
 }
 

@@ -1,4 +1,5 @@
-//! `tidegate explain`: what a call would meet, which line of the configuration says so, and what would happen to it now.
+//! `tidegate explain`: shows what a call would meet, which line of the configuration says so, and
+//! what would happen to the call now.
 
 mod limits;
 
@@ -26,7 +27,7 @@ Examples:
 
 A running gate with this configuration is asked what would happen now.";
 
-/// The call.
+/// The call to explain.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
@@ -78,7 +79,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the running process says; or why it says nothing.
+/// Returns what the running process says, or the reason why it says nothing.
 async fn ask_now(loaded: &Loaded, ask: &Ask) -> Result<Vec<Explained>, String> {
     let mut why = "there is neither an admin port nor a control socket".to_owned();
     for at in running::places(&loaded.settings) {
@@ -90,7 +91,7 @@ async fn ask_now(loaded: &Loaded, ask: &Ask) -> Result<Vec<Explained>, String> {
     Err(why)
 }
 
-/// One gate's part.
+/// Writes the part of one gate.
 fn explained(
     loaded: &Loaded,
     gate: &Gate,
@@ -113,7 +114,7 @@ fn explained(
     rows.iter().map(line).collect()
 }
 
-/// The call as the gate reads it.
+/// Describes the call as the gate reads it.
 fn read_as(call: &Classified, kind: Kind) -> String {
     let read = &call.call;
     let verb = read.verb().word();
@@ -142,7 +143,7 @@ fn read_as(call: &Classified, kind: Kind) -> String {
     text
 }
 
-/// What would happen to it now.
+/// Describes what would happen to the call now.
 fn what_now(gate: &Gate, now: &Result<Vec<Explained>, String>) -> String {
     let explained = match now {
         Ok(explained) => explained,

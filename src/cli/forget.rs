@@ -1,4 +1,5 @@
-//! `tidegate forget`: the webhook is healed, and keys still wait; or the upstream's quota is back, and calls still pause.
+//! `tidegate forget`: for when the webhook works again while keys still wait, or the upstream's
+//! quota is back while calls are still paused.
 
 use clap::Args;
 
@@ -18,7 +19,7 @@ Keys are named as on the status page and in the log. What is forgotten is tried
 at once; if it fails again, its backoff starts anew. A pause is what the upstream
 asked for: lift it only when you know that it takes calls again.";
 
-/// What to forget.
+/// The keys and pauses to forget.
 #[derive(Clone, Debug, Args)]
 #[group(id = "which", required = true, multiple = true, args = ["key", "all", "pauses"])]
 pub(super) struct Options {
@@ -53,7 +54,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What became of the order at one gate.
+/// Describes the result of the order at one gate.
 fn said(order: &Forget, one: &Forgotten) -> String {
     let number = |number: usize, word, words| count(u64::try_from(number).unwrap_or(u64::MAX), word, words);
     let mut said = Vec::new();

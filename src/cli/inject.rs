@@ -23,7 +23,7 @@ Examples:
 
 Doing it twice is doing it once. What is no workload passes unchanged.";
 
-/// What to add, and to what.
+/// The parts to add, and the workloads to add them to.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Read this file instead of standard input
@@ -55,7 +55,7 @@ pub(super) struct Options {
     uninject: bool,
 }
 
-/// How a container is pointed at the gate.
+/// The ways to point a container at the gate.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Way {
     /// KUBECONFIG
@@ -85,7 +85,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The stream, and what to call it.
+/// Returns the stream, and a name for it.
 fn read(file: Option<&Path>) -> anyhow::Result<(String, String)> {
     match file.filter(|path| *path != Path::new("-")) {
         Some(path) => {
@@ -100,7 +100,7 @@ fn read(file: Option<&Path>) -> anyhow::Result<(String, String)> {
     }
 }
 
-/// What to add, checked as strictly as a configuration.
+/// Returns what to add, checked as strictly as a configuration.
 fn chosen(options: &Options) -> Result<inject::Options, Failure> {
     let variables = options.set.iter().map(|set| variable(set)).collect::<Result<Vec<_>, _>>()?;
     if options.image.trim().is_empty() || options.image.contains(char::is_whitespace) {
@@ -125,7 +125,7 @@ fn chosen(options: &Options) -> Result<inject::Options, Failure> {
     }
 }
 
-/// `bucket.rate=20` as the variable that says it.
+/// Turns `bucket.rate=20` into the variable that sets it.
 fn variable(set: &str) -> anyhow::Result<(String, String)> {
     let Some((key, value)) = set.split_once('=') else {
         bail!("--set {set}: expected KEY=VALUE, as in --set bucket.rate=20");

@@ -1,4 +1,5 @@
-//! `tidegate kubeconfig`: a kubeconfig that points at a gate, for a controller, or for trying with kubectl.
+//! `tidegate kubeconfig`: prints a kubeconfig that points at a gate, for a controller, or for a try
+//! with kubectl.
 
 use std::{
     fs,
@@ -23,7 +24,7 @@ Example:
 
 Over plain HTTP, Go clients send no credentials: the gate must inject its own.";
 
-/// Which gate, and where to.
+/// The gate to point at, and the file to write.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
@@ -36,7 +37,7 @@ pub(super) struct Options {
     output: Option<PathBuf>,
 }
 
-/// Where a pod's own token is.
+/// The path of a pod's own token.
 const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
@@ -49,7 +50,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The gate of that name, or the only one for Kubernetes.
+/// Returns the gate of that name, or the only one for Kubernetes.
 fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a Gate> {
     let all: Vec<&str> = settings.gates.keys().map(|name| &**name).collect();
     let all = all.join(", ");
@@ -68,7 +69,7 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a 
     }
 }
 
-/// The text of a kubeconfig that points at the gate.
+/// Returns the text of a kubeconfig that points at the gate.
 fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     let name = &gate.name;
     let address = reached_at(&gate.listen).ok_or_else(|| {
@@ -86,7 +87,8 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
         ),
     };
     let ca = fs::read_to_string(&path).with_context(|| format!("cannot read {}, {what}", path.display()))?;
-    // The gate puts a token beside the CA: its own where it lends its identity, else a copy where there is one to pass through.
+    // The gate puts a token beside the CA: its own if it lends its identity, otherwise a copy if
+    // there is one to pass through.
     let copied = path.with_file_name("token");
     let user = if gate.injects() && tls.write_to.is_some() {
         User::TokenFile(&copied)
@@ -102,7 +104,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     Ok(folder::kubeconfig(&format!("https://{address}"), Some(&ca), None, user))
 }
 
-/// The first address that clients on this machine can reach.
+/// Returns the first address that clients on this machine can reach.
 pub(super) fn reached_at(listen: &[Listen]) -> Option<SocketAddr> {
     listen.iter().find_map(|listen| match listen {
         Listen::Tcp(address) => Some(reachable(*address)),

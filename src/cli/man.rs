@@ -13,7 +13,7 @@ Examples:
   tidegate man | man -l -
   tidegate man --output /usr/local/share/man/man1";
 
-/// Where to.
+/// The destination.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Write tidegate.1 and a page for each command into this folder
@@ -35,7 +35,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The page of a command.
+/// Renders the page of a command.
 fn page(command: &clap::Command) -> anyhow::Result<String> {
     let mut page = Vec::new();
     let version = concat!("tidegate ", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! Finds the process that runs with a configuration, to ask it or give it orders.
+//! Finds the process that runs with a configuration, to query it or to give it orders.
 
 use anyhow::anyhow;
 
@@ -9,14 +9,14 @@ use crate::{
     status::Status,
 };
 
-/// Where the process of these settings can be asked, best first.
+/// Returns the places where the process of these settings can be asked, best first.
 pub(super) fn places(settings: &Settings) -> Vec<At> {
     let socket = operations::socket(settings).map(At::Socket);
     let port = settings.admin.listen.map(|listen| At::Port(reachable(listen)));
     socket.into_iter().chain(port).collect()
 }
 
-/// What the process is doing, and where it said so.
+/// Returns the status of the process, and the place that answered.
 pub(super) async fn status(settings: &Settings) -> Result<(At, Status), anyhow::Error> {
     let mut failed = None;
     for at in places(settings) {
@@ -28,12 +28,12 @@ pub(super) async fn status(settings: &Settings) -> Result<(At, Status), anyhow::
     Err(failed.map_or_else(|| anyhow!(NOWHERE), anyhow::Error::new))
 }
 
-/// Where orders are taken.
+/// Returns the place that takes orders.
 pub(super) fn socket(settings: &Settings) -> Result<At, anyhow::Error> {
     operations::socket(settings).map(At::Socket).ok_or_else(|| anyhow!(NO_SOCKET))
 }
 
-/// What went wrong with an order, and what to do.
+/// Turns a failed order into an error that says what to do.
 pub(super) fn explained(error: NoAnswer) -> anyhow::Error {
     match error {
         NoAnswer::Unreachable { at, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {

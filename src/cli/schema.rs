@@ -1,4 +1,4 @@
-//! `tidegate schema`: what an editor completes and checks a configuration by.
+//! `tidegate schema`: prints the schema by which an editor completes and checks a configuration.
 
 use clap::Args;
 
@@ -14,7 +14,7 @@ Then let the first line of tidegate.toml be
 Editors with taplo (VS Code: Even Better TOML) complete keys, show what they mean,
 and mark what is wrong. What keys mean together, tidegate check knows.";
 
-/// Of which file.
+/// The file that the schema describes.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Of a scenario for tidegate simulate instead

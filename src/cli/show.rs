@@ -1,4 +1,4 @@
-//! Printing that never panics: a reader that has left (`tidegate check | head`) is no failure.
+//! Prints without ever panicking: a reader that has left (`tidegate check | head`) is no failure.
 
 use std::{
     io::{self, ErrorKind, IsTerminal as _, Write as _},
@@ -16,7 +16,7 @@ pub(super) fn text(text: &str) -> io::Result<()> {
 
 /// Prints one line on standard error.
 pub(super) fn error(line: &str) {
-    // If even standard error is gone there is nobody left to tell.
+    // If even standard error is gone, there is no other place to report it.
     drop(writeln!(io::stderr().lock(), "{line}"));
 }
 
@@ -31,7 +31,7 @@ pub(super) fn file(path: &Path, content: &str) -> anyhow::Result<()> {
 pub(super) struct Screen {
     /// Columns, if it is a terminal.
     pub(super) terminal: Option<usize>,
-    /// Whether colours are welcome.
+    /// True if colours may be used.
     pub(super) colour: bool,
 }
 
@@ -46,31 +46,32 @@ impl Screen {
         Self { terminal, colour: terminal.is_some() && !unwelcome }
     }
 
-    /// How wide a picture may be.
+    /// Returns the width that a picture may have.
     pub(super) fn width(&self) -> usize {
         self.terminal.unwrap_or(80).min(132)
     }
 }
 
-/// How far a file has been read, in one line on standard error that is drawn over itself; nothing where that is no terminal.
+/// A progress line on standard error that is drawn over itself and shows how much of a file has
+/// been read. Nothing is shown if standard error is no terminal.
 #[derive(Debug)]
 pub(super) struct Progress {
     what: &'static str,
     done: u64,
     all: u64,
-    /// The percentage that is shown; `None` where nothing is.
+    /// The percentage on the screen; `None` if nothing is shown.
     shown: Option<u64>,
 }
 
 // === impl Progress ===
 
 impl Progress {
-    /// Nothing of `all` is done.
+    /// Starts with nothing of `all` done.
     pub(super) fn new(what: &'static str, all: u64) -> Self {
         Self { what, done: 0, all, shown: io::stderr().is_terminal().then_some(u64::MAX) }
     }
 
-    /// `more` is done.
+    /// Adds `more` to what is done.
     pub(super) fn advance(&mut self, more: u64) {
         self.done = self.done.saturating_add(more);
         // A log that is being written may grow while it is read.
@@ -82,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(super) fn end(&self) {
         if self.shown.is_some() {
             drop(write!(io::stderr().lock(), "\r{:70}\r", ""));
@@ -90,7 +91,7 @@ impl Progress {
     }
 }
 
-/// `text` with line breaks, so that no line is wider than `width`.
+/// Breaks `text` into lines that are no wider than `width`.
 pub(super) fn wrapped(text: &str, width: usize) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

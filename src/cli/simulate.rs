@@ -1,4 +1,4 @@
-//! `tidegate simulate`: scenarios and recorded calls under limits, in virtual time.
+//! `tidegate simulate`: tries limits on scenarios and recorded calls, in virtual time.
 
 use std::{
     fs::File,
@@ -29,7 +29,7 @@ Examples:
   tidegate simulate failing-together objects=500 --svg together.svg
   tidegate simulate --replay calls.jsonl --config candidate.toml";
 
-/// What is simulated.
+/// The scenario or log, the limits, and the output files.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// A built-in scenario, or a scenario file
@@ -82,7 +82,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Recorded calls under other limits.
+/// Replays recorded calls under other limits.
 fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     let mut limits = Vec::new();
     if let Some(baseline) = &options.baseline {
@@ -118,7 +118,7 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Scenario, limits and picture, as asked for.
+/// Returns the scenario, limits and picture that the options ask for.
 fn staged(options: &Options, name: &str) -> Result<Staged, Failure> {
     let mine = options.config.as_ref().map(|file| limits_of(file, options.gate.as_deref(), None)).transpose()?;
     let Some(builtin) = simulate::find(name) else { return of_file(options, name, mine) };
@@ -153,7 +153,7 @@ fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Staged
     Ok(Staged { scenario, limits, picture })
 }
 
-/// The limits of a gate of a configuration.
+/// Returns the limits of a gate of a configuration.
 fn limits_of(file: &Path, gate: Option<&str>, name: Option<&str>) -> Result<Limits, Failure> {
     let loaded = source::of_file(file)?;
     let shown = file.display();
@@ -177,7 +177,7 @@ fn limits_of(file: &Path, gate: Option<&str>, name: Option<&str>) -> Result<Limi
         .ok_or_else(|| anyhow!("{shown} has no gate").into())
 }
 
-/// Every scenario in two lines.
+/// Lists every scenario in two lines.
 fn list() -> String {
     let line = |builtin: &Builtin| {
         let numbers: Vec<String> = builtin.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -197,12 +197,12 @@ fn list() -> String {
     )
 }
 
-/// The picture as text.
+/// Draws the picture as text.
 fn drawn(chart: &Chart, screen: &Screen) -> String {
     chart.terminal(Look { width: screen.width(), height: 14, colour: screen.colour })
 }
 
-/// Writes what was asked for.
+/// Writes the files that the options ask for.
 fn write(
     options: &Options,
     chart: &Chart,

@@ -1,4 +1,4 @@
-//! The commands against their help, and against every document that names them.
+//! Checks the commands against their help, and against every document that names them.
 
 use std::{fs, path::Path};
 
@@ -29,7 +29,8 @@ fn every_command_has_a_manual_page_and_is_named_in_the_help() {
     }
 }
 
-/// Every line of a document in which `tidegate` is typed, from code blocks and from code in the text.
+/// Returns every line of a document in which `tidegate` is typed, from code blocks and from code in
+/// the text.
 fn typed(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut fence: Option<&str> = None;
@@ -59,7 +60,8 @@ fn typed(text: &str) -> Vec<String> {
     found
 }
 
-/// The commands of a line of shell that are ours: after a pipe, `--`, or at its beginning; comments and redirections aside.
+/// Returns the commands of a shell line that are tidegate's: after a pipe, after `--`, or at its
+/// beginning; without comments and redirections.
 fn commands(line: &str) -> Vec<String> {
     let line = line.split(" # ").next().unwrap_or(line).replace("\\|", "|");
     let pieces = line.split(['|', ';', '(']).flat_map(|piece| piece.split("&&")).flat_map(|piece| piece.split(" -- "));
@@ -71,7 +73,7 @@ fn commands(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// The words of a command as a shell would split them, without its quotes.
+/// Splits a command into words as a shell would, and removes the quotes.
 fn words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for c in command.chars().chain([' ']) {
@@ -86,7 +88,7 @@ fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// Every Markdown file of the project.
+/// Collects every Markdown file of the project.
 fn documents(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -110,7 +112,7 @@ fn every_command_in_the_documents_can_be_typed() {
         for command in typed(&text) {
             seen += 1;
             let typed: Vec<String> = words(&command);
-            // A command by its name alone, and with its place holders, is no line to type.
+            // A command that is only named or has placeholders is not meant to be typed.
             if typed.len() == 2 || typed.iter().any(|word| word.starts_with(['[', '\u{2026}'])) {
                 let known =
                     definition().get_subcommands().any(|one| Some(one.get_name()) == typed.get(1).map(String::as_str));
@@ -120,7 +122,7 @@ fn every_command_in_the_documents_can_be_typed() {
                 continue;
             }
             let refused = Typed::command().try_get_matches_from(&typed).err().filter(clap::Error::use_stderr);
-            // `completions SHELL` is right but for the place holder.
+            // `completions SHELL` is right except for its placeholder.
             let holds_a_place = typed.iter().any(|word| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()));
             let refused = refused.filter(|error| !(holds_a_place && error.kind() == ErrorKind::InvalidValue));
             wrong.extend(refused.map(|error| format!("{}: {command}\n{error}", file.display())));

@@ -20,7 +20,7 @@ Examples:
 
 It asks the control socket, else the admin port of this configuration.";
 
-/// How it is shown.
+/// The options of the display.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let clock = Clock::start();
-        // A pipe has no edge; what reads it may look for whole names.
+        // A pipe has no edge, and its reader may look for whole names.
         let width = screen.terminal.map_or(WIDE, |_| screen.width());
         let look = Look { width, colour: screen.colour };
         if options.once || screen.terminal.is_none() {
@@ -56,7 +56,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             let end = ["\u{1b}[K\n", "\u{1b}[J"];
             let lines: Vec<&str> =
                 text.lines().take(height.map_or(usize::MAX, |height| height.saturating_sub(1))).collect();
-            // From the top, over what was there: clearing first would flicker.
+            // Draws from the top, over what was there: clearing the screen first would flicker.
             let picture = format!("\u{1b}[H{}{}{}", lines.join(end[0]), end[0], end[1]);
             let mut out = std::io::stdout().lock();
             if out.write_all(picture.as_bytes()).and_then(|()| out.flush()).is_err() {
@@ -68,5 +68,5 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// Columns where there is no screen.
+/// The number of columns if there is no screen.
 const WIDE: usize = 240;

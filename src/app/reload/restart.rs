@@ -1,10 +1,11 @@
-//! What only a restart can change: sockets, and with whom and as whom a gate speaks.
+//! The keys that only a restart can change: sockets, the upstream, and the identity that a gate
+//! uses.
 
 use std::collections::BTreeSet;
 
 use crate::config::settings::{Gate, Settings};
 
-/// What would have to change that cannot while the process runs: one sentence for each key.
+/// Returns the changes that are impossible while the process runs: one sentence for each key.
 pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
     let mut keys = Vec::new();
     if running.admin.listen != new.admin.listen {

@@ -1,4 +1,5 @@
-//! Whether anything in this network namespace is connected to an upstream past the gate, by the kernel's own table.
+//! Checks in the kernel's own table if a process of this network namespace is connected to an
+//! upstream past the gate.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +19,7 @@ struct Established {
     inode: u64,
 }
 
-/// Connections to the upstream of a gate that are not the gate's.
+/// Reports connections to a gate's upstream that the gate did not open.
 pub(super) async fn findings(gate: &Gate, around: &Surroundings, status: Option<&Status>) -> Vec<Finding> {
     let about = format!("past gate {}", gate.name);
     let Ok(prepared) = prepare_gate(gate.clone(), around, Duration::ZERO, Clock::start()) else {
@@ -57,13 +58,13 @@ pub(super) async fn findings(gate: &Gate, around: &Surroundings, status: Option<
     )]
 }
 
-/// The established connections of this network namespace.
+/// Returns the established connections of this network namespace.
 fn established() -> Vec<Established> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
     tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(read).collect()
 }
 
-/// One line of the kernel's table, if it is an established connection.
+/// Parses one line of the kernel's table; `None` if it is not an established connection.
 fn read(line: &str) -> Option<Established> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (local, remote) = (address(fields.get(1)?)?, address(fields.get(2)?)?);
@@ -71,7 +72,8 @@ fn read(line: &str) -> Option<Established> {
     (*fields.get(3)? == "01").then_some(Established { local, remote, inode })
 }
 
-/// `0100007F:1F90`: words of four bytes in this machine's order. IPv4 inside IPv6 is IPv4.
+/// Parses an address such as `0100007F:1F90`: words of four bytes in this machine's byte order. An
+/// IPv4 address inside IPv6 becomes IPv4.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -87,18 +89,18 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// The sockets of a process by inode; `None` where they cannot be seen.
+/// Returns the sockets of a process by inode; `None` if they cannot be seen.
 fn sockets_of(pid: u32) -> Option<BTreeSet<u64>> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     Some(entries.flatten().filter_map(|entry| inode(&fs::read_link(entry.path()).ok()?.to_string_lossy())).collect())
 }
 
-/// `socket:[12345]`.
+/// Parses a link such as `socket:[12345]`.
 fn inode(link: &str) -> Option<u64> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Who has which socket, among the processes that can be seen.
+/// Maps each socket to the process that owns it, among the processes that can be seen.
 fn owners() -> BTreeMap<u64, String> {
     let mut owners = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

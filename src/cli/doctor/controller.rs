@@ -1,4 +1,4 @@
-//! Whether the controller's environment would lead it to the gate.
+//! Checks that the controller's environment leads it to the gate.
 
 use std::{fs, path::Path};
 
@@ -10,14 +10,14 @@ use crate::{
     status::Status,
 };
 
-/// A process whose environment says where its API server is.
+/// A process whose environment names its API server.
 struct Controller {
     pid: u32,
     name: String,
     variables: Vec<(String, String)>,
 }
 
-/// Where every controller that can be seen would go.
+/// Reports where every visible controller would send its calls.
 pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&Status>) -> Vec<Finding> {
     let Some(gates) = addresses(settings) else { return Vec::new() };
     if let Some(pid) = pid {
@@ -30,7 +30,7 @@ pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&St
             ),
         }];
     }
-    // Outside of a pod every process of the machine would be looked at.
+    // Outside of a pod, this would look at every process of the machine.
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
         let says = "its environment was not looked at: this is no pod, so which process it is cannot be told";
         return vec![Finding::note("controller", says, "name it with --pid")];
@@ -49,7 +49,7 @@ pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&St
     findings
 }
 
-/// The addresses that lead to a gate for Kubernetes; `None` where there is no such gate.
+/// Returns the addresses that lead to a gate for Kubernetes; `None` if there is no such gate.
 fn addresses(settings: &Settings) -> Option<Vec<String>> {
     let gates: Vec<_> = settings.gates.values().filter(|gate| gate.kind == Kind::Kubernetes).collect();
     let tcp = |listen: &Listen| match listen {
@@ -76,7 +76,8 @@ impl Controller {
         Some(Self { pid, name, variables })
     }
 
-    /// The pause container has no such variables, and tidegate itself is none.
+    /// True if the process is a controller: the pause container has no such variables, and tidegate
+    /// itself does not count.
     fn is_one(&self) -> bool {
         self.name != "tidegate"
             && (self.variable("KUBERNETES_SERVICE_HOST").is_some() || self.variable("KUBECONFIG").is_some())
@@ -117,7 +118,7 @@ impl Controller {
         self.variable("KUBERNETES_SERVICE_HOST").map(|host| authority(host, port)).into_iter().collect()
     }
 
-    /// The servers of a kubeconfig as that process sees it.
+    /// Returns the servers of a kubeconfig as that process sees it.
     fn kubeconfig(&self, path: &str) -> Result<Vec<String>, String> {
         let seen = Path::new(&format!("/proc/{}/root", self.pid)).join(path.trim_start_matches('/'));
         let text = fs::read_to_string(seen).map_err(|error| error.to_string())?;
@@ -132,7 +133,7 @@ impl Controller {
                 format!("{authority}:443")
             }
         };
-        // localhost is where the gate is, too.
+        // The gate is on localhost, too.
         Ok(servers.map(plain).map(|server| server.replace("localhost:", "127.0.0.1:")).collect())
     }
 }

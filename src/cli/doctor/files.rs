@@ -1,11 +1,12 @@
-//! Whether files can be written where the configuration wants them.
+//! Checks that the folders of the configuration can be written to.
 
 use std::{collections::HashSet, fs, io, path::Path};
 
 use super::Finding;
 use crate::{app::operations, config::settings::Settings};
 
-/// Every folder that is written to, each once: what wants it first says what to do.
+/// Checks every folder that tidegate writes to, once each. The first use of a folder decides the
+/// advice.
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut folders: Vec<(&Path, String)> = Vec::new();
     for gate in settings.gates.values() {
@@ -40,14 +41,14 @@ fn folder_finding(folder: &Path, remedy: &str) -> Finding {
     }
 }
 
-/// Tries it: permissions, read-only mounts and full disks all show.
+/// Tries to write: permissions, read-only mounts and full disks all show.
 fn writable(folder: &Path) -> io::Result<()> {
     let probe = folder.join(format!(".tidegate-doctor-{}", std::process::id()));
     fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
     fs::remove_file(&probe)
 }
 
-/// Whether the controller finds there what it needs.
+/// Checks that the folder has what the controller needs.
 fn written(folder: &Path) -> Option<Finding> {
     let path = folder.join("kubeconfig");
     fs::read(&path).err().map(|error| {

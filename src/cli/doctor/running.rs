@@ -1,4 +1,4 @@
-//! Whether tidegate runs with this configuration, and how it is.
+//! Checks that tidegate runs with this configuration, and how it is doing.
 
 use tokio::net::{TcpStream, UnixStream};
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// What the process says, and what is wrong with it.
+/// Returns the status of the process, and what is wrong with it.
 pub(super) async fn findings(settings: &Settings) -> (Option<Status>, Vec<Finding>) {
     let mut findings = Vec::new();
     let status = match running::status(settings).await {
@@ -40,7 +40,7 @@ pub(super) async fn findings(settings: &Settings) -> (Option<Status>, Vec<Findin
     (status, findings)
 }
 
-/// Whether clients can connect.
+/// Checks that clients can connect.
 async fn listeners(gate: &Gate) -> Vec<Finding> {
     let mut findings = Vec::new();
     for listen in &gate.listen {
@@ -80,7 +80,7 @@ fn configuration(status: &Status) -> Option<Finding> {
     Some(Finding::wrong("reload", &says, remedy))
 }
 
-/// What a gate does just now.
+/// Reports the present state of a gate.
 fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
     let about = format!("gate {}", gate.name);
     let mut findings = Vec::new();
@@ -138,7 +138,7 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
     findings
 }
 
-/// From symptom to knob.
+/// Maps a symptom to the configuration key to change.
 fn knob(reason: &str) -> &'static str {
     match reason {
         "bucket" => {
@@ -153,7 +153,7 @@ fn knob(reason: &str) -> &'static str {
     }
 }
 
-/// Seconds of waiting from which on it is no burst.
+/// Seconds of waiting from which it is no longer a burst.
 const LONG: f64 = 1.0;
-/// Steps of the history in a minute.
+/// Steps of the history in one minute.
 const MINUTE: usize = 12;

@@ -1,4 +1,5 @@
-//! Whether the upstream answers, and takes the credentials: asked through a gate of its own, so that what is tried is what runs.
+//! Checks that the upstream answers and accepts the credentials. The call goes through a gate of
+//! its own, so that the check tries exactly what runs.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -19,7 +20,7 @@ use crate::{
     status::text::span,
 };
 
-/// What comes of one call.
+/// Reports the result of one call.
 pub(super) async fn findings(gate: &Gate, around: &Surroundings, clock: Clock) -> Vec<Finding> {
     let about = format!("upstream of {}", gate.name);
     let prepared = match prepare_gate(probe(gate), around, Duration::ZERO, clock) {
@@ -43,13 +44,13 @@ pub(super) async fn findings(gate: &Gate, around: &Surroundings, clock: Clock) -
     judge(gate, &about, &answer, injects, clock)
 }
 
-/// The gate as it is, but for a door of its own on loopback, and lending its identity where it has one.
+/// Returns the same gate with its own listener on loopback; it lends its identity if it has one.
 fn probe(gate: &Gate) -> Gate {
     let listen = vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))];
     Gate { listen, tls: None, credentials: Credentials::Auto, ..gate.clone() }
 }
 
-/// One call through the gate: its answer as it came.
+/// Sends one call through the gate and returns the raw answer.
 async fn ask(prepared: PreparedGate, path: &str, clock: Clock) -> anyhow::Result<String> {
     let stop = CancellationToken::new();
     let _ends = stop.clone().drop_guard();
@@ -69,7 +70,7 @@ fn judge(gate: &Gate, about: &str, answer: &str, injects: bool, clock: Clock) ->
     let status: u16 = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
     if let Some((_, why)) = body.split_once("nothing was sent: ") {
         let why = why.split(['"', '\n']).next().unwrap_or(why).trim_end_matches('\\');
-        // The message says what to do after a semicolon.
+        // In the message, the advice comes after a semicolon.
         let (what, remedy) = why.split_once("; ").unwrap_or((why, "check the upstream's address, and that it runs"));
         return vec![Finding::wrong(about, what, remedy)];
     }
@@ -100,7 +101,7 @@ fn judge(gate: &Gate, about: &str, answer: &str, injects: bool, clock: Clock) ->
     findings
 }
 
-/// How far this machine's clock is from the upstream's.
+/// Compares this machine's clock with the upstream's.
 fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
     let about = "clock";
     let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with("date:"))?;
@@ -116,9 +117,10 @@ fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
     })
 }
 
-/// Dialling has its own limit, which comes first.
+/// The timeout of the call. Connecting has its own limit, which comes first.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Enough of any answer.
+/// The most bytes that are read of an answer.
 const LONGEST: u64 = 64 * 1024;
-/// Seconds from which on tokens begin to be refused: kube-apiserver allows little, and Date has whole seconds.
+/// Seconds of difference from which tokens begin to be refused: kube-apiserver allows little, and
+/// Date has whole seconds.
 const APART: f64 = 30.0;

@@ -1,4 +1,4 @@
-//! The limits that apply to a call, each with where it comes from.
+//! The limits that apply to a call, each with the place in the configuration that sets it.
 
 use http::HeaderMap;
 
@@ -11,10 +11,10 @@ use crate::{
     telemetry::meters::{group_word, lane_word},
 };
 
-/// What it is, what it says, where that stands.
+/// The name, the value, and the place that sets it.
 type Row = (&'static str, String, String);
 
-/// Class, flow, key and every limit.
+/// Returns the rows for class, flow, key and every limit.
 pub(super) fn rows(loaded: &Loaded, gate: &Gate, call: &Classified, headers: &HeaderMap) -> Vec<Row> {
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return Vec::new() };
     let from = From { loaded, gate: &gate.name, class: &class.name };
@@ -56,7 +56,7 @@ pub(super) fn rows(loaded: &Loaded, gate: &Gate, call: &Classified, headers: &He
     rows
 }
 
-/// Where keys come from.
+/// Looks up the place that sets a key.
 struct From<'a> {
     loaded: &'a Loaded,
     gate: &'a str,
@@ -67,7 +67,7 @@ impl From<'_> {
     fn gate(&self, keys: &[&str]) -> String {
         let path: Vec<&str> = ["gates", self.gate].into_iter().chain(keys.iter().copied()).collect();
         let of = |path: &[&str]| self.loaded.origins.of(path);
-        // A limit that nobody set is the preset's, or everybody's.
+        // A limit that the configuration does not set comes from the preset, or from the defaults.
         of(&path).unwrap_or_else(|| match of(&["gates", self.gate, "preset"]) {
             Some(preset) => format!("preset, {preset}"),
             None => "preset \"sidecar\"".to_owned(),
