@@ -1,8 +1,9 @@
-//! The demo: an embedded API server that turns bad for a while, a herd of controllers, and a gate between them, all over real HTTP on
-//! loopback. It needs nothing else.
+//! The demo: an embedded API server that fails for a while, a herd of controllers, and a gate
+//! between them, all over real HTTP on loopback. It needs nothing else.
 //!
-//! The same herd runs twice, without the gate and with it, and everything that is said afterwards was counted by the API itself. The gate
-//! is handed in: this module knows no proxy. Times are real; which objects change, and in which order, depends on the seed alone.
+//! The same herd runs twice, without the gate and with it, and the API itself counts everything
+//! that is said afterwards. The gate is passed in: this module does not know the proxy. Times are
+//! real; the seed alone decides which objects change, and in which order.
 
 mod capacity;
 mod client;
@@ -43,22 +44,22 @@ pub use self::{
 };
 use crate::{clock::Clock, moment::Moment, random::Random};
 
-/// How often the backlog is measured.
+/// The time between two measurements of the backlog.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// An object that has waited for longer is overdue.
+/// An object that has waited longer than this is overdue.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The timer's granularity and a little more.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
-/// Whatever kept the gate from starting.
+/// The error that kept the gate from starting.
 pub type GateError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why the demo could not be played.
+/// The reason why the demo could not be played.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// No port of loopback could be had for the API.
+    /// No port of loopback was available for the API.
     #[error("cannot listen on loopback for the embedded API server")]
     Listen(#[source] io::Error),
     /// The gate did not start.
@@ -69,8 +70,9 @@ pub enum DemoError {
     Show(#[source] io::Error),
 }
 
-/// Plays both runs and shows `table` meanwhile. `gate` starts a gate in front of the address it is given, and returns where the gate
-/// listens and something that stops it when dropped.
+/// Plays both runs and shows `table` meanwhile. `gate` starts a gate in front of the address it is
+/// given, and returns the address at which the gate listens and a handle that stops it when
+/// dropped.
 ///
 /// # Errors
 /// See [`DemoError`].
@@ -84,7 +86,7 @@ where
     Ok(Played { scene, without, with })
 }
 
-/// One run against an API of its own.
+/// Plays one run against an API of its own.
 async fn run<Handle>(
     scene: Scene,
     table: &mut Table,
@@ -121,7 +123,7 @@ async fn run<Handle>(
     Ok(seen)
 }
 
-/// What goes on in a cluster: somebody changes objects, all the time, through no gate.
+/// Changes objects all the time, directly and through no gate, as users of a cluster do.
 async fn life(api: Arc<Api>, scene: Scene, clock: Clock) {
     let mut random = Random::new(scene.seed);
     // The informers list first.
@@ -131,7 +133,8 @@ async fn life(api: Arc<Api>, scene: Scene, clock: Clock) {
         let (kind, item) = (random.below(KINDS.len()), random.below(OBJECTS));
         let now = clock.now();
         api.store().change(kind, item, now);
-        // A little lateness is made up for; a machine that was busy elsewhere must not look like a flood of changes.
+        // A small delay is made up for; a machine that was busy elsewhere must not look like a
+        // flood of changes.
         next = (next + Duration::from_secs(1) / CHANGES_PER_SECOND).max(now.back(CATCH_UP));
     }
 }
@@ -159,7 +162,7 @@ impl Herd {
         Self { controllers, unanswered }
     }
 
-    /// Everything the table shows.
+    /// Collects everything that the table shows.
     fn now(&self, api: &Api, scene: Scene, at: Moment) -> Now {
         let (waiting, backing_off) =
             self.controllers.iter().map(|it| it.queue.waiting()).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));

@@ -1,8 +1,9 @@
 //! `tidegate simulate`: the limiter that the proxy runs, under a virtual clock.
 //!
-//! [`play`] lets controllers, leases and an API of a scenario meet a gate; [`replay`] sends a recorded log of calls through a gate that
-//! might be. Both drive [`crate::limit::Limiter`] and read calls and answers as the proxy does, so what is simulated is what runs. A run
-//! depends on its input and seed alone.
+//! [`play`] lets the controllers, leases and API of a scenario meet a gate; [`replay`] sends a
+//! recorded log of calls through a hypothetical gate. Both drive [`crate::limit::Limiter`] and read
+//! calls and answers as the proxy does, so the simulated code is the code that runs. A run depends
+//! on its input and seed alone.
 
 mod agenda;
 mod builtin;
@@ -25,7 +26,7 @@ pub use self::{
     tally::{LeaseRow, Row},
 };
 
-/// Limits by name.
+/// Limits with a name.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Their name in the results.

@@ -1,12 +1,14 @@
-//! What the embedded API can bear: so many calls a second, and turning a call away costs it something too. That is how real servers
-//! stay down after the cause is gone: they are busy saying no.
+//! The load that the embedded API can bear: so many calls a second, and turning a call away costs
+//! it something too. This is how real servers stay down after the cause is gone: they are busy
+//! rejecting calls.
 
 use crate::moment::Moment;
 
-/// What turning a call away costs, in calls: the connection, the parsing and the authentication have happened by then.
+/// The cost of turning a call away, in calls: the connection, the parsing and the authentication
+/// have happened by then.
 const COST_OF_NO: f64 = 0.4;
 
-/// Work that the API has room for.
+/// The work that the API has room for.
 #[derive(Debug)]
 pub(super) struct Capacity {
     per_second: f64,
@@ -21,7 +23,7 @@ impl Capacity {
         Self { per_second: f64::from(per_second), room: f64::from(per_second) / 4.0, counted: Moment::ZERO }
     }
 
-    /// Whether a call at `now` can be served. A quarter of a second's work may come at once.
+    /// True if a call at `now` can be served. A quarter of a second's work may come at once.
     pub(super) fn serves(&mut self, now: Moment) -> bool {
         let gained = (now - self.counted).as_secs_f64() * self.per_second;
         self.room = (self.room + gained).min(self.per_second / 4.0);

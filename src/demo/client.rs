@@ -1,4 +1,5 @@
-//! An API client that behaves as client-go does: a Retry-After is slept on inside the worker, up to ten times; nothing else is retried.
+//! An API client that behaves as client-go does: it sleeps on a Retry-After inside the worker, up
+//! to ten times, and retries nothing else.
 
 use std::{net::SocketAddr, sync::Arc, sync::atomic::AtomicUsize, sync::atomic::Ordering, time::Duration};
 
@@ -18,35 +19,36 @@ use crate::clock::Clock;
 /// client-go's `maxRetries`.
 const MAX_RETRIES: u32 = 10;
 
-/// Where calls go, who makes them, and how many are out.
+/// The address for calls, their user agent, and the number of calls that are out.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) server: SocketAddr,
     pub(super) agent: Arc<str>,
     pub(super) clock: Clock,
-    /// Calls sent and not answered yet, watches aside.
+    /// The calls sent and not answered yet, without watches.
     pub(super) unanswered: Arc<AtomicUsize>,
 }
 
-/// Why a call gave no object.
+/// The reason why a call gave no object.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    /// The API answered, but not with what was asked for.
+    /// The API answered with an error status.
     #[error("the API answered {0}")]
     Status(StatusCode),
-    /// No connection, or it broke.
+    /// There was no connection, or it broke.
     #[error("the connection failed")]
     Transport,
 }
 
-/// A client's connection, opened when it is needed. One per worker, as one worker makes one call at a time.
+/// A client's connection, opened when it is needed. There is one per worker, as a worker makes one
+/// call at a time.
 #[derive(Debug)]
 pub(super) struct Session {
     client: Client,
     sender: Option<http1::SendRequest<Full<Bytes>>>,
 }
 
-/// One call out there: counted while it lives, whatever ends it.
+/// An unanswered call: counted while this value lives, however the call ends.
 struct Unanswered<'a>(&'a AtomicUsize);
 
 // === impl Unanswered ===
@@ -71,7 +73,7 @@ impl Session {
         Self { client, sender: None }
     }
 
-    /// One call with client-go's retries. The object that came back.
+    /// Makes one call with client-go's retries and returns the object of the answer.
     pub(super) async fn call(&mut self, method: Method, path: &str, body: &Value) -> Result<Value, CallError> {
         let mut attempt = 0;
         loop {
@@ -131,7 +133,7 @@ impl Session {
         })
     }
 
-    /// The live connection, or a new one.
+    /// Returns the live connection, or a new one.
     async fn sender(&mut self) -> Result<&mut http1::SendRequest<Full<Bytes>>, CallError> {
         let live = match self.sender.take() {
             Some(mut sender) => sender.ready().await.is_ok().then_some(sender),
@@ -148,7 +150,7 @@ impl Session {
         let stream = TcpStream::connect(self.client.server).await?;
         stream.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // Ends by itself when the sender is dropped; an error reaches the call that it broke.
+        // The task ends when the sender is dropped; an error reaches the call that it broke.
         drop(tokio::spawn(connection));
         Ok(sender)
     }

@@ -1,4 +1,5 @@
-//! A controller as client-go and controller-runtime build it: an informer (list, then watch), a work queue, workers that write.
+//! A controller as client-go and controller-runtime build it: an informer (list, then watch), a
+//! work queue, workers that write.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,10 +19,10 @@ use super::{
     workqueue::{Item, WorkQueue},
 };
 
-/// A reflector's first backoff. It grows in client-go; the demo ends before that matters.
+/// A reflector's first backoff. In client-go it grows; the demo ends before that matters.
 const LIST_AGAIN: Duration = Duration::from_millis(800);
 
-/// What the informer knows of an object.
+/// The informer's knowledge of an object.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     generation: u64,
@@ -51,7 +52,7 @@ impl Controller {
         controller
     }
 
-    /// The informer: lists, watches from there, and goes on from the last version it saw.
+    /// Runs the informer: it lists, watches from there, and resumes at the last version it saw.
     async fn inform(self: Arc<Self>) {
         loop {
             let mut session = Session::new(self.client.clone());
@@ -79,14 +80,15 @@ impl Controller {
                         }
                     }
                 }
-                // A reflector resumes after "too many requests" and lists again after anything else.
+                // A reflector resumes after "too many requests" and lists again after anything
+                // else.
                 Err(CallError::Status(StatusCode::TOO_MANY_REQUESTS)) => self.client.clock.sleep(LIST_AGAIN).await,
                 Err(_) => return,
             }
         }
     }
 
-    /// An object as the API showed it: into the cache, and into the queue, whatever its backoff.
+    /// Takes an object from the API into the cache, and into the queue whatever its backoff.
     fn learn(&self, object: &Value) {
         let Some(item) = object["metadata"]["name"].as_str().and_then(object_number) else { return };
         let generation = object["metadata"]["generation"].as_u64().unwrap_or(0);
@@ -107,7 +109,8 @@ impl Controller {
         }
     }
 
-    /// Applies what is wanted, then says so in the status. Nothing to do costs no call.
+    /// Applies the wanted state, then reports it in the status. If there is nothing to do, no call
+    /// is made.
     async fn reconcile(&self, session: &mut Session, item: Item) -> Result<(), CallError> {
         let known = self.cache()[item];
         if known.observed >= known.generation {
@@ -122,7 +125,8 @@ impl Controller {
             "metadata": { "resourceVersion": version }, "status": { "observedGeneration": known.generation },
         });
         session.call(Method::PUT, &format!("{path}/status"), &status).await?;
-        // Its own write comes back by the watch a little later; until then it would be done again.
+        // The watch shows the controller's own write a little later; until then the work would be
+        // done again.
         let mut cache = self.cache();
         cache[item].observed = cache[item].observed.max(known.generation);
         Ok(())
@@ -137,7 +141,7 @@ impl Controller {
     }
 }
 
-/// A resource version as a number.
+/// Parses a resource version.
 fn number(value: &Value) -> u64 {
     value.as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! Leader election as client-go does it: the lease is renewed every two seconds, with a timeout of five.
+//! Leader election as client-go does it: the lease is renewed every two seconds, with a timeout of
+//! five.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +13,10 @@ use super::{
     server::Api,
 };
 
-/// Where leases are.
+/// The path of leases.
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/demo/leases";
 
-/// Keeps one controller's lease for as long as the run lasts, and notes how that went.
+/// Keeps one controller's lease for as long as the run lasts, and records each renewal.
 pub(super) async fn keep(client: Client, api: Arc<Api>, offset: Duration) {
     let clock = client.clock;
     let name = client.agent.to_string();
@@ -39,7 +40,7 @@ pub(super) async fn keep(client: Client, api: Arc<Api>, offset: Duration) {
     }
 }
 
-/// One attempt: an update of what is known; where that fails, a look at what is there and another.
+/// Makes one attempt: an update of the known lease; if that fails, a read and another update.
 async fn renew(session: &mut Session, name: &str, lease: &mut Value) -> Result<(), CallError> {
     let timeout = LEASE_TIMEOUT.as_secs();
     let path = format!("{PATH}/{name}?timeout={timeout}s");

@@ -1,4 +1,5 @@
-//! What was seen: every call that reached the API, every object that converged, every lease renewal.
+//! The record of a run: every call that reached the API, every object that converged, every lease
+//! renewal.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -7,52 +8,52 @@ use std::{
 
 use crate::moment::Moment;
 
-/// What a call was about.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A call of a worker, or an informer's list.
     Call,
-    /// A lease.
+    /// A call for a lease.
     Lease,
-    /// An informer's watch was opened.
+    /// An informer opened its watch.
     Watch,
 }
 
 /// A call that reached the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// When, since the start of the run.
+    /// The moment, since the start of the run.
     pub at: Moment,
-    /// What it was about.
+    /// The kind of the call.
     pub what: What,
-    /// What the API answered.
+    /// The API's answer.
     pub status: u16,
 }
 
-/// An object whose controller caught up with what was wanted of it.
+/// An object whose controller caught up with its wanted state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Converged {
-    /// When, since the start of the run.
+    /// The moment, since the start of the run.
     pub at: Moment,
-    /// Since the change.
+    /// The time since the change.
     pub took: Duration,
-    /// Whether its kind is behind the webhook that goes down.
+    /// True if its kind is behind the webhook that goes down.
     pub guarded: bool,
 }
 
 /// One attempt to renew a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
-    /// When it began, since the start of the run.
+    /// The moment it began, since the start of the run.
     pub at: Moment,
-    /// It failed, or took so long that the next one was due.
+    /// True if it failed, or took so long that the next one was due.
     pub late: bool,
 }
 
-/// How far behind the controllers were.
+/// The backlog of the controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
-    /// When, since the start of the run.
+    /// The moment, since the start of the run.
     pub at: Moment,
     /// Objects that have waited for longer than a second.
     pub overdue: usize,
@@ -61,15 +62,16 @@ pub struct Backlog {
 /// Everything that was seen in one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// In order of arrival, but for those under way.
+    /// The calls in order of arrival, except for those under way.
     pub arrived: Vec<Arrived>,
-    /// In order.
+    /// The converged objects, in order.
     pub converged: Vec<Converged>,
-    /// In order of their ends.
+    /// The renewals, in order of their ends.
     pub renewals: Vec<Renewal>,
-    /// Ten times a second.
+    /// The backlog, ten times a second.
     pub backlog: Vec<Backlog>,
-    /// How late the run's own clock ticked at most: a machine that was busy with other things.
+    /// The most by which the run's own clock was late, because the machine was busy with other
+    /// things.
     pub stalled: Duration,
 }
 
@@ -80,7 +82,7 @@ pub(super) struct Record(Mutex<Seen>);
 // === impl Record ===
 
 impl Record {
-    /// The record, to read or to add to.
+    /// Opens the record, to read or to add to.
     pub(super) fn open(&self) -> MutexGuard<'_, Seen> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,10 +91,12 @@ impl Record {
 // === impl Seen ===
 
 impl Seen {
-    /// Calls in `[from, to)`, and how many of them the API answered with an error of its own.
+    /// Counts the calls in `[from, to)`, and those among them that the API answered with an error
+    /// of its own.
     #[must_use]
     pub fn calls(&self, from: Moment, to: Moment) -> (usize, usize) {
-        // Newest first and out of order by what is under way, so stop only well before `from`.
+        // The newest come first, out of order by the calls under way, so stop only well before
+        // `from`.
         let enough = from.back(Duration::from_secs(1));
         let recent = self.arrived.iter().rev().take_while(|call| call.at >= enough);
         recent.filter(|call| call.at >= from && call.at < to).fold((0, 0), |(calls, errors), call| {
@@ -100,7 +104,7 @@ impl Seen {
         })
     }
 
-    /// The most calls in any window of `length`, `what` only.
+    /// Returns the most calls of the kinds `what` in any window of `length`.
     #[must_use]
     pub fn most_calls(&self, length: Duration, what: &[What]) -> usize {
         let mut times: Vec<Moment> =
@@ -117,7 +121,8 @@ impl Seen {
         most
     }
 
-    /// A quantile of the time from change to converged, of what converged in `[from, to)` and is `wanted`.
+    /// Returns a quantile of the time from change to convergence, of the objects that converged in
+    /// `[from, to)` and are `wanted`.
     #[must_use]
     pub fn convergence(&self, q: f64, from: Moment, to: Moment, wanted: fn(&Converged) -> bool) -> Option<Duration> {
         let inside = self.converged.iter().filter(|it| it.at >= from && it.at < to && wanted(it));
@@ -126,13 +131,13 @@ impl Seen {
         times.get(rank(q, times.len())?).copied()
     }
 
-    /// Renewals that were late.
+    /// Returns the number of late renewals.
     #[must_use]
     pub fn late_renewals(&self) -> usize {
         self.renewals.iter().filter(|renewal| renewal.late).count()
     }
 
-    /// From `from` on, the first moment after which no object was overdue, to the end.
+    /// Returns the first moment from `from` on after which no object was overdue until the end.
     #[must_use]
     pub fn settled_after(&self, from: Moment) -> Option<Moment> {
         let last = self.backlog.iter().rposition(|sample| sample.at >= from && sample.overdue > 0);
@@ -141,7 +146,7 @@ impl Seen {
     }
 }
 
-/// The place of quantile `q` among `count` sorted values.
+/// Returns the index of quantile `q` among `count` sorted values.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

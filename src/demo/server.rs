@@ -1,5 +1,5 @@
-//! The embedded API server: HTTP/1.1 on loopback, with list, watch, get, patch, status updates and leases, a capacity, and an admission
-//! webhook that goes down for a while.
+//! The embedded API server: HTTP/1.1 on loopback, with list, watch, get, patch, status updates and
+//! leases, a capacity, and an admission webhook that goes down for a while.
 
 use std::{
     convert::Infallible,
@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{clock::Clock, moment::Moment};
 
-/// The API, shared by its connections and by those who watch it from inside.
+/// The API, shared by its connections and by the observers inside the process.
 #[derive(Debug)]
 pub(super) struct Api {
     scene: Scene,
@@ -44,7 +44,7 @@ pub(super) struct Api {
     pub(super) record: Record,
 }
 
-/// What a request is for.
+/// The target of a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
     Collection { kind: usize, watch: Option<u64> },
@@ -53,7 +53,7 @@ enum Target {
     Unknown,
 }
 
-/// A body that comes at once, or as a stream of changes.
+/// A response whose body comes at once, or as a stream of changes.
 type Answer = Response<Either<Full<Bytes>, Changes>>;
 
 /// The body of a watch.
@@ -63,7 +63,7 @@ struct Changes(mpsc::UnboundedReceiver<Bytes>);
 // === impl Api ===
 
 impl Api {
-    /// An API whose run begins when `clock` began.
+    /// Creates an API whose run begins when `clock` began.
     pub(super) fn new(scene: Scene, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             scene,
@@ -74,15 +74,15 @@ impl Api {
         })
     }
 
-    /// The objects.
+    /// Locks the objects.
     pub(super) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens on a free port of loopback; serves until the set is dropped.
+    /// Listens on a free port of loopback, and serves until the set is dropped.
     ///
     /// # Errors
-    /// No port could be had.
+    /// No port is available.
     pub(super) async fn serve(self: &Arc<Self>, tasks: &mut JoinSet<()>) -> io::Result<SocketAddr> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -90,7 +90,7 @@ impl Api {
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
-                // A connection that could not be accepted is the client's to try again.
+                // A client whose connection could not be accepted tries again.
                 if let Ok((stream, _)) = listener.accept().await {
                     connections.spawn(Arc::clone(&api).connection(stream));
                 }
@@ -105,9 +105,10 @@ impl Api {
             let api = Arc::clone(&self);
             async move { Ok::<_, Infallible>(api.answer(request).await) }
         });
-        // Without it every small answer waits for a delayed acknowledgement; a connection without it still works.
+        // Without it, every small answer waits for a delayed acknowledgement; a connection without
+        // it still works.
         drop(stream.set_nodelay(true));
-        // An error here is a client that went away.
+        // An error here means that the client went away.
         drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
     }
 
@@ -230,7 +231,7 @@ impl Body for Changes {
     }
 }
 
-/// A `metav1.Status`, as kube-apiserver says no.
+/// Builds a `metav1.Status` error as kube-apiserver does.
 fn failure(status: StatusCode, reason: &str, message: &str) -> Answer {
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -1,4 +1,5 @@
-//! The embedded API's objects: generations, resource versions, conflicts, and a stream of changes for whoever watches.
+//! The objects of the embedded API: generations, resource versions, conflicts, and a stream of
+//! changes for each watcher.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -12,14 +13,14 @@ use super::{
 };
 use crate::moment::Moment;
 
-/// An object: what is wanted counts up, the controller's status follows.
+/// An object: the wanted generation counts up, and the controller's status follows.
 #[derive(Clone, Debug)]
 struct Object {
     generation: u64,
     applied: u64,
     observed: u64,
     version: u64,
-    /// Since when its status does not say what is wanted.
+    /// The moment since which its status is behind.
     behind_since: Option<Moment>,
 }
 
@@ -30,18 +31,18 @@ struct Lease {
     version: u64,
 }
 
-/// Why a write did not happen.
+/// The reason why a write was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
-    /// Somebody else wrote first.
+    /// Another client wrote first.
     Conflict,
-    /// It makes no sense.
+    /// The request makes no sense.
     Invalid,
-    /// There is nothing of that name.
+    /// There is no object of that name.
     NotFound,
 }
 
-/// Everything that the API knows.
+/// All objects and leases of the API.
 #[derive(Debug)]
 pub(super) struct Store {
     version: u64,
@@ -53,7 +54,7 @@ pub(super) struct Store {
 // === impl Store ===
 
 impl Store {
-    /// All objects, all settled.
+    /// Creates all objects, each in its wanted state.
     pub(super) fn new() -> Self {
         let settled = Object { generation: 1, applied: 1, observed: 1, version: 1, behind_since: None };
         Self {
@@ -64,7 +65,7 @@ impl Store {
         }
     }
 
-    /// Somebody wants something else of an object.
+    /// Changes the wanted state of an object, as a user would.
     pub(super) fn change(&mut self, kind: usize, item: usize, now: Moment) {
         let version = self.next_version();
         let object = &mut self.kinds[kind][item];
@@ -82,11 +83,11 @@ impl Store {
         })
     }
 
-    /// The changes after `version`, then those to come.
+    /// Streams the changes after `version`, then those to come.
     pub(super) fn watch(&mut self, kind: usize, version: u64) -> mpsc::UnboundedReceiver<Bytes> {
         let (sender, receiver) = mpsc::unbounded_channel();
         for item in (0..OBJECTS).filter(|item| self.kinds[kind][*item].version > version) {
-            // The receiver is on this page: it cannot be gone yet.
+            // The receiver is in this function: it cannot be gone yet.
             drop(sender.send(self.event(kind, item)));
         }
         self.watchers[kind].push(sender);
@@ -97,7 +98,8 @@ impl Store {
         if item < OBJECTS { Ok(self.object(kind, item)) } else { Err(Denied::NotFound) }
     }
 
-    /// What the controller does to an object's world: writes down which generation it has applied.
+    /// Does what a controller does to an object's world: writes down which generation it has
+    /// applied.
     pub(super) fn apply(&mut self, kind: usize, item: usize, patch: &Value) -> Result<Value, Denied> {
         let applied = &patch["metadata"]["annotations"]["demo.example.com/applied"];
         let applied = applied.as_str().and_then(|text| text.parse().ok()).ok_or(Denied::Invalid)?;
@@ -109,7 +111,8 @@ impl Store {
         Ok(self.object(kind, item))
     }
 
-    /// The controller's report. When it catches up with what is wanted, how long that took.
+    /// Takes the controller's report. Returns the object and, if it is now in its wanted state, its
+    /// convergence with the time that took.
     pub(super) fn report(
         &mut self,
         kind: usize,
@@ -154,7 +157,8 @@ impl Store {
         self.lease(name)
     }
 
-    /// How many objects have waited for their controller for longer than `patience`, and how many at all.
+    /// Counts the objects that have waited for their controller for longer than `patience`, and all
+    /// that wait.
     pub(super) fn behind(&self, now: Moment, patience: Duration) -> (usize, usize) {
         let waits = self.kinds.iter().flatten().filter_map(|object| object.behind_since).map(|since| now - since);
         waits.fold((0, 0), |(late, all), wait| (late + usize::from(wait > patience), all + 1))
@@ -165,7 +169,7 @@ impl Store {
         self.version
     }
 
-    /// Sends an object to those who watch its kind, and forgets those who have left.
+    /// Sends an object to the watchers of its kind, and forgets the watchers that have left.
     fn tell(&mut self, kind: usize, item: usize) {
         let event = self.event(kind, item);
         self.watchers[kind].retain(|watcher| watcher.send(event.clone()).is_ok());
@@ -189,12 +193,12 @@ impl Store {
     }
 }
 
-/// The name of an object.
+/// Returns the name of an object.
 pub(super) fn object_name(kind: usize, item: usize) -> String {
     format!("{}-{item}", KINDS[kind].name.to_lowercase())
 }
 
-/// The object of a name.
+/// Returns the object of a name.
 pub(super) fn object_number(name: &str) -> Option<usize> {
     name.rsplit_once('-')?.1.parse().ok().filter(|item| *item < OBJECTS)
 }

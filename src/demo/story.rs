@@ -1,4 +1,5 @@
-//! What was seen, in a picture and in sentences. Every number in them was measured in this very run.
+//! The observations, as a picture and as sentences. Every number in them was measured in this very
+//! run.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use crate::{
     moment::Moment,
 };
 
-/// Both runs.
+/// The two runs.
 #[derive(Clone, Debug)]
 pub struct Played {
-    /// What was played.
+    /// The scene that was played.
     pub scene: Scene,
     /// The herd straight against the API.
     pub without: Seen,
@@ -23,7 +24,7 @@ pub struct Played {
     pub with: Seen,
 }
 
-/// Points of each line in the picture.
+/// The number of points of each line in the picture.
 const POINTS: u32 = 50;
 
 /// A stall of this length shows in the table's times.
@@ -32,7 +33,7 @@ const STALLED: Duration = Duration::from_millis(250);
 // === impl Played ===
 
 impl Played {
-    /// What is about to be played, for the reader who waits.
+    /// Describes the run that is about to start, for a reader who waits.
     #[must_use]
     pub fn prologue(scene: &Scene) -> String {
         let (objects, controllers) = (thousands(OBJECTS * KINDS.len()), KINDS.len());
@@ -47,7 +48,7 @@ impl Played {
         )
     }
 
-    /// Calls per second that reached the API, with and without the gate.
+    /// Draws calls per second that reached the API, with and without the gate.
     #[must_use]
     pub fn chart(&self) -> Chart {
         let (from, to) = (self.scene.trouble_from().since_start(), self.scene.trouble_to().since_start());
@@ -86,7 +87,7 @@ impl Played {
         Series { name: name.to_owned(), mark, points: points.collect() }
     }
 
-    /// What was seen, in sentences.
+    /// Describes the observations, in sentences.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = vec![self.without_the_gate(), self.with_the_gate()];
@@ -134,7 +135,7 @@ impl Played {
         )
     }
 
-    /// How long the trouble outlived its cause.
+    /// Describes for how long the trouble outlived its cause.
     fn recovery(&self, seen: &Seen) -> String {
         let healed = self.scene.trouble_to();
         match seen.settled_after(healed) {
@@ -151,7 +152,7 @@ impl Played {
     }
 }
 
-/// The most calls in any one second; watches, which are opened once, aside.
+/// Returns the most calls in any one second, without watches, which are opened once.
 fn peak(seen: &Seen) -> usize {
     seen.most_calls(Duration::from_secs(1), &[What::Call, What::Lease])
 }

@@ -1,4 +1,5 @@
-//! The table that is shown while the demo runs: redrawn in place on a terminal, a line a second elsewhere.
+//! The table on the screen during the demo: redrawn in place on a terminal, a line a second
+//! elsewhere.
 
 use std::{
     fmt,
@@ -8,15 +9,15 @@ use std::{
 
 use crate::{chart::thousands, moment::Moment};
 
-/// What has converged within this time is what the table's quantiles are about.
+/// The window of the table's quantiles: they are about the objects that converged within this time.
 pub(super) const RECENTLY: Duration = Duration::from_secs(3);
 
-/// Between two redraws on a terminal.
+/// The time between two redraws on a terminal.
 const REDRAW: Duration = Duration::from_millis(250);
-/// Between two lines elsewhere.
+/// The time between two lines elsewhere.
 const LINE: Duration = Duration::from_secs(1);
 
-/// The run at one moment.
+/// The state of the run at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Now {
     pub(super) at: Moment,
@@ -34,10 +35,10 @@ pub(super) struct Now {
     pub(super) renewals: usize,
 }
 
-/// Shows a run.
+/// The display of a run.
 pub struct Table {
     out: Box<dyn Write + Send>,
-    /// Redraw in place, at most this wide.
+    /// The width of the terminal, if the table is redrawn in place.
     in_place: Option<usize>,
     colour: bool,
     name: String,
@@ -55,7 +56,8 @@ impl fmt::Debug for Table {
 }
 
 impl Table {
-    /// A table on `out`. `in_place` is the width of a terminal that can redraw; without it there is a line a second.
+    /// Creates a table on `out`. `in_place` is the width of a terminal that can redraw; without it,
+    /// the table prints a line a second.
     #[must_use]
     pub fn new(out: Box<dyn Write + Send>, in_place: Option<usize>, colour: bool) -> Self {
         Self { out, in_place, colour, name: String::new(), next: Moment::ZERO, drawn: 0, history: Vec::new() }
@@ -97,7 +99,7 @@ impl Table {
         self.out.flush()
     }
 
-    /// The last state stays on the screen.
+    /// Ends the table. The last state stays on the screen.
     pub(super) fn end(&mut self, now: &Now) -> io::Result<()> {
         if self.in_place.is_some() { self.show(now) } else { Ok(()) }
     }
@@ -155,7 +157,7 @@ fn line(now: &Now) -> String {
     )
 }
 
-/// A row of small bars, the newest last.
+/// Draws a row of small bars, the newest last.
 fn sparks(history: &[usize], width: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = history.iter().copied().max().unwrap_or(0).max(1);
@@ -163,7 +165,7 @@ fn sparks(history: &[usize], width: usize) -> String {
     history[from..].iter().map(|calls| BARS[(calls * 7).div_ceil(most).min(7)]).collect()
 }
 
-/// A duration in three figures or so.
+/// Formats a duration in about three digits.
 pub(super) fn short(duration: Option<Duration>) -> String {
     match duration {
         None => "-".to_owned(),

@@ -1,5 +1,6 @@
-//! client-go's work queue, as controllers use it: one entry per object however often it is added, never two workers on one object, and
-//! after an error the object comes back after 5 ms, 10 ms, 20 ms, ... up to 1000 s, until a success forgets it.
+//! client-go's work queue, as controllers use it: it has one entry per object however often it is
+//! added, and never gives an object to two workers. After an error the object comes back after 5
+//! ms, 10 ms, 20 ms, ... up to 1000 s, until a success forgets it.
 //!
 //! The state is a value that takes `now`; [`WorkQueue`] puts it behind a lock and does the waiting.
 
@@ -13,24 +14,26 @@ use tokio::sync::Notify;
 
 use crate::{clock::Clock, moment::Moment};
 
-/// client-go's `DefaultTypedControllerRateLimiter`, its per-item part, which is all that controller-runtime uses since v0.23.
+/// The first delay of the per-item part of client-go's `DefaultTypedControllerRateLimiter`, which
+/// is all that controller-runtime uses since v0.23.
 const BASE_DELAY: Duration = Duration::from_millis(5);
-/// Its longest delay.
+/// The longest delay.
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
-/// An object by its place in the informer's store.
+/// An object, by its index in the informer's store.
 pub(super) type Item = usize;
 
-/// What waits, and for what.
+/// The objects that wait, and what they wait for.
 #[derive(Debug, Default)]
 struct State {
-    /// Ready, in order.
+    /// Objects that are ready, in order.
     ready: VecDeque<Item>,
-    /// Added and not yet handed out; an item in work stays here until it is done.
+    /// Objects that were added and not yet handed out; an object in work stays here until it is
+    /// done.
     dirty: HashSet<Item>,
-    /// Handed out.
+    /// Objects that are handed out.
     working: HashSet<Item>,
-    /// Coming back later. The earliest time per item counts.
+    /// Objects that come back later. The earliest time per item counts.
     later: BTreeSet<(Moment, Item)>,
     due: HashMap<Item, Moment>,
     failures: HashMap<Item, u32>,
@@ -71,7 +74,7 @@ impl State {
         }
     }
 
-    /// The next item, or when there may be one.
+    /// Returns the next item, or else the moment at which there may be one.
     fn take(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
         while let Some(&(due, item)) = self.later.first()
             && due <= now
@@ -102,13 +105,13 @@ impl WorkQueue {
         Self { state: Mutex::default(), changed: Notify::new(), clock }
     }
 
-    /// The object changed.
+    /// Adds an object that changed.
     pub(super) fn add(&self, item: Item) {
         self.state().add(item);
         self.changed.notify_one();
     }
 
-    /// The next object to work on. Owed a [`Self::done`].
+    /// Returns the next object to work on. The caller owes a [`Self::done`].
     pub(super) async fn take(&self) -> Item {
         loop {
             let next = self.state().take(self.clock.now());
@@ -123,7 +126,8 @@ impl WorkQueue {
         }
     }
 
-    /// The work on `item` is over: an error brings it back after its delay, a success forgets its errors.
+    /// Ends the work on `item`: an error brings it back after its delay, a success forgets its
+    /// errors.
     pub(super) fn done(&self, item: Item, success: bool) {
         let now = self.clock.now();
         let mut state = self.state();
@@ -137,7 +141,7 @@ impl WorkQueue {
         self.changed.notify_one();
     }
 
-    /// Objects that wait for a worker, and objects that wait out a delay.
+    /// Returns the number of objects that wait for a worker, and of those that wait out a delay.
     pub(super) fn waiting(&self) -> (usize, usize) {
         let state = self.state();
         (state.ready.len(), state.later.len())

@@ -1,4 +1,5 @@
-//! What is going to happen, in order of time and, at one moment, in the order in which it was put.
+//! Future events in order of time; events at the same moment keep the order in which they were
+//! added.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -7,7 +8,7 @@ use std::{
 
 use crate::moment::Moment;
 
-/// The agenda.
+/// A queue of future events.
 #[derive(Debug)]
 pub(super) struct Agenda<T> {
     due: BinaryHeap<Reverse<Due<T>>>,
@@ -33,12 +34,12 @@ impl<T> Agenda<T> {
         self.due.push(Reverse(Due { at, place: self.puts, what }));
     }
 
-    /// When the next thing happens.
+    /// Returns the moment of the next event.
     pub(super) fn next(&self) -> Option<Moment> {
         self.due.peek().map(|Reverse(due)| due.at)
     }
 
-    /// The next thing, if it happens by `end`.
+    /// Takes the next event, if it happens by `end`.
     pub(super) fn take(&mut self, end: Moment) -> Option<(Moment, T)> {
         self.next().filter(|at| *at <= end)?;
         self.due.pop().map(|Reverse(due)| (due.at, due.what))

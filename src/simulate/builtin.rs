@@ -1,4 +1,4 @@
-//! The scenarios that are built in: what goes wrong in the field, each under the limits that people compare.
+//! The built-in scenarios: common failures in the field, each under the limits that people compare.
 
 mod parameters;
 
@@ -16,14 +16,14 @@ use crate::{
     },
 };
 
-/// A scenario by name.
+/// A scenario with a name.
 #[derive(Debug)]
 pub struct Builtin {
     /// Its name.
     pub name: &'static str,
-    /// What it shows.
+    /// A sentence about what it shows.
     pub about: &'static str,
-    /// Its numbers and what they are if nothing else is said.
+    /// Its numbers and their defaults.
     pub parameters: &'static [(&'static str, &'static str)],
     stage: fn(&Parameters) -> Staged,
 }
@@ -31,15 +31,15 @@ pub struct Builtin {
 /// A scenario, the limits to compare, and the picture that shows the difference.
 #[derive(Clone, Debug)]
 pub struct Staged {
-    /// What is played.
+    /// The scenario to play.
     pub scenario: Scenario,
-    /// Under these limits, the usual ones first.
+    /// The limits to play it under, the usual ones first.
     pub limits: Vec<Limits>,
-    /// What is drawn.
+    /// The picture to draw.
     pub picture: Picture,
 }
 
-/// All of them.
+/// All built-in scenarios.
 pub const ALL: &[Builtin] = &[
     Builtin {
         name: "one-failing-object",
@@ -87,13 +87,13 @@ pub const ALL: &[Builtin] = &[
     },
 ];
 
-/// The scenario of this name.
+/// Finds the scenario of this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Builtin> {
     ALL.iter().find(|builtin| builtin.name == name)
 }
 
-/// The limits of a gate that nobody has configured.
+/// Returns the limits of a gate without configuration.
 #[must_use]
 pub fn usual() -> Limits {
     limits("sidecar", "")
@@ -102,10 +102,10 @@ pub fn usual() -> Limits {
 // === impl Builtin ===
 
 impl Builtin {
-    /// The scenario with these numbers, given as `key=value`.
+    /// Stages the scenario with these numbers, given as `key=value`.
     ///
     /// # Errors
-    /// A key that the scenario does not have, or a value that it cannot be.
+    /// A key that the scenario does not have, or a value of the wrong type or range.
     pub fn stage(&self, given: &[String]) -> Result<Staged, WrongParameter> {
         let parameters = Parameters::read(self.name, self.parameters, given)?;
         Ok((self.stage)(&parameters))
@@ -230,7 +230,8 @@ fn lease_holder(numbers: &Parameters) -> Staged {
         leases: vec![lease],
         limits: Vec::new(),
     };
-    // As one client-go limiter under all clients of a process: whoever comes first goes first, leases or not.
+    // As one client-go limiter shared by all clients of a process: first come, first served, leases
+    // included.
     let shared = format!(
         "kind = \"http\"\nbucket = {{ rate = {rate}, burst = {burst} }}\n\
          queue = {{ fair_by = \"none\", max_wait = \"1000s\" }}\n"
@@ -240,7 +241,8 @@ fn lease_holder(numbers: &Parameters) -> Staged {
     Staged { scenario, limits, picture: Picture::LeaseAge }
 }
 
-/// A controller whose objects all change at the start, and which works on all of them at once.
+/// Returns a controller whose objects all change at the start, and which works on all of them at
+/// once.
 fn controller(name: &str, objects: usize) -> Controller {
     Controller {
         name: name.to_owned(),
@@ -255,14 +257,14 @@ fn controller(name: &str, objects: usize) -> Controller {
     }
 }
 
-/// An API that answers 503 up to a time, or for ever.
+/// Returns an API that answers 503 up to a time, or forever.
 fn failing(to: Option<Duration>, latency: Duration) -> Upstream {
     let to = to.unwrap_or(Duration::MAX);
     let failure = Failure { from: Duration::ZERO, to, status: 503, controllers: Vec::new(), share: 1.0 };
     Upstream { latency, capacity: None, failures: vec![failure] }
 }
 
-/// The limits of a gate that is configured by these lines.
+/// Returns the limits of a gate that these lines configure.
 fn limits(name: &str, lines: &str) -> Limits {
     let text = format!("[gates.it]\nupstream = \"http://simulated\"\n{lines}");
     let loaded = config::load_text(name.to_owned(), text, &[]);
@@ -270,9 +272,10 @@ fn limits(name: &str, lines: &str) -> Limits {
     Limits { name: name.to_owned(), gate: gate.expect("built-in limits are checked by a test, their numbers before") }
 }
 
-/// Nothing but what follows limits; a call waits for as long as it takes.
+/// Turns every limit off except for those in the lines that follow; a call waits as long as it
+/// takes.
 const UNLIMITED: &str = "preset = \"none\"\n[gates.it.queue]\nmax_wait = \"8760h\"\nmax_waiting = 1000000000\n";
-/// Waiting is left to the gate.
+/// Leaves the waiting to the gate.
 const HOLD: &str = "strategy = \"exponential\"\nhold = \"8760h\"\n";
 
 #[cfg(test)]

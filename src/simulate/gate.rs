@@ -9,7 +9,7 @@ use crate::{
     moment::Moment,
 };
 
-/// A gate without connections: its limiter, and who waits in it by the number of their call.
+/// A gate without connections: its limiter, and the waiting calls by number.
 #[derive(Debug)]
 pub(super) struct Gate {
     limiter: Limiter,
@@ -18,7 +18,7 @@ pub(super) struct Gate {
     turns: VecDeque<Turn>,
 }
 
-/// What became of a call.
+/// The result of a call.
 #[derive(Debug)]
 pub(super) enum Turn {
     /// It left for the upstream.
@@ -27,7 +27,7 @@ pub(super) enum Turn {
     Refused(u32, Refusal),
 }
 
-/// What a call owes that was sent: an outcome, and its slot.
+/// The receipt and slot that a sent call owes to the limiter.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) receipt: Receipt,
@@ -37,7 +37,7 @@ pub(super) struct Sent {
 // === impl Gate ===
 
 impl Gate {
-    /// At rest, with room on every connection.
+    /// Creates a gate at rest, with room on every connection.
     pub(super) fn new(limits: &settings::Gate, seed: u64, now: Moment) -> Self {
         let mut limiter = Limiter::new(limits.policy.clone(), seed, now);
         for group in [Group::Leases, Group::Short, Group::LongRunning] {
@@ -46,7 +46,7 @@ impl Gate {
         Self { limiter, calls: HashMap::new(), tickets: HashMap::new(), turns: VecDeque::new() }
     }
 
-    /// Call number `call` is at the door.
+    /// Call number `call` arrives.
     pub(super) fn arrive(&mut self, call: u32, arrival: &Arrival<'_>, now: Moment) {
         match self.limiter.arrive(arrival, now) {
             Verdict::Admit(permit) => {
@@ -62,7 +62,7 @@ impl Gate {
         self.drain(now);
     }
 
-    /// The caller hangs up; nothing happens when it does not wait.
+    /// The caller hangs up. Returns false, and does nothing, if the call does not wait.
     pub(super) fn give_up(&mut self, call: u32, now: Moment) -> bool {
         let Some(ticket) = self.tickets.remove(&call) else { return false };
         self.calls.remove(&ticket);
@@ -71,35 +71,35 @@ impl Gate {
         true
     }
 
-    /// The answer came.
+    /// Reports the answer to a call.
     pub(super) fn finish(&mut self, receipt: Receipt, answer: Answer, now: Moment) {
         self.limiter.finish(receipt, answer, None, &String::new, now);
         self.drain(now);
     }
 
-    /// The answer's body ended.
+    /// Reports the end of the answer's body.
     pub(super) fn release(&mut self, slot: Slot, now: Moment) {
         self.limiter.release(slot, now);
         self.drain(now);
     }
 
-    /// Lets happen what time alone brings about.
+    /// Does what is due by now.
     pub(super) fn advance(&mut self, now: Moment) {
         self.limiter.advance(now);
         self.drain(now);
     }
 
-    /// When to `advance`.
+    /// Returns the moment at which `advance` is due.
     pub(super) fn next_wakeup(&self) -> Option<Moment> {
         self.limiter.next_wakeup()
     }
 
-    /// What became of whom, in order. Take all after every operation.
+    /// Returns the next result, in order. The caller must take all of them after every operation.
     pub(super) fn next_turn(&mut self) -> Option<Turn> {
         self.turns.pop_front()
     }
 
-    /// Calls that wait.
+    /// Returns the number of calls that wait.
     pub(super) fn waiting(&self) -> usize {
         self.limiter.waiting()
     }
@@ -118,12 +118,13 @@ impl Gate {
                     self.turns.push_back(Turn::Left(call, Sent { receipt, slot }));
                 }
                 Claim::Refused(refusal) => self.turns.push_back(Turn::Refused(call, refusal)),
-                // There is room on every connection.
+                // A waiting call is skipped above, and with room on every connection none is
+                // unconnected.
                 Claim::Waiting | Claim::Unconnected => {}
             }
         }
     }
 }
 
-/// Connections are no part of a simulation: there is always one more.
+/// Connections are no part of a simulation: there is always room for one more.
 const ROOM: i64 = 1 << 40;

@@ -1,14 +1,15 @@
-//! Durations counted in steps of less than one percent, so that a million of them take no more room than a thousand.
+//! Durations counted in steps of less than one percent, so that a million of them take no more
+//! memory than a thousand.
 
 use std::time::Duration;
 
-/// Steps in each doubling.
+/// The number of steps in each doubling.
 const STEPS: u64 = 128;
 
 /// A count of durations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histogram {
-    /// By step, as long as the longest needs.
+    /// The count in each step, up to the step of the longest duration.
     counts: Vec<u64>,
     count: u64,
     max: Duration,
@@ -28,17 +29,18 @@ impl Histogram {
         self.max = self.max.max(duration);
     }
 
-    /// How many.
+    /// Returns the number of durations.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The longest, exactly.
+    /// Returns the longest duration, exactly.
     pub(super) fn max(&self) -> Duration {
         self.max
     }
 
-    /// The duration that `permille` of a thousand do not exceed, to less than one percent; zero of none.
+    /// Returns the duration that `permille` of a thousand do not exceed, to less than one percent;
+    /// zero if there are none.
     pub(super) fn quantile(&self, permille: u64) -> Duration {
         let rank = (self.count * permille).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -52,14 +54,14 @@ impl Histogram {
     }
 }
 
-/// The step of a number: exact up to `2 * STEPS`, then `STEPS` to a doubling.
+/// Returns the step of a number: exact up to `2 * STEPS`, then `STEPS` to a doubling.
 fn step(number: u64) -> usize {
     let doublings = (number / STEPS).checked_ilog2().unwrap_or(0);
     let step = u64::from(doublings) * STEPS + (number >> doublings);
     usize::try_from(step).unwrap_or(usize::MAX)
 }
 
-/// The highest number of a step.
+/// Returns the highest number of a step.
 fn highest(step: usize) -> u64 {
     let step = u64::try_from(step).unwrap_or(u64::MAX);
     let doublings = (step / STEPS).saturating_sub(1);

@@ -1,4 +1,4 @@
-//! What is drawn of a simulation.
+//! The pictures of a simulation.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use crate::{
     moment::Moment,
 };
 
-/// What is drawn.
+/// The quantity that a picture shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Picture {
     /// Calls per second that reach the API.
     Calls,
-    /// How long before each retry.
+    /// The delay before each retry.
     Delays,
-    /// Retries so far.
+    /// The number of retries so far.
     TotalRetries,
-    /// How long the calls of this controller wait.
+    /// The time that the calls of this controller wait.
     Waits(String),
-    /// Time since a lease was renewed.
+    /// The time since a lease was renewed.
     LeaseAge,
 }
 
 // === impl Picture ===
 
 impl Picture {
-    /// The picture of a scenario under different limits.
+    /// Draws a scenario under different limits.
     #[must_use]
     pub fn chart(&self, scenario: &Scenario, played: &[Played]) -> Chart {
         let length = scenario.length.as_secs_f64();
@@ -46,7 +46,7 @@ impl Picture {
         };
         for (index, one) in played.iter().enumerate() {
             let points = self.points(one);
-            // Shading all of them would hide what is behind.
+            // If all were shaded, they would hide what is behind them.
             let is_area = index == 0 && matches!(self, Self::Calls | Self::Waits(_) | Self::LeaseAge);
             let mark = if is_area { Mark::Area } else { Mark::Line };
             chart.series.push(Series { name: one.limits.clone(), mark, points });
@@ -114,7 +114,7 @@ fn bands(scenario: &Scenario) -> Vec<Band> {
     scenario.upstream.failures.iter().map(band).collect()
 }
 
-/// Calls per second, at the middle of each step of the series.
+/// Returns calls per second, at the middle of each step of the series.
 pub(super) fn rates(rows: &[Row], length: Duration) -> Vec<(f64, f64)> {
     let Some(step) = rows.iter().map(|row| row.counts.step()).max() else { return Vec::new() };
     let mut sums: Vec<u64> = Vec::new();
@@ -144,7 +144,7 @@ fn delays(retries: &[Moment]) -> Vec<(f64, f64)> {
     points
 }
 
-/// Stairs: the count at the start of each step, and at its end.
+/// Returns a staircase: the count at the start of each step, and at its end.
 fn totals(rows: &[Row], length: Duration) -> Vec<(f64, f64)> {
     let mut points: Vec<(f64, f64)> = Vec::new();
     let mut sum = 0;
@@ -163,7 +163,7 @@ fn totals(rows: &[Row], length: Duration) -> Vec<(f64, f64)> {
         }
     }
     points.push((length.as_secs_f64(), count(sum)));
-    // A level stretch is drawn by its ends.
+    // A level stretch needs only its two ends.
     let mut short: Vec<(f64, f64)> = Vec::new();
     for point in points {
         if let [.., (_, one), (at, other)] = &mut short[..]
@@ -178,7 +178,7 @@ fn totals(rows: &[Row], length: Duration) -> Vec<(f64, f64)> {
     short
 }
 
-/// The mean wait of the calls that left in each step.
+/// Returns the mean wait of the calls that left in each step.
 fn waits(row: &Row) -> Vec<(f64, f64)> {
     let step = row.counts.step().as_secs_f64();
     let left = row.counts.steps().filter(|(_, counts)| counts[What::Sent as usize] > 0);
@@ -188,7 +188,7 @@ fn waits(row: &Row) -> Vec<(f64, f64)> {
     left.map(|(at, counts)| (at.as_secs_f64() + step / 2.0, mean(counts))).collect()
 }
 
-/// Teeth of a saw: up to the age at a renewal, down to nothing.
+/// Returns a sawtooth: up to the age at a renewal, then down to zero.
 fn ages(renewals: &[(Duration, Duration)]) -> Vec<(f64, f64)> {
     let mut points = vec![(0.0, 0.0)];
     for (at, age) in renewals {
@@ -196,7 +196,7 @@ fn ages(renewals: &[(Duration, Duration)]) -> Vec<(f64, f64)> {
         points.push((at, age.as_secs_f64()));
         points.push((at, 0.0));
     }
-    // The last point of all is the age at the end, not a renewal.
+    // The very last point is the age at the end, not a renewal.
     points.pop();
     points
 }
@@ -210,7 +210,7 @@ fn many(number: usize) -> f64 {
     count(u64::try_from(number).unwrap_or(u64::MAX))
 }
 
-/// The longest delay of client-go's default is the 19th.
+/// The most delays that are drawn. The longest delay of client-go's default is the 19th.
 const MOST_DELAYS: usize = 24;
-/// Points of a series that has nothing at its end.
+/// The most steps up to which a series that ends early is filled with zeros.
 const MOST_POINTS: usize = 2000;

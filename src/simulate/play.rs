@@ -1,6 +1,7 @@
-//! Plays a scenario: controllers, leases and an API around one limiter, event by event in virtual time.
+//! Plays a scenario: controllers, leases and an API around one limiter, event by event in virtual
+//! time.
 //!
-//! Nothing here waits, and nothing depends on anything but the scenario, its seed and the limits.
+//! Nothing here really waits, and the result depends only on the scenario, its seed and the limits.
 
 mod controller;
 mod lease;
@@ -26,26 +27,27 @@ use crate::{
     random::Random,
 };
 
-/// A scenario under some limits, from its start to its end.
+/// The result of a scenario under some limits, from its start to its end.
 #[derive(Clone, Debug)]
 pub struct Played {
-    /// The limits' name.
+    /// The name of the limits.
     pub limits: String,
-    /// How long it lasted.
+    /// The length of the run.
     pub length: Duration,
-    /// By controller.
+    /// The counts of each controller.
     pub rows: Vec<Row>,
-    /// By lease.
+    /// The counts of each lease.
     pub leases: Vec<LeaseRow>,
-    /// When the first retries left.
+    /// The moments at which the first retries left.
     pub retries: Vec<Moment>,
-    /// How many left at the very moment of the first.
+    /// The number of retries that left at the very moment of the first.
     pub first_retries: u64,
-    /// When it was stopped because too much happened: the limits hold nothing back.
+    /// The moment at which the run was stopped because too much happened: the limits hold nothing
+    /// back.
     pub stopped: Option<Moment>,
 }
 
-/// The world at one moment.
+/// The simulated world at one moment.
 struct World<'a> {
     scenario: &'a Scenario,
     limits: &'a Limits,
@@ -63,20 +65,20 @@ struct World<'a> {
     made: u64,
 }
 
-/// Something that will happen.
+/// A future event.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// Objects of a controller change.
     Change(usize),
     /// An object is due again.
     Requeue { controller: usize, object: u32 },
-    /// A client has slept as Retry-After told it, and makes the call again.
+    /// A client has slept as long as Retry-After said, and makes the call again.
     Again(u32),
     /// The upstream has answered a call.
     Answered(u32),
     /// A lease is to be renewed.
     Renew(usize),
-    /// The holder of a lease will not wait any longer for the answer to its call.
+    /// The holder of a lease gives up waiting for the answer to its call.
     Impatient { lease: usize, attempt: u64 },
 }
 
@@ -86,16 +88,16 @@ struct Call {
     who: Who,
     read: Arc<Read>,
     arrived: Moment,
-    /// It repeats what the upstream had answered with a failure.
+    /// True if it repeats a call that the upstream had answered with a failure.
     is_retry: bool,
-    /// How often the client itself has tried, as told by Retry-After.
+    /// The number of times that the client itself has tried again because of a Retry-After.
     attempts: u32,
     sent: Option<Sent>,
-    /// What will be answered.
+    /// The status and Retry-After that the upstream will answer.
     answer: (u16, Option<Duration>),
 }
 
-/// Whose call it is.
+/// The maker of a call.
 #[derive(Clone, Copy, Debug)]
 enum Who {
     Object { controller: usize, object: u32 },
@@ -159,7 +161,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The next thing that happens; false when there is none before `end`.
+    /// Runs the next event; returns false if there is none before `end`.
     fn step(&mut self, end: Moment) -> bool {
         let due = self.gate.next_wakeup().filter(|due| self.agenda.next().is_none_or(|event| *due <= event));
         let event = if due.is_none() { self.agenda.take(end) } else { None };
@@ -192,7 +194,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Tells everybody what became of their calls.
+    /// Passes the results of calls on to those who made them.
     fn settle(&mut self) {
         while let Some(turn) = self.gate.next_turn() {
             match turn {
@@ -202,7 +204,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A new call, at the door.
+    /// Makes a new call, which arrives at the gate.
     fn call(&mut self, who: Who, read: Arc<Read>, is_retry: bool) -> u32 {
         let call = Call { who, read, arrived: self.now, is_retry, attempts: 0, sent: None, answer: (200, None) };
         let index = u32::try_from(self.calls.insert(call)).unwrap_or(u32::MAX);
@@ -286,7 +288,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether a refusal carries Retry-After: as the proxy's responder decides it.
+    /// True if a refusal carries Retry-After: decided as the proxy's responder does.
     fn says_when(&self, reason: Reason) -> bool {
         match (self.limits.gate.retry_after, reason) {
             (RetryAfter::Always, _) => true,
@@ -296,7 +298,8 @@ impl<'a> World<'a> {
     }
 }
 
-/// Steps in which a run of this length is counted: fine enough for a picture.
+/// Returns the length of the steps in which a run of this length is counted: short enough for a
+/// picture.
 fn step(length: Duration) -> Duration {
     let wanted = length.as_secs_f64() / 250.0;
     let steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
@@ -304,9 +307,9 @@ fn step(length: Duration) -> Duration {
     Duration::from_secs_f64(step)
 }
 
-/// client-go's own retries of a call that was told when to come back.
+/// The number of times that client-go itself retries a call that was answered with a Retry-After.
 const PATIENCE: u32 = 10;
-/// Where nothing holds calls back they are without end.
+/// The most calls of a run. Limits that hold nothing back would lead to calls without end.
 const MOST_CALLS: u64 = 5_000_000;
-/// So many retries are remembered by their moment.
+/// The most retries whose moments are kept.
 const MOST_RETRIES: usize = 2000;

@@ -1,9 +1,11 @@
-//! Replays recorded calls under limits that might be: what each would have waited, and who would have been refused.
+//! Replays recorded calls under hypothetical limits: how long each would have waited, and which
+//! would have been refused.
 //!
-//! Arrivals are taken as they were, and the upstream answers each call as it did, after as long as it did. What clients would have done
-//! otherwise is not known: a call that a candidate refuses does not come back, and one that it lets through earlier is not followed by the
-//! next any sooner. A call that was refused when it was recorded has no answer; where a candidate lets it through, it gets the last answer of
-//! its key, in the usual time of its class.
+//! Arrivals are taken as they were, and the upstream answers each call as it did, after the same
+//! time. How clients would have behaved otherwise is unknown: a call that a candidate refuses does
+//! not come back, and a call that it admits earlier is not followed by the next any sooner. A call
+//! that was refused when it was recorded has no answer; if a candidate admits it, it gets the last
+//! answer of its key, in the usual time of its class.
 
 mod line;
 mod reader;
@@ -39,23 +41,23 @@ impl fmt::Debug for Recorded<'_> {
     }
 }
 
-/// Why calls could not be replayed.
+/// The reason why calls could not be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A file stopped being readable.
+    /// A file could not be read to its end.
     #[error("{name} cannot be read on")]
     Input {
         /// The file.
         name: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// There was nothing to replay.
+    /// There is nothing to replay.
     #[error("no call of gate {gate:?} is in the log{others}")]
     Nothing {
         /// The gate.
         gate: String,
-        /// What was there instead.
+        /// The gates that the log has instead.
         others: String,
     },
 }
@@ -63,31 +65,32 @@ pub enum ReplayError {
 /// Calls as they were, or as they would have been.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// The limits' name; "recorded" for how it was.
+    /// The name of the limits; "recorded" for the calls as they were.
     pub limits: String,
-    /// By class, in the order of its name.
+    /// The counts of each class, ordered by name.
     pub rows: Vec<Row>,
-    /// All leases together.
+    /// The counts of all leases together.
     pub leases: LeaseRow,
-    /// How many leases.
+    /// The number of leases.
     pub holders: usize,
-    /// From the first call to the last.
+    /// The time from the first call to the last.
     pub length: Duration,
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replays {
-    /// As it was, then under each of the limits.
+    /// The calls as they were, then under each of the limits.
     pub replayed: Vec<Replayed>,
-    /// What was read.
+    /// Counts of the lines that were read.
     pub read: ReadCounts,
 }
 
-/// Replays the calls of the gate `gate` under each of the limits. `progress` gets the number of bytes read, now and then.
+/// Replays the calls of the gate `gate` under each of the limits. `progress` gets the number of
+/// bytes read, now and then.
 ///
 /// # Errors
-/// When a file cannot be read on, or has no call of that gate.
+/// A file cannot be read to its end, or has no call of that gate.
 pub fn replay(
     recorded: Vec<Recorded<'_>>,
     gate: &str,
@@ -128,7 +131,7 @@ fn nothing(gate: &str, counts: &ReadCounts) -> ReplayError {
     ReplayError::Nothing { gate: gate.to_owned(), others }
 }
 
-/// How it was.
+/// The calls as they were.
 #[derive(Default)]
 struct Past {
     rows: HashMap<String, Row>,
@@ -189,14 +192,14 @@ impl Default for Leases {
 // === impl Leases ===
 
 impl Leases {
-    /// A call that may have renewed a lease was answered.
+    /// Records the answer to a call that may have renewed a lease.
     fn answered(&mut self, record: &Record, status: u16, at: Moment) {
         let asked = &record.asked;
         let is_renewal = asked.resource == "leases" && asked.group == "coordination.k8s.io" && !asked.verb.is_read();
         if !is_renewal || status >= 400 {
             return;
         }
-        // Calls that are exempt have no key in the log; then all of a namespace are taken for one lease.
+        // Exempt calls have no key in the log; then all leases of a namespace are taken for one.
         let lease = record.hashes.key.map_or_else(|| u64::try_from(asked.number).unwrap_or(0), |[object, ..]| object);
         if self.renewed.len() >= MOST_LEASES && !self.renewed.contains_key(&lease) {
             return;
@@ -213,7 +216,7 @@ impl Leases {
     }
 }
 
-/// Counted so finely at first; coarser when the log is long.
+/// The initial step of the series; it grows if the log is long.
 const STEP: Duration = Duration::from_millis(100);
-/// A process holds a few.
+/// The most leases that are told apart. A process holds a few.
 const MOST_LEASES: usize = 10_000;

@@ -1,4 +1,4 @@
-//! What a simulation found, as a table of at most 80 columns, as sentences, CSV and JSON.
+//! The result of a simulation as a table of at most 80 columns, as sentences, as CSV and as JSON.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{chart::thousands, moment::Moment};
 
-/// The table: a line for each of the limits and, where there are several, each controller.
+/// Writes the table: a line for each of the limits and, if there are several, each controller.
 #[must_use]
 pub fn table(played: &[Played]) -> String {
     let mut text = String::from(HEADER);
@@ -75,7 +75,7 @@ pub fn table(played: &[Played]) -> String {
     text
 }
 
-/// What is worth saying about each of the limits, in sentences.
+/// Returns the remarkable findings about each of the limits, in sentences.
 #[must_use]
 pub fn findings(picture: &Picture, played: &[Played]) -> Vec<String> {
     let mut sentences: Vec<String> = played.iter().filter_map(|one| finding(picture, one)).collect();
@@ -146,7 +146,7 @@ fn finding(picture: &Picture, one: &Played) -> Option<String> {
     }
 }
 
-/// The numbers over time: a line for each of the limits, each controller and each step.
+/// Writes the numbers over time: a line for each of the limits, each controller and each step.
 #[must_use]
 pub fn csv(played: &[Played]) -> String {
     let mut text = String::from("limits,name,seconds,step_seconds");
@@ -173,7 +173,7 @@ pub(super) fn csv_of(text: &mut String, limits: &str, row: &Row) {
     }
 }
 
-/// Everything that the table says, for programs. Durations are seconds.
+/// Returns everything that the table says, for programs. Durations are seconds.
 #[must_use]
 pub fn json(played: &[Played]) -> Value {
     let one = |one: &Played| {
@@ -218,13 +218,13 @@ pub(super) fn lease_json(lease: &LeaseRow) -> Value {
 }
 
 impl Played {
-    /// Calls that left in the first second.
+    /// Returns the number of calls that left in the first second.
     #[must_use]
     pub fn calls_in_first_second(&self) -> u64 {
         self.rows.iter().map(|row| row.early[0]).sum()
     }
 
-    /// Retries that left in the first second.
+    /// Returns the number of retries that left in the first second.
     #[must_use]
     pub fn retries_in_first_second(&self) -> u64 {
         self.rows.iter().map(|row| row.early[1]).sum()
@@ -240,7 +240,7 @@ fn delays(retries: &[Moment]) -> Vec<Duration> {
     before.zip(retries).map(|(before, retry)| *retry - before).collect()
 }
 
-/// The most calls in a second, to the step in which they are counted.
+/// Returns the most calls in one second, as precisely as the steps allow.
 pub(super) fn peak(row: &Row) -> u64 {
     let step = row.counts.step().as_nanos().max(1);
     let sent: Vec<u64> = row.counts.steps().map(|(_, counts)| counts[What::Sent as usize]).collect();
@@ -259,7 +259,7 @@ fn named(played: &[Played]) -> impl Iterator<Item = (String, &Row)> {
     })
 }
 
-/// A duration in three figures or so.
+/// Formats a duration in about three digits.
 pub(super) fn short(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     match duration {
@@ -272,7 +272,7 @@ pub(super) fn short(duration: Duration) -> String {
     }
 }
 
-/// At most `width` characters.
+/// Cuts a text to at most `width` characters.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -280,7 +280,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
 }
 
-/// A field of a CSV file.
+/// Quotes a field of a CSV file.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }

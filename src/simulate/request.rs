@@ -1,4 +1,4 @@
-//! Requests that were never sent, read and classified as the proxy reads real ones.
+//! Requests that were never sent, read and classified as the proxy does with real ones.
 
 use std::{collections::HashMap, hash::RandomState, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     limit::{Arrival, ClassId, Flow},
 };
 
-/// A request in words.
+/// A request, described in words.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Request<'a> {
     pub(super) verb: Verb,
@@ -21,12 +21,12 @@ pub(super) struct Request<'a> {
     pub(super) name: &'a str,
     pub(super) subresource: &'a str,
     pub(super) user_agent: &'a str,
-    /// A log that is followed; the other long-running calls are known by verb or subresource.
+    /// True for a log that is followed; other long-running calls are known by verb or subresource.
     pub(super) follows: bool,
     pub(super) dry_run: bool,
 }
 
-/// What a gate makes of a request.
+/// A request as a gate reads it.
 #[derive(Clone, Debug)]
 pub(super) struct Read {
     pub(super) call: Call,
@@ -45,14 +45,15 @@ pub(super) struct Read {
 #[derive(Debug)]
 pub(super) struct Reader {
     hasher: RandomState,
-    /// Hashes under the process's secret, numbered as they come: what is equal stays equal, and every run has the same numbers.
+    /// The numbers that replace hashes under the process's secret, in order of appearance: equal
+    /// hashes stay equal, and every run has the same numbers.
     numbers: HashMap<u64, u64>,
 }
 
 // === impl Request ===
 
 impl Request<'_> {
-    /// The request line and headers.
+    /// Returns the request line and the headers.
     pub(super) fn head(&self, kind: Kind) -> (Method, Uri, HeaderMap) {
         let method = match self.verb {
             Verb::Create => Method::POST,
@@ -62,7 +63,7 @@ impl Request<'_> {
             Verb::Update => Method::PUT,
             Verb::Other => Method::OPTIONS,
         };
-        // Segments come from checked files, or are nothing that a URI cannot hold: see `segment`.
+        // Segments come from checked files, or are escaped by `segment`.
         let uri = self.target(kind).parse().unwrap_or_else(|_| Uri::from_static("/"));
         let agent = HeaderValue::from_str(self.user_agent).ok().filter(|agent| !agent.is_empty());
         (method, uri, agent.map(|agent| (header::USER_AGENT, agent)).into_iter().collect())
@@ -100,7 +101,7 @@ impl Request<'_> {
     }
 }
 
-/// A segment of a path that stays one.
+/// Escapes a text so that it stays one segment of a path.
 fn segment(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
         .to_string()
@@ -116,12 +117,12 @@ impl Reader {
         Self { hasher: RandomState::new(), numbers: HashMap::new() }
     }
 
-    /// What the gate makes of a request.
+    /// Reads a request as the gate does.
     pub(super) fn read(&mut self, request: &Request<'_>, gate: &settings::Gate) -> Read {
         let (method, uri, headers) = request.head(gate.kind);
         let read = gate.rules.classify(&method, &uri, &headers, &self.hasher);
         let flow_name = read.flow_name(&headers).to_string();
-        // A name in a body is always known here.
+        // Here, the name in a body is always known.
         let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
         let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
         let flow = self.number(read.flow);
@@ -139,7 +140,7 @@ impl Reader {
         }
     }
 
-    /// The same key in numbers that do not change from run to run.
+    /// Returns the same key in numbers that do not change from run to run.
     pub(super) fn key(&mut self, key: Key) -> Key {
         let Key { object, collection, facet } = key;
         let written = api::written_facet(facet);
@@ -156,7 +157,7 @@ impl Reader {
 // === impl Read ===
 
 impl Read {
-    /// The call at the door.
+    /// Returns the call as it arrives.
     pub(super) fn arrival(&self) -> Arrival<'_> {
         Arrival {
             class: self.class,
@@ -172,7 +173,7 @@ impl Read {
         }
     }
 
-    /// What an answer means under a gate's settings.
+    /// Returns the meaning of an answer under a gate's settings.
     pub(super) fn answer(&self, gate: &settings::Gate, status: u16, retry_after: Option<Duration>) -> Answer {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let seconds = retry_after.map(|after| after.as_secs() + u64::from(after.subsec_nanos() > 0));
@@ -180,7 +181,7 @@ impl Read {
         self.told(gate, status, &headers)
     }
 
-    /// What it means that the API server's own flow control turned it away.
+    /// Returns the meaning of a rejection by the API server's own flow control.
     pub(super) fn turned_away(&self, gate: &settings::Gate, retry_after: Duration) -> Answer {
         let mut headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from(retry_after.as_secs()))]);
         headers.insert(FLOW_SCHEMA, HeaderValue::from_static("simulated"));
@@ -198,13 +199,13 @@ impl Read {
         }
     }
 
-    /// What it means that the client left, so long after the call was sent.
+    /// Returns the meaning of a client that left, so long after the call was sent.
     pub(super) fn left(&self, gate: &settings::Gate, upstream_for: Duration) -> Answer {
         let failures = gate.failures.get(usize::from(self.class.0));
         failures.map_or(NOTHING, |failures| outcome::left(failures, &self.call, upstream_for))
     }
 
-    /// What it means that no answer came.
+    /// Returns the meaning of a missing answer.
     pub(super) fn lost(&self, gate: &settings::Gate) -> Answer {
         let failures = gate.failures.get(usize::from(self.class.0));
         failures.map_or(NOTHING, |failures| outcome::lost(failures, &self.call))
@@ -213,5 +214,5 @@ impl Read {
 
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
 const RETRY_AFTER: HeaderName = header::RETRY_AFTER;
-/// What priority and fairness stamps on its answers.
+/// The header that priority and fairness adds to its answers.
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");

@@ -1,13 +1,13 @@
-//! Numbers over time with bounded memory: when there are too many steps, two become one.
+//! Numbers over time with bounded memory: if there are too many steps, each two become one.
 
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// So many steps at most.
+/// The most steps.
 const MOST: usize = 2000;
 
-/// Counts by step of time.
+/// Counts for each step of time.
 #[derive(Clone, Debug)]
 pub(super) struct Series<const N: usize> {
     step: Duration,
@@ -17,12 +17,12 @@ pub(super) struct Series<const N: usize> {
 // === impl Series ===
 
 impl<const N: usize> Series<N> {
-    /// Steps of `step`, for as long as that fits.
+    /// Creates a series with steps of `step`, for as long as they fit.
     pub(super) fn new(step: Duration) -> Self {
         Self { step: step.max(Duration::from_millis(1)), counts: Vec::new() }
     }
 
-    /// One more of `what` at `at`.
+    /// Adds one to `what` at `at`.
     pub(super) fn add(&mut self, what: usize, at: Moment) {
         self.add_many(what, at, 1);
     }
@@ -39,17 +39,18 @@ impl<const N: usize> Series<N> {
         self.counts[index][what] += many;
     }
 
-    /// Length of a step.
+    /// Returns the length of a step.
     pub(super) fn step(&self) -> Duration {
         self.step
     }
 
-    /// Every step with its start.
+    /// Returns every step with its start.
     pub(super) fn steps(&self) -> impl Iterator<Item = (Duration, &[u64; N])> {
         (0_u32..).zip(&self.counts).map(|(index, counts)| (self.step * index, counts))
     }
 
-    /// Steps until both series have the same, so that they stand beside each other.
+    /// Merges steps until they are at least as long as `step`, so that two series can stand beside
+    /// each other.
     pub(super) fn at_least(&mut self, step: Duration) {
         while self.step < step {
             self.halve();

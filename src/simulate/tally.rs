@@ -1,14 +1,14 @@
-//! What is counted while something is simulated or replayed.
+//! The counts of a simulation or a replay.
 
 use std::time::Duration;
 
 use super::{histogram::Histogram, series::Series};
 use crate::{limit::Reason, moment::Moment};
 
-/// What a series counts, by place.
+/// The columns of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// Calls at the door.
+    /// Calls that arrived.
     Arrived,
     /// Calls that left for the upstream.
     Sent,
@@ -18,12 +18,12 @@ pub(super) enum What {
     Failed,
     /// Calls that the gate refused.
     Refused,
-    /// Microseconds that calls waited that left.
+    /// Microseconds that the calls which left had waited.
     Waited,
 }
 
 impl What {
-    /// Each with the name of its column.
+    /// Each column with its name.
     pub(super) const COLUMNS: [(Self, &'static str); 6] = [
         (Self::Arrived, "arrived"),
         (Self::Sent, "sent"),
@@ -34,10 +34,10 @@ impl What {
     ];
 }
 
-/// Everything over time.
+/// Every column over time.
 pub(super) type Counts = Series<{ What::COLUMNS.len() }>;
 
-/// What was counted of one controller, or one class.
+/// The counts of one controller, or one class.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Its name.
@@ -48,29 +48,29 @@ pub struct Row {
     pub(super) failed: u64,
     pub(super) refused: [u64; Reason::ALL.len()],
     pub(super) gave_up: u64,
-    /// How long calls waited that left; none is zero.
+    /// The waits of the calls that left; no wait counts as zero.
     pub(super) waits: Histogram,
-    /// From an object's change to when it was reconciled.
+    /// The times from an object's change to its reconcile.
     pub(super) reconciled: Histogram,
-    /// Objects that had changed and were not reconciled at the end.
+    /// The objects that had changed and were not reconciled at the end.
     pub(super) unreconciled: u64,
     /// Calls and retries that left before a second had passed.
     pub(super) early: [u64; 2],
     pub(super) counts: Counts,
 }
 
-/// What was seen of one lease.
+/// The counts of one lease.
 #[derive(Clone, Debug)]
 pub struct LeaseRow {
     /// Its name.
     pub name: String,
     /// Renewals that succeeded.
     pub(super) renewals: u64,
-    /// Longest time without one.
+    /// The longest time without a renewal.
     pub(super) longest: Duration,
-    /// How often the deadline passed.
+    /// The number of times that the deadline passed.
     pub(super) lost: u64,
-    /// When renewals succeeded, and how old the lease was then.
+    /// The moments of successful renewals, each with the age of the lease at that moment.
     pub(super) ages: Vec<(Duration, Duration)>,
 }
 
@@ -128,54 +128,54 @@ impl Row {
         self.counts.add(What::Refused as usize, at);
     }
 
-    /// Calls refused, for whatever reason.
+    /// Returns the number of refused calls, for all reasons together.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.refused.iter().sum()
     }
 
-    /// Calls refused, by reason; those that occurred.
+    /// Returns the number of refused calls for each reason that occurred.
     pub fn refusals_by_reason(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.into_iter().zip(self.refused).filter(|(_, count)| *count > 0)
     }
 
-    /// Calls at the door.
+    /// Returns the number of calls that arrived.
     #[must_use]
     pub fn arrivals(&self) -> u64 {
         self.arrived
     }
 
-    /// Calls that left for the upstream.
+    /// Returns the number of calls that left for the upstream.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.sent
     }
 
-    /// Calls that left and repeat what had failed.
+    /// Returns the number of calls that left and repeat what had failed.
     #[must_use]
     pub fn retried(&self) -> u64 {
         self.retries
     }
 
-    /// The wait that `permille` of a thousand calls did not exceed, of those that left.
+    /// Returns the wait that `permille` of a thousand calls that left did not exceed.
     #[must_use]
     pub fn wait(&self, permille: u64) -> Duration {
         self.waits.quantile(permille)
     }
 
-    /// The longest wait of a call that left.
+    /// Returns the longest wait of a call that left.
     #[must_use]
     pub fn longest_wait(&self) -> Duration {
         self.waits.max()
     }
 
-    /// From change to reconciled, as [`Row::wait`].
+    /// Returns the time from change to reconcile, with `permille` as in [`Row::wait`].
     #[must_use]
     pub fn convergence(&self, permille: u64) -> Duration {
         self.reconciled.quantile(permille)
     }
 
-    /// Objects that were not reconciled at the end.
+    /// Returns the number of objects that were not reconciled at the end.
     #[must_use]
     pub fn unreconciled(&self) -> u64 {
         self.unreconciled
@@ -189,7 +189,7 @@ impl LeaseRow {
         Self { name: name.to_owned(), renewals: 0, longest: Duration::ZERO, lost: 0, ages: Vec::new() }
     }
 
-    /// A renewal after `age`.
+    /// Records a renewal after `age`.
     pub(super) fn renewed(&mut self, at: Moment, age: Duration) {
         self.renewals += 1;
         self.longest = self.longest.max(age);
@@ -198,24 +198,24 @@ impl LeaseRow {
         }
     }
 
-    /// Longest time without a renewal.
+    /// Returns the longest time without a renewal.
     #[must_use]
     pub fn longest(&self) -> Duration {
         self.longest
     }
 
-    /// Renewals that succeeded.
+    /// Returns the number of renewals that succeeded.
     #[must_use]
     pub fn renewals(&self) -> u64 {
         self.renewals
     }
 
-    /// How often the deadline passed without one.
+    /// Returns the number of times that the deadline passed without a renewal.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 }
 
-/// More than a picture shows.
+/// More ages than a picture shows.
 const MOST_AGES: usize = 2000;

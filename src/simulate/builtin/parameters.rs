@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{api::duration, config::did_you_mean};
 
-/// The numbers of a scenario. Every one that it has is there, and is what its name says.
+/// The numbers of a scenario. All of them are present and valid.
 #[derive(Clone, Debug)]
 pub(super) struct Parameters(Vec<(&'static str, String)>);
 
@@ -13,7 +13,7 @@ pub(super) struct Parameters(Vec<(&'static str, String)>);
 #[error("{0}")]
 pub struct WrongParameter(String);
 
-/// What a number can be, by its name.
+/// The type of a number.
 enum Sort {
     /// A whole number.
     Count,
@@ -68,7 +68,7 @@ impl Parameters {
     }
 }
 
-/// What was expected, if that is something else.
+/// Returns what was expected, if the value is something else.
 fn fault(key: &str, value: &str) -> Option<&'static str> {
     let (fits, expected) = match sort(key) {
         Sort::Count => (
@@ -95,5 +95,5 @@ fn sort(key: &str) -> Sort {
     }
 }
 
-/// A year.
+/// One year.
 const LONGEST: Duration = Duration::from_secs(8760 * 3600);

@@ -1,4 +1,5 @@
-//! A controller: objects that change, a work queue as client-go's (an object is queued once, and never worked on twice at a time), workers.
+//! A controller: objects that change, workers, and a work queue like client-go's (an object is
+//! queued once, and never worked on twice at the same time).
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -20,12 +21,13 @@ pub(super) struct Controller {
     busy: usize,
     workers: usize,
     objects: Vec<Object>,
-    /// What each call of a reconcile is to the gate, by verb: of the last object, and what differs by object.
+    /// Each call of a reconcile as the gate reads it, by verb: for the last object, and the parts
+    /// that differ by object.
     reads: Vec<Option<Arc<Read>>>,
     keys: Vec<Vec<Option<ByName>>>,
 }
 
-/// What depends on an object's name.
+/// The parts that depend on an object's name.
 #[derive(Clone, Copy, Debug)]
 struct ByName {
     class: ClassId,
@@ -38,15 +40,15 @@ struct ByName {
 struct Object {
     queued: bool,
     worked_on: bool,
-    /// It changed while it was worked on.
+    /// True if the object changed while a worker had it.
     dirty: bool,
-    /// Which call of its reconcile is under way.
+    /// The call of its reconcile that is under way.
     verb: usize,
-    /// Reconciles that failed in a row, for the queue's own backoff.
+    /// The reconciles that failed in a row, for the queue's own backoff.
     failures: u32,
-    /// Its last call was answered with a failure.
+    /// True if its last call was answered with a failure.
     has_failed: bool,
-    /// Since when it has not been reconciled.
+    /// The moment since which it has waited to be reconciled.
     changed: Option<Moment>,
 }
 
@@ -71,7 +73,7 @@ impl Controller {
         self.row
     }
 
-    /// Queues an object, unless it is or is worked on.
+    /// Queues an object, unless it is already queued or in work.
     pub(super) fn add(&mut self, object: u32) {
         let state = &mut self.objects[object as usize];
         if state.worked_on {
@@ -87,7 +89,7 @@ impl Controller {
         self.add(object);
     }
 
-    /// The next object for a worker that is free.
+    /// Returns the next object for a free worker.
     fn next(&mut self) -> Option<u32> {
         if self.busy >= self.workers {
             return None;
@@ -99,7 +101,7 @@ impl Controller {
         Some(object)
     }
 
-    /// The worker lays an object down.
+    /// Ends the work on an object.
     fn done(&mut self, object: u32) {
         self.busy -= 1;
         let state = &mut self.objects[object as usize];
@@ -121,7 +123,7 @@ impl World<'_> {
         self.agenda.put(Moment::ZERO + at, Event::Change(index));
     }
 
-    /// Time to the next of events that come at a rate, independent of each other.
+    /// Draws the time to the next of events that come at a rate, independent of each other.
     fn gap(&mut self, rate: f64) -> Duration {
         let gap = -(1.0 - self.random.fraction()).ln() / rate;
         Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX)
@@ -160,7 +162,7 @@ impl World<'_> {
         self.call(Who::Object { controller: index, object }, read, state.has_failed);
     }
 
-    /// What a call on an object is to the gate.
+    /// Returns a call on an object as the gate reads it.
     fn read(&mut self, index: usize, verb: usize, object: u32) -> Arc<Read> {
         let controller = &mut self.controllers[index];
         let keys = &mut controller.keys[verb];
@@ -169,7 +171,7 @@ impl World<'_> {
         }
         let read = match (controller.keys[verb][object as usize], &mut controller.reads[verb]) {
             (Some(ByName { class, group, key }), Some(read)) => {
-                // Usually nobody else holds it: then nothing is copied.
+                // Usually there is no other owner, and then nothing is copied.
                 let mine = Arc::make_mut(read);
                 (mine.class, mine.group, mine.key) = (class, group, key);
                 return Arc::clone(read);
@@ -205,7 +207,7 @@ impl World<'_> {
             return self.next_call(index, object);
         }
         state.failures = 0;
-        // A change that came meanwhile is not reconciled yet.
+        // A change that came meanwhile is not yet reconciled.
         let since = if state.dirty { state.changed.replace(self.now) } else { state.changed.take() };
         if let Some(since) = since {
             controller.row.reconciled.add(self.now - since);
@@ -214,7 +216,7 @@ impl World<'_> {
         self.dispatch(index);
     }
 
-    /// The reconcile of an object failed, by an answer of the upstream or by a refusal.
+    /// The reconcile of an object failed, because of an answer of the upstream or a refusal.
     pub(super) fn failed(&mut self, index: usize, object: u32, by_upstream: bool) {
         let requeue = self.scenario.controllers[index].requeue;
         let controller = &mut self.controllers[index];
@@ -227,7 +229,7 @@ impl World<'_> {
         self.dispatch(index);
     }
 
-    /// The gate refused the call of an object, and named no time that the client would wait for.
+    /// The gate refused the call of an object, with no Retry-After that the client would wait for.
     pub(super) fn turned_away(&mut self, index: usize, object: u32, retry_at: Moment) {
         if self.scenario.controllers[index].requeue != Requeue::AtOnce {
             return self.failed(index, object, false);

@@ -1,4 +1,5 @@
-//! The holder of a lease, as client-go's leader election behaves: it renews, and gives up leading when it could not for too long.
+//! The holder of a lease, which behaves as client-go's leader election does: it renews, and stops
+//! leading if it could not renew for too long.
 
 use std::sync::Arc;
 
@@ -15,9 +16,9 @@ use crate::{
 pub(super) struct Lease {
     row: LeaseRow,
     deadline: std::time::Duration,
-    /// When it was renewed last.
+    /// The moment of the last renewal.
     renewed: Moment,
-    /// The call that is under way, and which one it is.
+    /// The call that is under way, and its number.
     call: Option<u32>,
     attempt: u64,
 }
@@ -59,7 +60,7 @@ impl World<'_> {
         let lease = &mut self.leases[index];
         lease.attempt += 1;
         let attempt = lease.attempt;
-        // client-go's client for leases gives each call half of the deadline.
+        // client-go's client for leases allows each call half of the deadline.
         self.agenda.put(self.now + spec.deadline / 2, Event::Impatient { lease: index, attempt });
         let call = self.call(Who::Lease(index), read, false);
         self.leases[index].call = Some(call).filter(|call| self.calls.contains(*call as usize));

@@ -1,4 +1,4 @@
-//! The API as a scenario has it: a time to answer, a capacity, and hours in which it fails.
+//! The API of a scenario: it has a response time, a capacity, and periods in which it fails.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Server<'a> {
     spec: &'a Upstream,
-    /// Between two calls at full capacity.
+    /// The time between two calls at full capacity.
     gap: Option<Duration>,
-    /// When everything will be served that it has taken.
+    /// The moment at which everything accepted so far will have been served.
     free: Moment,
 }
 
-/// What it will answer.
+/// The answer that will come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) at: Moment,
@@ -33,7 +33,7 @@ impl<'a> Server<'a> {
         Self { spec, gap, free: Moment::ZERO }
     }
 
-    /// A call comes in: of a controller's object, or of a lease.
+    /// Accepts a call of a controller's object, or of a lease.
     pub(super) fn answer(&mut self, now: Moment, object: Option<(&Controller, u32)>) -> Answer {
         let status = object.map_or(200, |(controller, object)| self.status(now, controller, object));
         let Some(gap) = self.gap else { return Answer { at: now + self.spec.latency, status, retry_after: None } };
@@ -49,7 +49,7 @@ impl<'a> Server<'a> {
         let concerned = |failure: &&Failure| {
             let everybody = failure.controllers.is_empty() || failure.controllers.contains(&controller.name);
             let (from, to) = (Moment::ZERO + failure.from, Moment::ZERO + failure.to);
-            // Objects are few enough for a float.
+            // There are few enough objects for a float.
             let share =
                 f64::from(object) < failure.share * f64::from(u32::try_from(controller.objects).unwrap_or(u32::MAX));
             everybody && share && from <= now && now < to
@@ -58,7 +58,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// What waits for longer inside the API is turned away, as its own flow control does.
+/// Calls that would wait longer inside the API are turned away, as its own flow control does.
 const FULL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A line of the log of calls, as it is read back.
 //!
-//! Every field that an older version did not write is optional, and fields of newer versions are passed over.
+//! Every field that an older version did not write is optional, and fields of newer versions are
+//! ignored.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -11,7 +12,7 @@ use crate::{
     limit::Reason,
 };
 
-/// A line as it stands in the file.
+/// A line of the file.
 #[derive(Debug, Deserialize)]
 pub(super) struct Line<'a> {
     pub(super) arrived_ns: u64,
@@ -60,22 +61,23 @@ pub(super) struct Line<'a> {
     coalesced_ns: Option<u64>,
 }
 
-/// How a recorded call ended.
+/// The way a recorded call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The upstream answered, this long after the call was sent.
+    /// The upstream answered, `after` the call was sent.
     Answered { after: Duration, body: Duration, status: u16, retry_after: Option<Duration> },
     /// It was sent, and no answer came.
     Lost,
     /// The gate refused it.
     Refused(Reason),
-    /// The client left, this long after the limiter had been asked.
+    /// The client left, `after` the limiter had been asked.
     GaveUp { after: Duration },
-    /// It never came to the limiter or was answered without being sent: nothing to replay.
+    /// It never came to the limiter, or was answered without being sent: there is nothing to
+    /// replay.
     Aside,
 }
 
-/// Hashes of a line; they compare within one process only.
+/// The hashes of a line; they compare within one process only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hashes {
     pub(super) key: Option<[u64; 3]>,
@@ -90,10 +92,10 @@ impl Line<'_> {
         Verb::ALL.into_iter().find(|verb| verb.word() == self.verb).unwrap_or(Verb::Other)
     }
 
-    /// How it ended.
+    /// Returns the way the call ended.
     pub(super) fn fate(&self) -> Fate {
         if let Some(word) = &self.refused {
-            // A reason of a newer version is some reason.
+            // An unknown reason of a newer version is taken for some reason.
             let reason = Reason::ALL.into_iter().find(|reason| reason.word() == word);
             return Fate::Refused(reason.unwrap_or(Reason::Bucket));
         }
@@ -111,24 +113,24 @@ impl Line<'_> {
                     let at = self.arrived_ns.saturating_add(after);
                     Fate::GaveUp { after: Duration::from_nanos(at.saturating_sub(self.at_door())) }
                 }
-                // An older version did not write when.
+                // An older version did not write the time.
                 None => Fate::Aside,
             },
             (None, _, Some(_)) => Fate::Aside,
         }
     }
 
-    /// When the limiter was asked, on the clock of the process.
+    /// Returns the moment at which the limiter was asked, on the clock of the process.
     pub(super) fn at_door(&self) -> u64 {
         self.door_ns.unwrap_or(self.arrived_ns)
     }
 
-    /// How long it waited, if it left.
+    /// Returns the time that the call waited, if it left.
     pub(super) fn waited(&self) -> Option<Duration> {
         self.sent_ns.map(|_| Duration::from_nanos(self.waited_ns.unwrap_or(0)))
     }
 
-    /// From the door to when it left, if it did.
+    /// Returns the time from when the limiter was asked to the call's departure, if it left.
     pub(super) fn left_after(&self) -> Option<Duration> {
         self.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(self.at_door())))
     }
@@ -140,7 +142,7 @@ impl Line<'_> {
     pub(super) fn hashes(&self) -> Hashes {
         let hash = |text: &Option<Cow<'_, str>>| text.as_ref().and_then(|text| u64::from_str_radix(text, 16).ok());
         let key = hash(&self.key).map(|object| {
-            // An older version wrote the object only: what is done to it is told by the verb.
+            // An older version wrote the object only; the verb tells what is done to it.
             let facet = hash(&self.facet).unwrap_or_else(|| match self.verb() {
                 verb if verb.is_read() => api::facet(4, false),
                 verb => api::facet(2, verb.is_delete()),

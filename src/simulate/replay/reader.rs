@@ -1,7 +1,8 @@
-//! Reads logs of calls line by line and puts them into the order of arrival, in bounded memory.
+//! Reads logs of calls line by line and sorts them by arrival, in bounded memory.
 //!
-//! A line is written when its call is over, so lines are out of order by as much as calls last. So many are held back; whatever comes later
-//! than that is replayed late, and counted.
+//! A line is written when its call is over, so lines are out of order by as much as calls last. A
+//! fixed number of them is held back; a line that comes later than that is replayed late, and
+//! counted.
 
 use std::{
     collections::HashMap,
@@ -17,22 +18,22 @@ use crate::{api::Verb, moment::Moment, simulate::agenda::Agenda};
 /// A call that was recorded.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// When the limiter was asked, counted from the first.
+    /// The moment at which the limiter was asked, counted from the first call.
     pub(super) at: Moment,
     pub(super) asked: Rc<Asked>,
     pub(super) hashes: Hashes,
     pub(super) timeout: Option<Duration>,
-    /// How long it waited, if it left.
+    /// The time that the call waited, if it left.
     pub(super) waited: Option<Duration>,
-    /// From then to when it left.
+    /// The time from `at` to the call's departure.
     pub(super) left_after: Option<Duration>,
     pub(super) fate: Fate,
 }
 
-/// What recorded calls have in common.
+/// The properties that recorded calls share.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// A number of its own.
+    /// A unique number.
     pub(super) number: usize,
     pub(super) class: String,
     pub(super) verb: Verb,
@@ -45,20 +46,20 @@ pub(super) struct Asked {
     pub(super) dry_run: bool,
 }
 
-/// What was read, and what could not be.
+/// Counts of the lines read, by what became of them.
 #[derive(Clone, Debug, Default)]
 pub struct ReadCounts {
-    /// Lines.
+    /// All lines.
     pub lines: u64,
     /// Calls of other gates, by the gate's name.
     pub other_gates: HashMap<String, u64>,
     /// Calls that never came to the limiter, or were answered without being sent.
     pub aside: u64,
-    /// Calls that were replayed later than they came: their lines were too far out of order.
+    /// Calls that were replayed later than they arrived: their lines were too far out of order.
     pub late: u64,
     /// Lines that cannot be read.
     pub unreadable: u64,
-    /// The first of them: place and reason.
+    /// The first of the unreadable lines: place and reason.
     pub examples: Vec<String>,
 }
 
@@ -67,11 +68,12 @@ pub(super) struct Reader<'a> {
     gate: &'a str,
     hasher: RandomState,
     asked: HashMap<u64, Rc<Asked>>,
-    /// The wall clock's time at which each process started that wrote lines, in milliseconds.
+    /// The wall clock's time at which each process that wrote lines started, in milliseconds.
     starts: Vec<u64>,
-    /// By a moment on one line of time for all processes; their own moments are set when they are given out.
+    /// Ordered by a moment on one timeline for all processes; each process's own moments are set
+    /// when a record is passed on.
     held: Agenda<Record>,
-    /// The first arrival of all, once it is known.
+    /// The very first arrival, once it is known.
     origin: Option<Moment>,
     last: Moment,
     pub(super) counts: ReadCounts,
@@ -80,7 +82,7 @@ pub(super) struct Reader<'a> {
 // === impl Reader ===
 
 impl<'a> Reader<'a> {
-    /// Only the calls of `gate`.
+    /// Creates a reader for the calls of `gate`.
     pub(super) fn new(gate: &'a str) -> Self {
         Self {
             gate,
@@ -94,7 +96,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a file; `each` gets records in order of arrival, `progress` the bytes read since it was asked last.
+    /// Reads a file; `each` gets records in order of arrival, `progress` the bytes read since its
+    /// last call.
     pub(super) fn file(
         &mut self,
         name: &str,
@@ -132,7 +135,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Gives out what is held back.
+    /// Passes on all records that are still held back.
     pub(super) fn end(&mut self, each: &mut dyn FnMut(&Record)) {
         while self.held.len() > 0 {
             self.give(each);
@@ -171,7 +174,8 @@ impl<'a> Reader<'a> {
         each(&record);
     }
 
-    /// When a call came on one line of time for all processes: each counts from its own start, of which the wall clock tells.
+    /// Returns the arrival of a call on one timeline for all processes. Each process counts from
+    /// its own start, which the wall clock gives.
     fn since_first_start(&mut self, line: &Line<'_>) -> Moment {
         let start = line.wall_ms.saturating_sub(line.arrived_ns / NANOS_PER_MILLI);
         let known = self.starts.iter().copied().find(|known| known.abs_diff(start) < SAME_START);
@@ -180,7 +184,7 @@ impl<'a> Reader<'a> {
             start
         });
         let first = self.starts.first().copied().unwrap_or(start);
-        // A decade for files that are given in the wrong order.
+        // A margin of ten years, for files that are given in the wrong order.
         let offset = (DECADE + start).saturating_sub(first);
         Moment::from_nanos(offset.saturating_mul(NANOS_PER_MILLI).saturating_add(line.at_door()))
     }
@@ -208,11 +212,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Records held back to be put in order: a minute of a busy gate, some 12 MiB.
+/// The records held back to be sorted: a minute of a busy gate, some 12 MiB.
 const HELD: usize = 1 << 16;
-/// Unreadable lines that are named.
+/// The number of unreadable lines that are named.
 const EXAMPLES: usize = 3;
-/// A clock that was set by less is the same process.
+/// Starts that differ by less than this many milliseconds are those of one process, whose wall
+/// clock was adjusted.
 const SAME_START: u64 = 5000;
 const DECADE: u64 = 10 * 365 * 86_400 * 1000;
 const NANOS_PER_MILLI: u64 = 1_000_000;

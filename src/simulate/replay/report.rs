@@ -1,4 +1,4 @@
-//! What a replay found: how it was and how it would have been, side by side.
+//! The result of a replay: the calls as they were and as they would have been, side by side.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,8 @@ use crate::{
     },
 };
 
-/// The table: a block for each class, a line for each number, a column for each of the limits.
+/// Writes the table: a block for each class, a line for each number, a column for each of the
+/// limits.
 #[must_use]
 pub fn table(replays: &Replays) -> String {
     let columns = &replays.replayed;
@@ -39,7 +40,7 @@ pub fn table(replays: &Replays) -> String {
     text
 }
 
-/// The numbers of one class.
+/// Writes the numbers of one class.
 fn block(text: &mut String, name: &str, rows: &[Option<&Row>]) {
     put(text, format_args!("{name}\n"));
     let mut row = |name: &str, of: &dyn Fn(&Row) -> String| {
@@ -71,7 +72,7 @@ fn line(name: &str, values: impl Iterator<Item = String>) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// What should be known of the log, in sentences.
+/// Returns remarks about the log, in sentences.
 #[must_use]
 pub fn remarks(read: &ReadCounts) -> Vec<String> {
     let mut remarks = Vec::new();
@@ -93,7 +94,7 @@ pub fn remarks(read: &ReadCounts) -> Vec<String> {
     remarks
 }
 
-/// Calls per second, as it was and as it would have been.
+/// Draws calls per second, as they were and as they would have been.
 #[must_use]
 pub fn chart(replays: &Replays, log: &str) -> Chart {
     let mut series = Vec::new();
@@ -114,13 +115,13 @@ pub fn chart(replays: &Replays, log: &str) -> Chart {
     }
 }
 
-/// Calls that were replayed.
+/// Returns the number of calls that were replayed.
 #[must_use]
 pub fn calls(replays: &Replays) -> u64 {
     replays.replayed.first().map_or(0, |one| one.rows.iter().map(Row::arrivals).sum())
 }
 
-/// The numbers over time: a line for each of the limits, each class and each step.
+/// Writes the numbers over time: a line for each of the limits, each class and each step.
 #[must_use]
 pub fn csv(replays: &Replays) -> String {
     let mut text = String::from("limits,class,seconds,step_seconds");
@@ -135,7 +136,7 @@ pub fn csv(replays: &Replays) -> String {
     text
 }
 
-/// Everything that the table says, for programs. Durations are seconds.
+/// Returns everything that the table says, for programs. Durations are seconds.
 #[must_use]
 pub fn json(replays: &Replays) -> Value {
     let one = |one: &Replayed| {
@@ -165,5 +166,5 @@ fn many(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Of a column.
+/// The width of a column.
 const WIDTH: usize = 17;

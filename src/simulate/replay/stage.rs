@@ -1,4 +1,4 @@
-//! A gate before which recorded calls come once more.
+//! A gate to which recorded calls come once more.
 
 use std::{collections::HashMap, rc::Rc, time::Duration};
 
@@ -31,14 +31,14 @@ pub(super) struct Stage<'a> {
     now: Moment,
     agenda: Agenda<Event>,
     calls: Slab<Call>,
-    /// Slots of calls whose bodies are under way.
+    /// The slots of calls whose bodies are under way.
     bodies: Slab<Slot>,
     fed: u64,
-    /// By what was asked.
+    /// Requests by number, as the gate reads them.
     reads: HashMap<usize, Rc<Read>>,
-    /// By class.
+    /// The counts of each class.
     rows: Vec<Row>,
-    /// How long the upstream took lately, by class.
+    /// The time that the upstream took lately, by class.
     usual: Vec<Duration>,
     /// The last answer of each key that failed.
     failed: HashMap<Key, (u16, Option<Duration>)>,
@@ -51,7 +51,8 @@ enum Event {
     Answered(u32),
     /// The body of an answer ends.
     Ended(usize),
-    /// The client leaves; by the number of its call, as another may have its place by then.
+    /// The client leaves. The number identifies the call, as another call may have its place by
+    /// then.
     GivesUp(u32, u64),
 }
 
@@ -66,7 +67,7 @@ struct Call {
     answer: Known,
 }
 
-/// What becomes of a call that has left.
+/// The outcome of a call that has left.
 #[derive(Clone, Copy)]
 enum Known {
     Answer {
@@ -77,7 +78,7 @@ enum Known {
     Lost,
     /// The client leaves before the answer.
     Left,
-    /// There was none, and none like it.
+    /// The log has no answer, and none like it.
     Nothing,
 }
 
@@ -103,7 +104,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Lets happen what happens before a call comes, then has it come.
+    /// Runs the events up to a call's arrival, then lets the call arrive.
     pub(super) fn feed(&mut self, record: &Record) {
         self.run(record.at);
         self.now = self.now.max(record.at);
@@ -136,7 +137,7 @@ impl<'a> Stage<'a> {
             self.agenda.put(self.now + after, Event::GivesUp(index, number));
         }
         let credential = self.reader.number(record.hashes.credential);
-        // The log has neither paths nor credentials, but it has the flow that came of them.
+        // The log has neither paths nor credentials, but it has the flow that they gave.
         let flow = match (self.limits.gate.rules.fair_by(), self.limits.gate.kind) {
             (FairBy::Credential, _) => credential,
             (FairBy::Resource, Kind::Http) => self.reader.number(record.hashes.flow),
@@ -148,7 +149,7 @@ impl<'a> Stage<'a> {
         self.settle();
     }
 
-    /// Lets everything end.
+    /// Runs all remaining events.
     pub(super) fn end(mut self, length: Duration) -> Replayed {
         self.run(Moment::MAX);
         let (leases, holders) = self.leases.into_row();
@@ -157,13 +158,13 @@ impl<'a> Stage<'a> {
         Replayed { limits: self.limits.name.clone(), rows, leases, holders, length }
     }
 
-    /// Everything that happens up to `until`, at its own time.
+    /// Runs all events up to `until`, each at its own time.
     fn run(&mut self, until: Moment) {
         loop {
             let event = self.agenda.next();
             let due = self.gate.next_wakeup().filter(|due| event.is_none_or(|event| *due <= event));
             match due {
-                // Nobody is left for whom a bucket's refilling would matter.
+                // No call is left for which the refill of a bucket would matter.
                 Some(_) if until == Moment::MAX && event.is_none() && self.gate.waiting() == 0 => return,
                 Some(due) if due <= until => {
                     self.now = self.now.max(due);
@@ -221,7 +222,7 @@ impl<'a> Stage<'a> {
         let (answer, after) = match call.record.fate {
             Fate::Answered { after, body, status, retry_after } => (Known::Answer { status, retry_after, body }, after),
             Fate::Lost => (Known::Lost, usual),
-            // It would have been answered before its client lost patience.
+            // The call would have been answered before its client lost patience.
             Fate::GaveUp { after } if self.now + usual < call.record.at + after && call.record.left_after.is_none() => {
                 (guess, usual)
             }
@@ -237,7 +238,7 @@ impl<'a> Stage<'a> {
         self.agenda.put(self.now + after, Event::Answered(index));
     }
 
-    /// The answer to a call, or what is there instead of one.
+    /// The call's answer, or what stands for it, comes.
     fn answered(&mut self, index: u32) {
         let Some(mut call) = self.calls.try_remove(index as usize) else { return };
         let Some(Sent { receipt, slot }) = call.sent.take() else { return };
@@ -285,7 +286,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What a recorded call is to this gate.
+    /// Returns a recorded call as this gate reads it.
     fn read(&mut self, record: &Record) -> Rc<Read> {
         if let Some(read) = self.reads.get(&record.asked.number) {
             return Rc::clone(read);
@@ -316,7 +317,8 @@ impl<'a> Stage<'a> {
         read
     }
 
-    /// The class of a recorded call: what the rules say, or the class of the same name where the log cannot tell.
+    /// Returns the class of a recorded call: by the rules, or the class of the same name if the log
+    /// lacks what the rules need.
     fn class(&self, asked: &Asked, by_rules: ClassId) -> ClassId {
         let classes = self.limits.gate.policy.classes.iter().zip(0_u16..);
         let mut named = classes.filter(|(class, _)| *class.name == *asked.class).map(|(_, id)| ClassId(id));
@@ -331,9 +333,9 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The upstream's time before anything is known of it.
+/// The upstream's assumed time, before any is known.
 const USUAL: Duration = Duration::from_millis(10);
-/// Keys whose last failure is remembered.
+/// The most keys whose last failure is remembered.
 const MOST_KEYS: usize = 1_000_000;
-/// Nothing was learned.
+/// An answer from which the limiter learns nothing.
 const NOTHING: Answer = Answer::new(crate::api::Outcome::Abandoned, None);
