@@ -1,10 +1,11 @@
-//! The admin port and the control socket: `/metrics`, `/livez`, `/readyz`, `/status`; on the socket also orders. No secrets, and independent of
-//! the upstream.
+//! The admin port and the control socket: `/metrics`, `/livez`, `/readyz`, `/status`; the socket
+//! also takes orders. No secret is shown, and nothing depends on the upstream.
 //!
-//! Readiness is a set of latches: whoever must finish something first holds one, and the port says "ready" when the last is dropped. An
-//! outage of the upstream never shows there, because it must not take the pod's webhooks out of service.
+//! Readiness is a set of latches: each task that must finish first holds one, and the port says
+//! "ready" when the last is dropped. An outage of the upstream never shows there, because it must
+//! not take the pod's webhooks out of service.
 
-// In the path of a call nothing may panic: what could is written down with its reason.
+// In the path of a call nothing may panic; every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
 mod answer;
@@ -36,7 +37,7 @@ pub use self::{
     socket::SocketError,
 };
 
-/// The admin port could not be opened.
+/// The error of an admin port that could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("admin port {address} cannot be opened")]
 pub struct AdminError {
@@ -45,7 +46,7 @@ pub struct AdminError {
     source: io::Error,
 }
 
-/// Serves whoever asks about the process, or gives it orders.
+/// Serves clients that ask about the process or give it orders.
 pub struct Admin {
     desk: Desk,
     clock: Clock,
@@ -56,22 +57,23 @@ pub struct Admin {
 // === impl Admin ===
 
 impl Admin {
-    /// Serves nowhere yet; `stop` ends it.
+    /// Creates a server that does not listen yet; `stop` ends it.
     #[must_use]
     pub fn new(readiness: Readiness, clock: Clock, stop: CancellationToken) -> Self {
         Self { desk: Desk { readiness, operator: Arc::default() }, clock, stop, tasks: TaskTracker::new() }
     }
 
-    /// From now on there is somebody who knows the gates; before, there are only metrics and health. Once.
+    /// Sets the operator, which knows the gates; before, there are only metrics and health. Must be
+    /// called only once.
     pub fn employ(&self, operator: Arc<dyn Operator>) {
         let first = self.desk.operator.set(operator).is_ok();
         debug_assert!(first, "there is one operator");
     }
 
-    /// Opens the admin port, and says where that is.
+    /// Opens the admin port and returns its address.
     ///
     /// # Errors
-    /// When the port cannot be opened.
+    /// The port cannot be opened.
     pub async fn listen(&self, listen: SocketAddr) -> Result<SocketAddr, AdminError> {
         let opened = async {
             let listener = TcpListener::bind(listen).await?;
@@ -91,7 +93,7 @@ impl Admin {
     /// Opens the control socket.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// The socket cannot be made.
     pub async fn listen_at(&self, path: &Path) -> Result<(), SocketError> {
         let socket = Socket::bind(path).await?;
         let clerk = self.clerk(Entrance::Socket);
@@ -121,7 +123,7 @@ impl std::fmt::Debug for Admin {
     }
 }
 
-/// Serves what comes in at one entrance.
+/// Serves the connections of one origin.
 struct Clerk {
     desk: Desk,
     clock: Clock,
@@ -133,7 +135,7 @@ struct Clerk {
 // === impl Clerk ===
 
 impl Clerk {
-    /// The next connection; `None` when it is time to stop.
+    /// Returns the next connection; `None` when it is time to stop.
     async fn next<S, A, F>(&self, mut accept: impl FnMut() -> F) -> Option<S>
     where
         F: Future<Output = io::Result<(S, A)>>,
@@ -153,7 +155,7 @@ impl Clerk {
         }
     }
 
-    /// Serves one connection, beside the others.
+    /// Serves one connection in a task of its own.
     fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S) {
         let (desk, stop, from) = (self.desk.clone(), self.stop.clone(), self.from);
         self.tasks.spawn(async move {
@@ -181,11 +183,13 @@ impl Clerk {
     }
 }
 
-/// Scrapers keep their connection between scrapes, a minute apart.
+/// The time after which an idle connection is closed. Scrapers keep their connection between
+/// scrapes, a minute apart.
 const IDLE: Duration = Duration::from_secs(120);
-/// Requests here are one line, a few headers and a short body.
+/// The size of a connection's buffer. Requests here are one line, a few headers and a short body.
 const SMALL: usize = 16 * 1024;
-/// Out of file descriptors: let some be closed before trying again.
+/// The pause after a failed accept. Without file descriptors left, some must be closed before the
+/// next try.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

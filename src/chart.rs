@@ -1,7 +1,8 @@
-//! Pictures of numbers over time: a few series on one pair of axes, in the terminal and as SVG.
+//! Charts of numbers over time: a few series on one pair of axes, in the terminal and as SVG.
 //!
-//! Written by hand because it is small: a plotting library would bring a font stack into a sidecar. One [`Chart`] gives both pictures,
-//! so that they cannot say different things. No scripts, no outside fonts, readable in print and in dark mode.
+//! It is written by hand because it is small: a plotting library would bring a font stack into a
+//! sidecar. One [`Chart`] gives both pictures, so that they cannot say different things. The SVG
+//! has no scripts and no outside fonts, and is readable in print and in dark mode.
 
 mod axis;
 mod figures;
@@ -12,22 +13,23 @@ use self::axis::Scale;
 pub(crate) use self::figures::thousands;
 pub use self::terminal::Look;
 
-/// What is drawn.
+/// A chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// What the picture says, in a few words.
+    /// The message of the chart, in a few words.
     pub title: String,
-    /// One line below the title: what was measured, and how.
+    /// One line below the title: the quantity measured, and the method.
     pub note: String,
     /// The horizontal axis, from zero.
     pub x: Axis,
-    /// The vertical axis, from zero (or from the lowest power of ten that is needed, where each step is tenfold).
+    /// The vertical axis, from zero (or from the lowest power of ten that is needed, where each
+    /// step is tenfold).
     pub y: Axis,
-    /// How the vertical axis is divided.
+    /// The division of the vertical axis.
     pub steps: Steps,
-    /// What is compared; the first is drawn first.
+    /// The series to compare; the first is drawn first.
     pub series: Vec<Series>,
-    /// Stretches of the horizontal axis in which something was different.
+    /// Stretches of the horizontal axis in which conditions differed.
     pub bands: Vec<Band>,
     /// Heights to compare with.
     pub levels: Vec<Level>,
@@ -36,33 +38,35 @@ pub struct Chart {
 /// One axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it counts, with its unit.
+    /// The quantity that it counts, with its unit.
     pub name: String,
-    /// Where it ends at least (and, where each step is tenfold, starts at most); the data may need more.
+    /// The least end of the axis (and, if each step is tenfold, the greatest start); the data may
+    /// need more.
     pub at_least: f64,
 }
 
-/// How an axis is divided.
+/// The division of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steps {
-    /// Each step adds the same.
+    /// Each step adds the same amount.
     Even,
-    /// Each step is ten times the last: for numbers that differ by orders of magnitude. What is zero is not drawn.
+    /// Each step is ten times the last: for numbers that differ by orders of magnitude. Zeros are
+    /// not drawn.
     Tenfold,
 }
 
-/// One line of the picture.
+/// One line of the chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// How it is drawn.
+    /// The way it is drawn.
     pub mark: Mark,
-    /// From left to right. Points that are not finite are left out.
+    /// The points from left to right. Points that are not finite are left out.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a series is drawn. The two differ without colour, too.
+/// The way a series is drawn. The two differ without colour, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A thin line with everything below it shaded.
@@ -71,10 +75,10 @@ pub enum Mark {
     Line,
 }
 
-/// A stretch of the horizontal axis in which something was different.
+/// A stretch of the horizontal axis in which conditions differed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Band {
-    /// What was different.
+    /// The difference.
     pub name: String,
     /// Its start.
     pub from: f64,
@@ -85,28 +89,28 @@ pub struct Band {
 /// A height to compare with, drawn as a dashed line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Level {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// Where it is.
+    /// Its height.
     pub y: f64,
 }
 
 // === impl Chart ===
 
 impl Chart {
-    /// The picture as a complete SVG file.
+    /// Draws the chart as a complete SVG file.
     #[must_use]
     pub fn svg(&self) -> String {
         svg::draw(&self.without_gaps())
     }
 
-    /// The picture as lines of text, each at most as wide as `look` allows.
+    /// Draws the chart as lines of text, each at most as wide as `look` allows.
     #[must_use]
     pub fn terminal(&self, look: Look) -> String {
         terminal::draw(&self.without_gaps(), look)
     }
 
-    /// A copy in which every number can be drawn.
+    /// Returns a copy in which every number can be drawn.
     fn without_gaps(&self) -> Self {
         let mut chart = self.clone();
         let is_drawn = |y: f64| y.is_finite() && (self.steps == Steps::Even || y > 0.0);
@@ -118,7 +122,7 @@ impl Chart {
         chart
     }
 
-    /// The vertical axis with about `wanted` marks.
+    /// Returns the vertical axis with about `wanted` marks.
     fn upright(&self, wanted: u32) -> Scale {
         match self.steps {
             Steps::Even => Scale::past(self.height(), wanted),
@@ -132,13 +136,13 @@ impl Chart {
         }
     }
 
-    /// The end of the horizontal axis.
+    /// Returns the end of the horizontal axis.
     fn width(&self) -> f64 {
         let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0));
         points.chain(self.bands.iter().map(|band| band.to)).fold(self.x.at_least, f64::max)
     }
 
-    /// The highest thing in the picture.
+    /// Returns the height of the highest thing in the chart.
     fn height(&self) -> f64 {
         let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
         points.chain(self.levels.iter().map(|level| level.y)).fold(self.y.at_least, f64::max)

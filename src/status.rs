@@ -1,7 +1,9 @@
-//! What a process is doing, as data: the shape of `/status` as JSON, and what the page and `tidegate top` are made of.
+//! The state of a process as data: the shape of `/status` as JSON, from which the page and
+//! `tidegate top` are made.
 //!
-//! The shape is stable: fields may be added, none is renamed or given another meaning. Times are milliseconds since 1970, lengths of time
-//! seconds. No secret is ever in it (P12); names of objects are in it only where [`Status::names_shown`] says so.
+//! The shape is stable: fields may be added, but none is renamed or given another meaning. Times
+//! are milliseconds since 1970, durations are seconds. No secret is ever in it (P12); names of
+//! objects are in it only if [`Status::names_shown`] says so.
 
 pub mod page;
 mod spark;
@@ -13,30 +15,31 @@ use serde::{Deserialize, Serialize};
 /// The whole process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Of tidegate.
+    /// The version of tidegate.
     pub version: String,
-    /// Of the process.
+    /// The id of the process.
     pub pid: u32,
-    /// The moment.
+    /// The moment of this status.
     pub now_ms: u64,
-    /// Since the process started.
+    /// The time since the process started.
     pub uptime_seconds: f64,
-    /// What it waits for before it is ready; empty when it is.
+    /// The tasks that must finish before the process is ready; empty once it is.
     pub waiting_for: Vec<String>,
-    /// Whether names of objects are in here.
+    /// True if names of objects are in here.
     pub names_shown: bool,
     /// The configuration.
     pub config: Config,
-    /// By name.
+    /// The gates, by name.
     pub gates: Vec<Gate>,
 }
 
 /// The configuration in force.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
-    /// Equal where the effective configuration is: twelve hexadecimal digits.
+    /// The hash of the effective configuration: twelve hexadecimal digits, equal if the
+    /// configuration is equal.
     pub hash: String,
-    /// When it came into force.
+    /// The moment it came into force.
     pub since_ms: u64,
     /// The last attempt to change it.
     pub last_reload: Option<Reload>,
@@ -45,11 +48,12 @@ pub struct Config {
 /// An attempt to change the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reload {
-    /// `applied`, `unchanged`, `invalid` or `restart_needed`; with the last two nothing was changed.
+    /// `applied`, `unchanged`, `invalid` or `restart_needed`; with the last two nothing was
+    /// changed.
     pub result: String,
-    /// When.
+    /// The moment of the attempt.
     pub at_ms: u64,
-    /// Why it was not taken over.
+    /// The reasons why it was not applied.
     pub reasons: Vec<String>,
 }
 
@@ -60,13 +64,13 @@ pub struct Gate {
     pub name: String,
     /// `kubernetes` or `http`.
     pub kind: String,
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub listen: Vec<String>,
-    /// Where calls go.
+    /// The upstream of its calls.
     pub upstream: String,
-    /// Set while everything is let through.
+    /// The bypass, while everything is admitted.
     pub bypass: Option<Bypass>,
-    /// Since the start: calls that left, were refused, and were let through while everything was.
+    /// Counts since the start: calls that left, were refused, and were admitted by a bypass.
     pub admitted: u64,
     /// See `admitted`.
     pub refused: u64,
@@ -74,9 +78,9 @@ pub struct Gate {
     pub bypassed: u64,
     /// Calls that wait, in queues or for their keys.
     pub waiting: usize,
-    /// Bytes of their bodies.
+    /// The bytes of the waiting calls' bodies.
     pub waiting_bytes: usize,
-    /// Of those who wait, how many are in no queue: their keys hold them.
+    /// The waiting calls that are in no queue: their keys hold them.
     pub held: usize,
     /// The gate's slots.
     pub slots: Slots,
@@ -84,39 +88,41 @@ pub struct Gate {
     pub buckets: Vec<Bucket>,
     /// Every class.
     pub classes: Vec<Class>,
-    /// Queues in which somebody waits, longest first; not more than a hundred.
+    /// Queues in which calls wait, longest first; not more than a hundred.
     pub queues: Vec<Queue>,
-    /// Keys that fail; `keys` may have fewer.
+    /// The number of failing keys; `keys` may have fewer.
     pub keys_failing: usize,
-    /// Of these, those whose trial is out.
+    /// The failing keys whose trial is out.
     pub trials: usize,
-    /// Failing keys, the next to be tried first; not more than a hundred. Empty where names are not shown.
+    /// Failing keys, the next to be tried first; not more than a hundred. Empty where names are not
+    /// shown.
     pub keys: Vec<Key>,
     /// Pauses that the upstream asked for.
     pub pauses: Vec<Pause>,
     /// Connections to the upstream, by group.
     pub connections: Vec<Connections>,
-    /// The last refusals, latest first, equal ones counted together.
+    /// The last refusals, latest first; equal ones are counted together.
     pub refusals: Vec<Refusal>,
-    /// What the upstream itself turned away since the start, by whom there.
+    /// The calls that the upstream itself turned away since the start, by the part of it that did
+    /// so.
     pub rejections: Vec<Rejection>,
-    /// The last ten minutes.
+    /// The history of the last ten minutes.
     pub history: History,
 }
 
-/// Everything is let through.
+/// A bypass: everything is admitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bypass {
-    /// When it ends by itself.
+    /// The moment at which it ends by itself.
     pub until_ms: u64,
 }
 
 /// Places among the calls in flight.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slots {
-    /// Taken.
+    /// The slots taken.
     pub used: u32,
-    /// At most; absent for no limit.
+    /// The most slots; absent if there is no limit.
     pub max: Option<u32>,
 }
 
@@ -125,13 +131,13 @@ pub struct Slots {
 pub struct Bucket {
     /// `gate`, `retry`, or `class NAME`.
     pub name: String,
-    /// Which part of it, where it is split by flow or credential: 1 and up; 0 where it is not.
+    /// The part of the bucket, if it is split by flow or credential: 1 and up; otherwise 0.
     pub part: usize,
     /// Tokens per second now.
     pub rate: f64,
-    /// Tokens per second when nothing slows it down.
+    /// Tokens per second if nothing slows it down.
     pub full_rate: f64,
-    /// Tokens at most.
+    /// The most tokens.
     pub burst: u32,
     /// Tokens now; below zero when some are promised.
     pub level: f64,
@@ -150,20 +156,20 @@ pub struct Class {
     pub slots: Slots,
 }
 
-/// A queue in which somebody waits.
+/// A queue in which calls wait.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
     /// Its class.
     pub class: String,
-    /// Its flow; empty where names are not shown and this could be one.
+    /// Its flow; empty if names are not shown and this could be one.
     pub flow: String,
-    /// Whether it is the queue of retries.
+    /// True for the queue of retries.
     pub retry: bool,
     /// Calls in it.
     pub waiting: usize,
-    /// How long its first call has waited.
+    /// The time that its first call has waited.
     pub oldest_seconds: f64,
-    /// What it waits for: one of the reasons of refusals.
+    /// The reason for the wait: one of the reasons of refusals.
     pub reason: String,
 }
 
@@ -172,22 +178,22 @@ pub struct Queue {
 pub struct Key {
     /// Its name; `tidegate forget` takes it.
     pub key: String,
-    /// In a row.
+    /// Failures in a row.
     pub failures: u32,
-    /// Of the last failure; absent when the call was sent and lost.
+    /// The status of the last failure; absent if the call was sent and lost.
     pub status: Option<u16>,
-    /// When it failed last.
+    /// The moment of the last failure.
     pub failed_at_ms: u64,
-    /// When it may be tried next.
+    /// The moment at which it may be tried next.
     pub next_at_ms: u64,
 }
 
 /// A pause that the upstream asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Who waits: `gate`, `class NAME` or `credential HASH`.
+    /// The scope of the pause: `gate`, `class NAME` or `credential HASH`.
     pub who: String,
-    /// When it ends.
+    /// The moment it ends.
     pub until_ms: u64,
 }
 
@@ -202,24 +208,24 @@ pub struct Connections {
     pub used: usize,
     /// Calls that they could take beyond that.
     pub free: usize,
-    /// Why there is none, while that is so.
+    /// The reason why there is no connection, while that is so.
     pub down: Option<String>,
 }
 
 /// Calls that were refused alike.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The last one.
+    /// The moment of the last one.
     pub at_ms: u64,
-    /// How many.
+    /// The number of calls.
     pub count: u64,
     /// Their class.
     pub class: String,
     /// One of the reasons of refusals.
     pub reason: String,
-    /// Their key where names are shown, else verb and resource.
+    /// Their key if names are shown, else verb and resource.
     pub call: String,
-    /// How long the last one was told to stay away, or would have been.
+    /// The time that the last one was told to stay away, or would have been.
     pub retry_in_seconds: f64,
 }
 
@@ -228,16 +234,16 @@ pub struct Refusal {
 pub struct Rejection {
     /// `priority_and_fairness`, `rate_limit`, `disruption_budget` or `credentials`.
     pub by: String,
-    /// How many.
+    /// The number of calls.
     pub count: u64,
-    /// The last one.
+    /// The moment of the last one.
     pub at_ms: u64,
 }
 
-/// What happened lately, oldest first; all lists are equally long.
+/// The recent past, oldest first; all lists are equally long.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
-    /// Between two values.
+    /// The time between two values.
     pub step_seconds: u32,
     /// Calls that left in each step.
     pub admitted: Vec<u64>,
@@ -247,7 +253,7 @@ pub struct History {
     pub waiting: Vec<u64>,
 }
 
-/// What a gate makes of a call, and what would happen to it now.
+/// A call as a gate sees it, and what would happen to it now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
     /// The gate.
@@ -256,56 +262,58 @@ pub struct Explained {
     pub class: String,
     /// `exempt`, `high`, `normal` or `low`.
     pub lane: String,
-    /// As the gate read it.
+    /// The verb, as the gate read it.
     pub verb: String,
-    /// Whom fairness is between.
+    /// Its flow: fairness is between flows.
     pub flow: String,
-    /// What its failure would be remembered for; absent when nothing would be, or only its body says.
+    /// The key for which its failure would be remembered; absent if there is none, or if only its
+    /// body says.
     pub key: Option<String>,
     /// The connections that it would use: `leases`, `short` or `long_running`.
     pub group: String,
-    /// It holds no slot and, unless its class says otherwise, takes no token.
+    /// True if it holds no slot and, unless its class says otherwise, takes no token.
     pub long_running: bool,
     /// `goes`, `waits`, `refused` or `unconnected`.
     pub now: String,
-    /// Why it would wait or be refused.
+    /// The reason why it would wait or be refused.
     pub reason: Option<String>,
-    /// How long it would wait at least, or be told to stay away.
+    /// The least time that it would wait, or the time that it would be told to stay away.
     pub seconds: f64,
-    /// What is known of its key, if that fails.
+    /// The state of its key, if that fails.
     pub failing: Option<Key>,
-    /// What else is so at the gate and concerns the call: sentences.
+    /// Sentences about other conditions at the gate that concern the call.
     pub notes: Vec<String>,
 }
 
-/// What happened so long ago is history.
+/// The age at which an event no longer counts as recent.
 const LATELY_MS: u64 = 60_000;
 
 impl Gate {
-    /// Whether something of its limits makes calls wait.
+    /// True if one of its limits makes calls wait.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
         self.waiting > 0
     }
 
-    /// Whether a group of connections cannot be made.
+    /// True if connections of a group cannot be made.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.connections.iter().any(|group| group.down.is_some())
     }
 
-    /// What the upstream has turned away within the last minute.
+    /// Returns the calls that the upstream has turned away within the last minute.
     pub fn rejected_lately(&self, now_ms: u64) -> impl Iterator<Item = &Rejection> {
         self.rejections.iter().filter(move |rejection| now_ms.saturating_sub(rejection.at_ms) < LATELY_MS)
     }
 
-    /// Whether no call has come since the start. Leases and health checks count as calls.
+    /// True if no call has come since the start. Leases and health checks count as calls.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off()
     }
 
-    /// What is so at the gate beside waits, refusals and keys, in sentences; the worst first.
+    /// Returns sentences about conditions at the gate other than waits, refusals and keys; the
+    /// worst first.
     #[must_use]
     pub fn remarks(&self, now_ms: u64) -> Vec<String> {
         let mut says = Vec::new();

@@ -1,4 +1,4 @@
-//! What is answered to what, on the port and on the socket.
+//! The answers to requests, on the port and on the socket.
 
 use std::{
     net::IpAddr,
@@ -14,20 +14,20 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{Readiness, control::Operator};
 use crate::{status::page, telemetry};
 
-/// Where a request came in.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entrance {
-    /// The admin port, whoever that may be.
+    /// The admin port: any client.
     Port,
     /// The control socket: the process's own user.
     Socket,
 }
 
-/// What answers are made from. Cheap to clone.
+/// Answers requests. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Desk {
     pub(super) readiness: Readiness,
-    /// Once the gates are open.
+    /// The operator, set once the gates are open.
     pub(super) operator: Arc<OnceLock<Arc<dyn Operator>>>,
 }
 
@@ -76,7 +76,7 @@ impl Desk {
     }
 }
 
-/// `/status`: the page for browsers, JSON for everybody else.
+/// `/status`: returns the page to browsers, JSON to all other clients.
 fn status(
     operator: &dyn Operator,
     readiness: &Readiness,
@@ -107,13 +107,14 @@ fn status(
     answer
 }
 
-/// An order, or a question that comes with a body.
+/// Handles an order, or a question that comes with a body.
 async fn order<B>(operator: &dyn Operator, path: &str, headers: &HeaderMap, body: B, from: Entrance) -> Answer
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
 {
     if from == Entrance::Port {
-        // Only to ask, and only where names are shown: the answer tells whether an object fails.
+        // The port only takes questions, and only if names are shown: the answer tells if an object
+        // fails.
         if path != "/explain" {
             return text(StatusCode::FORBIDDEN, "orders are taken on the control socket only (admin.socket)\n");
         }
@@ -146,7 +147,8 @@ fn done<T: Serialize>(result: Result<T, String>) -> Answer {
     }
 }
 
-/// Whether the client named this machine: a page somewhere else whose name was made to point here (DNS rebinding) must not read names.
+/// True if the client addressed this machine: a page elsewhere whose name was made to point here
+/// (DNS rebinding) must not read names.
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
     let Ok(authority) = host.to_str().unwrap_or_default().parse::<http::uri::Authority>() else { return false };
@@ -188,7 +190,7 @@ fn typed(kind: &'static str, body: impl Into<Bytes>) -> Answer {
 
 /// Prometheus' text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// A question with a few headers.
+/// The most bytes of a body: a question with a few headers.
 const LONGEST: usize = 64 * 1024;
 
 #[cfg(test)]

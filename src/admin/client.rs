@@ -1,5 +1,5 @@
-//! How commands speak with a running process: one request, by hand. An exec probe runs every second, and a client library would be most of
-//! what it starts.
+//! The client with which commands speak to a running process: one request, by hand. An exec probe
+//! runs every second, and a client library would be most of what it starts.
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
-/// Where a process can be asked.
+/// A place at which a process can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
     /// Its admin port.
@@ -18,32 +18,32 @@ pub enum At {
     Socket(PathBuf),
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// Nobody answers there.
+    /// Nothing answers there.
     #[error("nothing answers at {at}; is tidegate running with this configuration?")]
     Unreachable {
-        /// Where.
+        /// The place.
         at: At,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It says no.
+    /// The process refused the request.
     #[error("{said}")]
     Refused {
         /// The status.
         status: u16,
-        /// Its words.
+        /// The text of the answer.
         said: String,
     },
-    /// Whatever answers there is not tidegate, or another version.
+    /// The server there is not tidegate, or another version.
     #[error("what answers at {at} is not what this tidegate understands; is it another version?")]
     Strange {
-        /// Where.
+        /// The place.
         at: At,
-        /// Why.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
@@ -52,27 +52,27 @@ pub enum NoAnswer {
 // === impl At ===
 
 impl At {
-    /// The body of a GET.
+    /// Returns the body of a GET.
     ///
     /// # Errors
-    /// Nobody answers in time, or not with 200.
+    /// No answer comes in time, or its status is not 200.
     pub async fn get(&self, path: &str, patience: Duration) -> Result<String, NoAnswer> {
         self.exchange(&format!("GET {path} HTTP/1.1\r\n"), "", patience).await
     }
 
-    /// A GET's body as data.
+    /// Returns the body of a GET as data.
     ///
     /// # Errors
-    /// Nobody answers in time, not with 200, or not as expected.
+    /// No answer comes in time, its status is not 200, or its body is not as expected.
     pub async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, NoAnswer> {
         let body = self.get(path, PATIENCE).await?;
         serde_json::from_str(&body).map_err(|source| NoAnswer::Strange { at: self.clone(), source })
     }
 
-    /// Sends an order, and reads its answer.
+    /// Sends an order and reads its answer.
     ///
     /// # Errors
-    /// Nobody answers in time, not with 200, or not as expected.
+    /// No answer comes in time, its status is not 200, or its body is not as expected.
     pub async fn order<T: DeserializeOwned>(&self, path: &str, order: &impl Serialize) -> Result<T, NoAnswer> {
         let strange = |source| NoAnswer::Strange { at: self.clone(), source };
         let body = serde_json::to_string(order).map_err(strange)?;
@@ -114,7 +114,7 @@ impl fmt::Display for At {
     }
 }
 
-/// One request, its answer read to the end.
+/// Sends one request and reads its answer to the end.
 async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
@@ -122,7 +122,7 @@ async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> 
     Ok(answer)
 }
 
-/// For a person.
+/// The longest wait of a person for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Whatever answers there need not be ours.
+/// The most bytes that are read: the server there need not be tidegate.
 const LONGEST: u64 = 16 << 20;

@@ -1,7 +1,8 @@
-//! What can be asked and ordered: the operator's side of the admin port, and the words that go over it.
+//! The operator's side of the admin port: the questions, the orders, and their types.
 //!
-//! Orders are JSON in the body of a POST, answers JSON, and what went wrong is a line of text with a status of 400 and above. Whoever gives
-//! an order came through the control socket, which only the process's own user can open.
+//! Orders are JSON in the body of a POST, answers are JSON, and an error is a line of text with a
+//! status of 400 or above. Every order comes through the control socket, which only the process's
+//! own user can open.
 
 use std::time::Duration;
 
@@ -9,21 +10,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::status::{Explained, Status};
 
-/// Who knows the gates: asked by the admin port and the control socket.
+/// The part of the process that knows the gates; the admin port and the control socket ask it.
 pub trait Operator: Send + Sync + 'static {
-    /// Whether names of objects may be shown on the admin port.
+    /// True if names of objects may be shown on the admin port.
     fn shows_names(&self) -> bool;
 
-    /// What the process is doing; with names of objects or without.
+    /// Returns the status of the process, with names of objects or without.
     fn status(&self, names: bool) -> Status;
 
-    /// A line for `/readyz`: what is unusual, if anything.
+    /// Returns a line for `/readyz` about anything unusual.
     fn remark(&self) -> Option<String>;
 
-    /// What would happen to a call, at every gate that is meant.
+    /// Explains what would happen to a call, at every gate in question.
     ///
     /// # Errors
-    /// What is wrong with the question.
+    /// The question is invalid, for the reason given.
     fn explain(&self, ask: &Ask) -> Result<Vec<Explained>, String>;
 
     /// Forgets failing keys, and pauses that the upstream asked for.
@@ -32,7 +33,7 @@ pub trait Operator: Send + Sync + 'static {
     /// There is no such gate.
     fn forget(&self, order: &Forget) -> Result<Vec<Forgotten>, String>;
 
-    /// Lets everything through for a while, or no longer.
+    /// Admits everything for a while, or ends that.
     ///
     /// # Errors
     /// There is no such gate.
@@ -42,69 +43,70 @@ pub trait Operator: Send + Sync + 'static {
 /// A call to explain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
-    /// The gate; every one when absent.
+    /// The gate; every gate if absent.
     pub gate: Option<String>,
     /// Its method.
     pub method: String,
-    /// Its path, and query if it has one.
+    /// Its path, and its query if it has one.
     pub path: String,
     /// Its headers.
     pub headers: Vec<(String, String)>,
 }
 
-/// What to forget.
+/// An order to forget keys or pauses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Forget {
-    /// The gate; every one when absent.
+    /// The gate; every gate if absent.
     pub gate: Option<String>,
-    /// Failing keys by name, `*` standing for any run of characters; none when absent.
+    /// The failing keys by name, with `*` for any run of characters; none if absent.
     pub keys: Option<String>,
-    /// Whether pauses are lifted, too.
+    /// True if pauses are lifted, too.
     pub pauses: bool,
 }
 
-/// What a gate forgot.
+/// The keys and pauses that a gate forgot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Forgotten {
     /// The gate.
     pub gate: String,
-    /// How many keys.
+    /// The number of keys.
     pub keys: usize,
-    /// How many pauses were lifted.
+    /// The number of pauses that were lifted.
     pub lifted: usize,
-    /// How many pauses are still in force.
+    /// The number of pauses that are still in force.
     pub paused: usize,
 }
 
-/// Whether everything is to be let through.
+/// An order to admit everything, or to limit again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bypass {
-    /// The gate; every one when absent.
+    /// The gate; every gate if absent.
     pub gate: Option<String>,
-    /// For so long; no longer when absent.
+    /// The duration of the bypass; no bypass if absent.
     pub seconds: Option<u64>,
 }
 
-/// A gate that lets everything through, or does not any more.
+/// A gate that admits everything, or no longer does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bypassed {
     /// The gate.
     pub gate: String,
-    /// When it ends by itself, in milliseconds since 1970.
+    /// The moment at which it ends by itself, in milliseconds since 1970.
     pub until_ms: Option<u64>,
 }
 
 // === impl Bypass ===
 
 impl Bypass {
-    /// For how long everything is let through.
+    /// Returns the duration for which everything is admitted.
     #[must_use]
     pub fn how_long(&self) -> Option<Duration> {
         self.seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST))
     }
 }
 
-/// Longer than a night: whoever wants no limits any more changes the configuration.
+/// The longest bypass, longer than a night: a user who wants no limits at all changes the
+/// configuration.
 pub const LONGEST: Duration = Duration::from_secs(24 * 3600);

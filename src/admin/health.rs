@@ -1,16 +1,16 @@
-//! What `tidegate health` asks: whether the process on this machine is ready.
+//! The check of `tidegate health`: is the process on this machine ready?
 
 use std::{net::SocketAddr, time::Duration};
 
 use super::client::{At, NoAnswer};
 
-/// Why the process is not well.
+/// The reason why the process is not healthy.
 #[derive(Debug, thiserror::Error)]
 pub enum Unhealthy {
-    /// Nobody answers.
+    /// No answer comes.
     #[error(transparent)]
     Unreachable(NoAnswer),
-    /// It answers that it is not ready.
+    /// The process answers that it is not ready.
     #[error("not ready: {0}")]
     NotReady(String),
 }
@@ -18,7 +18,7 @@ pub enum Unhealthy {
 /// Asks `/readyz`.
 ///
 /// # Errors
-/// When nobody answers within a second, or the answer is not 200.
+/// No answer comes within a second, or its status is not 200.
 pub async fn check(address: SocketAddr) -> Result<(), Unhealthy> {
     match At::Port(address).get("/readyz", PATIENCE).await {
         Ok(_) => Ok(()),
@@ -27,5 +27,5 @@ pub async fn check(address: SocketAddr) -> Result<(), Unhealthy> {
     }
 }
 
-/// A probe's own default timeout is a second; later nobody listens.
+/// A probe's own default timeout is a second; an answer after that is not read.
 const PATIENCE: Duration = Duration::from_millis(900);

@@ -1,14 +1,14 @@
-//! Readiness by dropped latches: nobody has to remember to say "ready", only to finish.
+//! Readiness by dropped latches: no task has to remember to say "ready"; it only has to finish.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Who must finish something before the process is ready.
+/// The tasks that must finish before the process is ready.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     latches: Arc<Mutex<Vec<Weak<str>>>>,
 }
 
-/// Held by whoever must finish something; dropping it says that it is done.
+/// Held by a task that must finish; dropping it means that the task is done.
 #[derive(Debug)]
 #[must_use = "dropping the latch says that this part is ready"]
 pub struct Latch {
@@ -18,20 +18,20 @@ pub struct Latch {
 // === impl Readiness ===
 
 impl Readiness {
-    /// Nobody yet.
+    /// Creates a set without tasks.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more to wait for.
+    /// Adds a task to wait for.
     pub fn latch(&self, name: &str) -> Latch {
         let name: Arc<str> = name.into();
         self.latches.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&name));
         Latch { _name: name }
     }
 
-    /// Whoever has not finished.
+    /// Returns the tasks that have not finished.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<String> {
         let mut latches = self.latches.lock().unwrap_or_else(PoisonError::into_inner);

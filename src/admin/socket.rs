@@ -1,4 +1,5 @@
-//! The control socket: the same as the port, and orders. Only the process's own user can open it (0600).
+//! The control socket: it serves what the port serves, and takes orders. Only the process's own
+//! user can open it (0600).
 
 use std::{
     fs::{self, Permissions},
@@ -9,24 +10,24 @@ use std::{
 
 use tokio::net::{UnixListener, UnixStream};
 
-/// The control socket could not be opened.
+/// The reason why the control socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another process answers there.
     #[error("the control socket {path} is in use; is another tidegate running? set admin.socket to another path, or to \"off\"", path = .0.display())]
     Taken(PathBuf),
-    /// It cannot be made.
+    /// The socket cannot be made.
     #[error("the control socket {path} cannot be made; is its folder writable for this user? see admin.socket", path = path.display())]
     Unmade {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// The control socket; gone when dropped.
+/// The control socket; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) listener: UnixListener,
@@ -47,13 +48,14 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Whoever comes later finds it stale at worst, and replaces it.
+        // A later process at worst finds a stale socket, and replaces it.
         drop(fs::remove_file(&self.path));
     }
 }
 
-/// Binds where nobody else can look in and moves the socket into its place when its mode is right, so that there is no moment at which
-/// others could connect. What a process that died has left there is replaced.
+/// Binds in a folder that no other user can look into, and moves the socket into its place once its
+/// mode is right, so that other users can connect at no moment. A socket that a dead process has
+/// left there is replaced.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(folder)?;

@@ -1,4 +1,4 @@
-//! Where the ticks of an axis go: round numbers, few enough to read.
+//! The ticks of an axis: round numbers, few enough to read.
 
 use super::figures::grouped;
 
@@ -7,30 +7,31 @@ use super::figures::grouped;
 pub(super) struct Scale {
     /// Its end; never zero.
     pub(super) end: f64,
-    /// Where it starts, if each step is tenfold; else it starts at zero.
+    /// The start if each step is tenfold; otherwise the axis starts at zero.
     from: Option<f64>,
     /// The marked values, the lowest first.
     pub(super) ticks: Vec<f64>,
 }
 
 impl Scale {
-    /// From zero to the first tick at or past `highest`: for heights, where the round end leaves air above the line.
+    /// Creates an axis from zero to the first tick at or past `highest`: for heights, where the
+    /// round end leaves space above the line.
     pub(super) fn past(highest: f64, wanted: u32) -> Self {
         let step = step(highest, wanted);
         let count = (highest / step).ceil().max(1.0);
         Self { end: count * step, from: None, ticks: ticks(count * step, step) }
     }
 
-    /// From zero to exactly `end`: for time, where the picture ends with the data.
+    /// Creates an axis from zero to exactly `end`: for time, where the chart ends with the data.
     pub(super) fn to(end: f64, wanted: u32) -> Self {
         let end = if end > 0.0 { end } else { 1.0 };
         Self { end, from: None, ticks: ticks(end, step(end, wanted)) }
     }
 
-    /// Powers of ten around everything from `lowest` to `highest`.
+    /// Creates an axis of powers of ten around everything from `lowest` to `highest`.
     pub(super) fn tenfold(lowest: f64, highest: f64) -> Self {
         let exponent = |value: f64| if value > 0.0 { value.log10() } else { 0.0 };
-        // A hair of rounding must not cost a whole decade.
+        // A tiny rounding error must not cost a whole decade.
         let last = (exponent(highest) - 1e-9).ceil().min(300.0);
         let first = (exponent(lowest) + 1e-9).floor().clamp(-300.0, last - 1.0);
         let mut ticks = Vec::new();
@@ -42,7 +43,7 @@ impl Scale {
         Self { end: 10_f64.powf(last), from: Some(10_f64.powf(first)), ticks }
     }
 
-    /// `value` as a fraction of the axis, inside it.
+    /// Returns `value` as a fraction of the axis, limited to its ends.
     pub(super) fn fraction(&self, value: f64) -> f64 {
         let fraction = match self.from {
             None => value / self.end,
@@ -53,7 +54,7 @@ impl Scale {
     }
 }
 
-/// The smallest of 1, 2, 5, 10, 20, ... that needs at most `wanted` steps to `highest`.
+/// Returns the smallest of 1, 2, 5, 10, 20, ... that needs at most `wanted` steps to `highest`.
 fn step(highest: f64, wanted: u32) -> f64 {
     let rough = if highest > 0.0 { highest } else { 1.0 } / f64::from(wanted.max(1));
     let power = 10_f64.powf(rough.log10().floor());
@@ -61,7 +62,7 @@ fn step(highest: f64, wanted: u32) -> f64 {
     step.unwrap_or(power * 10.0)
 }
 
-/// Multiples of `step` up to `end`.
+/// Returns the multiples of `step` up to `end`.
 fn ticks(end: f64, step: f64) -> Vec<f64> {
     let mut found = vec![0.0];
     let mut index = 1_u32;
@@ -72,7 +73,8 @@ fn ticks(end: f64, step: f64) -> Vec<f64> {
     found
 }
 
-/// A number as people write it: thousands apart, no digits that say nothing.
+/// Formats a number as people write it: with separators between thousands, and without digits that
+/// say nothing.
 pub(super) fn label(value: f64) -> String {
     if value != 0.0 && value.abs() < 10.0 && (value - value.round()).abs() > 1e-12 {
         let places = match value.abs() {

@@ -1,11 +1,11 @@
-//! Figures as people write them.
+//! Numbers as people write them.
 
-/// A whole number with its thousands apart.
+/// Formats a whole number with separators between thousands.
 pub(crate) fn thousands(number: impl ToString) -> String {
     grouped(&number.to_string())
 }
 
-/// Digits with a comma between each three.
+/// Puts a comma between each three digits.
 pub(super) fn grouped(digits: &str) -> String {
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {

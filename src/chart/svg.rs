@@ -1,7 +1,8 @@
-//! The picture as an SVG file of its own: opens in a browser, prints in black on white, follows the reader's dark mode.
+//! The chart as an SVG file of its own: it opens in a browser, prints in black on white, and
+//! follows the reader's dark mode.
 //!
-//! Colours are plain values in classes and are overridden by media queries, not custom properties: viewers that know no CSS variables
-//! would paint everything black.
+//! Colours are plain values in classes and are overridden by media queries, not custom properties:
+//! viewers that do not know CSS variables would paint everything black.
 
 use std::fmt::Write as _;
 
@@ -10,9 +11,9 @@ use super::{
     axis::{Scale, label},
 };
 
-/// The picture, in its own units.
+/// The width of the chart, in its own units.
 const WIDTH: f64 = 960.0;
-/// Title, note and legend above, the axis below.
+/// The height: title, note and legend above, the axis below.
 const HEIGHT: f64 = 480.0;
 /// The plot's edges.
 const LEFT: f64 = 78.0;
@@ -20,10 +21,11 @@ const RIGHT: f64 = WIDTH - 24.0;
 const TOP: f64 = 118.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
 
-/// So many series look different.
+/// The number of styles that look different.
 const STYLES: usize = 5;
 
-/// Colours that people with any colour vision tell apart (Okabe and Ito), on white, on black and in print.
+/// Colours that people with any colour vision tell apart (Okabe and Ito), on white, on black and in
+/// print.
 const STYLE: &str = "\
     .paper{fill:#fff} .ink{fill:#1b1f24} .soft{fill:#59636e} .grid{stroke:#e2e6ea} .axis{stroke:#59636e}
     .band{fill:#e69f00;fill-opacity:.13} .level{stroke:#59636e;stroke-width:1.2;stroke-dasharray:6 4;fill:none}
@@ -45,7 +47,7 @@ const STYLE: &str = "\
     }
 ";
 
-/// The whole file.
+/// Draws the whole file.
 pub(super) fn draw(chart: &Chart) -> String {
     let plot = Plot { x: Scale::to(chart.width(), 10), y: chart.upright(5) };
     let mut out = String::with_capacity(16 * 1024);
@@ -66,7 +68,7 @@ pub(super) fn draw(chart: &Chart) -> String {
     out
 }
 
-/// The numbers' places on the paper.
+/// Maps numbers to places on the paper.
 struct Plot {
     x: Scale,
     y: Scale,
@@ -157,7 +159,8 @@ impl Plot {
     }
 }
 
-/// Opening tag, words for those who cannot see it, colours, paper, title and note.
+/// Writes the opening tag, a description for readers who cannot see, colours, paper, title and
+/// note.
 fn head(out: &mut String, chart: &Chart) {
     let (title, note) = (escaped(&chart.title), escaped(&chart.note));
     put(
@@ -173,7 +176,8 @@ fn head(out: &mut String, chart: &Chart) {
     );
 }
 
-/// Samples of every line, above the plot; in a second row what does not fit the first.
+/// Writes samples of every line, above the plot; those that do not fit the first row go into a
+/// second.
 fn legend(out: &mut String, chart: &Chart) {
     let names = chart.series.iter().map(|series| &series.name).chain(chart.levels.iter().map(|level| &level.name));
     let width: f64 = names.map(|name| SAMPLE + estimated_width(name)).sum();
@@ -205,10 +209,10 @@ fn legend(out: &mut String, chart: &Chart) {
     }
 }
 
-/// A legend's sample, and the air around its name.
+/// The width of a legend's sample, and of the space around its name.
 const SAMPLE: f64 = 60.0;
 
-/// About how wide a legend's text will be: the file has no fonts of its own, so it cannot know.
+/// Estimates the width of a legend's text: the file has no fonts of its own, so it cannot know.
 fn estimated_width(text: &str) -> f64 {
     text.chars().map(|c| if c.is_uppercase() || c.is_ascii_digit() { 8.2 } else { 6.8 }).sum()
 }
@@ -217,7 +221,7 @@ fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("writing to a String cannot fail");
 }
 
-/// Text that cannot become markup.
+/// Escapes text so that it cannot become markup.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,22 +1,23 @@
-//! The picture in a terminal: braille dots for areas, half blocks for lines, so that they differ without colour.
+//! The chart in a terminal: braille dots for areas, half blocks for lines, so that they differ
+//! without colour.
 
 use super::{
     Chart, Mark, Series,
     axis::{Scale, label},
 };
 
-/// How a picture fits the terminal.
+/// The size and colours of a chart in the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Columns that may be used; fewer than 40 are taken as 40.
+    /// The columns that may be used; fewer than 40 are taken as 40.
     pub width: usize,
-    /// Lines of the plot itself; fewer than 4 are taken as 4.
+    /// The lines of the plot itself; fewer than 4 are taken as 4.
     pub height: usize,
-    /// Whether colours may be used (a terminal, and no `NO_COLOR`).
+    /// True if colours may be used (a terminal, and no `NO_COLOR`).
     pub colour: bool,
 }
 
-/// The plot, legend and axes as text.
+/// Draws plot, legend and axes as text.
 pub(super) fn draw(chart: &Chart, look: Look) -> String {
     let x = Scale::to(chart.width(), 10);
     let height = look.height.max(4);
@@ -66,7 +67,8 @@ impl Heights {
         Self { points: series.points.iter().map(|point| (x.fraction(point.0), y.fraction(point.1))).collect() }
     }
 
-    /// The highest point between two places, or the line between the neighbours; `None` outside the data.
+    /// Returns the highest point between two places, or the line between the neighbours; `None`
+    /// outside the data.
     fn highest(&self, from: f64, to: f64) -> Option<f64> {
         let inside = self.points.iter().filter(|point| point.0 >= from && point.0 < to).map(|point| point.1);
         inside.reduce(f64::max).or_else(|| self.between(f64::midpoint(from, to)))
@@ -87,7 +89,7 @@ struct Cell {
     dots: u8,
     /// A half block or dash drawn over them.
     over: Option<char>,
-    /// The series whose colour it has.
+    /// The series that gives it its colour.
     owner: Option<usize>,
 }
 
@@ -119,7 +121,7 @@ impl Canvas {
         }
     }
 
-    /// A line of dots with every second dot below it.
+    /// Draws a line of dots with every second dot below it.
     fn area(&mut self, heights: &Heights, owner: usize) {
         let (columns, rows) = (self.width * 2, self.height * 4);
         let mut before = None;
@@ -142,7 +144,7 @@ impl Canvas {
         }
     }
 
-    /// Half blocks, joined where the line jumps.
+    /// Draws half blocks, joined where the line jumps.
     fn line(&mut self, heights: &Heights, owner: usize) {
         let halves = self.height * 2;
         let mut before: Option<usize> = None;
@@ -165,7 +167,7 @@ impl Canvas {
         }
     }
 
-    /// One character in each column; several where the line jumps.
+    /// Draws one character in each column; several where the line jumps.
     fn dots(&mut self, heights: &Heights, owner: usize, marker: char) {
         let mut before: Option<usize> = None;
         for column in 0..self.width {
@@ -186,7 +188,8 @@ impl Canvas {
     }
 }
 
-/// The character that a line is drawn with: the first has half blocks, and each after it one of its own, as there may be no colours.
+/// Returns the character for a line: half blocks for the first, another for each after it, as there
+/// may be no colours.
 fn marker(chart: &Chart, index: usize) -> Option<char> {
     let lines_before = chart.series.iter().take(index).filter(|series| series.mark == Mark::Line).count();
     lines_before.checked_sub(1).map(|further| MARKERS[further % MARKERS.len()])
@@ -194,13 +197,13 @@ fn marker(chart: &Chart, index: usize) -> Option<char> {
 
 const MARKERS: [char; 4] = ['•', '×', '+', 'o'];
 
-/// `index` of `count` as a fraction.
+/// Returns `index` of `count` as a fraction.
 #[expect(clippy::cast_precision_loss, reason = "a terminal is far narrower than 2^52")]
 fn fraction(index: usize, count: usize) -> f64 {
     index as f64 / count as f64
 }
 
-/// The place of a fraction among `count` places, the last one included.
+/// Returns the index of a fraction among `count` places, the last one included.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -211,13 +214,13 @@ fn place(fraction: f64, count: usize) -> usize {
     ((fraction.clamp(0.0, 1.0) * (count - 1) as f64).round() as usize).min(count - 1)
 }
 
-/// Colours, or none.
+/// The colours, or none.
 #[derive(Clone, Copy)]
 struct Paint {
     colour: bool,
 }
 
-/// Per series: orange, blue, green, purple, brown, as in the SVG.
+/// The colour of each series: orange, blue, green, purple, brown, as in the SVG.
 const COLOURS: [&str; 5] = ["\x1b[38;5;208m", "\x1b[38;5;39m", "\x1b[38;5;35m", "\x1b[38;5;175m", "\x1b[38;5;136m"];
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
@@ -237,7 +240,7 @@ impl Paint {
     }
 }
 
-/// The plot's lines with their numbers.
+/// Returns the plot's lines with their numbers.
 fn rows(canvas: &Canvas, y: &Scale, gutter: usize, paint: Paint) -> Vec<String> {
     let mut marks = vec![None; canvas.height];
     for tick in &y.ticks {
@@ -266,7 +269,7 @@ fn glyph(cell: &Cell) -> char {
     }
 }
 
-/// What each glyph stands for; as many entries to a line as fit.
+/// Explains each glyph; as many entries to a line as fit.
 fn legend(chart: &Chart, paint: Paint, width: usize) -> Vec<String> {
     let mut entries = Vec::new();
     for (index, series) in chart.series.iter().enumerate() {
@@ -292,7 +295,7 @@ fn legend(chart: &Chart, paint: Paint, width: usize) -> Vec<String> {
     lines
 }
 
-/// The horizontal axis.
+/// Draws the horizontal axis.
 fn ruler(x: &Scale, width: usize, gutter: usize) -> String {
     let mut line: Vec<char> = vec!['─'; width];
     for tick in &x.ticks {
@@ -301,7 +304,7 @@ fn ruler(x: &Scale, width: usize, gutter: usize) -> String {
     format!("{:gutter$} └{}", "", line.into_iter().collect::<String>())
 }
 
-/// Its numbers, and what they count.
+/// Writes the axis's numbers and their unit.
 fn numbers(x: &Scale, width: usize, gutter: usize) -> String {
     let mut line = vec![' '; width];
     for tick in &x.ticks {
@@ -316,7 +319,7 @@ fn numbers(x: &Scale, width: usize, gutter: usize) -> String {
     format!("{:gutter$}  {}", "", text.trim_end())
 }
 
-/// A band, drawn under the axis.
+/// Draws a band under the axis.
 fn under(band: &super::Band, x: &Scale, width: usize, gutter: usize) -> String {
     let (from, to) = (place(x.fraction(band.from), width), place(x.fraction(band.to), width));
     let room = to.saturating_sub(from) + 1;
@@ -330,7 +333,7 @@ fn under(band: &super::Band, x: &Scale, width: usize, gutter: usize) -> String {
     format!("{:gutter$}  {:from$}{text}", "", "")
 }
 
-/// `painted` if its plain text fits, else the plain text cut.
+/// Returns `painted` if its plain text fits; otherwise cuts the plain text.
 fn fit(painted: &str, plain: &str, width: usize) -> String {
     if plain.chars().count() <= width { painted.to_owned() } else { plain.chars().take(width).collect() }
 }

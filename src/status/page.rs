@@ -1,6 +1,8 @@
-//! The status as a page: HTML that works without scripts, loads nothing from anywhere, and is read by eye or by ear.
+//! The status as a page: HTML that works without scripts, loads nothing from other servers, and can
+//! be read by eye or by ear.
 //!
-//! The first question at night is "who is held back, and why", so that comes first: what is wrong, then the numbers, then the lists.
+//! The first question at night is "who is held back, and why", so that comes first: first the
+//! problems, then the numbers, then the lists.
 
 mod lists;
 
@@ -9,15 +11,16 @@ use super::{
     text::{add, ago, clock, count, escaped, meaning, number, span, until},
 };
 
-/// Where the style sheet is: a file of its own, so that the policy needs no exception for inline styles.
+/// The path of the style sheet: a file of its own, so that the policy needs no exception for inline
+/// styles.
 pub const STYLE_PATH: &str = "/status.css";
 /// The style sheet.
 pub const STYLE: &str = include_str!("page/style.css");
-/// What the page may load and do: its own style sheet, and nothing else.
+/// The content security policy: the page may load its own style sheet, and nothing else.
 pub const POLICY: &str =
     "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The page. With `refresh` it loads itself again every few seconds.
+/// Renders the page. With `refresh` it reloads itself every few seconds.
 #[must_use]
 pub fn page(status: &Status, refresh: bool) -> String {
     let mut out = String::with_capacity(16 * 1024);
@@ -46,7 +49,7 @@ pub fn page(status: &Status, refresh: bool) -> String {
     out
 }
 
-/// What matters, for the list of open tabs.
+/// Returns the most important facts, for the list of open tabs.
 fn title(status: &Status) -> String {
     let waiting: usize = status.gates.iter().map(|gate| gate.waiting).sum();
     let failing: usize = status.gates.iter().map(|gate| gate.keys_failing).sum();
@@ -79,7 +82,7 @@ fn header(out: &mut String, status: &Status, refresh: bool) {
     );
 }
 
-/// What everybody who looks must see first.
+/// Writes the notices that every reader must see first.
 fn notices(out: &mut String, status: &Status) {
     for gate in &status.gates {
         if let Some(bypass) = &gate.bypass {
@@ -142,7 +145,7 @@ fn gate(out: &mut String, gate: &Gate, status: &Status, place: usize) {
     out.push_str("</section>\n");
 }
 
-/// The state of a gate in a sentence or two.
+/// Describes the state of a gate in a sentence or two.
 pub(super) fn why(gate: &Gate, now_ms: u64) -> Vec<String> {
     let mut says = gate.remarks(now_ms);
     says.extend(waits(gate));
@@ -168,7 +171,8 @@ pub(super) fn why(gate: &Gate, now_ms: u64) -> Vec<String> {
     says
 }
 
-/// For what calls wait, what most wait for first; and who they are, where one flow is most of them.
+/// Describes what calls wait for, the most common reason first, and the flow of most of them, if
+/// there is one.
 fn waits(gate: &Gate) -> Vec<String> {
     let mut reasons: Vec<(&str, usize)> = Vec::new();
     for queue in &gate.queues {
@@ -197,7 +201,7 @@ fn waits(gate: &Gate) -> Vec<String> {
     reasons.iter().map(sentence).collect()
 }
 
-/// What the failing keys that are listed got last: the status is where healing begins.
+/// Returns the last answers to the listed failing keys: the status is where a repair begins.
 fn last_answers(gate: &Gate) -> String {
     let mut answers: Vec<(Option<u16>, usize)> = Vec::new();
     for key in &gate.keys {
@@ -222,7 +226,7 @@ fn whole(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Three numbers with their last ten minutes.
+/// Writes three numbers with their last ten minutes.
 fn figures(out: &mut String, gate: &Gate) {
     let history = &gate.history;
     let step = f64::from(history.step_seconds.max(1));
@@ -291,7 +295,7 @@ fn seconds_since(then_ms: u64, now_ms: u64) -> f64 {
     now_ms.saturating_sub(then_ms) as f64 / 1000.0
 }
 
-/// Ten minutes of steps.
+/// The steps of ten minutes.
 const POINTS: usize = 120;
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
-//! Sparklines: the last ten minutes in a line, as SVG for the page and as characters for the terminal.
+//! Sparklines: the last ten minutes in a line, as SVG for the page and as characters for the
+//! terminal.
 
 use super::text::{add, escaped};
 
-/// An SVG of these values, oldest first, in a picture that has room for `room` of them; `says` is read out in its place.
+/// Draws these values as SVG, oldest first, with space for `room` of them; `says` is the text
+/// alternative.
 pub(super) fn svg(values: &[u64], room: usize, says: &str) -> String {
     let most = values.iter().max().copied().unwrap_or_default().max(1);
     let (width, start) = (room.max(2) - 1, room.max(2) - values.len().clamp(1, room.max(2)));
     let mut line = String::new();
     for (place, value) in values.iter().enumerate() {
-        // A tenth of a unit is finer than any screen shows it.
+        // No screen shows less than a tenth of a unit.
         let height = value.saturating_mul(HEIGHT * 10) / most;
         let y = (HEIGHT * 10).saturating_sub(height);
         add(
@@ -29,7 +31,7 @@ pub(super) fn svg(values: &[u64], room: usize, says: &str) -> String {
     )
 }
 
-/// The last `width` values as characters.
+/// Draws the last `width` values as characters.
 pub(super) fn characters(values: &[u64], width: usize) -> String {
     let shown = values.get(values.len().saturating_sub(width)..).unwrap_or_default();
     let most = shown.iter().max().copied().unwrap_or_default().max(1);

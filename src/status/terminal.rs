@@ -6,22 +6,22 @@ use super::{
     text::{ago, clock, number, plain, rejected_by, span, until},
 };
 
-/// How it may look.
+/// The width and colours of the text.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     /// Columns.
     pub width: usize,
-    /// Whether colours are welcome.
+    /// True if colours may be used.
     pub colour: bool,
 }
 
-/// Lines of a picture.
+/// The lines of the text.
 struct Lines {
     look: Look,
     text: String,
 }
 
-/// All of it.
+/// Renders the whole status.
 #[must_use]
 pub fn text(status: &Status, look: Look) -> String {
     let mut lines = Lines { look, text: String::new() };
@@ -170,7 +170,7 @@ fn tables(lines: &mut Lines, gate: &Gate, status: &Status) {
 // === impl Lines ===
 
 impl Lines {
-    /// One line. What is too wide for the screen is cut.
+    /// Adds one line, cut at the width of the screen.
     fn add(&mut self, colour: &str, line: &str) {
         let line = plain(line);
         let cut: String = match line.char_indices().nth(self.look.width) {
@@ -184,7 +184,8 @@ impl Lines {
         }
     }
 
-    /// A table; nothing where there is no row. All columns but the first are as wide as they must be.
+    /// Adds a table; nothing if there is no row. All columns except the first are as wide as they
+    /// must be.
     fn table<const N: usize>(&mut self, heads: [&str; N], rows: Vec<[String; N]>) {
         if rows.is_empty() {
             return;

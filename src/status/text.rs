@@ -1,8 +1,8 @@
-//! Words and numbers for people: times, rates, reasons, and text from outside made harmless.
+//! Words and numbers for readers: times, rates, reasons, and text from outside made harmless.
 
 use std::fmt::Write as _;
 
-/// A length of time in two parts at most: `0.4 s`, `12 s`, `3 m 20 s`, `2 h 5 m`, `4 d 1 h`.
+/// Formats a duration in at most two parts: `0.4 s`, `12 s`, `3 m 20 s`, `2 h 5 m`, `4 d 1 h`.
 #[must_use]
 pub fn span(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
@@ -24,7 +24,7 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// How long until `at`, seen from `now`: `in 3 s`, or `now`.
+/// Formats the time until `at`, seen from `now`: `in 3 s`, or `now`.
 #[must_use]
 pub fn until(at_ms: u64, now_ms: u64) -> String {
     match at_ms.saturating_sub(now_ms) {
@@ -33,13 +33,13 @@ pub fn until(at_ms: u64, now_ms: u64) -> String {
     }
 }
 
-/// How long ago `at` was: `3 s ago`.
+/// Formats the time since `at`: `3 s ago`.
 #[must_use]
 pub fn ago(at_ms: u64, now_ms: u64) -> String {
     format!("{} ago", span(seconds(now_ms.saturating_sub(at_ms))))
 }
 
-/// A number with as many digits as say something: `50`, `1.25`, `0.138`.
+/// Formats a number with only the digits that matter: `50`, `1.25`, `0.138`.
 #[must_use]
 pub fn number(number: f64) -> String {
     let text = match number.abs() {
@@ -51,7 +51,7 @@ pub fn number(number: f64) -> String {
     if short == "-0" { "0".to_owned() } else { short.to_owned() }
 }
 
-/// Bytes: `512 B`, `3.2 KiB`, `16 MiB`.
+/// Formats bytes: `512 B`, `3.2 KiB`, `16 MiB`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^52")]
 pub fn bytes(bytes: usize) -> String {
@@ -62,13 +62,14 @@ pub fn bytes(bytes: usize) -> String {
     }
 }
 
-/// `1 call`, `2 calls`.
+/// Formats a count: `1 call`, `2 calls`.
 #[must_use]
 pub fn count(count: u64, one: &str, many: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
 }
 
-/// What a reason means, to finish the sentence "they wait because" or "refused because".
+/// Returns the meaning of a reason, to finish the sentence "they wait because" or "refused
+/// because".
 #[must_use]
 pub fn meaning(reason: &str) -> &'static str {
     match reason {
@@ -87,7 +88,8 @@ pub fn meaning(reason: &str) -> &'static str {
     }
 }
 
-/// Who in the upstream turned a call away, to finish "turned away by" and the like.
+/// Returns the part of the upstream that turned a call away, to finish "turned away by" and the
+/// like.
 #[must_use]
 pub fn rejected_by(by: &str) -> &'static str {
     match by {
@@ -99,14 +101,14 @@ pub fn rejected_by(by: &str) -> &'static str {
     }
 }
 
-/// The time of day, in UTC.
+/// Formats the time of day, in UTC.
 #[must_use]
 pub fn clock(ms: u64) -> String {
     let seconds = ms / 1000;
     format!("{:02}:{:02}:{:02} UTC", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
-/// Text that nothing can break out of in HTML, in an element or a quoted attribute.
+/// Escapes text for HTML, so that it can end neither an element nor a quoted attribute.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -123,20 +125,20 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Text that cannot steer a terminal.
+/// Escapes text so that it cannot steer a terminal.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// A control character, or one that changes the direction of what follows, written out.
+/// Writes out a control character, or one that changes the direction of the text after it.
 fn visible(c: char) -> String {
     let steers =
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if steers { c.escape_default().to_string() } else { c.to_string() }
 }
 
-/// Writing to a String cannot fail.
+/// Appends formatted text. Writing to a String cannot fail.
 pub(super) fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _infallible = out.write_fmt(text);
 }
@@ -173,7 +175,8 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_meaning() {
-        // The closed list of refusals and waits; the limiter's own test holds the words.
+        // The closed list of reasons for refusals and waits; the limiter's own test fixes the
+        // words.
         let reasons =
             "backoff bucket bytes_full class_bucket deadline one_at_a_time pause queue_full retry_bucket slot trial";
         for reason in reasons.split(' ') {

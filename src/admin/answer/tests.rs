@@ -1,4 +1,4 @@
-//! What is answered to whom, on port and socket.
+//! Checks the answers to requests, on port and socket.
 
 use super::{
     super::control::{Ask, Bypass, Bypassed, Forget, Forgotten},
@@ -43,7 +43,7 @@ impl Operator for Fake {
     }
 }
 
-/// Status, headers and body of an answer.
+/// Returns status, headers and body of an answer.
 async fn ask(names: bool, from: Entrance, request: http::request::Builder, body: &str) -> (u16, HeaderMap, String) {
     let desk = Desk {
         readiness: Readiness::new(),

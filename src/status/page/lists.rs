@@ -1,4 +1,4 @@
-//! The lists of a gate: each a table with headings, and left out when there is nothing to say.
+//! The lists of a gate: each is a table with headings, and left out if it is empty.
 
 use crate::status::{
     Bucket, Gate, Status,
@@ -11,7 +11,7 @@ struct Table {
     rows: String,
 }
 
-/// Everything that there is to list.
+/// Writes all lists.
 pub(super) fn all(out: &mut String, gate: &Gate, status: &Status) {
     waiting(out, gate);
     keys(out, gate, status);
@@ -128,7 +128,7 @@ fn buckets(out: &mut String, gate: &Gate) {
     table.close(out, "Buckets", &slots);
 }
 
-/// How full a bucket is. The numbers beside it say the same.
+/// Draws the level of a bucket. The numbers beside it say the same.
 fn bar(bucket: &Bucket) -> String {
     let full = (bucket.level / f64::from(bucket.burst.max(1))).clamp(0.0, 1.0) * 100.0;
     let class = if full < 10.0 { "low" } else { "full" };
@@ -167,7 +167,7 @@ fn classes(out: &mut String, gate: &Gate) {
     table.close(out, "Classes", "");
 }
 
-/// What to do about keys that fail, beside healing it.
+/// The advice about failing keys, beyond the repair itself.
 const HEALED: &str = "Once it is healed, <code>tidegate forget --all</code> has them tried at once.";
 
 // === impl Table ===
@@ -177,7 +177,8 @@ impl Table {
         Self { columns, rows: String::new() }
     }
 
-    /// One row; the cells are HTML. The first is the row's heading. Roles are said, because the narrow layout takes them from a table.
+    /// Adds one row of HTML cells, of which the first is the row's heading. Roles are explicit,
+    /// because the narrow layout takes them from a table.
     fn row(&mut self, cells: &[String]) {
         self.rows.push_str("<tr role=\"row\">");
         for (place, (cell, column)) in cells.iter().zip(self.columns).enumerate() {
@@ -188,7 +189,7 @@ impl Table {
         self.rows.push_str("</tr>\n");
     }
 
-    /// The table with its heading; nothing where there is no row. `more` is HTML below it.
+    /// Writes the table with its heading, and `more` as HTML below it; nothing if there is no row.
     fn close(self, out: &mut String, heading: &str, more: &str) {
         if self.rows.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! The page tells an incident from the top, lets nothing break out, loads nothing, and can be read by everybody.
+//! Checks that the page shows an incident at the top, lets no text become markup, loads nothing,
+//! and is accessible.
 
 use super::*;
 use crate::status::{Bucket, Bypass, Config, Connections, History, Key, Pause, Queue, Refusal, Reload};
@@ -141,7 +142,7 @@ fn who_hears_the_page_finds_their_way() {
     );
 }
 
-/// The relative luminance of `#rrggbb` (WCAG 2.2).
+/// Returns the relative luminance of `#rrggbb` (WCAG 2.2).
 fn luminance(colour: &str) -> f64 {
     let part = |at: usize| {
         let value =
