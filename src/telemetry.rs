@@ -1,9 +1,10 @@
-//! What the process tells about itself: metrics, the log, and the log of calls.
+//! The output of the process about itself: metrics, the log, and the log of calls.
 //!
-//! Every metric is declared in [`table`] and nowhere else, with its labels; labels come from closed sets or are capped, never a name of an
-//! object or a path (P9, P12). Handles are looked up once and kept: a registry lookup per call would cost more than the limiter.
+//! Every metric is declared in [`table`] and nowhere else, with its labels; labels come from closed
+//! sets or are capped, and are never a name of an object or a path (P9, P12). Handles are looked up
+//! once and kept: a registry lookup per call would cost more than the limiter.
 
-// In the path of a call nothing may panic: what could is written down with its reason.
+// In the path of a call nothing may panic; every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
 pub mod call_log;
@@ -22,7 +23,7 @@ pub use self::{
     meters::{GateMeters, UpstreamMeters},
 };
 
-/// Sets gauges that nobody keeps up to date, just before they are read.
+/// Sets gauges that are not kept up to date otherwise, just before they are read.
 pub type Sampler = dyn Fn() + Send + Sync;
 
 /// The process's metrics.
@@ -34,10 +35,10 @@ pub struct Metrics {
 /// The recorder can be installed once in a process.
 static METRICS: OnceLock<Metrics> = OnceLock::new();
 
-/// The process's metrics; the first call installs the recorder.
+/// Returns the process's metrics; the first call installs the recorder.
 ///
 /// # Panics
-/// When another recorder was installed before, which only a program that embeds two of them can do.
+/// Another recorder was installed before, which only a program that embeds two of them can do.
 pub fn metrics() -> &'static Metrics {
     METRICS.get_or_init(Metrics::install)
 }
@@ -62,12 +63,12 @@ impl Metrics {
         Self { handle, samplers: Mutex::new(Vec::new()) }
     }
 
-    /// Has `sampler` called before every rendering, for as long as it lives.
+    /// Calls `sampler` before every rendering, for as long as it lives.
     pub fn sample_by(&self, sampler: &Arc<Sampler>) {
         self.samplers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(sampler));
     }
 
-    /// Everything, in Prometheus' text format.
+    /// Renders everything in Prometheus' text format.
     #[must_use]
     pub fn render(&self) -> String {
         table::BUILD_INFO.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
@@ -83,7 +84,8 @@ impl Metrics {
         self.handle.render()
     }
 
-    /// Folds recorded samples into their buckets. Every second: until then each sample is kept (16 bytes each, 10 MiB in a busy minute).
+    /// Folds recorded samples into their buckets. Call it every second: until then each sample is
+    /// kept (16 bytes each, 10 MiB in a busy minute).
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }
@@ -95,7 +97,7 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// How often [`Metrics::upkeep`] is due.
+/// The interval at which [`Metrics::upkeep`] is due.
 pub const UPKEEP: std::time::Duration = std::time::Duration::from_secs(1);
 
 #[cfg(test)]

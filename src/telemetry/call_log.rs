@@ -1,13 +1,16 @@
-//! The log of calls: one JSON line each, without secrets, for `simulate --replay` and for whoever audits the limits.
+//! The log of calls: one JSON line each, without secrets, for `simulate --replay` and for audits of
+//! the limits.
 //!
-//! A call hands its record to a writer thread and goes on; when the disk is slow or full, lines are dropped and counted rather than calls
-//! held up, and the log goes on once there is room again. Who ends the process asks for what was handed over to be written first
-//! ([`CallLog::flushed`]). A line is written when the body has ended (of a long-running call at its head), so lines are not in order of
-//! arrival.
+//! A call hands its record to a writer thread and goes on. If the disk is slow or full, lines are
+//! dropped and counted rather than calls delayed, and the log goes on once there is space again. At
+//! the end of the process, [`CallLog::flushed`] waits until everything handed over is written. A
+//! line is written when the body has ended (of a long-running call, after its head), so lines are
+//! not in order of arrival.
 //!
-//! No query, no body and no object name is in it, and of the headers only the first word of the user agent: keys and credentials are salted
-//! hashes, good for "the same again" within one process only. The names of groups, resources, subresources and namespaces are in it,
-//! because classes are matched by them.
+//! A line has no query, no body and no object name, and of the headers only the first word of the
+//! user agent. Keys and credentials are salted hashes, which only tell "the same again" within one
+//! process. The names of groups, resources, subresources and namespaces are in it, because classes
+//! are matched by them.
 
 use std::{
     fs::OpenOptions,
@@ -23,27 +26,28 @@ use tokio::sync::{mpsc, oneshot};
 use super::table;
 use crate::{api::Key, clock::Clock, limit::Reason, moment::Moment};
 
-/// Where records go. Cheap to clone.
+/// The log to which records are handed. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CallLog {
     lines: mpsc::Sender<Entry>,
 }
 
-/// What the writer is handed.
+/// An entry for the writer.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "all but a handful are calls; in a box each would cost an allocation")]
 pub(crate) enum Entry {
     Call(CallRecord),
-    /// Everything before it is to be in the file when this is dropped.
+    /// A mark that is dropped when everything before it is in the file.
     Flush(oneshot::Sender<()>),
 }
 
-/// What is known of a call once it was answered.
+/// The facts about a call once it was answered.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
-    /// When it came.
+    /// The moment it arrived.
     pub arrived: Moment,
-    /// When the limiter was asked: later by reading the start of a body, or on a machine that is busy.
+    /// The moment the limiter was asked. It is later than `arrived` if the start of a body was read
+    /// first, or if the machine is busy.
     pub at_door: Option<Moment>,
     /// The gate's name.
     pub gate: Arc<str>,
@@ -51,37 +55,40 @@ pub struct CallRecord {
     pub class: Box<str>,
     /// The class's lane.
     pub lane: &'static str,
-    /// Identity of its flow (salted).
+    /// The identity of its flow (salted).
     pub flow: u64,
     /// Its verb.
     pub verb: &'static str,
-    /// What it asks for.
+    /// The target of its request.
     pub asked: Asked,
     /// Its key (salted).
     pub key: Option<Key>,
-    /// How long it waited and for what above all.
+    /// The time it waited, and the main reason for it.
     pub waited: Option<(Reason, Duration)>,
-    /// The moment its tokens were taken: this is what P1 counts. On a machine that is busy its task may be run a while later.
+    /// The moment its tokens were taken: P1 counts this one. On a busy machine its task may run a
+    /// while later.
     pub granted: Option<Moment>,
-    /// The moment its permit was claimed: it leaves.
+    /// The moment its permit was claimed, and it left.
     pub sent: Option<Moment>,
-    /// From then to the response head.
+    /// The time from there to the response head.
     pub upstream: Option<Duration>,
-    /// What the client got; `None` when it was not there any more.
+    /// The status that the client got; `None` if the client had left.
     pub status: Option<u16>,
-    /// Why it was refused.
+    /// The reason why it was refused.
     pub refused: Option<Reason>,
-    /// How long the upstream said to wait, by Retry-After or another signal that the gate honours.
+    /// The time that the upstream said to wait, by Retry-After or another signal that the gate
+    /// honours.
     pub retry_after: Option<Duration>,
-    /// From the response head to the end of its body, where that was waited for.
+    /// The time from the response head to the end of its body, if that was waited for.
     pub body: Option<Duration>,
-    /// From arrival to when the client left, if it left before it was answered.
+    /// The time from arrival to when the client left, if it left before it was answered.
     pub gave_up: Option<Duration>,
-    /// From arrival to when it was answered with the answer to the same call of another client.
+    /// The time from arrival to when it was answered with the answer to the same call of another
+    /// client.
     pub coalesced: Option<Duration>,
 }
 
-/// What a call asks for, as far as a limit may look at it and no secret is in it.
+/// The target of a call, as far as a limit may look at it and no secret is in it.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// API group, or empty.
@@ -92,19 +99,20 @@ pub struct Asked {
     pub subresource: Box<str>,
     /// Namespace, or empty.
     pub namespace: Box<str>,
-    /// First word of the user agent.
+    /// The first word of the user agent.
     pub user_agent: Box<str>,
-    /// Whose call it is (a salted hash, of which little is written); 0 where nothing is split by it.
+    /// The credential of the call (a salted hash, of which little is written); 0 if nothing is
+    /// split by it.
     pub credential: u64,
-    /// It lasts for as long as the client likes.
+    /// True if the call lasts for as long as the client likes.
     pub long_running: bool,
-    /// It only asks what would happen.
+    /// True if the call only asks what would happen.
     pub dry_run: bool,
     /// The client's own deadline.
     pub timeout: Option<Duration>,
 }
 
-/// A record as written.
+/// The written form of a record.
 #[derive(Serialize)]
 struct Line<'a> {
     /// Nanoseconds since the process started.
@@ -134,7 +142,7 @@ struct Line<'a> {
     dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout_ns: Option<u64>,
-    /// The object (or path), its collection, and what is done to it.
+    /// The object (or path), its collection, and the facet: what is done to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,10 +176,11 @@ struct Line<'a> {
 // === impl CallLog ===
 
 impl CallLog {
-    /// Appends to `path`; a thread of its own writes, because files have no other way.
+    /// Opens `path` to append to it. A thread of its own writes, because files cannot be written
+    /// asynchronously.
     ///
     /// # Errors
-    /// When the file cannot be opened.
+    /// The file cannot be opened.
     pub fn open(path: &Path, clock: Clock) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         let (lines, records) = mpsc::channel(PENDING);
@@ -179,20 +188,21 @@ impl CallLog {
         Ok(Self { lines })
     }
 
-    /// Hands records to a test.
+    /// Creates a log that hands its entries to a test.
     #[cfg(test)]
     pub(crate) fn to(lines: mpsc::Sender<Entry>) -> Self {
         Self { lines }
     }
 
-    /// Writes a record, soon.
+    /// Hands a record to the writer.
     pub fn record(&self, record: CallRecord) {
         if self.lines.try_send(Entry::Call(record)).is_err() {
             table::CALL_LOG_DROPPED.counter(&[]).increment(1);
         }
     }
 
-    /// Returns when the file has everything that was recorded until now, or when a disk that stands still has had its five seconds.
+    /// Returns when the file has everything that was recorded until now, or after five seconds if
+    /// the disk hangs.
     pub async fn flushed(&self) {
         let (done, flushed) = oneshot::channel();
         let flush = async {
@@ -206,7 +216,8 @@ impl CallLog {
     }
 }
 
-/// Writes until the last sender is gone; flushes whenever there is nothing more to write. Lines are written whole or not at all.
+/// Writes until the last sender is gone, and flushes when there is nothing more to write. Lines are
+/// written whole or not at all.
 fn write(mut entries: mpsc::Receiver<Entry>, to: impl Write, clock: Clock) {
     let mut out = BufWriter::new(to);
     let mut fails = false;
@@ -238,7 +249,7 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: impl Write, clock: Clock) {
     }
 }
 
-/// A record as a line.
+/// Renders a record as a line.
 fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let hash = |hash: u64| format!("{hash:016x}");
@@ -257,7 +268,7 @@ fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
         subresource: &asked.subresource,
         namespace: &asked.namespace,
         user_agent: &asked.user_agent,
-        // Enough to tell a handful of clients apart, useless for anything else.
+        // Six digits are enough to tell a handful of clients apart, and useless for anything else.
         credential: (asked.credential != 0).then(|| format!("{:06x}", asked.credential & 0xff_ffff)),
         long_running: asked.long_running,
         dry_run: asked.dry_run,
@@ -287,10 +298,10 @@ fn is_false(it: &bool) -> bool {
     !it
 }
 
-/// Records that may wait for the disk: a second of a busy gate, 2 MiB.
+/// The most entries that wait for the disk: a second of a busy gate, 2 MiB.
 const PENDING: usize = 8192;
 
-/// How long the end of the process waits for the disk.
+/// The time that the end of the process waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

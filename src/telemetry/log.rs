@@ -1,7 +1,8 @@
-//! The log's form and level.
+//! The form and level of the log.
 //!
-//! One line per change of state; nothing per call above `debug`. Everything is a field, so that a JSON reader needs no parsing. No client can
-//! forge a line or steer a terminal: whatever comes in from outside, the writer lets no control character out.
+//! There is one line per change of state, and nothing per call above `debug`. Everything is a
+//! field, so that a JSON reader needs no parsing. No client can forge a line or steer a terminal:
+//! the writer escapes every control character that comes from outside.
 
 use std::{
     borrow::Cow,
@@ -18,17 +19,17 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// The log could not be set up.
+/// The reason why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The level is not one.
+    /// The level is invalid.
     #[error(
         "log level {level:?} is not error, warn, info, debug, trace or a filter such as \"info,tidegate::proxy=debug\""
     )]
     Level {
-        /// As given.
+        /// The level as given.
         level: String,
-        /// What is wrong with it.
+        /// The error in it.
         #[source]
         source: ParseError,
     },
@@ -37,15 +38,15 @@ pub enum LogError {
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// The level of the process's log, to be changed while it runs.
+/// The level of the process's log, which can change while the process runs.
 pub struct Level {
     change: Box<dyn Fn(Targets) + Send + Sync>,
 }
 
-/// Sets the process's log up, on standard error.
+/// Sets up the process's log on standard error.
 ///
 /// # Errors
-/// When the level is not one, or a log is set up already.
+/// The level is invalid, or a log is set up already.
 pub fn start(json: bool, level: &str) -> Result<Level, LogError> {
     let colours = !json && io::stderr().is_terminal();
     let (filter, handle) = reload::Layer::new(filter(level)?);
@@ -68,14 +69,14 @@ fn filter(level: &str) -> Result<Targets, LogError> {
 
 impl Level {
     fn of(handle: reload::Handle<Targets, Registry>) -> Self {
-        // It fails only when the log is gone, and then there is nothing to change.
+        // This fails only if the log is gone, and then there is nothing to change.
         Self { change: Box::new(move |filter| drop(handle.reload(filter))) }
     }
 
-    /// Another level from now on.
+    /// Changes the level from now on.
     ///
     /// # Errors
-    /// When it is not one; then nothing changes.
+    /// The level is invalid; then nothing changes.
     pub fn set(&self, level: &str) -> Result<(), LogError> {
         (self.change)(filter(level)?);
         Ok(())
@@ -88,7 +89,8 @@ impl std::fmt::Debug for Level {
     }
 }
 
-/// Standard error, with every character inside a line written out that could steer a terminal. An event is one write.
+/// Writes to standard error and escapes every character inside a line that could steer a terminal.
+/// An event is one write.
 #[derive(Clone, Copy, Debug)]
 struct Plain {
     json: bool,
@@ -117,7 +119,8 @@ impl Write for Plain {
     }
 }
 
-/// One event as one line: nothing that steers but the newline at its end (and the formatter's own colours). JSON stays JSON.
+/// Returns one event as one line in which nothing steers a terminal, except for the newline at its
+/// end and the formatter's own colours. JSON stays JSON.
 fn plain(event: &str, form: Plain) -> Cow<'_, str> {
     let line = event.strip_suffix('\n').unwrap_or(event);
     if !line.contains(steers) {
@@ -148,13 +151,14 @@ fn plain(event: &str, form: Plain) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A control character, the end of a line by Unicode's rules, or what changes the direction of the text that follows.
+/// True for a control character, for an end of line by Unicode's rules, and for a character that
+/// changes the direction of the text after it.
 fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The length of the colour sequence that a text starts with.
+/// Returns the length of the colour sequence at the start of a text.
 fn colour_at(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
@@ -187,7 +191,8 @@ mod tests {
 
     #[test]
     fn what_is_written_out_in_json_is_still_json() {
-        // serde escapes what JSON forbids; DEL, C1, and what turns the text around are allowed in it, and steer a terminal all the same.
+        // serde escapes what JSON forbids. DEL, C1 and characters that change the direction of text
+        // are allowed in it, and steer a terminal all the same.
         let name = "web\u{7f}\u{85}\u{9b}2J\u{202e}\u{2028}";
         let line = plain(&format!("{}\n", serde_json::json!({ "key": name })), JSON).into_owned();
         assert!(!line.trim_end().contains(steers), "{line}");

@@ -1,7 +1,8 @@
 //! Handles on the metrics of one gate, looked up once.
 //!
-//! A lookup by three strings costs 184 ns, a kept handle 9 (measured): the usual call touches one counter, one gauge and one histogram.
-//! Cells are filled when first used, so that a scrape shows what happened and not every combination there could be.
+//! A lookup by three strings costs 184 ns, a kept handle 9 (measured): the usual call touches one
+//! counter, one gauge and one histogram. Cells are filled at their first use, so that a scrape
+//! shows what happened and not every possible combination.
 
 use std::{
     collections::HashSet,
@@ -21,7 +22,7 @@ use crate::{
     },
 };
 
-/// What a gate counts about its calls.
+/// The metrics about a gate's calls.
 pub struct GateMeters {
     gate: Arc<str>,
     /// The upstream's authority, client-go's `host`.
@@ -29,11 +30,12 @@ pub struct GateMeters {
     /// client-go's metric, by method.
     client_go: [OnceLock<Histogram>; METHODS.len() + 1],
     classes: Vec<ClassMeters>,
-    /// The same after a reload, or each would have room for as many again.
+    /// The label pairs, shared with the meters after a reload: separate sets would have room for as
+    /// many again each.
     resources: Arc<Capped>,
 }
 
-/// One class of it.
+/// The meters of one class.
 struct ClassMeters {
     name: Arc<str>,
     lane: &'static str,
@@ -44,35 +46,35 @@ struct ClassMeters {
     in_flight: OnceLock<Gauge>,
 }
 
-/// What the gate says to a call at its door.
+/// The gate's decision on a call at its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// At once.
+    /// The call goes at once.
     Go,
-    /// Until its turn comes, or it is too late.
+    /// The call waits until its turn comes, or until it is too late.
     Wait,
-    /// No.
+    /// The call is refused.
     Refuse,
 }
 
-/// Why the gate could not complete a call.
+/// The reason why the gate could not complete a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Sent, then lost before the response head.
+    /// The call was sent, and lost before the response head.
     Lost,
-    /// No answer in time.
+    /// No answer came in time.
     Timeout,
-    /// No connection to be had.
+    /// There was no connection.
     Unconnected,
 }
 
-/// What the upstream's pool counts, by connection group.
+/// The metrics about the upstream's pool, by connection group.
 #[derive(Debug)]
 pub struct UpstreamMeters {
     gate: Arc<str>,
 }
 
-/// A set of label values that stops growing: past its limit every new one is `other` (P9).
+/// A set of label values with a limit: every new value beyond it becomes `other` (P9).
 #[derive(Debug)]
 pub struct Capped {
     limit: usize,
@@ -82,7 +84,7 @@ pub struct Capped {
 // === impl GateMeters ===
 
 impl GateMeters {
-    /// The meters of a gate with these classes.
+    /// Creates the meters of a gate with these classes.
     #[must_use]
     pub fn new(gate: Arc<str>, host: Arc<str>, policy: &Policy) -> Self {
         table::FORGOTTEN.counter(&[&gate]).increment(0);
@@ -91,7 +93,7 @@ impl GateMeters {
         Self::with(gate, host, policy, Arc::new(Capped::new(RESOURCES)))
     }
 
-    /// The meters of the same gate with other classes.
+    /// Creates the meters of the same gate with other classes.
     #[must_use]
     pub fn renewed(&self, policy: &Policy) -> Self {
         Self::with(Arc::clone(&self.gate), Arc::clone(&self.host), policy, Arc::clone(&self.resources))
@@ -102,14 +104,14 @@ impl GateMeters {
         Self { gate, host, client_go: Default::default(), classes, resources }
     }
 
-    /// The limiter was asked.
+    /// Counts a decision of the limiter.
     pub fn decided(&self, class: ClassId, decision: Decision) {
         if let Some(counter) = self.class(class).and_then(|meters| meters.decisions.get(decision as usize)) {
             counter.increment(1);
         }
     }
 
-    /// A call was answered with this status.
+    /// Counts a call that was answered with this status.
     pub fn answered(&self, class: ClassId, verb: Verb, status: u16) {
         if let Some(meters) = self.class(class) {
             let code = usize::from(status / 100).min(CODES.len() - 1);
@@ -121,7 +123,7 @@ impl GateMeters {
         }
     }
 
-    /// A call left after waiting.
+    /// Counts a call that left after waiting.
     pub fn waited(&self, class: ClassId, reason: Reason, wait: Duration) {
         if let Some(meters) = self.class(class) {
             let place = Reason::ALL.iter().position(|known| *known == reason).unwrap_or_default();
@@ -132,8 +134,8 @@ impl GateMeters {
         }
     }
 
-    /// A call that limits apply to has left or was refused after this wait. Like client-go, which counts those that did not wait as well:
-    /// without them every quantile on its dashboards would be another.
+    /// Counts a call under limits that has left or was refused after this wait. As in client-go,
+    /// a zero wait counts too: otherwise every quantile on its dashboards would differ.
     pub fn limited(&self, class: ClassId, wait: Duration, method: &str) {
         if self.class(class).is_some_and(|meters| meters.lane != lane_word(Lane::Exempt)) {
             let place = METHODS.iter().position(|known| *known == method);
@@ -145,7 +147,7 @@ impl GateMeters {
         }
     }
 
-    /// The response head came.
+    /// Records the time until the response head.
     pub fn upstream_took(&self, class: ClassId, time: Duration) {
         if let Some(meters) = self.class(class) {
             let labels = || table::UPSTREAM_SECONDS.histogram(&[&self.gate, &meters.name]);
@@ -153,74 +155,74 @@ impl GateMeters {
         }
     }
 
-    /// A call was refused. `group` and `resource` are the API's, or empty.
+    /// Counts a refused call. `group` and `resource` are the API's, or empty.
     pub fn refused(&self, class: ClassId, reason: Reason, group: &str, resource: &str) {
         let (group, resource) = self.resources.pair(group, resource);
         let class = self.class_name(class);
         table::REFUSALS.counter(&[&self.gate, class, reason.word(), group, resource]).increment(1);
     }
 
-    /// The gate could not complete a call.
+    /// Counts a call that the gate could not complete.
     pub fn failed(&self, class: ClassId, kind: FailureKind) {
         table::FAILURES.counter(&[&self.gate, self.class_name(class), kind.word()]).increment(1);
     }
 
-    /// The upstream turned a call away.
+    /// Counts a call that the upstream turned away.
     pub fn rejected(&self, class: ClassId, by: Rejection) {
         table::REJECTIONS.counter(&[&self.gate, self.class_name(class), by.word()]).increment(1);
     }
 
-    /// What the upstream said of its limits was acted on.
+    /// Counts a signal of the upstream about its limits that the gate acted on.
     pub fn signalled(&self, class: ClassId, signal: Signal) {
         table::SIGNALS.counter(&[&self.gate, self.class_name(class), signal.word()]).increment(1);
     }
 
-    /// A caller left while the call waited.
+    /// Counts a caller that left while the call waited.
     pub fn hung_up(&self, class: ClassId) {
         table::HANGUPS.counter(&[&self.gate, self.class_name(class)]).increment(1);
     }
 
-    /// A call was answered with the answer to an identical one.
+    /// Counts a call that was answered with the answer to an identical one.
     pub fn coalesced(&self, class: ClassId) {
         table::COALESCED.counter(&[&self.gate, self.class_name(class)]).increment(1);
     }
 
-    /// Whether the gate only plays.
+    /// Records if the gate only plays.
     pub fn shadow(&self, shadow: bool) {
         table::SHADOW.gauge(&[&self.gate]).set(f64::from(u8::from(shadow)));
     }
 
-    /// On a gate that only plays: a call would have left after this wait.
+    /// Counts a call that would have left after this wait, on a gate that only plays.
     pub fn would_have_waited(&self, class: ClassId, reason: Reason, wait: Duration) {
         let labels = [&self.gate, self.class_name(class), reason.word()];
         table::SHADOW_WAIT_SECONDS.histogram(&labels).record(wait.as_secs_f64());
     }
 
-    /// On a gate that only plays: a call would have been refused.
+    /// Counts a call that would have been refused, on a gate that only plays.
     pub fn would_have_refused(&self, class: ClassId, reason: Reason) {
         table::SHADOW_REFUSALS.counter(&[&self.gate, self.class_name(class), reason.word()]).increment(1);
     }
 
-    /// The gauge of calls inside the gate.
+    /// Returns the gauge of calls inside the gate.
     #[must_use]
     pub fn in_flight(&self, class: ClassId) -> Option<Gauge> {
         let meters = self.class(class)?;
         Some(meters.in_flight.get_or_init(|| table::IN_FLIGHT.gauge(&[&self.gate, &meters.name])).clone())
     }
 
-    /// The gate's name.
+    /// Returns the gate's name.
     #[must_use]
     pub fn gate(&self) -> &Arc<str> {
         &self.gate
     }
 
-    /// A class's name.
+    /// Returns a class's name.
     #[must_use]
     pub fn class_name(&self, class: ClassId) -> &str {
         self.class(class).map_or("other", |meters| &meters.name)
     }
 
-    /// A class's lane.
+    /// Returns a class's lane.
     #[must_use]
     pub fn lane(&self, class: ClassId) -> &'static str {
         self.class(class).map_or("other", |meters| meters.lane)
@@ -240,7 +242,7 @@ impl fmt::Debug for GateMeters {
 // === impl ClassMeters ===
 
 impl ClassMeters {
-    /// What has labels from closed sets is there from the start, at zero.
+    /// Creates the meters. Those with labels from closed sets exist from the start, at zero.
     fn new(gate: &str, class: &ClassPolicy) -> Self {
         for kind in FailureKind::ALL {
             table::FAILURES.counter(&[gate, &class.name, kind.word()]).increment(0);
@@ -265,10 +267,10 @@ impl ClassMeters {
 // === impl Decision ===
 
 impl Decision {
-    /// Every one, in the order of its values.
+    /// All decisions, in the order of their values.
     pub const ALL: [Self; 3] = [Self::Go, Self::Wait, Self::Refuse];
 
-    /// Its word in metrics.
+    /// Returns the word for it in metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -282,10 +284,10 @@ impl Decision {
 // === impl FailureKind ===
 
 impl FailureKind {
-    /// Every one, for tables.
+    /// All kinds, for tables.
     pub const ALL: [Self; 3] = [Self::Lost, Self::Timeout, Self::Unconnected];
 
-    /// Its word in metrics.
+    /// Returns the word for it in metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -299,7 +301,7 @@ impl FailureKind {
 // === impl UpstreamMeters ===
 
 impl UpstreamMeters {
-    /// The meters of a gate's upstream; what they count is there from the start, at zero.
+    /// Creates the meters of a gate's upstream; all of them exist from the start, at zero.
     #[must_use]
     pub fn new(gate: Arc<str>) -> Self {
         for group in [Group::Leases, Group::Short, Group::LongRunning, Group::Upgrades] {
@@ -309,22 +311,22 @@ impl UpstreamMeters {
         Self { gate }
     }
 
-    /// Connections of a group now.
+    /// Sets the number of connections of a group.
     pub fn connections(&self, group: Group, count: usize) {
         table::CONNECTIONS.gauge(&[&self.gate, group_word(group)]).set(as_f64(count));
     }
 
-    /// Calls out on the connections of a group now.
+    /// Sets the number of calls out on the connections of a group.
     pub fn streams(&self, group: Group, count: usize) {
         table::STREAMS.gauge(&[&self.gate, group_word(group)]).set(as_f64(count));
     }
 
-    /// A call was sent again on another connection.
+    /// Counts a call that was sent again on another connection.
     pub fn replayed(&self, group: Group) {
         table::REPLAYS.counter(&[&self.gate, group_word(group)]).increment(1);
     }
 
-    /// A connection could not be made.
+    /// Counts a connection that could not be made.
     pub fn dial_failed(&self, group: Group) {
         table::DIAL_FAILURES.counter(&[&self.gate, group_word(group)]).increment(1);
     }
@@ -333,13 +335,13 @@ impl UpstreamMeters {
 // === impl Capped ===
 
 impl Capped {
-    /// At most `limit` values.
+    /// Creates a set of at most `limit` values.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit, known: Mutex::new(HashSet::new()) }
     }
 
-    /// The pair itself while there is room for it, then `other`.
+    /// Returns the pair itself while there is room for it, then `other`.
     fn pair<'a>(&self, group: &'a str, resource: &'a str) -> (&'a str, &'a str) {
         if resource.is_empty() {
             return ("", "");
@@ -354,7 +356,7 @@ impl Capped {
     }
 }
 
-/// The word of a lane, as in the configuration.
+/// Returns the word of a lane, as in the configuration.
 #[must_use]
 pub const fn lane_word(lane: Lane) -> &'static str {
     match lane {
@@ -365,7 +367,7 @@ pub const fn lane_word(lane: Lane) -> &'static str {
     }
 }
 
-/// The word of a connection group.
+/// Returns the word of a connection group.
 #[must_use]
 pub const fn group_word(group: Group) -> &'static str {
     match group {
@@ -380,7 +382,7 @@ fn verb_place(verb: Verb) -> usize {
     Verb::ALL.iter().position(|known| *known == verb).unwrap_or_default()
 }
 
-/// A count as a gauge's value; exact far past any count there can be.
+/// Returns a count as a gauge's value; exact far beyond any possible count.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
 #[must_use]
 pub fn as_f64(count: usize) -> f64 {
@@ -389,9 +391,10 @@ pub fn as_f64(count: usize) -> f64 {
 
 const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-/// Clients may invent methods, series may not.
+/// Clients may invent methods, but not series.
 const OTHER_METHOD: &str = "other";
-/// A large cluster serves some 150 resources; a client that invents them must not make series (P9).
+/// The most resources with series of their own. A large cluster serves some 150; a client that
+/// invents more must not make series (P9).
 const RESOURCES: usize = 300;
 
 #[cfg(test)]

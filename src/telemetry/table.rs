@@ -1,7 +1,8 @@
-//! Every metric there is: name, kind, help, labels, buckets.
+//! The table of all metrics: name, kind, help, labels, buckets.
 //!
-//! A metric that is not in [`TABLE`] cannot be recorded, because only a [`Metric`] makes handles. All label values come from closed sets
-//! (verbs, reasons, code classes), from the configuration (gates, classes) or through [`Capped`](super::meters::Capped).
+//! A metric that is not in [`TABLE`] cannot be recorded, because only a [`Metric`] makes handles.
+//! All label values come from closed sets (verbs, reasons, code classes), from the configuration
+//! (gates, classes) or through [`Capped`](super::meters::Capped).
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, SharedString, Unit};
 
@@ -10,27 +11,28 @@ use self::Since::{Once, Start};
 /// One metric.
 #[derive(Debug)]
 pub struct Metric {
-    /// Its name as scraped.
+    /// Its name in a scrape.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its help text.
     pub help: &'static str,
     /// Its labels, in the order in which values are given.
     pub labels: &'static [&'static str],
-    /// What it counts or measures.
+    /// The unit of its values.
     pub unit: &'static str,
-    /// From when on it is scraped.
+    /// The moment from which it is scraped.
     pub since: Since,
 }
 
-/// From when on a metric is scraped. A counter that comes into being with its first event hides that event from `rate` and `increase`;
-/// so whatever has labels from a closed set is there, at zero, before anything has happened.
+/// The moment from which a metric is scraped. A counter that is created by its first event hides
+/// that event from `rate` and `increase`; so every metric with labels from closed sets exists, at
+/// zero, before anything has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     /// From the start of its gate.
     Start,
-    /// Once this is so.
+    /// Once this condition is true.
     Once(&'static str),
 }
 
@@ -53,7 +55,7 @@ macro_rules! metrics_table {
             pub static $name: Metric =
                 Metric { name: $text, kind: $kind, help: $help, labels: &[$($label),*], unit: $unit, since: $since };
         )*
-        /// Every metric there is.
+        /// All metrics.
         pub static TABLE: &[&Metric] = &[$(&$name),*];
     };
 }
@@ -151,36 +153,36 @@ metrics_table! {
 /// From a millisecond (the timer's grain) to half an hour (`max_wait` may be that long).
 const WAITS: &[f64] =
     &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
-/// From a cached read beside us to kube-apiserver's own limit of a minute.
+/// From a cached read on the same node to kube-apiserver's own limit of a minute.
 const ANSWERS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// client-go's buckets, so that existing dashboards fit.
 const CLIENT_GO: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
-/// What the recorder wants to know about the source of a metric.
+/// The metadata that the recorder takes with each metric.
 static METADATA: Metadata<'static> = Metadata::new("tidegate", Level::INFO, None);
 
 // === impl Metric ===
 
 impl Metric {
-    /// The counter with these label values.
+    /// Returns the counter with these label values.
     pub fn counter(&self, values: &[&str]) -> Counter {
         super::metrics(); // a handle made before the recorder is there would count into the void
         metrics::with_recorder(|recorder| recorder.register_counter(&self.key(values), &METADATA))
     }
 
-    /// The gauge with these label values.
+    /// Returns the gauge with these label values.
     pub fn gauge(&self, values: &[&str]) -> Gauge {
         super::metrics(); // a handle made before the recorder is there would count into the void
         metrics::with_recorder(|recorder| recorder.register_gauge(&self.key(values), &METADATA))
     }
 
-    /// The histogram with these label values.
+    /// Returns the histogram with these label values.
     pub fn histogram(&self, values: &[&str]) -> Histogram {
         super::metrics(); // a handle made before the recorder is there would count into the void
         metrics::with_recorder(|recorder| recorder.register_histogram(&self.key(values), &METADATA))
     }
 
-    /// Tells the recorder the help text.
+    /// Passes the help text to the recorder.
     pub(super) fn describe(&self) {
         let (name, help) = (KeyName::from_const_str(self.name), SharedString::const_str(self.help));
         metrics::with_recorder(|recorder| match self.kind {
