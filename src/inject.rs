@@ -1,9 +1,10 @@
 //! Adds the sidecar to workloads read as YAML, and takes it out again.
 //!
-//! What is not a workload passes through byte for byte. A workload is written anew from its parsed form: order, quoting and every value
-//! stay; comments go, and anchors become what they stood for, because an edit of one of two places that share a node must not reach the
-//! other. What was in the way of an edit is written down in an annotation of the pod, so that taking the sidecar out gives back the
-//! original.
+//! Documents without a workload pass through byte for byte. A workload is written out from its
+//! parsed form: order, quoting and every value stay. Comments are lost, and anchors are expanded,
+//! because an edit of one of two places that share a node must not reach the other. The values that
+//! an edit replaces are recorded in an annotation of the pod, so that taking the sidecar out
+//! restores the original.
 
 mod documents;
 mod emit;
@@ -19,21 +20,22 @@ pub use crate::yaml::Unreadable;
 use self::{documents::Document, workload::Found};
 use crate::yaml;
 
-/// A stream of YAML after the edit.
+/// The result of an edit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edited {
     /// The whole stream.
     pub text: String,
     /// The workloads that were edited, as `Kind/name`.
     pub changed: Vec<String>,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Adds the sidecar to every workload of a stream; those that have it already get it anew, so that doing it twice is doing it once.
+/// Adds the sidecar to every workload of a stream. A workload that has it gets it replaced, so that
+/// a second run changes nothing.
 ///
 /// # Errors
-/// When the stream is no YAML; says where.
+/// The stream is not YAML; the error gives the line.
 pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
     edit(stream, |found, edits| {
         if sidecar::is_foreign(found.pod()) {
@@ -58,20 +60,20 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
 /// Takes out what [`inject`] added.
 ///
 /// # Errors
-/// When the stream is no YAML; says where.
+/// The stream is not YAML; the error gives the line.
 pub fn uninject(stream: &str) -> Result<Edited, Unreadable> {
     edit(stream, |found, _| sidecar::take_out(found))
 }
 
-/// What an edit of one document brings besides.
+/// The side effects of an edit of one document.
 #[derive(Default)]
 struct Edits {
     notes: Vec<String>,
-    /// Documents to put after it.
+    /// The documents to put after it.
     beside: Vec<yaml::Node>,
 }
 
-/// Edits the workloads of a stream; `change` says whether it changed one.
+/// Edits the workloads of a stream; `change` returns true if it changed one.
 fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool) -> Result<Edited, Unreadable> {
     let mut edited = Edited { text: String::with_capacity(stream.len()), changed: Vec::new(), notes: Vec::new() };
     for Document { marker, text, line } in documents::split(stream) {
@@ -82,7 +84,7 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
             continue;
         };
         if monitor::is_ours(&root) {
-            continue; // made anew beside its workload, or not wanted any more
+            continue; // made again beside its workload, or no longer wanted
         }
         let (mut edits, mut touched) = (Edits::default(), false);
         workload::each(&mut root, &mut |found| {
@@ -107,7 +109,7 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
     Ok(edited)
 }
 
-/// A document that is written anew starts on a line of its own.
+/// Ends the last line, so that a rewritten document starts on a line of its own.
 fn end_line(text: &mut String) {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');

@@ -1,7 +1,9 @@
-//! TLS on both sides: rustls with ring, said outright, so that no other provider that may be compiled in is ever picked.
+//! TLS on both sides: rustls with ring, chosen explicitly, so that no other compiled-in provider is
+//! ever picked.
 //!
-//! Certificates and CAs can be replaced while connections stay open, on the listener ([`Listener`]) and towards the upstream ([`Client`]): whoever
-//! owns one calls its `tend` now and then. Keys and client certificates never appear in a `Debug` text; errors name the file and say what was
+//! Certificates and CAs can be replaced while connections stay open, on the listener ([`Listener`])
+//! and towards the upstream ([`Client`]): the owner of one calls its `refresh` now and then. Keys
+//! and client certificates never appear in a `Debug` text; errors name the file and say what was
 //! expected.
 
 mod authority;
@@ -24,54 +26,54 @@ pub use self::{
     pem::{Identity, Pem},
 };
 
-/// A TLS configuration that cannot be.
+/// The reason why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file could not be read.
     #[error("cannot read {path}: {source}", path = path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A file is not what it should be.
+    /// A file does not have the expected content.
     #[error("{from} holds no {expected} in PEM form")]
     NotPem {
-        /// Which.
+        /// The file.
         from: String,
-        /// What was expected.
+        /// The expected content.
         expected: &'static str,
     },
     /// A certificate is unusable.
     #[error("the certificate in {from} cannot be used: {source}")]
     Certificate {
-        /// Which.
+        /// The certificate.
         from: String,
-        /// Why.
+        /// The cause.
         source: rustls::Error,
     },
     /// The system has no roots, as in an image from scratch.
     #[error("the system has no trusted CA certificates ({0}); set upstream_tls.ca, or SSL_CERT_FILE, to a CA file")]
     NoRoots(String),
-    /// A name that a certificate cannot be for.
+    /// The name cannot be in a certificate.
     #[error("`{name}` cannot be a name in a certificate; expected a host name or an IP address")]
     Name {
-        /// Which.
+        /// The name.
         name: String,
     },
     /// Making the pod-local CA failed.
     #[error("cannot make a certificate: {0}")]
     Authority(#[from] rcgen::Error),
-    /// The system has no randomness to give.
+    /// The system has no randomness to offer.
     #[error("the system has no randomness to give")]
     Randomness,
-    /// The pieces do not go together.
+    /// The parts do not fit together.
     #[error("these TLS settings do not go together: {0}")]
     Rustls(#[from] rustls::Error),
 }
 
-/// What is wrong, said once and not at every look.
+/// A problem that is logged once and not at every look.
 #[derive(Default)]
 struct Complaint(Option<String>);
 
@@ -93,17 +95,17 @@ impl Complaint {
     }
 }
 
-/// 256 bits of randomness as text that can stand in a header.
+/// Returns 256 bits of randomness as text that can stand in a header.
 ///
 /// # Errors
-/// The system has none to give.
+/// The system has no randomness to offer.
 pub fn random_text() -> Result<String, TlsError> {
     let mut bytes = [0_u8; 32];
     provider().secure_random.fill(&mut bytes).map_err(|_| TlsError::Randomness)?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// The one provider.
+/// Returns the one provider.
 fn provider() -> Arc<CryptoProvider> {
     static RING: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     Arc::clone(RING.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())))

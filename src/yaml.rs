@@ -1,7 +1,9 @@
-//! A document as a tree that keeps what an edit must not change: order, quoting, the very text of plain scalars (`0644` stays octal).
+//! A document as a tree that keeps what an edit must not change: order, quoting, the very text of
+//! plain scalars (`0644` stays octal).
 //!
-//! Aliases become copies of what they stand for, and merge keys (`<<`) the entries that they bring. Both are bounded: a few lines of nested
-//! anchors could otherwise stand for more than fits in memory.
+//! Aliases become copies of their anchors, and merge keys (`<<`) become the entries that they
+//! bring. Both are bounded: otherwise a few lines of nested anchors could expand to more than fits
+//! in memory.
 
 mod typed;
 
@@ -22,33 +24,33 @@ pub(crate) enum Node {
     Map(Vec<(Self, Self)>, Shape),
 }
 
-/// Text and how it was written.
+/// A text and its style.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scalar {
     /// The value.
     pub(crate) text: String,
-    /// How it was written.
+    /// The style in which it was written.
     pub(crate) style: ScalarStyle,
     /// Its tag as written, `!!binary`.
     pub(crate) tag: Option<String>,
 }
 
-/// How a collection was written.
+/// The style of a collection.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Shape {
-    /// `[a, b]` and not one line each.
+    /// True for `[a, b]`, false for one line each.
     pub(crate) flow: bool,
     /// Its tag as written.
     pub(crate) tag: Option<String>,
 }
 
-/// What is not YAML.
+/// An error in YAML.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct Unreadable {
-    /// Line of the stream, from 1.
+    /// The line of the stream, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// A description of the error.
     pub what: String,
 }
 
@@ -57,7 +59,8 @@ const MOST_NODES: usize = 1_000_000;
 /// Deeper than any manifest is.
 const MOST_DEPTH: usize = 100;
 
-/// The tree of one document; `None` for one without content. `line` is where it starts in its stream.
+/// Reads the tree of one document; `None` if it has no content. `line` is its first line in the
+/// stream.
 pub(crate) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> {
     let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line };
     loop {
@@ -95,7 +98,7 @@ impl<'a> Reader<'a> {
         Unreadable { line: self.line + at, what: what.into() }
     }
 
-    /// The next event that is part of the tree.
+    /// Returns the next event that is part of the tree.
     fn inner(&mut self, at: usize) -> Result<(Event<'a>, usize), Unreadable> {
         loop {
             match self.next()? {
@@ -162,7 +165,7 @@ impl<'a> Reader<'a> {
                 (_, value) => entries.push((key, value)),
             }
         }
-        // A key of the map itself wins, then the map that was merged first.
+        // A key of the map itself wins; then the map that was merged first.
         for (key, value) in merged.into_iter().flatten() {
             if !entries.iter().any(|(own, _): &(Node, Node)| own.text().is_some() && own.text() == key.text()) {
                 entries.push((key, value));
@@ -184,7 +187,7 @@ fn shape(style: StructureStyle, tag: Option<&Tag>) -> Shape {
     Shape { flow: style == StructureStyle::Flow, tag: tag.map(written) }
 }
 
-/// A tag so that it can be read without the document's directives.
+/// Writes a tag so that it can be read without the document's directives.
 fn written(tag: &Tag) -> String {
     match (tag.handle(), tag.suffix()) {
         ("tag:yaml.org,2002:", suffix) => format!("!!{suffix}"),
@@ -196,27 +199,27 @@ fn written(tag: &Tag) -> String {
 // === impl Node ===
 
 impl Node {
-    /// A plain scalar, for text that needs no quotes.
+    /// Makes a plain scalar, for text that needs no quotes.
     pub(crate) fn plain(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::Plain, tag: None })
     }
 
-    /// Text that is text whatever it looks like.
+    /// Makes a quoted scalar, which is text whatever it looks like.
     pub(crate) fn quoted(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::DoubleQuoted, tag: None })
     }
 
-    /// A map of plain keys.
+    /// Makes a map of plain keys.
     pub(crate) fn map<const N: usize>(entries: [(&str, Self); N]) -> Self {
         Self::Map(entries.into_iter().map(|(key, value)| (Self::plain(key), value)).collect(), Shape::block())
     }
 
-    /// A list.
+    /// Makes a list.
     pub(crate) fn list(items: impl IntoIterator<Item = Self>) -> Self {
         Self::List(items.into_iter().collect(), Shape::block())
     }
 
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Scalar(scalar) => Some(&scalar.text),
@@ -224,30 +227,31 @@ impl Node {
         }
     }
 
-    /// A value that is there, but says nothing: `key:`, `~` or `null`.
+    /// True for a value that is present but empty: `key:`, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         let Self::Scalar(scalar) = self else { return false };
         scalar.style == ScalarStyle::Plain && matches!(&*scalar.text, "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(entries, _) = self else { return None };
         entries.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
-    /// The value of a key, to change.
+    /// Returns the value of a key, to change.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         let Self::Map(entries, _) = self else { return None };
         entries.iter_mut().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
-    /// The value at a path of keys.
+    /// Returns the value at a path of keys.
     pub(crate) fn at(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
-    /// Sets a key, at its place if it is there, else at the end. Nothing happens to what is not a map.
+    /// Sets a key, at its place if it exists, else at the end. A node that is not a map stays
+    /// unchanged.
     pub(crate) fn set(&mut self, key: &str, value: Self) {
         if let Some(old) = self.get_mut(key) {
             *old = value;
@@ -256,14 +260,14 @@ impl Node {
         }
     }
 
-    /// Takes a key out.
+    /// Removes a key and returns its value.
     pub(crate) fn remove(&mut self, key: &str) -> Option<Self> {
         let Self::Map(entries, _) = self else { return None };
         let index = entries.iter().position(|(name, _)| name.text() == Some(key))?;
         Some(entries.remove(index).1)
     }
 
-    /// The items of a list; none for anything else.
+    /// Returns the items of a list; none for anything else.
     pub(crate) fn items(&self) -> &[Self] {
         match self {
             Self::List(items, _) => items,
@@ -271,7 +275,7 @@ impl Node {
         }
     }
 
-    /// The items of a list, to change.
+    /// Returns the items of a list, to change.
     pub(crate) fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
         match self {
             Self::List(items, _) => Some(items),
@@ -279,7 +283,7 @@ impl Node {
         }
     }
 
-    /// Whether a map has no entries, or a list no items.
+    /// True for a map without entries, and for a list without items.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Self::List(items, _) => items.is_empty(),
@@ -299,7 +303,7 @@ impl Node {
         }
     }
 
-    /// How many nodes it is made of.
+    /// Returns the number of nodes in it.
     fn size(&self) -> usize {
         match self {
             Self::Scalar(_) => 1,
@@ -312,7 +316,7 @@ impl Node {
 // === impl Shape ===
 
 impl Shape {
-    /// One line for each part.
+    /// Returns the shape with one line for each part.
     pub(crate) fn block() -> Self {
         Self { flow: false, tag: None }
     }

@@ -1,19 +1,20 @@
-//! A stream cut into its documents, so that those which nobody edits stay as they are, byte for byte.
+//! Cuts a stream into its documents, so that those without an edit stay as they are, byte for byte.
 //!
-//! A line that starts with `---` is a document marker wherever it stands: YAML forbids it inside scalars.
+//! A line that starts with `---` is always a document marker: YAML forbids it inside scalars.
 
 /// One document of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Document<'a> {
-    /// The marker before it with its line's end, and whatever directives and comments belong to it; may be empty.
+    /// The marker before it with its line's end, and the directives and comments that belong to it;
+    /// may be empty.
     pub(super) marker: &'a str,
     /// The document.
     pub(super) text: &'a str,
-    /// Line of the stream at which `text` starts, from 0.
+    /// The line of the stream at which `text` starts, from 0.
     pub(super) line: usize,
 }
 
-/// The documents of a stream in order; put together again they are the stream.
+/// Returns the documents of a stream in order; joined again, they are the stream.
 pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
     let (mut marker, mut start, mut first) = (0..0, 0, 0);
@@ -40,7 +41,7 @@ pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
     documents.into_iter().map(cut).filter(|document| !document.marker.is_empty() || !document.text.is_empty()).collect()
 }
 
-/// Whether there is anything but directives, comments and blank lines.
+/// True if there is anything except directives, comments and blank lines.
 pub(super) fn has_content(text: &str) -> bool {
     text.lines()
         .map(str::trim_end)

@@ -1,7 +1,8 @@
-//! A tree written as YAML again: two spaces a level, lists not indented, as `kubectl` and `kustomize` write them.
+//! Writes a tree as YAML: two spaces a level, lists not indented, as `kubectl` and `kustomize` do.
 //!
-//! Scalars keep their style where it can say the value; where it cannot (a value with control characters, a block scalar inside a flow
-//! collection), double quotes can say any.
+//! Scalars keep their style if it can express the value; if it cannot (a value with control
+//! characters, a block scalar inside a flow collection), they get double quotes, which can express
+//! any.
 
 use granit_parser::ScalarStyle;
 
@@ -18,7 +19,7 @@ pub(super) fn document(root: &Node, out: &mut String) {
     }
 }
 
-/// Whether a node takes lines of its own.
+/// True if a node takes lines of its own.
 fn is_block(node: &Node) -> bool {
     match node {
         Node::Scalar(_) => false,
@@ -26,7 +27,7 @@ fn is_block(node: &Node) -> bool {
     }
 }
 
-/// Every entry on a line of its own, after `indent` spaces.
+/// Writes every entry on a line of its own, after `indent` spaces.
 fn block(node: &Node, indent: usize, out: &mut String) {
     match node {
         Node::Scalar(scalar) => value(scalar, indent, out),
@@ -46,7 +47,7 @@ fn block(node: &Node, indent: usize, out: &mut String) {
     }
 }
 
-/// `key: value` with everything under it.
+/// Writes `key: value` with everything under it.
 fn entry(name: &Node, value: &Node, indent: usize, out: &mut String) {
     if is_block(name) || matches!(name, Node::List(..) | Node::Map(..)) {
         out.push_str("? ");
@@ -60,7 +61,7 @@ fn entry(name: &Node, value: &Node, indent: usize, out: &mut String) {
     under(value, indent, out);
 }
 
-/// What follows a key: on its line, or on lines below it.
+/// Writes the value of a key: on its line, or on lines below it.
 fn under(node: &Node, indent: usize, out: &mut String) {
     tag_before(node, out);
     match node {
@@ -81,7 +82,7 @@ fn under(node: &Node, indent: usize, out: &mut String) {
     }
 }
 
-/// What follows a dash. The first entry of a map stands on its line.
+/// Writes an item after its dash. The first entry of a map stands on the dash's line.
 fn item_after_dash(node: &Node, indent: usize, out: &mut String) {
     let tagged = tag(node).is_some();
     match node {
@@ -104,11 +105,11 @@ fn item_after_dash(node: &Node, indent: usize, out: &mut String) {
     }
 }
 
-/// A scalar after its key or dash, with the end of its line.
+/// Writes a scalar after its key or dash, with the end of its line.
 fn value(scalar: &Scalar, indent: usize, out: &mut String) {
     match scalar.style {
         ScalarStyle::Literal | ScalarStyle::Folded if lines_can_say(&scalar.text) => {
-            // Folding anew could break lines elsewhere; literal says the same value.
+            // Folding again could break lines in other places; literal style says the same value.
             out.push_str(" |");
             if scalar.text.starts_with([' ', '\n']) {
                 out.push('2');
@@ -143,12 +144,13 @@ fn lines_can_say(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(|c| c != '\n' && c != '\t' && (c.is_control() || is_break(c)))
 }
 
-/// Line breaks to some readers and not to others, and what is no character in a file.
+/// True for a line break that only some readers recognise, and for code points that are no
+/// characters in a file.
 fn is_break(c: char) -> bool {
     matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
 }
 
-/// On one line, wherever that is.
+/// Writes a node on one line.
 fn flow(node: &Node, out: &mut String) {
     if let Some(tag) = tag(node) {
         out.push_str(tag);
@@ -200,7 +202,8 @@ fn scalar_text(scalar: &Scalar, in_flow: bool, out: &mut String) {
     }
 }
 
-/// A plain scalar came from a plain scalar: only where it stood can make a difference.
+/// True if the scalar can stay plain. It was plain before, so only its new place can make a
+/// difference.
 fn is_plain(text: &str, in_flow: bool) -> bool {
     let needs_quotes = |c: char| c.is_control() || is_break(c) || in_flow && matches!(c, ',' | '[' | ']' | '{' | '}');
     !text.contains(needs_quotes)

@@ -1,17 +1,18 @@
-//! A `PodMonitor` beside each workload, so that a Prometheus operator finds the sidecar's metrics.
+//! A `PodMonitor` beside each workload, through which a Prometheus operator finds the sidecar's
+//! metrics.
 
 use super::record::ANNOTATION;
 use crate::yaml::{Node, Shape};
 
-/// Whether an object is a `PodMonitor` that was made here.
+/// True if an object is a `PodMonitor` that tidegate made.
 pub(super) fn is_ours(root: &Node) -> bool {
     root.get("kind").and_then(Node::text) == Some("PodMonitor")
         && root.at(&["metadata", "annotations", ANNOTATION]).is_some()
 }
 
-/// One for the pods of a template; `None` where they have no labels to find them by.
+/// Makes one for the pods of a template; `None` if they have no labels to find them by.
 pub(super) fn of(workload: &str, namespace: Option<&str>, pod: &Node) -> Option<Node> {
-    // Left open (`labels:`) is as good as left out.
+    // An empty key (`labels:`) means the same as a missing one.
     let labels =
         pod.at(&["metadata", "labels"]).filter(|labels| matches!(labels, Node::Map(..)) && !labels.is_empty())?;
     let mut metadata = Node::map([

@@ -1,4 +1,5 @@
-//! What was in the way of an edit, kept in an annotation of the pod, so that taking the sidecar out gives back the original.
+//! The record of the values that an edit replaced, kept in an annotation of the pod, so that taking
+//! the sidecar out restores the original.
 
 use std::collections::BTreeMap;
 
@@ -10,31 +11,31 @@ use crate::yaml::{self, Node, Shape};
 /// The annotation that marks an injected pod.
 pub(super) const ANNOTATION: &str = "tidegate-injected";
 
-/// What an injection changed, beyond what carries its name.
+/// The changes of an injection beyond the parts that carry its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The containers that were pointed at the gate.
     pub(super) containers: Vec<String>,
-    /// By place: the YAML that was there before, or nothing where nothing was.
+    /// The YAML that was at each place before; `None` if there was nothing.
     was: BTreeMap<String, Option<String>>,
 }
 
 // === impl Record ===
 
 impl Record {
-    /// The record of an injected pod.
+    /// Reads the record of an injected pod.
     pub(super) fn read(pod: &Node) -> Option<Self> {
         let text = pod.at(&["metadata", "annotations", ANNOTATION])?.text()?;
         Some(serde_json::from_str(text).unwrap_or_default())
     }
 
-    /// As the annotation's value.
+    /// Returns the record as the annotation's value.
     pub(super) fn written(&self) -> Node {
         // Maps of strings are always JSON.
         Node::quoted(serde_json::to_string(self).unwrap_or_default())
     }
 
-    /// Notes what was at a place. What was noted first stays.
+    /// Notes the node that was at a place. The first note of a place stays.
     pub(super) fn note(&mut self, place: String, was: Option<&Node>) {
         self.was.entry(place).or_insert_with(|| {
             was.map(|node| {
@@ -45,14 +46,16 @@ impl Record {
         });
     }
 
-    /// What was at a place: `None` when nothing was noted of it, `Some(None)` when nothing was there.
+    /// Returns the node that was at a place: `None` if there is no note of it, `Some(None)` if
+    /// nothing was there.
     pub(super) fn was(&self, place: &str) -> Option<Option<Node>> {
         let text = self.was.get(place)?;
-        // An annotation that somebody edited by hand is no reason to fail: the place is then as if nothing had been there.
+        // An annotation that was edited by hand must not cause a failure: its place then counts as
+        // one where nothing had been.
         Some(text.as_deref().and_then(|text| yaml::read(text, 0).ok().flatten()))
     }
 
-    /// The map or list under `key`, made if it is missing (and noted).
+    /// Returns the map or list under `key`, made (and noted) if it is missing.
     pub(super) fn open<'a>(
         &mut self,
         parent: &'a mut Node,
@@ -65,13 +68,13 @@ impl Record {
             self.note(place.to_owned(), old);
             parent.set(key, empty);
         } else if old.is_some_and(Node::is_empty) {
-            // Grows lines of its own, and is `[]` again when it is empty again.
+            // It takes lines of its own, and becomes `[]` again once it is empty again.
             parent.set(key, empty);
         }
         parent.get_mut(key)
     }
 
-    /// Takes away what [`Self::open`] made, if it is empty again.
+    /// Removes the collection that [`Self::open`] made, if it is empty again.
     pub(super) fn close(&self, parent: &mut Node, key: &str, place: &str) {
         if !parent.get(key).is_some_and(Node::is_empty) {
             return;

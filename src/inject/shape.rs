@@ -1,8 +1,9 @@
-//! Whether a pod is shaped as pods are, where an edit writes: what cannot be written down could not be taken out again.
+//! Checks that a pod has the usual shape in the places that an edit writes to: an edit that cannot
+//! be recorded could not be undone.
 
 use crate::yaml::Node;
 
-/// The first place at which something else stands than a pod has there, and what a pod has there.
+/// Describes the first place with an unusual node, and the node that a pod has there.
 pub(super) fn fault(pod: &Node) -> Option<String> {
     let metadata = pod.get("metadata");
     let spec = pod.get("spec");

@@ -1,4 +1,4 @@
-//! The edit itself: what a pod gets, and how it is taken out again.
+//! The edit itself: adds the sidecar to a pod, and takes it out again.
 
 use super::{
     monitor::ADMIN_PORT,
@@ -8,14 +8,14 @@ use super::{
 };
 use crate::yaml::Node;
 
-/// What to add.
+/// The options of an injection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The sidecar's image.
     pub image: String,
-    /// How the containers are pointed at the gate.
+    /// The way in which the containers are pointed at the gate.
     pub mode: Mode,
-    /// Which containers; all when empty.
+    /// The containers to point at the gate; all if empty.
     pub containers: Vec<String>,
     /// A `ConfigMap` with a `tidegate.toml`, mounted into the sidecar.
     pub config_map: Option<String>,
@@ -23,28 +23,28 @@ pub struct Options {
     pub variables: Vec<(String, String)>,
     /// The port of the gate on the pod's loopback.
     pub port: u16,
-    /// A Prometheus operator's `PodMonitor` beside each workload.
+    /// Adds a `PodMonitor` for a Prometheus operator beside each workload.
     pub pod_monitor: bool,
 }
 
-/// How a container is pointed at the gate.
+/// The ways to point a container at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// `KUBECONFIG` names the one that the gate writes.
     Kubeconfig,
-    /// For clients that know only in-cluster configuration: the variables of the API's service, and the gate's folder in place of the
-    /// service account's.
+    /// For clients that know only in-cluster configuration: the variables of the API's service, and
+    /// the gate's folder in place of the service account's.
     InCluster,
 }
 
-/// What everything that is added is called.
+/// The name of everything that is added.
 pub(super) const NAME: &str = "tidegate";
 const CONFIG: &str = "tidegate-config";
 const FOLDER: &str = "/run/tidegate";
 const CONFIG_FOLDER: &str = "/etc/tidegate";
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Whether a pod has something of our name that was not injected.
+/// True if a pod has something named `tidegate` that was not injected.
 pub(super) fn is_foreign(pod: &Node) -> bool {
     let named = |list: &str| {
         let items = pod.at(&["spec", list]).map_or(&[][..], Node::items);
@@ -53,7 +53,7 @@ pub(super) fn is_foreign(pod: &Node) -> bool {
     Record::read(pod).is_none() && ["containers", "initContainers", "volumes"].into_iter().any(named)
 }
 
-/// Adds the sidecar; says whether there was anything to add it to.
+/// Adds the sidecar; returns true if there was anything to add it to.
 pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<String>) -> bool {
     let title = found.title().to_owned();
     if let Some(fault) = shape::fault(found.pod()) {
@@ -91,7 +91,7 @@ pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<Stri
     true
 }
 
-/// Takes the sidecar out; says whether it was there.
+/// Takes the sidecar out; returns true if it was there.
 pub(super) fn take_out(found: &mut Found<'_>) -> bool {
     let Some(record) = Record::read(found.pod()) else { return false };
     found.recall_made(&record);
@@ -127,7 +127,8 @@ pub(super) fn take_out(found: &mut Found<'_>) -> bool {
     true
 }
 
-/// A runtime config names only what differs from the pod that Crossplane makes.
+/// Adds the package container if it is missing: a runtime config names only what differs from the
+/// pod that Crossplane makes.
 fn ensure_package_runtime(pod: &mut Node, record: &mut Record) {
     let Some(spec) = pod.get_mut("spec") else { return };
     let Some(list) = record.open(spec, "containers", "containers", record::list()).and_then(Node::items_mut) else {
@@ -139,14 +140,14 @@ fn ensure_package_runtime(pod: &mut Node, record: &mut Record) {
     }
 }
 
-/// The names of the containers to point at the gate.
+/// Returns the names of the containers to point at the gate.
 fn chosen(spec: &Node, wanted: &[String]) -> Vec<String> {
     let containers = spec.get("containers").map_or(&[][..], Node::items);
     let names = containers.iter().filter_map(|container| container.get("name")).filter_map(Node::text);
     names.filter(|name| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name)).map(str::to_owned).collect()
 }
 
-/// What keeps a container from reaching the gate, or the gate from its credentials.
+/// Notes anything that keeps a container from reaching the gate, or the gate from its credentials.
 fn warn(title: &str, spec: &Node, options: &Options, chosen: &[String], notes: &mut Vec<String>) {
     if spec.get("hostNetwork").and_then(Node::text) == Some("true") {
         notes.push(format!(
@@ -182,7 +183,8 @@ fn warn(title: &str, spec: &Node, options: &Options, chosen: &[String], notes: &
     }
 }
 
-/// Points a container at the gate. Gives the mount of the service account that the gate's folder replaced.
+/// Points a container at the gate. Returns the mount of the service account that the gate's folder
+/// replaced.
 fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Option<Node> {
     let name = container.get("name").and_then(Node::text).unwrap_or_default().to_owned();
     let mut variables = Vec::new();
@@ -214,7 +216,7 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Op
     match replaced {
         Some(old) => {
             record.note(format!("{name}/mount"), Some(old));
-            // Only the service account's is of use to the sidecar.
+            // Only the service account's mount is of use to the sidecar.
             Some(std::mem::replace(old, mount(NAME, path, true))).filter(|_| mode == Mode::InCluster)
         }
         None => {
@@ -250,7 +252,7 @@ fn point_back(container: &mut Node, record: &Record) {
     record.close(container, "volumeMounts", &format!("{name}/mounts"));
 }
 
-/// A value that [`point`] gave, and nobody has changed since.
+/// True for a value that [`point`] set, and that has not changed since.
 fn is_our_value(value: &Node) -> bool {
     let text = value.text().unwrap_or_default();
     text == "127.0.0.1" || text.strip_prefix(FOLDER) == Some("/kubeconfig") || text.parse::<u16>().is_ok()
@@ -267,7 +269,7 @@ fn mark(pod: &mut Node, mut record: Record) {
     }
 }
 
-/// The sidecar: a native one, so that it is there before the controller and goes after it.
+/// Returns the sidecar: a native one, so that it starts before the controller and ends after it.
 fn container(options: &Options, account: Option<Node>, runs_as_root: bool) -> Node {
     let plain = |text: &str| Node::plain(text);
     let mut args = vec![plain("run")];
@@ -314,7 +316,7 @@ fn container(options: &Options, account: Option<Node>, runs_as_root: bool) -> No
             "resources",
             Node::map([
                 ("requests", Node::map([("cpu", plain("10m")), ("memory", plain("32Mi"))])),
-                // No limit of CPU: a throttled gate would delay leases.
+                // There is no CPU limit: a throttled gate would delay leases.
                 ("limits", Node::map([("memory", plain("128Mi"))])),
             ]),
         ),
@@ -323,7 +325,8 @@ fn container(options: &Options, account: Option<Node>, runs_as_root: bool) -> No
     ])
 }
 
-/// The sidecar's variables: where the gate is, and the limits of the options. They win over the file, so that the two cannot disagree with what the controller is told.
+/// Returns the sidecar's variables: the address of the gate, and the limits of the options. They
+/// win over the file, so that the gate always agrees with the address that the controller gets.
 pub fn variables(options: &Options) -> impl Iterator<Item = (String, String)> {
     let gate = |key: &str| format!("TIDEGATE__GATES__KUBERNETES__{key}");
     let own = [

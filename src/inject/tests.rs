@@ -1,9 +1,9 @@
-//! Workloads as they come, injected and taken back.
+//! Checks typical workloads, injected and taken back.
 
 use super::*;
 use crate::yaml::Node;
 
-/// A node on one line, without regard to how it was written.
+/// Writes a node on one line, whatever its style.
 fn line(node: &Node) -> String {
     match node {
         Node::Scalar(scalar) if scalar.style == granit_parser::ScalarStyle::Plain => scalar.text.clone(),

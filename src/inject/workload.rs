@@ -1,4 +1,5 @@
-//! Where a pod is described: in every kind that makes pods, in Crossplane's `DeploymentRuntimeConfig`, and in lists of them.
+//! Finds the pods of a document: in every kind that makes pods, in Crossplane's
+//! `DeploymentRuntimeConfig`, and in lists of them.
 
 use super::{
     monitor,
@@ -11,18 +12,19 @@ pub(super) struct Found<'a> {
     name: String,
     title: String,
     namespace: Option<String>,
-    /// Holds `metadata` and `spec` of the pod.
+    /// The node that holds `metadata` and `spec` of the pod.
     pod: &'a mut Node,
-    /// Crossplane makes the pod itself: container and fields may be missing that others require.
+    /// True if Crossplane makes the pod itself: containers and fields that others require may be
+    /// missing.
     is_overlay: bool,
-    /// The first step of the way to it that was made for it.
+    /// The index of the first step of the path that was made for the edit.
     made: usize,
 }
 
 /// The container that Crossplane runs a package in, and merges with by name.
 pub(super) const PACKAGE_RUNTIME: &str = "package-runtime";
 
-/// Shows every workload in a document.
+/// Calls `show` with every workload in a document.
 pub(super) fn each(root: &mut Node, show: &mut impl FnMut(&mut Found<'_>)) {
     let kind = root.get("kind").and_then(Node::text).unwrap_or_default().to_owned();
     if kind.ends_with("List")
@@ -48,7 +50,7 @@ pub(super) fn each(root: &mut Node, show: &mut impl FnMut(&mut Found<'_>)) {
     }
 }
 
-/// The way from the object to what holds the pod's `metadata` and `spec`.
+/// Returns the path from the object to the node that holds the pod's `metadata` and `spec`.
 fn template_of(group: &str, kind: &str) -> Option<&'static [&'static str]> {
     match (group, kind) {
         ("", "Pod") => Some(&[]),
@@ -66,8 +68,8 @@ fn walk<'a>(root: &'a mut Node, path: &[&str]) -> Option<&'a mut Node> {
     path.iter().try_fold(root, |node, key| node.get_mut(key))
 }
 
-/// Shows the pod of a runtime config. Every step of the way there may be missing: it is made before, and goes again if it is empty
-/// afterwards and was made, now or by an injection before.
+/// Calls `show` with the pod of a runtime config. Missing steps of the path are made first.
+/// Afterwards, empty ones are removed again if this or an earlier injection made them.
 fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Found<'_>)) {
     let mut made = OVERLAY.len();
     let mut node = &mut *root;
@@ -98,9 +100,9 @@ fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Found<'_
     }
 }
 
-/// The way to the pod's spec in a runtime config.
+/// The path to the pod's spec in a runtime config.
 const OVERLAY: [&str; 5] = ["spec", "deploymentTemplate", "spec", "template", "spec"];
-/// How many steps lead to what holds the pod's metadata and spec.
+/// The number of steps to the node that holds the pod's metadata and spec.
 const TEMPLATE: usize = 4;
 /// The step whose schema demands a selector.
 const TEMPLATE_SPEC: usize = 2;
@@ -108,39 +110,39 @@ const TEMPLATE_SPEC: usize = 2;
 // === impl Found ===
 
 impl Found<'_> {
-    /// `Kind/name`.
+    /// Returns `Kind/name`.
     pub(super) fn title(&self) -> &str {
         &self.title
     }
 
-    /// What holds the pod's `metadata` and `spec`.
+    /// Returns the node that holds the pod's `metadata` and `spec`.
     pub(super) fn pod(&self) -> &Node {
         self.pod
     }
 
-    /// The same, to change.
+    /// Returns the same node, to change.
     pub(super) fn pod_mut(&mut self) -> &mut Node {
         self.pod
     }
 
-    /// The `PodMonitor` of its pods.
+    /// Returns the `PodMonitor` of its pods.
     pub(super) fn monitor(&self) -> Option<Node> {
         monitor::of(&self.name, self.namespace.as_deref(), self.pod)
     }
 
-    /// Whether the pod is an overlay over one that someone else makes.
+    /// True if the pod is an overlay over one that Crossplane makes.
     pub(super) fn is_overlay(&self) -> bool {
         self.is_overlay
     }
 
-    /// Writes down which steps of the way to the pod were made.
+    /// Notes which steps of the path to the pod were made.
     pub(super) fn note_made(&self, record: &mut Record) {
         for depth in self.made..OVERLAY.len() {
             record.note(format!("step {depth}"), None);
         }
     }
 
-    /// Reads which steps of the way to the pod an injection has made.
+    /// Restores from the record which steps of the path to the pod an injection made.
     pub(super) fn recall_made(&mut self, record: &Record) {
         self.made = (0..self.made).find(|depth| record.was(&format!("step {depth}")).is_some()).unwrap_or(self.made);
     }

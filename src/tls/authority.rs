@@ -1,5 +1,6 @@
-//! The pod-local CA. It lasts as long as its key, so that what clients were given to trust stays good; the certificates by it last a day and
-//! are renewed after two thirds of it. The key is made at start, or taken over from the gate that was here before.
+//! The pod-local CA. It lasts as long as its key, so that clients can go on trusting the
+//! certificate they were given; the certificates it issues last a day and are renewed after two
+//! thirds of it. The key is made at start, or taken over from the gate that ran here before.
 
 use std::{
     net::IpAddr,
@@ -18,15 +19,15 @@ use rustls::{
 
 use super::{TlsError, provider};
 
-/// A CA of our own.
+/// The pod-local CA.
 pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
-    /// What its certificates are for.
+    /// The names that its certificates are for.
     names: Vec<String>,
 }
 
-/// A certificate by the CA, with its key.
+/// A certificate issued by the CA, with its key.
 #[derive(Clone)]
 pub(super) struct Leaf {
     pub(super) key: Arc<CertifiedKey>,
@@ -37,16 +38,18 @@ pub(super) struct Leaf {
 // === impl Authority ===
 
 impl Authority {
-    /// Makes a CA for these names and addresses, and those that in-pod clients use anyway: with this key (PEM), or with a new one.
+    /// Makes a CA for these names and addresses, and for those that in-pod clients always use: with
+    /// this key (PEM), or with a new one.
     pub(super) fn new(names: &[String], addresses: &[IpAddr], key: Option<&str>) -> Result<Self, TlsError> {
         let mut all: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
-        // an unspecified address is no address that a client can have dialled
+        // A client cannot have connected to an unspecified address.
         all.extend(addresses.iter().filter(|address| !address.is_unspecified()).map(ToString::to_string));
         all.extend(names.iter().cloned());
         all.sort();
         all.dedup();
         for name in &all {
-            // rcgen takes any ASCII; what no client could ask for is a mistake in the configuration
+            // rcgen takes any ASCII; a name that no client could ask for is a mistake in the
+            // configuration.
             ServerName::try_from(name.strip_prefix("*.").unwrap_or(name))
                 .map_err(|_| TlsError::Name { name: name.clone() })?;
         }
@@ -55,14 +58,15 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, "tidegate pod-local CA");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        // It ends with the pod. Fixed dates, so that no clock can be wrong about it; before 2050 every parser reads them.
+        // The CA ends with the pod. The dates are fixed, so that no clock can be wrong about it;
+        // before 2050 every parser reads them.
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(2049, 12, 31);
         let pem = params.self_signed(&key)?.pem();
         Ok(Self { issuer: Issuer::new(params, key), pem, names: all })
     }
 
-    /// A certificate for a day, with a key of its own.
+    /// Issues a certificate for a day, with its own key.
     pub(super) fn issue(&self, wall: SystemTime) -> Result<Leaf, TlsError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(self.names.clone())?;
@@ -79,12 +83,12 @@ impl Authority {
         Ok(Leaf { key: Arc::new(key), begins, renew_at: wall + LIFE * 2 / 3 })
     }
 
-    /// What clients are to trust.
+    /// Returns the certificate that clients are to trust.
     pub(super) fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// Its key, as PEM: for the gate that will be here next.
+    /// Returns its key, as PEM: for the gate that will run here next.
     pub(super) fn key(&self) -> String {
         self.issuer.key().serialize_pem()
     }
@@ -93,7 +97,8 @@ impl Authority {
 // === impl Leaf ===
 
 impl Leaf {
-    /// Whether it is time for the next one: also when the clock was set back behind its beginning.
+    /// True if the next certificate is due; also if the clock was set back to before the start of
+    /// this one.
     pub(super) fn is_due(&self, wall: SystemTime) -> bool {
         wall >= self.renew_at || wall < self.begins
     }
@@ -105,7 +110,7 @@ impl PartialEq for Leaf {
     }
 }
 
-/// What in-pod clients call an API server.
+/// The names that in-pod clients use for an API server.
 const ALWAYS: [&str; 7] = [
     "127.0.0.1",
     "::1",
@@ -115,7 +120,9 @@ const ALWAYS: [&str; 7] = [
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 ];
-/// Long enough that a machine that slept over a weekend is the only one to meet its end, and then only for as long as a look takes.
+/// The validity of a certificate. It is so long that only a machine that slept over a weekend meets
+/// its end, and then only until the next look.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
-/// Clients in the pod share the clock, but it may be set back while they run.
+/// The start of the validity in the past. Clients in the pod share the clock, but it may be set
+/// back while they run.
 const EARLIER: Duration = Duration::from_secs(3600);

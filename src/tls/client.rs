@@ -1,8 +1,9 @@
-//! TLS towards an upstream: what is trusted and what is shown can change under open connections.
+//! TLS towards an upstream: the trusted roots and the client certificate can change under open
+//! connections.
 //!
-//! Files are read again every 30 s, and sooner where something hints that they have changed; the last good ones are kept. Each change makes
-//! a new configuration, so that no ticket of a session under the old one is ever used again: a resumed session would skip verification and
-//! keep the old client certificate.
+//! Files are read again every 30 s, and sooner after a hint that they have changed; the last good
+//! ones are kept. Each change makes a new configuration, so that no session ticket of an old one is
+//! ever used again: a resumed session would skip verification and keep the old client certificate.
 
 use std::{
     fmt,
@@ -18,14 +19,14 @@ use rustls::{ClientConfig, RootCertStore, client::WebPkiServerVerifier};
 use super::{Complaint, Identity, Pem, TlsError, provider, unverified};
 use crate::moment::Moment;
 
-/// Whom to trust.
+/// The certificates to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Roots {
     /// The system's roots; `SSL_CERT_FILE` and `SSL_CERT_DIR` are honoured.
     System,
     /// These certificates and no others.
     Only(Pem),
-    /// Anybody: no verification at all.
+    /// Any certificate: no verification at all.
     Anybody,
 }
 
@@ -36,17 +37,17 @@ pub struct Client {
     looked: Mutex<Looked>,
 }
 
-/// What new connections use.
+/// The configuration of new connections.
 struct Current {
     roots: Roots,
     identity: Option<Identity>,
     /// Offers h2 and HTTP/1.1.
     any: Arc<ClientConfig>,
-    /// Offers HTTP/1.1 only: for upgrades.
+    /// Offers HTTP/1.1 only, for upgrades.
     http1: Arc<ClientConfig>,
 }
 
-/// When the files were last looked at.
+/// The moment of the last look at the files.
 #[derive(Default)]
 struct Looked {
     at: Moment,
@@ -54,7 +55,7 @@ struct Looked {
     complaint: Complaint,
 }
 
-/// The configuration towards an upstream: offers h2 and HTTP/1.1.
+/// Makes the configuration towards an upstream; it offers h2 and HTTP/1.1.
 ///
 /// # Errors
 /// The roots or the client certificate cannot be used; see [`TlsError`].
@@ -83,7 +84,7 @@ pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientCo
 // === impl Client ===
 
 impl Client {
-    /// With these roots, and a certificate of ours if there is one.
+    /// Creates a client with these roots and, if given, a client certificate.
     ///
     /// # Errors
     /// The roots or the certificate cannot be used.
@@ -92,30 +93,30 @@ impl Client {
         Ok(Self { current: RwLock::new(Arc::new(current)), changes: AtomicU64::new(0), looked: Mutex::default() })
     }
 
-    /// What a new connection uses; offers h2 and HTTP/1.1.
+    /// Returns the configuration of new connections; it offers h2 and HTTP/1.1.
     #[must_use]
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current().any)
     }
 
-    /// The same, offering HTTP/1.1 only.
+    /// Returns the same configuration, offering HTTP/1.1 only.
     #[must_use]
     pub fn http1_config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current().http1)
     }
 
-    /// How often something has changed: a connection that was made under another number is outdated.
+    /// Returns the number of changes: a connection that was made under another number is outdated.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Something went wrong that old files would explain: they are read before long.
+    /// Reports an error that outdated files would explain: the files are read again soon.
     pub fn suspect(&self) {
         self.looked.lock().unwrap_or_else(PoisonError::into_inner).suspected = true;
     }
 
-    /// To be called often: reads the files again when it is time to.
+    /// Reads the files again if it is time to. The owner calls this often.
     pub fn tend(&self, now: Moment) {
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         let age = now.since(looked.at);
@@ -134,10 +135,10 @@ impl Client {
         }
     }
 
-    /// Shows another client certificate from the next connection on.
+    /// Replaces the client certificate from the next connection on.
     ///
     /// # Errors
-    /// It cannot be used; the old one is kept.
+    /// The certificate cannot be used; the old one is kept.
     pub fn show(&self, identity: Option<Identity>) -> Result<(), TlsError> {
         let roots = self.current().roots.clone();
         self.change(roots, identity).map(drop)
@@ -206,7 +207,8 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
-/// With the few seconds until old connections are left, well within a minute.
+/// The time between two looks. Together with the few seconds until old connections close, it is
+/// well within a minute.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// Calls that keep failing must not have the files read at every one of them.
+/// The shortest time between two hinted looks: calls that keep failing must not cause a look each.
 const AFTER_SUSPICION: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! TLS of a listener: the certificate, and whose certificates clients must show, change under open connections.
+//! TLS of a listener: its certificate and its client CA can change under open connections.
 
 use std::{
     fmt,
@@ -20,20 +20,20 @@ use super::{
     provider,
 };
 
-/// What a TLS listener needs, and what its clients need to trust it.
+/// The TLS of a listener, and the certificate that its clients need to trust it.
 pub struct Listener {
     current: RwLock<Current>,
     tended: Mutex<Tended>,
 }
 
-/// What the next handshake uses.
+/// The configuration of the next handshake.
 #[derive(Clone)]
 struct Current {
     config: Arc<ServerConfig>,
     ca: Arc<str>,
 }
 
-/// Where it all comes from, as it was when it was last good.
+/// The sources, as they were when they were last good.
 struct Tended {
     source: Source,
     clients: Option<Pem>,
@@ -41,13 +41,13 @@ struct Tended {
 }
 
 enum Source {
-    /// A CA of our own, and the certificate by it that is in use.
+    /// The pod-local CA, and the certificate by it that is in use.
     Own(Arc<Authority>, Leaf),
     Files(Identity),
 }
 
-/// A listener with a certificate by a CA made on the spot: for the loopback addresses, the names an API server has in a cluster, `names`,
-/// and `addresses`.
+/// Makes a listener with a certificate by a new CA: for the loopback addresses, the names that an
+/// API server has in a cluster, `names`, and `addresses`.
 ///
 /// # Errors
 /// A name cannot be in a certificate, or the client CA cannot be used.
@@ -55,10 +55,11 @@ pub fn self_signed(names: &[String], addresses: &[IpAddr], client_ca: Option<&Pa
     own(names, addresses, client_ca, None)
 }
 
-/// The same by the CA whose key this is ([`Listener::ca_key`]): whoever trusts that CA trusts this listener.
+/// Does the same with the CA of this key ([`Listener::ca_key`]): clients that trust that CA trust
+/// this listener.
 ///
 /// # Errors
-/// It is no key, a name cannot be in a certificate, or the client CA cannot be used.
+/// The key is not valid, a name cannot be in a certificate, or the client CA cannot be used.
 pub fn self_signed_by(
     key: &str,
     names: &[String],
@@ -79,7 +80,7 @@ fn own(
     Listener::new(Source::Own(Arc::new(authority), leaf), client_ca)
 }
 
-/// A listener with a certificate from files.
+/// Makes a listener with a certificate from files.
 ///
 /// # Errors
 /// A file cannot be read or used.
@@ -87,7 +88,7 @@ pub fn from_files(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Result<L
     Listener::new(Source::Files(Identity::read(cert, key)?), client_ca)
 }
 
-/// The time of day: what certificates are held against.
+/// Returns the time of day, against which certificates are checked.
 #[expect(clippy::disallowed_methods, reason = "certificates are valid by wall time")]
 pub fn wall() -> SystemTime {
     SystemTime::now()
@@ -103,19 +104,21 @@ impl Listener {
         Ok(Self { current: RwLock::new(current), tended: Mutex::new(tended) })
     }
 
-    /// What the next handshake uses, for `tokio_rustls::TlsAcceptor`; offers h2 and HTTP/1.1.
+    /// Returns the configuration of the next handshake, for `tokio_rustls::TlsAcceptor`; it offers
+    /// h2 and HTTP/1.1.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
     }
 
-    /// PEM of what clients are to trust: the pod-local CA, or the chain from the files.
+    /// Returns the certificates that clients are to trust, as PEM: the pod-local CA, or the chain
+    /// from the files.
     #[must_use]
     pub fn ca(&self) -> Arc<str> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).ca.clone()
     }
 
-    /// The key of a CA of our own, as PEM: secret.
+    /// Returns the key of the pod-local CA, as PEM: secret.
     #[must_use]
     pub fn ca_key(&self) -> Option<String> {
         match &self.tended.lock().unwrap_or_else(PoisonError::into_inner).source {
@@ -124,11 +127,13 @@ impl Listener {
         }
     }
 
-    /// To be called every few seconds: renews a certificate of our own well before it ends, and takes over files that have changed. What
-    /// cannot be used is said once, and the last good one is kept. Open connections stay.
+    /// Renews a pod-local certificate well before it ends, and takes over files that have changed.
+    /// The owner calls this every few seconds. Files that cannot be used are logged once, and the
+    /// last good ones are kept. Connections stay open.
     pub fn tend(&self, wall: SystemTime) {
         let mut tended = self.tended.lock().unwrap_or_else(PoisonError::into_inner);
-        // Two files are not swapped at one moment: what does not go together may do so on a second look.
+        // Two files are not swapped at one moment: a pair that does not match may do so on a second
+        // look.
         let renewed = tended.renewed(wall).or_else(|_| tended.renewed(wall));
         match renewed {
             Ok(None) => tended.complaint.settle(),
@@ -155,7 +160,7 @@ impl fmt::Debug for Listener {
 // === impl Tended ===
 
 impl Tended {
-    /// What is to be used from now on, if it is not what is in use.
+    /// Returns what to use from now on, if it differs from what is in use.
     fn renewed(&self, wall: SystemTime) -> Result<Option<(Current, Source, Option<Pem>)>, TlsError> {
         let clients = self.clients.as_ref().map(Pem::again).transpose()?;
         let source = match &self.source {
@@ -205,7 +210,8 @@ impl Source {
 }
 
 impl Current {
-    /// A new configuration each time, so that no session from before a change is resumed past it.
+    /// Makes a new configuration each time, so that no session from before a change is resumed
+    /// after it.
     fn new(source: &Source, clients: Option<&Pem>) -> Result<Self, TlsError> {
         let verifier: Arc<dyn ClientCertVerifier> = match clients {
             None => Arc::new(NoClientAuth),

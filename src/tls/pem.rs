@@ -1,4 +1,4 @@
-//! PEM text and where it came from: what comes from a file can be read again. Shows nothing of itself but the place.
+//! PEM text and its source: text from a file can be read again. `Debug` shows only the source.
 
 use std::{
     fmt,
@@ -13,19 +13,19 @@ use rustls::{
 
 use super::{TlsError, provider};
 
-/// PEM text and where it came from. Shows only the latter.
+/// PEM text and its source. `Debug` shows only the latter.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
     text: Vec<u8>,
     from: String,
-    /// `None` for text that did not come from a file.
+    /// The file; `None` for text from another source.
     path: Option<PathBuf>,
 }
 
 /// A certificate chain and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Leaf first.
+    /// The certificates, leaf first.
     pub chain: Pem,
     /// Its private key.
     pub key: Pem,
@@ -34,22 +34,22 @@ pub struct Identity {
 // === impl Pem ===
 
 impl Pem {
-    /// Text that did not come from a file; `from` names it in errors.
+    /// Creates text that did not come from a file; `from` names it in errors.
     #[must_use]
     pub fn new(text: Vec<u8>, from: impl Into<String>) -> Self {
         Self { text, from: from.into(), path: None }
     }
 
-    /// The content of a file.
+    /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn read(path: &Path) -> Result<Self, TlsError> {
         let text = std::fs::read(path).map_err(|source| TlsError::Unreadable { path: path.to_owned(), source })?;
         Ok(Self { text, from: path.display().to_string(), path: Some(path.to_owned()) })
     }
 
-    /// What its file holds now; text that came from none is as it was.
+    /// Reads its file again; text from another source stays as it was.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -96,7 +96,7 @@ impl fmt::Debug for Pem {
 // === impl Identity ===
 
 impl Identity {
-    /// Chain and key from files.
+    /// Reads chain and key from files.
     ///
     /// # Errors
     /// One of them cannot be read.
@@ -104,7 +104,7 @@ impl Identity {
         Ok(Self { chain: Pem::read(chain)?, key: Pem::read(key)? })
     }
 
-    /// What the files hold now.
+    /// Reads the files again.
     ///
     /// # Errors
     /// One of them cannot be read.

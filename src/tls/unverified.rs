@@ -1,6 +1,8 @@
-//! `insecure = true`: any certificate will do. Whoever asks for it is told loudly, by whoever resolves the settings.
+//! `insecure = true`: accepts any certificate. The code that resolves the settings logs a loud
+//! warning about it.
 //!
-//! Signatures over the handshake are still checked, so that at least the peer holds the key of what it shows.
+//! Signatures over the handshake are still checked, so that at least the peer holds the key of the
+//! certificate it shows.
 
 use std::{fmt, sync::Arc};
 
@@ -11,7 +13,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
-/// Takes any certificate.
+/// Accepts any certificate.
 pub(super) struct Anybody(Arc<CryptoProvider>);
 
 impl Anybody {

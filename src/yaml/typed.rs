@@ -1,7 +1,7 @@
-//! A document as the type that is wanted, read as kubectl reads it: text is text where text is wanted (`name: 123`), null is as good as
-//! absent, unknown keys are left alone.
+//! Reads a document into a Rust type, as kubectl reads it: a text field accepts any scalar (`name:
+//! 123`), null counts as absent, unknown keys are ignored.
 //!
-//! An error says where, and never what stood there: the files that are read by it hold secrets.
+//! An error gives the place, but never the content: the files that are read this way hold secrets.
 
 use std::fmt;
 
@@ -14,19 +14,19 @@ use serde::{
 
 use super::{Node, Scalar, read};
 
-/// Where a document is not what was wanted: ready to stand behind the name of its file.
+/// The place where a document has the wrong type; its text can follow the name of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Misfit {
-    /// No YAML, at this line.
+    /// The document is not YAML, at this line.
     Line(usize),
-    /// Not the type that was wanted, at this key, outermost first; none for the whole.
+    /// The type is wrong at this key, outermost first; the whole document if there is none.
     #[default]
     Whole,
     /// See [`Self::Whole`].
     Key(String),
 }
 
-/// Reads a document; one without content is the default.
+/// Reads a document; a document without content gives the default.
 pub(crate) fn from_str<T: Default + for<'de> Deserialize<'de>>(text: &str) -> Result<T, Misfit> {
     match read(text, 0) {
         Ok(None) => Ok(T::default()),
@@ -39,7 +39,7 @@ pub(crate) fn from_str<T: Default + for<'de> Deserialize<'de>>(text: &str) -> Re
 // === impl Misfit ===
 
 impl Misfit {
-    /// The same, inside of a key's value.
+    /// Returns the same error inside of a key's value.
     fn within(self, key: &str) -> Self {
         match self {
             Self::Line(line) => Self::Line(line),
@@ -96,7 +96,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         self.deserialize_str(visitor)
     }
 
-    /// With the words of YAML 1.1, which kubectl reads.
+    /// Accepts the words of YAML 1.1, which kubectl reads.
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
         match self.text().map(str::to_ascii_lowercase).as_deref() {
             Some("true" | "yes" | "on" | "y") => visitor.visit_bool(true),
@@ -143,7 +143,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
-/// A scalar where no type is wanted: what it looks like, unless it is quoted or tagged.
+/// Visits a scalar if no type is required: by its looks, unless it is quoted or tagged.
 fn plain<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Value, Misfit> {
     let text = &*scalar.text;
     if scalar.style != ScalarStyle::Plain || scalar.tag.is_some() {
@@ -155,7 +155,7 @@ fn plain<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Val
         "false" | "False" | "FALSE" => visitor.visit_bool(false),
         _ => match (text.parse::<i64>(), text.parse::<f64>()) {
             (Ok(whole), _) => visitor.visit_i64(whole),
-            // `inf` and `nan` are numbers to Rust, and words to YAML
+            // `inf` and `nan` are numbers to Rust, and words to YAML.
             (_, Ok(number)) if text.contains(|byte: char| byte.is_ascii_digit()) => visitor.visit_f64(number),
             _ => visitor.visit_borrowed_str(text),
         },
@@ -165,7 +165,7 @@ fn plain<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Val
 /// The items of a list.
 struct Items<'de> {
     rest: &'de [Node],
-    /// How many are behind.
+    /// The number of items already read.
     at: usize,
 }
 
@@ -183,7 +183,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
 /// The entries of a map.
 struct Entries<'de> {
     rest: &'de [(Node, Node)],
-    /// Of the key that was read last.
+    /// The value of the key that was read last.
     value: Option<(&'de str, &'de Node)>,
 }
 
