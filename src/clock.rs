@@ -1,6 +1,7 @@
 //! The clock at the edge: the only place that reads the time or sleeps.
 //!
-//! It is tokio's, so that a test with paused time moves everything at once; two clocks in one process is how waits come out wrong.
+//! It is tokio's, so that a test with paused time moves everything at once; two clocks in one
+//! process would give wrong waits.
 
 use std::{
     pin::Pin,
@@ -11,7 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::moment::Moment;
 
-/// The time of day: to be shown, and to read a time of day by that an upstream names without saying
+/// Returns the time of day: to show it, and to read a time that an upstream names without saying
 /// what time it has itself.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
@@ -19,7 +20,7 @@ pub fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-/// Tells [`Moment`]s since it was made. Cheap to copy.
+/// Measures [`Moment`]s since its own start. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     began: Instant,
@@ -32,21 +33,22 @@ pub(crate) fn timer(duration: Duration) -> Pin<Box<Sleep>> {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Starts a clock now.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn start() -> Self {
         Self { began: Instant::now() }
     }
 
-    /// The present.
+    /// Returns the present moment.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     pub fn now(&self) -> Moment {
         Moment::ZERO + Instant::now().duration_since(self.began)
     }
 
-    /// The wall clock's time of a moment, in milliseconds since 1970: to be shown, never reckoned with.
+    /// Returns the wall clock's time of a moment, in milliseconds since 1970: for display, never
+    /// for calculation.
     #[must_use]
     pub fn wall(&self, moment: Moment) -> u64 {
         let wall = wall_clock().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

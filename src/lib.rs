@@ -1,8 +1,10 @@
-//! tidegate: a sidecar that holds an API client's calls to a rate, in fair order, instead of rejecting them.
+//! tidegate: a sidecar that holds an API client's calls to a rate, in fair order, instead of
+//! rejecting them.
 //!
-//! A call comes in and is read as verb and resource ([`api`]), which gives a class, a flow and a key ([`classify`]). The limiter
-//! ([`limit`]) answers *go*, *wait here* or *no, come back at*; it is a pure value. The proxy ([`proxy`]) does the waiting and the
-//! forwarding; the upstream's connections are in [`upstream`]. ARCHITECTURE.md has the map.
+//! A call comes in and is read as verb and resource ([`api`]), which give a class, a flow and a key
+//! ([`classify`]). The limiter ([`limit`]) answers *go*, *wait here* or *no, come back at*; it is a
+//! pure value. The proxy ([`proxy`]) does the waiting and the forwarding; the upstream's
+//! connections are in [`upstream`]. ARCHITECTURE.md has the map.
 
 pub mod admin;
 pub mod api;

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// glibc's takes more than twice the instructions for what a call allocates, and keeps what a crowd of connections held after they have closed.
+/// glibc's allocator takes more than twice the instructions for the allocations of a call, and
+/// keeps the memory of a crowd of connections after they have closed.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

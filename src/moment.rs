@@ -1,7 +1,8 @@
 //! Monotonic time as a value.
 //!
-//! The limiter never reads a clock: every operation takes a [`Moment`], so that the proxy (real time), `simulate` and the property tests
-//! (virtual time) drive the very same code. Nanoseconds in a `u64` last 584 years; all arithmetic saturates.
+//! The limiter never reads a clock: every operation takes a [`Moment`], so that the proxy (real
+//! time), `simulate` and the property tests (virtual time) drive the very same code. Nanoseconds in
+//! a `u64` last 584 years; all arithmetic saturates.
 
 use std::{
     fmt,
@@ -19,37 +20,37 @@ impl Moment {
     /// Later than everything: "never".
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The moment `nanos` nanoseconds after the start.
+    /// Returns the moment `nanos` nanoseconds after the start.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The moment `millis` milliseconds after the start.
+    /// Returns the moment `millis` milliseconds after the start.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     #[must_use]
     pub const fn since_start(self) -> Duration {
         Duration::from_nanos(self.0)
     }
 
-    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self` moved back by `by`, not before the start.
+    /// Returns `self` moved back by `by`, but not before the start.
     #[must_use]
     pub fn back(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(by)))
@@ -86,7 +87,7 @@ impl fmt::Debug for Moment {
     }
 }
 
-/// A duration in whole nanoseconds, saturating (584 years).
+/// Returns a duration in whole nanoseconds, saturating (584 years).
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

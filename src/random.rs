@@ -1,4 +1,5 @@
-//! A small seeded generator (SplitMix64), so that every run of the demo or of a simulation changes the same objects in the same order.
+//! A small seeded generator (SplitMix64), so that every run of the demo or of a simulation changes
+//! the same objects in the same order.
 
 /// A sequence that depends on its seed alone.
 #[derive(Clone, Debug)]
@@ -11,13 +12,13 @@ impl Random {
         Self(seed)
     }
 
-    /// A number below `end`; zero if `end` is zero.
+    /// Returns a number below `end`; zero if `end` is zero.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX);
         usize::try_from(self.next().checked_rem(end).unwrap_or(0)).unwrap_or(0)
     }
 
-    /// A number from 0 to below 1.
+    /// Returns a number from 0 up to but not including 1.
     pub(crate) fn fraction(&mut self) -> f64 {
         // 32 bits are exact in a float, and fine enough for times between calls.
         f64::from(u32::try_from(self.next() >> 32).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)

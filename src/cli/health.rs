@@ -1,4 +1,5 @@
-//! `tidegate health`: asks the admin port of this configuration whether the process is ready. Works where there is no shell.
+//! `tidegate health`: asks the admin port of this configuration whether the process is ready. Works
+//! where there is no shell.
 
 use anyhow::anyhow;
 

@@ -23,7 +23,7 @@ struct Established {
 pub(super) async fn findings(gate: &Gate, around: &Surroundings, status: Option<&Status>) -> Vec<Finding> {
     let about = format!("past gate {}", gate.name);
     let Ok(prepared) = prepare_gate(gate.clone(), around, Duration::ZERO, Clock::start()) else {
-        return Vec::new(); // said already
+        return Vec::new(); // already reported
     };
     let target = prepared.options.upstream.target;
     let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
