@@ -26,7 +26,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    answer::{Desk, Entrance},
+    answer::{Handler, Origin},
     control::Operator,
     socket::Socket,
 };
@@ -48,7 +48,7 @@ pub struct AdminError {
 
 /// Serves clients that ask about the process or give it orders.
 pub struct Admin {
-    desk: Desk,
+    handler: Handler,
     clock: Clock,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -60,13 +60,13 @@ impl Admin {
     /// Creates a server that does not listen yet; `stop` ends it.
     #[must_use]
     pub fn new(readiness: Readiness, clock: Clock, stop: CancellationToken) -> Self {
-        Self { desk: Desk { readiness, operator: Arc::default() }, clock, stop, tasks: TaskTracker::new() }
+        Self { handler: Handler { readiness, operator: Arc::default() }, clock, stop, tasks: TaskTracker::new() }
     }
 
     /// Sets the operator, which knows the gates; before, there are only metrics and health. Must be
     /// called only once.
-    pub fn employ(&self, operator: Arc<dyn Operator>) {
-        let first = self.desk.operator.set(operator).is_ok();
+    pub fn set_operator(&self, operator: Arc<dyn Operator>) {
+        let first = self.handler.operator.set(operator).is_ok();
         debug_assert!(first, "there is one operator");
     }
 
@@ -81,10 +81,10 @@ impl Admin {
             io::Result::Ok((listener, address))
         };
         let (listener, address) = opened.await.map_err(|source| AdminError { address: listen, source })?;
-        let clerk = self.clerk(Entrance::Port);
+        let server = self.server(Origin::Port);
         self.tasks.spawn(async move {
-            while let Some(stream) = clerk.next(|| listener.accept()).await {
-                clerk.serve(stream);
+            while let Some(stream) = server.next(|| listener.accept()).await {
+                server.serve(stream);
             }
         });
         Ok(address)
@@ -96,10 +96,10 @@ impl Admin {
     /// The socket cannot be made.
     pub async fn listen_at(&self, path: &Path) -> Result<(), SocketError> {
         let socket = Socket::bind(path).await?;
-        let clerk = self.clerk(Entrance::Socket);
+        let server = self.server(Origin::Socket);
         self.tasks.spawn(async move {
-            while let Some(stream) = clerk.next(|| socket.listener.accept()).await {
-                clerk.serve(stream);
+            while let Some(stream) = server.next(|| socket.listener.accept()).await {
+                server.serve(stream);
             }
         });
         Ok(())
@@ -111,9 +111,9 @@ impl Admin {
         self.tasks.wait().await;
     }
 
-    fn clerk(&self, from: Entrance) -> Clerk {
-        let Self { desk, clock, stop, tasks } = self;
-        Clerk { desk: desk.clone(), clock: *clock, stop: stop.clone(), tasks: tasks.clone(), from }
+    fn server(&self, from: Origin) -> AdminServer {
+        let Self { handler, clock, stop, tasks } = self;
+        AdminServer { handler: handler.clone(), clock: *clock, stop: stop.clone(), tasks: tasks.clone(), from }
     }
 }
 
@@ -124,17 +124,17 @@ impl std::fmt::Debug for Admin {
 }
 
 /// Serves the connections of one origin.
-struct Clerk {
-    desk: Desk,
+struct AdminServer {
+    handler: Handler,
     clock: Clock,
     stop: CancellationToken,
     tasks: TaskTracker,
-    from: Entrance,
+    from: Origin,
 }
 
-// === impl Clerk ===
+// === impl AdminServer ===
 
-impl Clerk {
+impl AdminServer {
     /// Returns the next connection; `None` when it is time to stop.
     async fn next<S, A, F>(&self, mut accept: impl FnMut() -> F) -> Option<S>
     where
@@ -157,11 +157,11 @@ impl Clerk {
 
     /// Serves one connection in a task of its own.
     fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S) {
-        let (desk, stop, from) = (self.desk.clone(), self.stop.clone(), self.from);
+        let (handler, stop, from) = (self.handler.clone(), self.stop.clone(), self.from);
         self.tasks.spawn(async move {
             let answer = service_fn(move |request| {
-                let desk = desk.clone();
-                async move { Ok::<_, Infallible>(desk.answer(request, from).await) }
+                let handler = handler.clone();
+                async move { Ok::<_, Infallible>(handler.answer(request, from).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())

@@ -16,7 +16,7 @@ use crate::{status::page, telemetry};
 
 /// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entrance {
+pub(super) enum Origin {
     /// The admin port: any client.
     Port,
     /// The control socket: the process's own user.
@@ -25,7 +25,7 @@ pub(super) enum Entrance {
 
 /// Answers requests. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Desk {
+pub(super) struct Handler {
     pub(super) readiness: Readiness,
     /// The operator, set once the gates are open.
     pub(super) operator: Arc<OnceLock<Arc<dyn Operator>>>,
@@ -33,10 +33,10 @@ pub(super) struct Desk {
 
 type Answer = Response<Full<Bytes>>;
 
-// === impl Desk ===
+// === impl Handler ===
 
-impl Desk {
-    pub(super) async fn answer<B>(&self, request: Request<B>, from: Entrance) -> Answer
+impl Handler {
+    pub(super) async fn answer<B>(&self, request: Request<B>, from: Origin) -> Answer
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
     {
@@ -82,10 +82,10 @@ fn status(
     readiness: &Readiness,
     query: Option<&str>,
     headers: &HeaderMap,
-    from: Entrance,
+    from: Origin,
 ) -> Answer {
-    let names = from == Entrance::Socket || operator.shows_names();
-    if from == Entrance::Port && names && !is_local(headers) {
+    let names = from == Origin::Socket || operator.shows_names();
+    if from == Origin::Port && names && !is_local(headers) {
         return misdirected();
     }
     let mut status = operator.status(names);
@@ -108,11 +108,11 @@ fn status(
 }
 
 /// Handles an order, or a question that comes with a body.
-async fn order<B>(operator: &dyn Operator, path: &str, headers: &HeaderMap, body: B, from: Entrance) -> Answer
+async fn order<B>(operator: &dyn Operator, path: &str, headers: &HeaderMap, body: B, from: Origin) -> Answer
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
 {
-    if from == Entrance::Port {
+    if from == Origin::Port {
         // The port only takes questions, and only if names are shown: the answer tells if an object
         // fails.
         if path != "/explain" {

@@ -62,7 +62,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let reloads = Arc::new(Reloads::new(clock, &prepared.effective));
     let operations = Operations::new(gates.clone(), Arc::clone(&reloads), clock, &prepared.settings);
     let operations = Arc::new(operations);
-    admin.employ(Arc::clone(&operations) as _);
+    admin.set_operator(Arc::clone(&operations) as _);
     drop(starting);
     let (port, socket) = opened;
     tracing::info!(gates = gates.len(), admin = port, socket, "ready");

@@ -44,13 +44,13 @@ impl Operator for Fake {
 }
 
 /// Returns status, headers and body of an answer.
-async fn ask(names: bool, from: Entrance, request: http::request::Builder, body: &str) -> (u16, HeaderMap, String) {
-    let desk = Desk {
+async fn ask(names: bool, from: Origin, request: http::request::Builder, body: &str) -> (u16, HeaderMap, String) {
+    let handler = Handler {
         readiness: Readiness::new(),
         operator: Arc::new(OnceLock::from(Arc::new(Fake { names }) as Arc<dyn Operator>)),
     };
     let request = request.body(Full::new(Bytes::from(body.to_owned()))).expect("valid");
-    let (parts, body) = desk.answer(request, from).await.into_parts();
+    let (parts, body) = handler.answer(request, from).await.into_parts();
     let body = body.collect().await.expect("whole").to_bytes();
     (parts.status.as_u16(), parts.headers, String::from_utf8(body.to_vec()).expect("text"))
 }
@@ -66,28 +66,28 @@ fn post(path: &str) -> http::request::Builder {
 #[tokio::test]
 async fn nothing_else_is_there_and_nothing_can_be_changed_on_the_port() {
     for path in ["/", "/debug/pprof", "/config", "/metrics/", "/env.json", "/forget"] {
-        assert_eq!(ask(true, Entrance::Port, get(path), "").await.0, 404, "{path}");
+        assert_eq!(ask(true, Origin::Port, get(path), "").await.0, 404, "{path}");
     }
-    assert_eq!(ask(true, Entrance::Port, post("/metrics"), "").await.0, 405);
-    assert_eq!(ask(true, Entrance::Port, Request::delete("/status"), "").await.0, 405);
+    assert_eq!(ask(true, Origin::Port, post("/metrics"), "").await.0, 405);
+    assert_eq!(ask(true, Origin::Port, Request::delete("/status"), "").await.0, 405);
     for path in ["/forget", "/bypass"] {
-        let (status, _, said) = ask(true, Entrance::Port, post(path), "{}").await;
+        let (status, _, said) = ask(true, Origin::Port, post(path), "{}").await;
         assert!(status == 403 && said.contains("admin.socket"), "{said}");
-        assert_ne!(ask(true, Entrance::Socket, post(path), "{\"gate\":\"k\"}").await.0, 403);
+        assert_ne!(ask(true, Origin::Socket, post(path), "{\"gate\":\"k\"}").await.0, 403);
     }
 }
 
 #[tokio::test]
 async fn browsers_get_a_page_that_loads_nothing_and_everybody_else_json() {
-    let (status, headers, page) = ask(true, Entrance::Port, get("/status").header("accept", "text/html,*/*"), "").await;
+    let (status, headers, page) = ask(true, Origin::Port, get("/status").header("accept", "text/html,*/*"), "").await;
     assert_eq!((status, &headers["content-type"]), (200, &HeaderValue::from_static("text/html; charset=utf-8")));
     let policy = headers["content-security-policy"].to_str().expect("text");
     assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     assert!(page.contains("&lt;script&gt;alert(1)") && !page.contains("<script"), "{page}");
     assert!(page.contains("http-equiv=\"refresh\""));
     let still = get("/status?refresh=off").header("accept", "text/html");
-    assert!(!ask(true, Entrance::Port, still, "").await.2.contains("http-equiv=\"refresh\""));
-    let (_, headers, json) = ask(true, Entrance::Port, get("/status"), "").await;
+    assert!(!ask(true, Origin::Port, still, "").await.2.contains("http-equiv=\"refresh\""));
+    let (_, headers, json) = ask(true, Origin::Port, get("/status"), "").await;
     assert_eq!(&headers["content-type"], "application/json");
     assert!(serde_json::from_str::<Status>(&json).expect("the shape").names_shown);
 }
@@ -95,21 +95,21 @@ async fn browsers_get_a_page_that_loads_nothing_and_everybody_else_json() {
 #[tokio::test]
 async fn names_are_for_those_on_this_machine() {
     let names = |body: &str| body.contains("alert");
-    assert!(!names(&ask(false, Entrance::Port, get("/status"), "").await.2));
-    assert!(names(&ask(false, Entrance::Socket, get("/status"), "").await.2), "the socket is the user's own");
+    assert!(!names(&ask(false, Origin::Port, get("/status"), "").await.2));
+    assert!(names(&ask(false, Origin::Socket, get("/status"), "").await.2), "the socket is the user's own");
     let rebound = Request::get("/status").header("host", "evil.example:9464");
-    let (status, _, said) = ask(true, Entrance::Port, rebound, "").await;
+    let (status, _, said) = ask(true, Origin::Port, rebound, "").await;
     assert!(status == 421 && !names(&said), "{said}");
     let question = "{\"method\":\"GET\",\"path\":\"/\",\"headers\":[]}";
-    assert_eq!(ask(false, Entrance::Port, post("/explain"), question).await.0, 403);
-    assert_eq!(ask(true, Entrance::Port, post("/explain"), question).await.0, 200);
+    assert_eq!(ask(false, Origin::Port, post("/explain"), question).await.0, 403);
+    assert_eq!(ask(true, Origin::Port, post("/explain"), question).await.0, 200);
 }
 
 #[tokio::test]
 async fn what_cannot_be_done_is_said() {
-    let (status, _, said) = ask(true, Entrance::Socket, post("/forget"), "{}").await;
+    let (status, _, said) = ask(true, Origin::Socket, post("/forget"), "{}").await;
     assert_eq!((status, said.as_str()), (400, "no gate\n"));
-    assert_eq!(ask(true, Entrance::Socket, post("/forget"), "[").await.0, 400);
-    assert_eq!(ask(true, Entrance::Socket, post("/forget"), &" ".repeat(LONGEST + 1)).await.0, 400);
-    assert_eq!(ask(true, Entrance::Socket, get("/readyz"), "").await.2, "ok (bypass)\n");
+    assert_eq!(ask(true, Origin::Socket, post("/forget"), "[").await.0, 400);
+    assert_eq!(ask(true, Origin::Socket, post("/forget"), &" ".repeat(LONGEST + 1)).await.0, 400);
+    assert_eq!(ask(true, Origin::Socket, get("/readyz"), "").await.2, "ok (bypass)\n");
 }
