@@ -328,7 +328,7 @@ impl Inner {
     /// Takes over TLS files that have changed. Connections from before take no more calls once they have successors; their streams run on.
     fn tend_tls(&self) {
         let Some(tls) = self.dialer.tls() else { return };
-        tls.tend(self.clock.now());
+        tls.refresh(self.clock.now());
         let changes = tls.changes();
         if self.tls_changes.swap(changes, Ordering::SeqCst) != changes {
             for pool in self.pools() {

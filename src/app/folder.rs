@@ -68,7 +68,7 @@ pub(crate) fn keep(
                 () = stop.cancelled() => return,
                 () = clock.sleep(LOOK_AGAIN) => {}
             }
-            listener.tend(tls::wall());
+            listener.refresh(tls::wall());
             let Some(folder) = &folder else { continue };
             if written.as_ref() == Some(&folder.contents(clock.now())) && folder.path.join("ca.crt").exists() {
                 continue;

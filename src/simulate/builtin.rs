@@ -113,7 +113,7 @@ impl Builtin {
 }
 
 fn one_failing_object(numbers: &Parameters) -> Staged {
-    let length = numbers.span("length");
+    let length = numbers.duration("length");
     let (base, max) = (numbers.text("base"), numbers.text("max"));
     let scenario = Scenario {
         title: "How long one failing object waits before each retry".to_owned(),
@@ -135,7 +135,7 @@ fn one_failing_object(numbers: &Parameters) -> Staged {
 }
 
 fn failing_together(numbers: &Parameters) -> Staged {
-    let length = numbers.span("length");
+    let length = numbers.duration("length");
     let (base, max) = (numbers.text("base"), numbers.text("max"));
     let (rate, burst) = (numbers.text("rate"), numbers.text("burst"));
     let objects = numbers.count("objects");
@@ -163,7 +163,7 @@ fn failing_together(numbers: &Parameters) -> Staged {
 }
 
 fn recovery(numbers: &Parameters) -> Staged {
-    let (down, rate) = (numbers.span("down"), numbers.text("retry_rate"));
+    let (down, rate) = (numbers.duration("down"), numbers.text("retry_rate"));
     let upstream =
         Upstream { capacity: Some(numbers.number("capacity")), ..failing(Some(down), Duration::from_millis(20)) };
     let controllers = vec![Controller {
@@ -173,7 +173,7 @@ fn recovery(numbers: &Parameters) -> Staged {
     }];
     let scenario = Scenario {
         title: "Calls per second that reach the API while a webhook is down, and after".to_owned(),
-        length: numbers.span("length"),
+        length: numbers.duration("length"),
         seed: 1,
         upstream,
         controllers,
@@ -201,7 +201,7 @@ fn noisy_neighbour(numbers: &Parameters) -> Staged {
     };
     let scenario = Scenario {
         title: "What a quiet controller waits beside a noisy one".to_owned(),
-        length: numbers.span("length"),
+        length: numbers.duration("length"),
         seed: 1,
         upstream: Upstream::default(),
         controllers: vec![
@@ -220,10 +220,10 @@ fn noisy_neighbour(numbers: &Parameters) -> Staged {
 
 fn lease_holder(numbers: &Parameters) -> Staged {
     let (rate, burst) = (numbers.text("rate"), numbers.text("burst"));
-    let lease = Lease { name: "leader".to_owned(), every: numbers.span("every"), deadline: Lease::DEADLINE };
+    let lease = Lease { name: "leader".to_owned(), every: numbers.duration("every"), deadline: Lease::DEADLINE };
     let scenario = Scenario {
         title: "Age of a leader's lease while the bucket is saturated".to_owned(),
-        length: numbers.span("length"),
+        length: numbers.duration("length"),
         seed: 1,
         upstream: Upstream::default(),
         controllers: vec![controller("objects", numbers.count("objects"))],

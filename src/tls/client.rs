@@ -51,7 +51,7 @@ struct Current {
 #[derive(Default)]
 struct Looked {
     at: Moment,
-    suspected: bool,
+    invalidated: bool,
     complaint: Complaint,
 }
 
@@ -111,19 +111,20 @@ impl Client {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Reports an error that outdated files would explain: the files are read again soon.
-    pub fn suspect(&self) {
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner).suspected = true;
+    /// Marks the files as possibly outdated after an error that this would explain: they are read
+    /// again soon.
+    pub fn invalidate(&self) {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner).invalidated = true;
     }
 
     /// Reads the files again if it is time to. The owner calls this often.
-    pub fn tend(&self, now: Moment) {
+    pub fn refresh(&self, now: Moment) {
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         let age = now.since(looked.at);
-        if age < LOOK_EVERY && !(looked.suspected && age >= AFTER_SUSPICION) {
+        if age < LOOK_EVERY && !(looked.invalidated && age >= AFTER_INVALIDATION) {
             return;
         }
-        (looked.at, looked.suspected) = (now, false);
+        (looked.at, looked.invalidated) = (now, false);
         match self.look() {
             Ok(changed) => {
                 looked.complaint.settle();
@@ -211,4 +212,4 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
 /// well within a minute.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// The shortest time between two hinted looks: calls that keep failing must not cause a look each.
-const AFTER_SUSPICION: Duration = Duration::from_secs(1);
+const AFTER_INVALIDATION: Duration = Duration::from_secs(1);

@@ -23,7 +23,7 @@ use super::{
 /// The TLS of a listener, and the certificate that its clients need to trust it.
 pub struct Listener {
     current: RwLock<Current>,
-    tended: Mutex<Tended>,
+    sources: Mutex<Sources>,
 }
 
 /// The configuration of the next handshake.
@@ -34,7 +34,7 @@ struct Current {
 }
 
 /// The sources, as they were when they were last good.
-struct Tended {
+struct Sources {
     source: Source,
     clients: Option<Pem>,
     complaint: Complaint,
@@ -100,8 +100,8 @@ impl Listener {
     fn new(source: Source, client_ca: Option<&Path>) -> Result<Self, TlsError> {
         let clients = client_ca.map(Pem::read).transpose()?;
         let current = Current::new(&source, clients.as_ref())?;
-        let tended = Tended { source, clients, complaint: Complaint::default() };
-        Ok(Self { current: RwLock::new(current), tended: Mutex::new(tended) })
+        let sources = Sources { source, clients, complaint: Complaint::default() };
+        Ok(Self { current: RwLock::new(current), sources: Mutex::new(sources) })
     }
 
     /// Returns the configuration of the next handshake, for `tokio_rustls::TlsAcceptor`; it offers
@@ -121,7 +121,7 @@ impl Listener {
     /// Returns the key of the pod-local CA, as PEM: secret.
     #[must_use]
     pub fn ca_key(&self) -> Option<String> {
-        match &self.tended.lock().unwrap_or_else(PoisonError::into_inner).source {
+        match &self.sources.lock().unwrap_or_else(PoisonError::into_inner).source {
             Source::Own(authority, _) => Some(authority.key()),
             Source::Files(_) => None,
         }
@@ -130,23 +130,23 @@ impl Listener {
     /// Renews a pod-local certificate well before it ends, and takes over files that have changed.
     /// The owner calls this every few seconds. Files that cannot be used are logged once, and the
     /// last good ones are kept. Connections stay open.
-    pub fn tend(&self, wall: SystemTime) {
-        let mut tended = self.tended.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn refresh(&self, wall: SystemTime) {
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         // Two files are not swapped at one moment: a pair that does not match may do so on a second
         // look.
-        let renewed = tended.renewed(wall).or_else(|_| tended.renewed(wall));
+        let renewed = sources.renewed(wall).or_else(|_| sources.renewed(wall));
         match renewed {
-            Ok(None) => tended.complaint.settle(),
+            Ok(None) => sources.complaint.settle(),
             Ok(Some((current, source, clients))) => {
-                tended.complaint.settle();
+                sources.complaint.settle();
                 tracing::info!(
                     certificate = source.word(),
                     "the listener's certificate was renewed; open connections stay"
                 );
-                (tended.source, tended.clients) = (source, clients);
+                (sources.source, sources.clients) = (source, clients);
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
             }
-            Err(error) => tended.complaint.say(&error, "the listener's last good certificate is kept"),
+            Err(error) => sources.complaint.say(&error, "the listener's last good certificate is kept"),
         }
     }
 }
@@ -157,9 +157,9 @@ impl fmt::Debug for Listener {
     }
 }
 
-// === impl Tended ===
+// === impl Sources ===
 
-impl Tended {
+impl Sources {
     /// Returns what to use from now on, if it differs from what is in use.
     fn renewed(&self, wall: SystemTime) -> Result<Option<(Current, Source, Option<Pem>)>, TlsError> {
         let clients = self.clients.as_ref().map(Pem::again).transpose()?;

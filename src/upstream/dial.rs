@@ -97,7 +97,7 @@ impl Dialer {
     pub(super) async fn prepare(&self, now: Moment) -> Result<u64, DialFailure> {
         self.injector.ready().await.map_err(DialFailure::Credentials)?;
         if let Some(tls) = &self.tls {
-            tls.tend(now);
+            tls.refresh(now);
         }
         Ok(self.tls_changes())
     }
@@ -162,7 +162,7 @@ impl Dialer {
         };
         let stream = TlsConnector::from(config).connect(name, wire).await.map_err(|error| {
             if let Some(tls) = &self.tls {
-                tls.suspect(); // a new certificate may be by a CA that we have on file by now
+                tls.invalidate(); // a new certificate may be by a CA that we have on file by now
             }
             tls_failure(error)
         })?;

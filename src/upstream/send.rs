@@ -159,7 +159,7 @@ impl Upstream {
     fn unauthorized(&self, shown: Shown) {
         self.inner.injector.upstream_said_unauthorized(shown);
         if let Some(tls) = self.inner.dialer.tls() {
-            tls.suspect();
+            tls.invalidate();
             self.inner.tend_tls();
         }
     }
@@ -167,7 +167,7 @@ impl Upstream {
     /// The upstream refuses our certificate, which over HTTP/1.1 shows at the first call only.
     fn unwelcome(&self, alert: AlertDescription) -> SendError {
         if let Some(tls) = self.inner.dialer.tls() {
-            tls.suspect();
+            tls.invalidate();
         }
         let error = self.inner.dialer.failure(DialFailure::ClientCertificate(alert));
         if !self.inner.certificate_refused.swap(true, Ordering::Relaxed) {

@@ -78,7 +78,7 @@ impl Stage {
     /// The server shows a certificate by this CA from now on.
     fn serve_by(&self, ca: &Ca) {
         write_identity(self.folder.path(), "server", ca);
-        self.listener.tend(tls::wall());
+        self.listener.refresh(tls::wall());
     }
 
     async fn watch(&self) -> Response<Streaming> {

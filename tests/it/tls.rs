@@ -94,7 +94,7 @@ async fn certificate_files_are_followed_and_the_last_good_ones_kept() {
     let listener = tls::from_files(&cert, &key, None).expect("usable");
     assert!(shake_hands(&listener, &listener.ca(), "old.example", None).await.is_ok());
     swap(volume.path(), "new");
-    listener.tend(tls::wall());
+    listener.refresh(tls::wall());
     let ca = std::fs::read_to_string(&cert).expect("readable");
     assert_eq!(&*listener.ca(), ca);
     assert!(shake_hands(&listener, &ca, "new.example", None).await.is_ok());
@@ -102,14 +102,14 @@ async fn certificate_files_are_followed_and_the_last_good_ones_kept() {
     let other = rcgen::KeyPair::generate().expect("a key").serialize_pem();
     for bad in ["-----BEGIN", other.as_str()] {
         std::fs::write(&key, bad).expect("written");
-        listener.tend(tls::wall());
+        listener.refresh(tls::wall());
         assert!(shake_hands(&listener, &ca, "new.example", None).await.is_ok(), "the last good one is kept");
     }
     std::fs::remove_file(volume.path().join("..data")).expect("removed");
-    listener.tend(tls::wall());
+    listener.refresh(tls::wall());
     assert!(shake_hands(&listener, &ca, "new.example", None).await.is_ok(), "the last good one is kept");
     swap(volume.path(), "newest");
-    listener.tend(tls::wall());
+    listener.refresh(tls::wall());
     assert!(shake_hands(&listener, &listener.ca(), "newest.example", None).await.is_ok());
 }
 
@@ -122,7 +122,7 @@ async fn the_pods_own_certificate_is_renewed_in_time_and_its_ca_stays() {
     let first = peer(&stream);
 
     let at = async |wall: SystemTime| {
-        listener.tend(wall);
+        listener.refresh(wall);
         let shown = peer(&connect(&listener).await.0);
         (shown, shake_hands(&listener, &ca, "localhost", None).await.is_ok())
     };
@@ -145,7 +145,7 @@ async fn whom_clients_certificates_must_be_by_can_change() {
     let listener = tls::self_signed(&[], &[], Some(&folder.path().join("tls.crt"))).expect("a listener");
     assert!(shake_hands(&listener, &listener.ca(), "localhost", Some(&before)).await.is_ok());
     let after = write_certificate(folder.path(), "client.example");
-    listener.tend(tls::wall());
+    listener.refresh(tls::wall());
     assert!(shake_hands(&listener, &listener.ca(), "localhost", Some(&before)).await.is_err());
     assert!(shake_hands(&listener, &listener.ca(), "localhost", Some(&after)).await.is_ok());
 }

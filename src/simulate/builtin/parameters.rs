@@ -20,7 +20,7 @@ enum Sort {
     /// A number per second, or of times.
     Number,
     /// A duration.
-    Span,
+    Duration,
 }
 
 // === impl Parameters ===
@@ -63,7 +63,7 @@ impl Parameters {
         self.text(key).parse().unwrap_or(1.0)
     }
 
-    pub(super) fn span(&self, key: &str) -> Duration {
+    pub(super) fn duration(&self, key: &str) -> Duration {
         duration::read(self.text(key)).unwrap_or(Duration::from_secs(1))
     }
 }
@@ -78,7 +78,7 @@ fn fault(key: &str, value: &str) -> Option<&'static str> {
         Sort::Number => {
             (value.parse::<f64>().is_ok_and(|number| (0.001..=1e6).contains(&number)), "a number from 0.001 to 1000000")
         }
-        Sort::Span => {
+        Sort::Duration => {
             let has_unit = value.ends_with(|c: char| c.is_ascii_lowercase());
             let fits = has_unit && duration::read(value).is_some_and(|span| !span.is_zero() && span <= LONGEST);
             (fits, "a duration with a unit, such as \"500ms\" or \"2h\", at most 8760h")
@@ -90,7 +90,7 @@ fn fault(key: &str, value: &str) -> Option<&'static str> {
 fn sort(key: &str) -> Sort {
     match key {
         "objects" | "workers" | "burst" => Sort::Count,
-        "length" | "base" | "max" | "down" | "every" => Sort::Span,
+        "length" | "base" | "max" | "down" | "every" => Sort::Duration,
         _ => Sort::Number,
     }
 }
