@@ -76,7 +76,7 @@ impl Handler {
     }
 }
 
-/// `/status`: returns the page to browsers, JSON to all other clients.
+/// Answers `/status`: the page for browsers, JSON for all other clients.
 fn status(
     operator: &dyn Operator,
     readiness: &Readiness,

@@ -99,8 +99,8 @@ fn show(hash: u64, since: u64) -> String {
     format!("{hash:012x}")
 }
 
-/// FNV-1a, folded to the 48 bits that a metric holds exactly. It tells configurations apart; it
-/// does not resist an attacker.
+/// Returns FNV-1a, folded to the 48 bits that a metric holds exactly. It tells configurations
+/// apart; it does not resist an attacker.
 fn hash(text: &str) -> u64 {
     let full = text
         .bytes()

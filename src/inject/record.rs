@@ -87,12 +87,12 @@ impl Record {
     }
 }
 
-/// An empty list to open.
+/// Returns an empty list to open.
 pub(super) fn list() -> Node {
     Node::list([])
 }
 
-/// An empty map to open.
+/// Returns an empty map to open.
 pub(super) fn map() -> Node {
     Node::Map(Vec::new(), Shape::block())
 }

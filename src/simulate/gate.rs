@@ -46,7 +46,7 @@ impl Gate {
         Self { limiter, calls: HashMap::new(), tickets: HashMap::new(), turns: VecDeque::new() }
     }
 
-    /// Call number `call` arrives.
+    /// Lets call number `call` arrive.
     pub(super) fn arrive(&mut self, call: u32, arrival: &Arrival<'_>, now: Moment) {
         match self.limiter.arrive(arrival, now) {
             Verdict::Admit(permit) => {
@@ -62,7 +62,8 @@ impl Gate {
         self.drain(now);
     }
 
-    /// The caller hangs up. Returns false, and does nothing, if the call does not wait.
+    /// Removes a waiting call whose caller hangs up. Returns false, and does nothing, if the call
+    /// does not wait.
     pub(super) fn give_up(&mut self, call: u32, now: Moment) -> bool {
         let Some(ticket) = self.tickets.remove(&call) else { return false };
         self.calls.remove(&ticket);

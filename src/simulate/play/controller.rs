@@ -216,7 +216,7 @@ impl World<'_> {
         self.dispatch(index);
     }
 
-    /// The reconcile of an object failed, because of an answer of the upstream or a refusal.
+    /// Records a failed reconcile: an answer of the upstream or a refusal ended it.
     pub(super) fn failed(&mut self, index: usize, object: u32, by_upstream: bool) {
         let requeue = self.scenario.controllers[index].requeue;
         let controller = &mut self.controllers[index];
@@ -229,7 +229,7 @@ impl World<'_> {
         self.dispatch(index);
     }
 
-    /// The gate refused the call of an object, with no Retry-After that the client would wait for.
+    /// Handles a refusal by the gate without a Retry-After that the client would wait for.
     pub(super) fn turned_away(&mut self, index: usize, object: u32, retry_at: Moment) {
         if self.scenario.controllers[index].requeue != Requeue::AtOnce {
             return self.failed(index, object, false);

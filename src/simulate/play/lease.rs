@@ -66,7 +66,7 @@ impl World<'_> {
         self.leases[index].call = Some(call).filter(|call| self.calls.contains(*call as usize));
     }
 
-    /// A call for a lease has ended.
+    /// Ends a call for a lease.
     pub(super) fn renewed(&mut self, index: usize, successfully: bool) {
         let (every, now) = (self.scenario.leases[index].every, self.now);
         let lease = &mut self.leases[index];

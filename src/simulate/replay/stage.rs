@@ -238,7 +238,7 @@ impl<'a> Stage<'a> {
         self.agenda.put(self.now + after, Event::Answered(index));
     }
 
-    /// The call's answer, or what stands for it, comes.
+    /// Handles the answer to a call, or the end of a call without one.
     fn answered(&mut self, index: u32) {
         let Some(mut call) = self.calls.try_remove(index as usize) else { return };
         let Some(Sent { receipt, slot }) = call.sent.take() else { return };
