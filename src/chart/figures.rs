@@ -1,7 +1,7 @@
 //! Numbers as people write them.
 
 /// Formats a whole number with separators between thousands.
-pub(crate) fn thousands(number: impl ToString) -> String {
+pub(crate) fn thousands(number: impl Copy + ToString) -> String {
     grouped(&number.to_string())
 }
 
