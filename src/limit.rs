@@ -23,7 +23,9 @@ mod brim;
 mod bucket;
 mod buckets;
 mod door;
+mod doors;
 mod drops;
+mod due;
 mod heed;
 mod lanes;
 mod needs;
@@ -36,7 +38,9 @@ mod run;
 mod slots;
 mod stage;
 mod supply;
+mod sweep;
 mod table;
+mod timers;
 mod turns;
 mod waiter;
 
@@ -45,7 +49,7 @@ pub use self::{
     limiter::{Claim, Limiter, Verdict},
     permit::{Admitted, Permit, Receipt, Slot, Ticket},
     policy::Policy,
-    relief::Foresight,
-    snapshot::Snapshot,
+    relief::{Foresight, Walk},
+    snapshot::{LongestQueues, Snapshot},
     verdict::{Arrival, ClassId, Ended, Flow, KeyState, Reason, Refusal},
 };

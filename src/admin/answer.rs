@@ -58,7 +58,7 @@ impl Handler {
             ("/metrics", _) => typed(PROMETHEUS, telemetry::metrics().render()),
             ("/readyz", _) => self.ready(),
             ("/status", Some(operator)) => {
-                status(&**operator, &self.readiness, parts.uri.query(), &parts.headers, from)
+                status(&**operator, &self.readiness, parts.uri.query(), &parts.headers, from).await
             }
             (page::STYLE_PATH, Some(_)) => typed("text/css; charset=utf-8", page::STYLE),
             _ => text(StatusCode::NOT_FOUND, "there are /status, /metrics, /livez and /readyz here\n"),
@@ -77,7 +77,7 @@ impl Handler {
 }
 
 /// Answers `/status`: the page for browsers, JSON for all other clients.
-fn status(
+async fn status(
     operator: &dyn Operator,
     readiness: &Readiness,
     query: Option<&str>,
@@ -88,7 +88,7 @@ fn status(
     if from == Origin::Port && names && !is_local(headers) {
         return misdirected();
     }
-    let mut status = operator.status(names);
+    let mut status = operator.status(names).await;
     status.waiting_for = readiness.waiting_for();
     let wants_page = headers
         .get_all(header::ACCEPT)
@@ -131,7 +131,10 @@ where
     };
     match path {
         "/explain" => done(read(&body).and_then(|ask| operator.explain(&ask))),
-        "/forget" => done(read(&body).and_then(|order| operator.forget(&order))),
+        "/forget" => match read(&body) {
+            Ok(order) => done(operator.forget(&order).await),
+            Err(why) => done::<()>(Err(why)),
+        },
         _ => done(read(&body).and_then(|order| operator.bypass(&order))),
     }
 }

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::reloads::Reloads;
 use crate::{
-    admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator},
+    admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator, Told},
     classify::Glob,
     clock::Clock,
     config::settings::{Settings, ShowNames, Socket},
@@ -59,27 +59,33 @@ impl Operator for Operations {
         self.names.load(Relaxed)
     }
 
-    fn status(&self, names: bool) -> status::Status {
-        let now = self.clock.now();
-        let last = self.reloads.last();
-        status::Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            now_ms: self.clock.wall(now),
-            uptime_seconds: (now - Moment::ZERO).as_secs_f64(),
-            waiting_for: Vec::new(),
-            names_shown: names,
-            config: status::Config {
-                hash: last.hash,
-                since_ms: last.since,
-                last_reload: last.reload.map(|(outcome, at_ms, reasons)| status::Reload {
-                    result: outcome.word().to_owned(),
-                    at_ms,
-                    reasons,
-                }),
-            },
-            gates: self.gates.iter().map(|gate| gate.status(names)).collect(),
-        }
+    fn status(&self, names: bool) -> Told<'_, status::Status> {
+        Box::pin(async move {
+            let mut gates = Vec::with_capacity(self.gates.len());
+            for gate in &self.gates {
+                gates.push(gate.status(names).await);
+            }
+            let now = self.clock.now();
+            let last = self.reloads.last();
+            status::Status {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                pid: std::process::id(),
+                now_ms: self.clock.wall(now),
+                uptime_seconds: (now - Moment::ZERO).as_secs_f64(),
+                waiting_for: Vec::new(),
+                names_shown: names,
+                config: status::Config {
+                    hash: last.hash,
+                    since_ms: last.since,
+                    last_reload: last.reload.map(|(outcome, at_ms, reasons)| status::Reload {
+                        result: outcome.word().to_owned(),
+                        at_ms,
+                        reasons,
+                    }),
+                },
+                gates,
+            }
+        })
     }
 
     fn remark(&self) -> Option<String> {
@@ -93,17 +99,24 @@ impl Operator for Operations {
         Ok(self.meant(ask.gate.as_deref())?.iter().map(|gate| gate.explain(&method, &uri, &headers)).collect())
     }
 
-    fn forget(&self, order: &Forget) -> Result<Vec<Forgotten>, String> {
-        let keys = order.keys.as_deref().map(|name| (name, Glob::new(name)));
-        let forget = |gate: &&Arc<Gate>| Forgotten {
-            gate: gate.name().to_string(),
-            keys: keys
-                .as_ref()
-                .map_or(0, |(whole, pattern)| gate.forget(&|name: &str| name == *whole || pattern.matches(name))),
-            lifted: if order.pauses { gate.lift_pauses() } else { 0 },
-            paused: gate.pauses(),
-        };
-        Ok(self.meant(order.gate.as_deref())?.iter().map(forget).collect())
+    fn forget<'a>(&'a self, order: &'a Forget) -> Told<'a, Result<Vec<Forgotten>, String>> {
+        Box::pin(async move {
+            let keys = order.keys.as_deref().map(|name| (name, Glob::new(name)));
+            let mut forgotten = Vec::new();
+            for gate in self.meant(order.gate.as_deref())? {
+                let found = match &keys {
+                    Some((whole, pattern)) => gate.forget(&|name: &str| name == *whole || pattern.matches(name)).await,
+                    None => 0,
+                };
+                forgotten.push(Forgotten {
+                    gate: gate.name().to_string(),
+                    keys: found,
+                    lifted: if order.pauses { gate.lift_pauses() } else { 0 },
+                    paused: gate.pauses(),
+                });
+            }
+            Ok(forgotten)
+        })
     }
 
     fn bypass(&self, order: &Bypass) -> Result<Vec<Bypassed>, String> {

@@ -108,7 +108,7 @@ impl Reloader {
         match prepared.and_then(|prepared| self.ready(prepared)) {
             Err(failure) => self.refuse(Outcome::Invalid, failure.problems()),
             Ok(ready) => match restart::needed(&self.running, &ready.prepared.settings) {
-                keys if keys.is_empty() => self.apply(ready),
+                keys if keys.is_empty() => self.apply(ready).await,
                 keys => self.refuse(Outcome::RestartNeeded, keys),
             },
         }
@@ -142,7 +142,7 @@ impl Reloader {
     }
 
     /// Applies the configuration. Nothing in here can fail.
-    fn apply(&mut self, ready: Ready) {
+    async fn apply(&mut self, ready: Ready) {
         let Ready { prepared, calls } = ready;
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");
@@ -154,6 +154,7 @@ impl Reloader {
             let running = self.gates.iter().find(|running| *running.name() == gate.options.name);
             gate.options.call_log.clone_from(&calls);
             if let Some(running) = running {
+                running.settled().await;
                 running.reconfigure(gate.options);
             }
         }

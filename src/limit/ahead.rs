@@ -10,7 +10,8 @@
 )]
 
 use super::{
-    lanes::{ClassTurns, Door, Lanes, PASSED},
+    doors::Door,
+    lanes::{ClassTurns, Lanes, PASSED},
     needs::Needs,
     pauses::Pauses,
     queue::QueueId,

@@ -251,7 +251,7 @@ impl Limiter {
         let id = self.queue_id(&asker);
         let alone = self.lanes.find(&id).is_none();
         let block = match blocked {
-            None if alone => return Verdict::Admit(self.admit_past(call, needs, way, now)),
+            None if alone && !self.behind => return Verdict::Admit(self.admit_past(call, needs, way, now)),
             block => block.map_or(Reason::Bucket, |block| block.reason),
         };
         self.supply.note_short(&needs, now);
@@ -259,7 +259,9 @@ impl Limiter {
         // A retry is not held for its tokens, however soon they come: where many keys fail under one worker the bucket is empty all the
         // time, and holding each until the next token would leave the worker time for nothing else. What reckons them on arrival holds.
         let token_by = if self.reckons_on_arrival(&call) { hold_ends } else { now };
-        let refusal = self.in_vain(&call, &id, &needs, token_by, now).or_else(|| self.full(now));
+        // During a move nobody knows yet who is before it: it is asked when it is placed.
+        let in_vain = if self.moving.is_some() { None } else { self.in_vain(&call, &id, &needs, token_by, now) };
+        let refusal = in_vain.or_else(|| self.full(now));
         if let Some(refusal) = refusal {
             let key = way.retry.filter(|_| refusal.reason.concerns_key());
             return Verdict::Refuse(Refusal { key, ..refusal });
@@ -271,6 +273,13 @@ impl Limiter {
         if ends <= now {
             let retry_at = blocked.map(|block| block.until).filter(|until| *until < Moment::MAX).unwrap_or(now);
             return Verdict::Refuse(Refusal { reason: block, retry_at, waited: std::time::Duration::ZERO, key: None });
+        }
+        if self.moving.is_some() {
+            let pass = self.begin_pass(&call, way, now);
+            let index = self.waiters.insert(Waiter::new(call, pass, ends, hold_ends));
+            self.start_waiting(index);
+            self.come_late(index, arrival.flow.name.to_string().into());
+            return Verdict::Wait(self.waiters.ticket(index));
         }
         let name = || Some(arrival.flow.name.to_string().into());
         let queue = self.lanes.open(id, &needs, name, &mut self.supply);

@@ -5,6 +5,7 @@ use super::{
     pauses::Origin,
     permit::Receipt,
     policy::Lane,
+    sweep::{FROM_FIRST, Sweep},
     verdict::Reason,
     verdict::Refusal,
     waiter::{Call, State},
@@ -22,8 +23,8 @@ impl Limiter {
         let now = self.catch_up(now);
         let lifted = self.supply.pauses.lift(now);
         self.keys().listen(false);
-        self.lanes.unpark_all();
-        self.run(now);
+        self.begin_sweep(Sweep::Unpark { from: FROM_FIRST });
+        self.run_turns(now);
         lifted
     }
 
@@ -98,18 +99,19 @@ impl Limiter {
         let leaves = self.supply.buckets.takes();
         let until = self.supply.pauses.begin(pause, origin, leaves, now);
         self.keys().listen(self.supply.pauses.any_grows());
-        let Some(until) = until else { return };
-        // Whoever waits and now cannot make it is told at once. A wait that ends later than this one may still be worth it.
-        for index in self.timers.waiters_before(until) {
-            let call = self
-                .waiters
-                .get(index)
-                .filter(|waiter| matches!(waiter.state, State::Queued(_)))
-                .map(|waiter| waiter.call);
-            if let Some(Refusal { reason, .. }) = call.and_then(|call| self.paused_in_vain(&call, now)) {
-                let retry_at = self.end_of_its_queue(index, now);
-                self.refuse(index, reason, retry_at, None, now);
-            }
+        // Whoever waits and now cannot make it is told so. A wait that ends later than this one may still be worth it.
+        if let Some(until) = until.filter(|_| !self.timers.is_empty()) {
+            self.begin_sweep(Sweep::Paused { from: FROM_FIRST, until });
+        }
+    }
+
+    /// Refuses a call in a queue whose pause ends too late for it.
+    pub(super) fn refuse_if_paused_in_vain(&mut self, index: u32, now: Moment) {
+        let queued = self.waiters.get(index).filter(|waiter| matches!(waiter.state, State::Queued(_)));
+        let call = queued.map(|waiter| waiter.call);
+        if let Some(Refusal { reason, .. }) = call.and_then(|call| self.paused_in_vain(&call, now)) {
+            let retry_at = self.end_of_its_queue(index, now);
+            self.refuse(index, reason, retry_at, None, now);
         }
     }
 }

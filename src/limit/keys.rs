@@ -3,6 +3,8 @@
 //! Only failing keys are here, so that a healthy one costs one look-up and no memory (P4). All changes are made by the limiter's
 //! `table::Table`, under its lock; this half is shared with the request path and the status page.
 
+mod walk;
+
 use std::{
     fmt,
     hash::{BuildHasherDefault, Hasher},
@@ -11,7 +13,7 @@ use std::{
 
 use dashmap::DashMap;
 
-use super::{backoff::mix, order::Order, permit::Receipt, verdict::KeyState};
+use super::{backoff::mix, permit::Receipt, verdict::KeyState};
 use crate::{
     api::{Answer, Gone, Key, Outcome},
     moment::Moment,
@@ -113,7 +115,7 @@ impl Keys {
         self.len() == 0
     }
 
-    /// Every failing key by name, for the status page. In no order.
+    /// Every failing key by name, in no order. It takes as long as there are keys: for tests and simulations.
     #[must_use]
     pub fn list(&self, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found = Vec::with_capacity(self.len());
@@ -197,18 +199,6 @@ impl Keys {
     pub(super) fn earliest(&self, object: u64, time: fn(&Failing) -> Moment) -> Option<(Moment, u64)> {
         let facets = self.objects.get(&object)?;
         facets.iter().map(|failing| (time(failing), failing.facet)).min()
-    }
-
-    /// Every object with the earliest of its times.
-    pub(super) fn order(&self, time: fn(&Failing) -> Moment) -> Order {
-        let earliest = |facets: &Facets| facets.iter().map(time).min();
-        self.objects.iter().filter_map(|entry| Some((earliest(entry.value())?, *entry.key()))).collect()
-    }
-
-    /// Keys whose time is over and that are still here.
-    pub(super) fn over(&self, now: Moment) -> usize {
-        let over = |facets: &Facets| facets.iter().filter(|failing| failing.forget_at <= now).count();
-        self.objects.iter().map(|entry| over(entry.value())).sum()
     }
 
     /// Whether a key (or, with `whole`, any key of its object) is here.

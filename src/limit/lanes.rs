@@ -14,10 +14,12 @@ use std::collections::{BTreeSet, HashMap};
 use slab::Slab;
 
 use super::{
+    doors::Door,
     needs::Needs,
     policy::{Lane, Policy},
     queue::{Bundle, Mode, Queue, QueueId},
     supply::Supply,
+    sweep::LOOKED_AT_ONCE,
     verdict::Reason,
     waiter::{By, List, State, Waiters},
 };
@@ -41,7 +43,8 @@ pub(super) struct Lanes {
     pub(super) parked: BTreeSet<(Moment, u32)>,
     /// Turns given so far.
     pub(super) clock: u64,
-    waiting: usize,
+    /// Calls in queues, and those on their way there from the queues of old limits.
+    pub(super) waiting: usize,
 }
 
 /// The turns of one class.
@@ -53,21 +56,22 @@ pub(super) struct ClassTurns {
     pub(super) doors: Vec<Door>,
 }
 
-/// The bundles of a class that need the same of what is shared.
-#[derive(Debug)]
-pub(super) struct Door {
-    pub(super) mode: Mode,
-    /// Those not set aside, by the stamp of their next queue.
-    pub(super) ready: BTreeSet<(u64, u32)>,
-    /// What stopped all of it last, and when.
-    stopped: (Moment, Reason),
-}
-
 /// A turn that can be taken.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     class: usize,
     queue: u32,
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Next {
+    /// The head of this queue may leave.
+    Turn(u32),
+    /// So many had to be looked at that the rest is for another time.
+    NotYetKnown,
+    /// No head of a queue may leave.
+    Nobody,
 }
 
 // === impl Lanes ===
@@ -90,7 +94,7 @@ impl Lanes {
         }
     }
 
-    /// Calls in queues.
+    /// Calls in queues, and those that are on their way there from the queues of old limits.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -134,17 +138,22 @@ impl Lanes {
 
     /// Puts a waiter at the end of a queue, or, when it comes back, where its sequence says.
     pub(super) fn join(&mut self, queue: u32, index: u32, returns: bool, waiters: &mut Waiters) {
-        let Some(found) = self.queues.get_mut(queue as usize) else { return };
+        let mut next = None;
         if returns {
             let sequence = |index: u32| waiters.get(index).map_or(0, |waiter| waiter.sequence);
-            let (mine, mut next) = (sequence(index), found.list.first());
+            let mine = sequence(index);
+            next = self.queue(queue).and_then(|queue| queue.list.first());
             while let Some(other) = next.filter(|other| sequence(*other) < mine) {
                 next = List::after(waiters, By::Queue, other);
             }
-            found.list.insert_before(waiters, By::Queue, index, next);
-        } else {
-            found.list.push_back(waiters, By::Queue, index);
         }
+        self.join_before(queue, index, next, waiters);
+    }
+
+    /// Puts a waiter in a queue before another, or at its end.
+    pub(super) fn join_before(&mut self, queue: u32, index: u32, next: Option<u32>, waiters: &mut Waiters) {
+        let Some(found) = self.queues.get_mut(queue as usize) else { return };
+        found.list.insert_before(waiters, By::Queue, index, next);
         if let Some(waiter) = waiters.get_mut(index) {
             waiter.state = State::Queued(queue);
         }
@@ -172,18 +181,24 @@ impl Lanes {
     }
 
     /// The queue whose head may leave now, by all rules of order. Bundles that are stopped by something of their own are set aside.
-    pub(super) fn next(&mut self, supply: &Supply, now: Moment) -> Option<u32> {
+    pub(super) fn next(&mut self, supply: &Supply, now: Moment) -> Next {
         if self.waiting == 0 {
-            return None;
+            return Next::Nobody;
         }
         // All of them before anyone's turn: who of them is first is not a matter of whose token came first.
-        while let Some(&(_, bundle)) = self.parked.first().filter(|(until, _)| *until <= now) {
-            self.unpark(bundle);
+        if self.unpark_due(now) {
+            return Next::NotYetKnown;
         }
+        let mut looks = LOOKED_AT_ONCE;
         let mut order = [0, 1, 2];
         // A lower lane that has been passed often enough comes first; the longest passed before the other.
         order.sort_by_key(|lane| std::cmp::Reverse(if self.passed[*lane] >= PASSED { self.passed[*lane] } else { 0 }));
-        order.into_iter().find_map(|lane| self.candidate(lane, supply, now)).map(|turn| turn.queue)
+        let turn = order.into_iter().find_map(|lane| self.candidate(lane, supply, &mut looks, now));
+        match turn {
+            _ if looks == 0 => Next::NotYetKnown,
+            Some(turn) => Next::Turn(turn.queue),
+            None => Next::Nobody,
+        }
     }
 
     /// Notes that a queue has its turn: it, its class and its lane are now last among their like. Call before its head parts.
@@ -213,13 +228,6 @@ impl Lanes {
         }
     }
 
-    /// Whatever was of a bundle's own and stopped it is looked at again.
-    pub(super) fn unpark_all(&mut self) {
-        while let Some(&(_, bundle)) = self.parked.first() {
-            self.unpark(bundle);
-        }
-    }
-
     /// The bundle of a class and mode that needs nothing of its own.
     pub(super) fn plain_bundle(&self, class: usize, mode: Mode) -> Option<&Bundle> {
         self.plain.get(&(class, mode)).and_then(|bundle| self.bundles.get(*bundle as usize))
@@ -243,7 +251,7 @@ impl Lanes {
     }
 
     /// The next turn of a lane, if anyone in it may leave.
-    fn candidate(&mut self, lane: usize, supply: &Supply, now: Moment) -> Option<Turn> {
+    fn candidate(&mut self, lane: usize, supply: &Supply, looks: &mut usize, now: Moment) -> Option<Turn> {
         let mut best: Option<(u64, Turn)> = None;
         for &class in &self.active[lane] {
             let turns = &mut self.classes[class];
@@ -253,7 +261,9 @@ impl Lanes {
             let mut first: Option<(u64, u32)> = None;
             for door in &mut turns.doors {
                 let limit = first.map_or(u64::MAX, |(stamp, _)| stamp);
-                if let Some(found) = door.first(limit, class, &mut self.bundles, supply, &mut self.parked, now) {
+                if let Some(found) =
+                    door.first((limit, class), &mut self.bundles, supply, &mut self.parked, (looks, now))
+                {
                     first = Some(found);
                 }
             }
@@ -340,39 +350,6 @@ impl Lanes {
 impl ClassTurns {
     pub(super) fn lane(&self) -> usize {
         self.lane
-    }
-}
-
-// === impl Door ===
-
-impl Door {
-    /// The queue of this door that is next, with its stamp, if it may leave and is before `limit`.
-    fn first(
-        &mut self,
-        limit: u64,
-        class: usize,
-        bundles: &mut Slab<Bundle>,
-        supply: &Supply,
-        parked: &mut BTreeSet<(Moment, u32)>,
-        now: Moment,
-    ) -> Option<(u64, u32)> {
-        loop {
-            let (stamp, index) = *self.ready.first().filter(|(stamp, _)| *stamp < limit)?;
-            let bundle = bundles.get_mut(index as usize)?;
-            let Some(block) = supply.blocked(&bundle.needs, class, now) else {
-                return bundle.queues.first().copied();
-            };
-            if !block.own {
-                self.stopped = (now, block.reason);
-                return None;
-            }
-            bundle.stopped = (now, block.reason);
-            bundle.parked = Some(block.until);
-            if block.until < Moment::MAX {
-                parked.insert((block.until, index));
-            }
-            self.ready.remove(&(stamp, index));
-        }
     }
 }
 

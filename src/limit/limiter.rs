@@ -14,11 +14,14 @@ use super::{
     lanes::Lanes,
     permit::{Permit, Slot, Ticket},
     policy::{Lane, Policy},
+    reload::Move,
     stage::Line,
     supply::Supply,
+    sweep::{Sweep, Walk},
     table::{KeyId, Table},
+    timers::Timers,
     verdict::{Ended, Reason, Refusal},
-    waiter::{Grant, Pass, State, Timers, Waiter, Waiters},
+    waiter::{Grant, Pass, State, Waiter, Waiters},
 };
 use crate::{api::Group, moment::Moment};
 
@@ -78,6 +81,14 @@ pub struct Limiter {
     pub(super) sequence: u64,
     /// Everything is let through.
     pub(super) bypassed: bool,
+    /// What many waiting calls are yet to learn.
+    pub(super) sweeps: VecDeque<Sweep>,
+    /// A reload whose waiters are on their way to their new queues.
+    pub(super) moving: Option<Box<Move>>,
+    /// Something is left to do at this moment.
+    pub(super) behind: bool,
+    /// Steps that are left of the turn under way.
+    pub(super) steps: u32,
 }
 
 // === impl Limiter ===
@@ -108,6 +119,10 @@ impl Limiter {
             settled: now,
             sequence: 0,
             bypassed: false,
+            sweeps: VecDeque::new(),
+            moving: None,
+            behind: false,
+            steps: 0,
         }
     }
 
@@ -130,13 +145,17 @@ impl Limiter {
             && self.writes.is_empty()
             && self.lines.is_empty()
             && self.timers.is_empty()
-            && self.waiting == 0;
+            && self.waiting == 0
+            && self.moving.is_none();
         nobody && self.lanes.is_empty() && self.supply.gate_slots.used() == 0 && self.table.trials_out() == 0
     }
 
     /// Lets go whoever's turn has come and ends whoever's wait is over. Spurious calls do nothing.
     pub fn advance(&mut self, now: Moment) {
-        self.catch_up(now);
+        let now = self.catch_up(now);
+        if self.behind {
+            self.run_turns(now);
+        }
     }
 
     /// A waiting call whose answer may have changed: wake it to `claim`. Drain after every operation.
@@ -157,6 +176,9 @@ impl Limiter {
     /// When to `advance` if nothing else happens; `None` when time alone changes nothing. The answer may change with every operation.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Moment> {
+        if self.behind {
+            return Some(self.now);
+        }
         let turn = self.lanes.next_wakeup(&self.supply, self.now);
         [turn, self.timers.first()].into_iter().flatten().min()
     }
@@ -165,6 +187,7 @@ impl Limiter {
     pub fn claim(&mut self, ticket: Ticket, now: Moment) -> Claim {
         let now = self.catch_up(now);
         if self.supply.pauses.any(now) && self.waiters.find(ticket).is_some() {
+            self.freshen(ticket.index, now);
             self.stop_if_paused(ticket.index, now);
         }
         match self.waiters.find(ticket).map(Waiter::is_waiting) {
@@ -189,6 +212,7 @@ impl Limiter {
         if self.waiters.find(ticket).is_none() {
             return;
         }
+        self.freshen(ticket.index, now);
         self.withdraw(ticket.index, now);
         self.waiters.remove(ticket.index);
         self.run(now);
@@ -275,16 +299,8 @@ impl Limiter {
     /// A dial failed: everyone who waits for `group` gets `Claim::Unconnected`.
     pub fn fail_group(&mut self, group: Group, now: Moment) {
         let now = self.catch_up(now);
-        let stranded = self.waiters.iter().filter(|(_, waiter)| waiter.is_waiting() && waiter.call.group == group);
-        let stranded: Vec<u32> = stranded.map(|(index, _)| index).collect();
-        for index in stranded {
-            // One may be gone already: its key's trial was among them.
-            if self.waiters.get(index).is_some_and(Waiter::is_waiting) {
-                self.withdraw(index, now);
-                self.conclude(index, State::Unconnected);
-            }
-        }
-        self.run(now);
+        self.begin_sweep(Sweep::Strand(group, Walk::over(&self.waiters)));
+        self.run_turns(now);
     }
 
     /// Takes a waiter out of wherever it stands and gives back whatever it has. Its record stays.

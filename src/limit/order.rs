@@ -1,59 +1,83 @@
-//! An order of objects by a time of theirs that only becomes later: which comes first is known, at 16 bytes each and one step per question.
+//! Objects in the order of a time of theirs: the first few, and the rest from any place on, cost as
+//! much as they are.
 //!
-//! A change is not written down here. An object stands at the time it was added with, or before its own; when it comes first, whoever asks
-//! compares the two and puts it right. So a key that fails again and again costs this order nothing, and the first whose time is right is
-//! the first of all.
+//! Time is kept in sixtieths of a second, so that an object takes twelve bytes: whom a person looks
+//! at, and who is dropped where too many fail, is not decided by less. After two years of one
+//! process all objects of the years beyond stand side by side.
 
 use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, binary_heap::PeekMut},
+    collections::BTreeSet,
+    ops::Bound::{Excluded, Unbounded},
+    time::Duration,
 };
 
 use crate::moment::Moment;
 
+/// Where an object stands: its time, and the two halves of its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stand([u32; 3]);
+
 /// Objects by a time of theirs.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    heap: BinaryHeap<Reverse<(Moment, u64)>>,
+    stands: BTreeSet<Stand>,
+}
+
+// === impl Stand ===
+
+impl Stand {
+    fn new(at: Moment, object: u64) -> Self {
+        let units = (at - Moment::ZERO).as_nanos() / UNIT.as_nanos();
+        Self([u32::try_from(units).unwrap_or(u32::MAX), half(object >> 32), half(object & u64::from(u32::MAX))])
+    }
+
+    /// Its time, to compare with those of others.
+    pub(super) fn time(self) -> u32 {
+        self.0[0]
+    }
+
+    pub(super) fn object(self) -> u64 {
+        u64::from(self.0[1]) << 32 | u64::from(self.0[2])
+    }
+}
+
+fn half(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 // === impl Order ===
 
 impl Order {
-    pub(super) fn add(&mut self, at: Moment, object: u64) {
-        self.heap.push(Reverse((at, object)));
-    }
-
-    /// The object that comes first, and when it was last known to be due: never later than it is.
-    pub(super) fn first(&self) -> Option<(Moment, u64)> {
-        self.heap.peek().map(|Reverse(first)| *first)
-    }
-
-    /// Puts the first one where it belongs: at `at`, or nowhere.
-    pub(super) fn correct_first(&mut self, at: Option<Moment>) {
-        let Some(mut first) = self.heap.peek_mut() else { return };
-        match at {
-            Some(at) => first.0.0 = at,
-            None => drop(PeekMut::pop(first)),
+    /// An object has another time; `None` is for one that does not stand here.
+    pub(super) fn change(&mut self, object: u64, before: Option<Moment>, after: Option<Moment>) {
+        let stand = |at: Moment| Stand::new(at, object);
+        let (before, after) = (before.map(stand), after.map(stand));
+        if before == after {
+            return;
+        }
+        if let Some(before) = before {
+            self.stands.remove(&before);
+        }
+        if let Some(after) = after {
+            self.stands.insert(after);
         }
     }
 
+    /// The object that comes first.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.stands.first().map(|stand| stand.object())
+    }
+
+    /// Those that come next after a place, or from the first on.
+    pub(super) fn after(&self, place: Option<Stand>) -> impl Iterator<Item = Stand> {
+        self.stands.range((place.map_or(Unbounded, Excluded), Unbounded)).copied()
+    }
+
+    /// Objects in it.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    /// Whether so many more stand here than there are that it is time to begin anew.
-    pub(super) fn is_stale(&self, objects: usize) -> bool {
-        self.heap.len() > 2 * objects + SPARE
+        self.stands.len()
     }
 }
 
-impl FromIterator<(Moment, u64)> for Order {
-    fn from_iter<T: IntoIterator<Item = (Moment, u64)>>(objects: T) -> Self {
-        Self { heap: objects.into_iter().map(Reverse).collect() }
-    }
-}
-
-/// A handful is not worth beginning anew for.
-const SPARE: usize = 64;
+const UNIT: Duration = Duration::from_nanos(1 << 24);

@@ -2,9 +2,10 @@
 
 use super::{
     limiter::{Limiter, Verdict},
-    table::KeyId,
-    verdict::{Arrival, Reason, Refusal},
-    waiter::{State, Waiter},
+    order::Stand,
+    sweep::{self, Sweep},
+    verdict::{Arrival, KeyState, Reason, Refusal},
+    waiter::State,
 };
 use crate::moment::Moment;
 
@@ -24,15 +25,35 @@ pub enum Foresight {
     Refused(Refusal),
 }
 
+/// How far a walk over all failing keys has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Walk {
+    began: Option<Moment>,
+    place: Option<Stand>,
+    is_over: bool,
+}
+
+// === impl Walk ===
+
+impl Walk {
+    /// Whether it has been to every key.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+}
+
 // === impl Limiter ===
 
 impl Limiter {
-    /// Forgets every failing key whose name `is_meant`; whoever waited for one goes on. Says how many there were.
-    pub fn forget(&mut self, is_meant: &dyn Fn(&str) -> bool, now: Moment) -> usize {
+    /// Forgets the failing keys whose names `is_meant`, of the next few; whoever waited for one goes on. Says how many there were; to be
+    /// asked again until the walk is over. Keys that fail after its beginning are left alone.
+    pub fn forget_some(&mut self, is_meant: &dyn Fn(&str) -> bool, walk: &mut Walk, now: Moment) -> usize {
         let now = self.catch_up(now);
-        let failing = self.keys().list(now);
-        let meant: Vec<_> =
-            failing.iter().filter(|(name, ..)| is_meant(name)).map(|(_, key, _)| KeyId::from(key)).collect();
+        let began = *walk.began.get_or_insert(now);
+        let failed_before = |name: &str, state: &KeyState| state.last_failure <= began && is_meant(name);
+        let (meant, place) = self.table.next_meant(walk.place, &failed_before);
+        (walk.place, walk.is_over) = (place, place.is_none());
         for key in &meant {
             self.table.forget(*key, None);
             self.stirred.push(*key);
@@ -41,23 +62,30 @@ impl Limiter {
         meant.len()
     }
 
+    /// The same to the end at once: for simulations and tests, since it takes as long as there are keys.
+    pub fn forget(&mut self, is_meant: &dyn Fn(&str) -> bool, now: Moment) -> usize {
+        let (mut walk, mut forgotten) = (Walk::default(), 0);
+        while !walk.is_over() {
+            forgotten += self.forget_some(is_meant, &mut walk, now);
+        }
+        forgotten
+    }
+
+    /// Whether keys are still there that no longer fail, or are too many: `advance` forgets a few of them.
+    #[must_use]
+    pub fn has_expired_keys(&self, now: Moment) -> bool {
+        self.table.has_expired(self.now.max(now))
+    }
+
     /// While on, every call leaves at once and spends nothing, and whoever waits is let go. Buckets fill and keys are remembered as ever, so
     /// that all limits hold again from the moment it is off.
     pub fn set_bypass(&mut self, on: bool, now: Moment) {
         let now = self.catch_up(now);
         self.bypassed = on;
-        if !on {
-            return;
+        if on {
+            self.begin_sweep(Sweep::LetGo(sweep::Walk::over(&self.waiters)));
+            self.run_turns(now);
         }
-        let waiting: Vec<u32> =
-            self.waiters.iter().filter(|(_, waiter)| waiter.is_waiting()).map(|(index, _)| index).collect();
-        for index in waiting {
-            // One may be gone already: its key's trial was among them.
-            if self.waiters.get(index).is_some_and(Waiter::is_waiting) {
-                self.let_go(index, now);
-            }
-        }
-        self.run(now);
     }
 
     /// Whether everything is let through.

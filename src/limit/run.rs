@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use super::{
     buckets::Turn,
+    lanes::Next,
     limiter::Limiter,
     needs::{BucketId, Charges},
     queue::Bundle,
+    sweep::STEPS,
+    timers::Timer,
     verdict::{KeyState, Reason, Refusal},
-    waiter::{Grant, State, Timer, Waiter},
+    waiter::{Grant, State, Waiter},
 };
 use crate::moment::Moment;
 
@@ -47,23 +50,45 @@ impl Limiter {
     }
 
     #[inline(never)]
-    fn run_turns(&mut self, now: Moment) {
-        loop {
-            self.freed.append(&mut self.supply.buckets.moved);
-            while let Some(bundle) = self.freed.pop() {
-                self.lanes.unpark(bundle);
+    pub(super) fn run_turns(&mut self, now: Moment) {
+        self.steps = STEPS;
+        while self.steps > 0 {
+            if !self.step(now) {
+                (self.settled, self.behind) = (now, false);
+                return;
             }
-            if let Some(key) = self.stirred.pop() {
-                self.settle_line(key, now);
-            } else if let Some(queue) = self.lanes.next(&self.supply, now) {
-                self.grant_head(queue, now);
-            } else if let Some(timer) = self.timers.pop(now) {
-                self.fire(timer, now);
-            } else {
-                break;
-            }
+            self.steps = self.steps.saturating_sub(1);
         }
-        self.settled = now;
+        // Nobody else is kept waiting for it: the rest is done from the next operation on.
+        self.behind = true;
+    }
+
+    /// Does what comes next at this moment, if there is anything.
+    fn step(&mut self, now: Moment) -> bool {
+        if self.moving.is_some() {
+            self.move_some(now);
+            return true;
+        }
+        self.freed.append(&mut self.supply.buckets.moved);
+        while let Some(bundle) = self.freed.pop() {
+            self.lanes.unpark(bundle);
+        }
+        if !self.sweeps.is_empty() && self.sweep(now) {
+            return true;
+        }
+        if let Some(key) = self.stirred.pop() {
+            self.settle_line(key, now);
+            return true;
+        }
+        match self.lanes.next(&self.supply, now) {
+            Next::Turn(queue) => self.grant_head(queue, now),
+            Next::NotYetKnown => {}
+            Next::Nobody => match self.timers.pop(now) {
+                Some(timer) => self.fire(timer, now),
+                None => return false,
+            },
+        }
+        true
     }
 
     #[inline]

@@ -5,16 +5,19 @@
     reason = "classes and lanes are numbered by the policy that made both the number and the table"
 )]
 
-use std::{sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
 use super::{
     bucket::Bucket,
     buckets::Owner,
     limiter::Limiter,
     policy::Lane,
-    verdict::{ClassId, Reason},
+    verdict::{ClassId, KeyState, Reason},
 };
-use crate::{api::Group, moment::Moment};
+use crate::{
+    api::{Group, Key},
+    moment::Moment,
+};
 
 /// A limiter at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,12 +124,40 @@ pub struct QueueView {
     pub reason: Reason,
 }
 
+/// The longest queues that a look at all of them has found so far; not more than a hundred.
+#[derive(Clone, Debug, Default)]
+pub struct LongestQueues {
+    found: BinaryHeap<Reverse<(u32, u32)>>,
+    next: usize,
+}
+
+// === impl LongestQueues ===
+
+impl LongestQueues {
+    fn offer(&mut self, len: u32, at: u32) {
+        if self.found.len() < SHOWN {
+            self.found.push(Reverse((len, at)));
+        } else if let Some(mut shortest) = self.found.peek_mut().filter(|shortest| shortest.0.0 < len) {
+            *shortest = Reverse((len, at));
+        }
+    }
+}
+
 // === impl Limiter ===
 
 impl Limiter {
-    /// What the status page shows. No side effects.
+    /// What the status page shows, whole. No side effects. It looks at every queue: [`Limiter::overview`] and a [`LongestQueues`] take
+    /// the same a little at a time.
     #[must_use]
     pub fn snapshot(&self, now: Moment) -> Snapshot {
+        let mut longest = LongestQueues::default();
+        while self.look_at_queues(&mut longest) {}
+        Snapshot { queues: self.queue_views(&longest, now), ..self.overview(now) }
+    }
+
+    /// The same without queues.
+    #[must_use]
+    pub fn overview(&self, now: Moment) -> Snapshot {
         let now = self.now.max(now);
         let room = |group| (group, self.supply.room(group));
         let class = |(index, policy): (usize, &super::policy::ClassPolicy)| ClassView {
@@ -134,7 +165,7 @@ impl Limiter {
             lane: policy.lane,
             buckets: self.bucket_views(Owner::Class(index), now),
             slots: slot_view(&self.supply.class_slots[index]),
-            waiting: self.lanes.classes[index].waiting,
+            waiting: self.lanes.classes[index].waiting + self.unmoved(index),
         };
         Snapshot {
             waiting: self.waiting,
@@ -145,11 +176,37 @@ impl Limiter {
             retry_buckets: self.bucket_views(Owner::Retries, now),
             slots: slot_view(&self.supply.gate_slots),
             rooms: [room(Group::Leases), room(Group::Short), room(Group::LongRunning)],
-            pauses: self.supply.pauses.views(now, SHOWN),
+            pauses: self.pauses(now),
             writes: self.writes.len(),
             classes: self.policy.classes.iter().enumerate().map(class).collect(),
-            queues: self.queue_views(now),
+            queues: Vec::new(),
         }
+    }
+
+    /// Pauses in force; not more than a hundred.
+    #[must_use]
+    pub fn pauses(&self, now: Moment) -> Vec<PauseView> {
+        self.supply.pauses.views(self.now.max(now), SHOWN)
+    }
+
+    /// The failing keys that may be tried first, by name; not more than `most`.
+    #[must_use]
+    pub fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
+        self.table.next_tried(most, self.now.max(now))
+    }
+
+    /// Looks at a few more queues; says whether there may be more.
+    pub fn look_at_queues(&self, longest: &mut LongestQueues) -> bool {
+        let places = self.lanes.queues.capacity();
+        let end = places.min(longest.next + QUEUES_AT_ONCE);
+        for place in longest.next..end {
+            let found = u32::try_from(place).ok().and_then(|at| Some((at, self.lanes.queue(at)?)));
+            if let Some((at, queue)) = found {
+                longest.offer(queue.len, at);
+            }
+        }
+        longest.next = end;
+        end < places
     }
 
     fn bucket_views(&self, owner: Owner, now: Moment) -> Vec<BucketView> {
@@ -170,11 +227,13 @@ impl Limiter {
         views
     }
 
-    fn queue_views(&self, now: Moment) -> Vec<QueueView> {
-        let mut queues: Vec<_> =
-            self.lanes.queues.iter().filter_map(|(at, queue)| Some((u32::try_from(at).ok()?, queue))).collect();
-        queues.sort_unstable_by_key(|(_, queue)| std::cmp::Reverse(queue.len));
-        queues.truncate(SHOWN);
+    /// The queues that were found to be longest.
+    #[must_use]
+    pub fn queue_views(&self, longest: &LongestQueues, now: Moment) -> Vec<QueueView> {
+        let now = self.now.max(now);
+        let found = longest.found.iter().filter_map(|Reverse((_, at))| Some((*at, self.lanes.queue(*at)?)));
+        let mut queues: Vec<_> = found.collect();
+        queues.sort_unstable_by_key(|(_, queue)| Reverse(queue.len));
         let view = |(at, queue): (u32, &super::queue::Queue)| QueueView {
             class: ClassId(u16::try_from(queue.id.class()).unwrap_or(u16::MAX)),
             flow: queue.name.as_deref().unwrap_or_default().to_owned(),
@@ -195,5 +254,7 @@ fn slot_view(slots: &super::slots::Slots) -> SlotView {
     SlotView { used: slots.used(), max: slots.limit().map(|limit| limit.max.get()) }
 }
 
+/// Queues of which the longest are found before others have their turn.
+const QUEUES_AT_ONCE: usize = 1000;
 /// A page is for reading.
 const SHOWN: usize = 100;

@@ -13,6 +13,7 @@ use super::{
     needs::BucketId,
     permit::Ticket,
     policy::Lane,
+    sweep::LOOKED_AT_ONCE,
     table::KeyId,
     verdict::Reason,
     waiter::{By, Call, Grant, List, Pass, State, Waiter, Waiters},
@@ -56,17 +57,10 @@ impl Limiter {
         let whole = self.waiters.get(first).and_then(|waiter| waiter.call.key);
         let Some(view) = whole.and_then(|key| self.keys().view(&key, now)) else {
             // Not failing (any more): all go, in order, but for writes behind a write.
-            for index in held.collect(&self.waiters, By::Key) {
-                if !self.waits_for_write(index) {
-                    self.enter(index, false, now);
-                }
-            }
-            return;
+            return self.let_line_go(key, held, now);
         };
         if view.state.ready_at > now {
-            for index in held.collect(&self.waiters, By::Key) {
-                self.refuse_if_in_vain(index, view.state.ready_at, now);
-            }
+            self.refuse_line_in_vain(key, held, view.state.ready_at, now);
         }
         if view.trial != 0 {
             // A trial may stay out for longer than its key is remembered.
@@ -90,10 +84,44 @@ impl Limiter {
         }
     }
 
+    /// The key does not fail (any more): all go, in order, but for writes behind a write. Of a long line a few at a time.
+    fn let_line_go(&mut self, key: KeyId, held: List, now: Moment) {
+        let first = held.collect(&self.waiters, By::Key, LOOKED_AT_ONCE);
+        let mut entered = 0;
+        for index in &first {
+            if !self.waits_for_write(*index) {
+                self.enter(*index, false, now);
+                entered += 1;
+            }
+        }
+        self.steps = self.steps.saturating_sub(entered);
+        if entered > 0 && first.len() == LOOKED_AT_ONCE {
+            self.stirred.push(key);
+        }
+    }
+
+    /// Refuses those whom the key will not let go in time. Who came first can wait least: of a long line only its beginning is looked at.
+    fn refuse_line_in_vain(&mut self, key: KeyId, held: List, ready_at: Moment, now: Moment) {
+        let first = held.collect(&self.waiters, By::Key, LOOKED_AT_ONCE);
+        let before = self.waiting;
+        for index in &first {
+            self.refuse_if_in_vain(*index, ready_at, now);
+        }
+        let refused = before.saturating_sub(self.waiting);
+        self.steps = self.steps.saturating_sub(u32::try_from(refused).unwrap_or(u32::MAX));
+        if refused > 0 && first.len() == LOOKED_AT_ONCE {
+            self.stirred.push(key);
+        }
+    }
+
     /// Takes back whatever of a key has passed and not left: its place in line is before those who came later.
     pub(super) fn recall(&mut self, key: KeyId, now: Moment) {
-        let Some(passed) = self.lines.get(&key).map(|line| line.passed.collect(&self.waiters, By::Key)) else { return };
+        let Some(passed) = self.lines.get(&key).map(|line| line.passed.collect(&self.waiters, By::Key, usize::MAX))
+        else {
+            return;
+        };
         for index in passed.into_iter().rev() {
+            self.freshen(index, now);
             let Some(waiter) = self.waiters.get_mut(index) else { continue };
             let hold = self.policy.classes[waiter.call.class].backoff.hold;
             waiter.hold_ends = now + hold;
@@ -252,6 +280,11 @@ impl Limiter {
 impl Line {
     pub(super) fn holds_anyone(&self) -> bool {
         !self.held.is_empty()
+    }
+
+    /// Whether this one is the first that its key holds.
+    pub(super) fn begins_with(&self, index: u32) -> bool {
+        self.held.first() == Some(index)
     }
 
     pub(super) fn is_empty(&self) -> bool {

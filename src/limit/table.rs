@@ -1,14 +1,15 @@
 //! The writing half of the key table: failures recorded, keys forgotten, expired and, past the limit, dropped.
 //!
-//! Beside the table stands an order by when keys are forgotten, and, only while there are too many of them, one by what is left to wait:
-//! the first of that is dropped (P9). Both times only become later while a key fails; where one does not, the object is added once more.
+//! Beside the table stand two orders of its objects: by when they are forgotten, and by when they may be tried. Of the second the first is
+//! dropped when there are too many (P9), and the first few are what a status page shows. Nothing here ever goes through all keys at once.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
     backoff::Dice,
+    due::Due,
     keys::{Failing, Keys},
-    order::Order,
+    order::{Order, Stand},
     policy::Backoff,
     verdict::{Ended, KeyState, Why},
 };
@@ -28,9 +29,8 @@ pub(super) struct KeyId {
 #[derive(Debug)]
 pub(super) struct Table {
     keys: Arc<Keys>,
-    /// While there are too many.
-    by_ready: Option<Order>,
-    by_forget: Order,
+    by_ready: Order,
+    by_forget: Due,
     max_keys: usize,
     /// Failures recorded so far.
     failures: u64,
@@ -90,8 +90,8 @@ impl Table {
     pub(super) fn new(max_keys: usize, seed: u64) -> Self {
         Self {
             keys: Arc::new(Keys::new()),
-            by_ready: None,
-            by_forget: Order::default(),
+            by_ready: Order::default(),
+            by_forget: Due::default(),
             max_keys: max_keys.max(1),
             failures: 0,
             trials: 0,
@@ -189,12 +189,10 @@ impl Table {
 
     /// Forgets a key, if it fails. Without a `why` nobody is told: whoever asked for it knows.
     pub(super) fn forget(&mut self, key: KeyId, why: Option<Why>) {
-        if let Some(failing) = self.keys.remove(key.object, key.facet) {
-            if self.keys.len() < self.max_keys / 2 {
-                self.by_ready = None;
-            }
+        let forgotten = self.reordered(key.object, |keys| keys.remove(key.object, key.facet));
+        if let Some(failing) = forgotten {
             if self.keys.is_empty() {
-                self.by_forget = Order::default();
+                self.by_forget = Due::default();
             }
             self.out -= usize::from(failing.trial != 0 && self.out > 0);
             if let Some(why) = why.filter(|_| self.ended.len() < TOLD) {
@@ -218,9 +216,6 @@ impl Table {
             return self.forget(id, Some(Why::Gone));
         }
         self.put(id, KeyState { failures: 1, ready_at: named, ..state }, named);
-        if let Some(order) = &mut self.by_ready {
-            order.add(named, id.object);
-        }
     }
 
     /// The same for every key of an object.
@@ -230,10 +225,11 @@ impl Table {
         }
     }
 
-    /// Forgets keys whose time is over, a few at a time so that no operation pays for all of them; adds them to `dropped`.
+    /// Forgets keys whose time is over, and drops those past the limit, a few at a time so that no operation pays for all of them; adds
+    /// them to `dropped`.
     pub(super) fn expire(&mut self, now: Moment, dropped: &mut Vec<KeyId>) {
         for _ in 0..EXPIRED_AT_ONCE {
-            let Some((_, object)) = self.by_forget.first().filter(|(at, _)| *at <= now) else { return };
+            let Some((_, object)) = self.by_forget.first().filter(|(at, _)| *at <= now) else { break };
             let over = self.keys.earliest(object, forget_at).filter(|(at, _)| *at <= now);
             if let Some((_, facet)) = over {
                 let id = KeyId { object, facet };
@@ -242,39 +238,90 @@ impl Table {
             }
             self.by_forget.correct_first(self.keys.earliest(object, forget_at).map(|(at, _)| at));
         }
+        self.drop_down_to(self.max_keys, dropped);
     }
 
-    /// How many keys fail: without those whose time is over, which go with the next operations.
+    /// Whether `expire` would do something.
+    pub(super) fn has_expired(&self, now: Moment) -> bool {
+        self.keys.len() > self.max_keys || self.by_forget.first().is_some_and(|(at, _)| at <= now)
+    }
+
+    /// How many keys fail: without those whose time is over, which go with the next operations. When thousands of them go at one moment,
+    /// some are counted until they have gone.
     pub(super) fn failing(&self, now: Moment) -> usize {
-        let any_over = self.by_forget.first().is_some_and(|(at, _)| at <= now);
-        self.keys.len().saturating_sub(if any_over { self.keys.over(now) } else { 0 })
+        if self.by_forget.first().is_none_or(|(at, _)| at > now) {
+            return self.keys.len();
+        }
+        let mut over = 0;
+        for object in self.by_forget.by(now, COUNTED) {
+            self.keys.each(object, |failing| over += usize::from(failing.forget_at <= now));
+        }
+        self.keys.len().saturating_sub(over)
     }
 
-    /// A new limit; keys past it are added to `dropped`.
-    pub(super) fn set_max_keys(&mut self, max_keys: usize, dropped: &mut Vec<KeyId>) {
+    /// The failing keys that may be tried first, by name; not more than `most`. Of keys whose time is over a thousand are passed over.
+    pub(super) fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
+        let mut found: Vec<(String, Key, KeyState)> = Vec::new();
+        let mut last = 0;
+        for stand in self.by_ready.after(None).take(LOOKED_AT) {
+            // Those of the same moment are shown by name.
+            if found.len() >= most && stand.time() > last {
+                break;
+            }
+            let object = stand.object();
+            self.keys.each(object, |failing| {
+                if failing.forget_at > now {
+                    let key = Key { object, collection: failing.collection, facet: failing.facet };
+                    found.push((failing.name.to_string(), key, failing.state));
+                }
+            });
+            last = stand.time();
+        }
+        found.sort_by(|(one, _, this), (other, _, that)| (this.ready_at, one).cmp(&(that.ready_at, other)));
+        found.truncate(most);
+        found
+    }
+
+    /// The keys of the next few objects after a place, with whether `is_meant` says so of their names; and the place to go on at, if there
+    /// may be more.
+    pub(super) fn next_meant(
+        &self,
+        place: Option<Stand>,
+        is_meant: &dyn Fn(&str, &KeyState) -> bool,
+    ) -> (Vec<KeyId>, Option<Stand>) {
+        let (mut meant, mut looked_at, mut last) = (Vec::new(), 0, None);
+        for stand in self.by_ready.after(place).take(WALKED_AT_ONCE) {
+            let object = stand.object();
+            self.keys.each(object, |failing| {
+                if is_meant(&failing.name, &failing.state) {
+                    meant.push(KeyId { object, facet: failing.facet });
+                }
+            });
+            (looked_at, last) = (looked_at + 1, Some(stand));
+        }
+        (meant, last.filter(|_| looked_at == WALKED_AT_ONCE))
+    }
+
+    /// A new limit. Keys past it are dropped a few at a time, as those whose time is over.
+    pub(super) fn set_max_keys(&mut self, max_keys: usize) {
         self.max_keys = max_keys.max(1);
-        while self.keys.len() > self.max_keys {
-            self.drop_first(dropped);
-        }
     }
 
+    /// Makes room for one key. After a lower limit that takes several operations.
     fn make_room(&mut self, dropped: &mut Vec<KeyId>) {
-        while self.keys.len() >= self.max_keys {
-            self.drop_first(dropped);
-        }
+        self.drop_down_to(self.max_keys - 1, dropped);
     }
 
-    fn drop_first(&mut self, dropped: &mut Vec<KeyId>) {
-        let order = self.by_ready.get_or_insert_with(|| self.keys.order(ready_at));
-        while let Some((at, object)) = order.first() {
-            let earliest = self.keys.earliest(object, ready_at);
-            if let Some((_, facet)) = earliest.filter(|(earliest, _)| *earliest <= at) {
-                let id = KeyId { object, facet };
-                self.forget(id, Some(Why::Crowded));
-                dropped.push(id);
+    fn drop_down_to(&mut self, most: usize, dropped: &mut Vec<KeyId>) {
+        for _ in 0..EXPIRED_AT_ONCE {
+            if self.keys.len() <= most {
                 return;
             }
-            order.correct_first(earliest.map(|(at, _)| at));
+            let Some(object) = self.by_ready.first() else { return };
+            let Some((_, facet)) = self.keys.earliest(object, ready_at) else { return };
+            let id = KeyId { object, facet };
+            self.forget(id, Some(Why::Crowded));
+            dropped.push(id);
         }
     }
 
@@ -282,17 +329,19 @@ impl Table {
         let Key { object, collection, facet } = failure.key;
         let forget_at = forgotten(&state, failure.backoff);
         let name = name.into_boxed_str();
-        self.keys.add(object, Failing { facet, collection, name, state, named, forget_at, generation: 0, trial: 0 });
-        if self.by_forget.is_stale(self.keys.len()) {
-            self.by_forget = self.keys.order(self::forget_at);
-        } else {
-            self.by_forget.add(forget_at, object);
-        }
-        match &mut self.by_ready {
-            Some(order) if order.is_stale(self.keys.len()) => self.by_ready = None,
-            Some(order) => order.add(state.ready_at, object),
-            None => {}
-        }
+        let failing = Failing { facet, collection, name, state, named, forget_at, generation: 0, trial: 0 };
+        self.reordered(object, |keys| keys.add(object, failing));
+        self.by_forget.add(forget_at, object);
+        self.leave_the_forgotten_behind();
+    }
+
+    /// Copies a few more of the objects, if the order by when they are forgotten has come to hold far more than there are.
+    fn leave_the_forgotten_behind(&mut self) {
+        let Some(place) = self.by_forget.copies_after(self.keys.len()) else { return };
+        let stands: Vec<_> = self.by_ready.after(place).take(EXPIRED_AT_ONCE).collect();
+        let last = stands.last().copied().filter(|_| stands.len() == EXPIRED_AT_ONCE);
+        let due = |stand: &Stand| Some((self.keys.earliest(stand.object(), forget_at)?.0, stand.object()));
+        self.by_forget.copied(stands.iter().filter_map(due), last);
     }
 
     fn update(&mut self, id: KeyId, state: KeyState, backoff: &Backoff) {
@@ -300,14 +349,25 @@ impl Table {
     }
 
     fn put(&mut self, id: KeyId, state: KeyState, forget_at: Moment) {
-        let before = self.keys.change(id.object, id.facet, |failing| {
-            failing.state = state;
-            std::mem::replace(&mut failing.forget_at, forget_at)
+        let before = self.reordered(id.object, |keys| {
+            keys.change(id.object, id.facet, |failing| {
+                failing.state = state;
+                std::mem::replace(&mut failing.forget_at, forget_at)
+            })
         });
         // New limits can bring it forward, and that the object is gone.
         if before.is_some_and(|before| forget_at < before) {
             self.by_forget.add(forget_at, id.object);
         }
+    }
+
+    /// Changes something of an object's keys, and puts it where it then belongs.
+    fn reordered<T>(&mut self, object: u64, change: impl FnOnce(&Keys) -> T) -> T {
+        let time = |keys: &Keys| keys.earliest(object, ready_at).map(|(at, _)| at);
+        let before = time(&self.keys);
+        let changed = change(&self.keys);
+        self.by_ready.change(object, before, time(&self.keys));
+        changed
     }
 }
 
@@ -326,6 +386,13 @@ fn forget_at(failing: &Failing) -> Moment {
 
 /// Per operation that looks; more than one operation can add, so the table cannot grow behind it.
 const EXPIRED_AT_ONCE: usize = 16;
+/// Objects that a walk over all of them looks at before it lets others go on: with their names compared and forgotten, a tenth of a
+/// millisecond.
+pub(super) const WALKED_AT_ONCE: usize = 64;
+/// Entries that are looked at to count the keys whose time is over.
+const COUNTED: usize = 4000;
+/// Objects that are looked at to show a few.
+pub(super) const LOOKED_AT: usize = 1000;
 /// Ends that are kept for whoever asks; in a simulation nobody does.
 const TOLD: usize = 64;
 
@@ -393,8 +460,8 @@ mod tests {
             fail(&mut table, object, 0, None, Moment::ZERO);
         }
         assert_eq!(table.keys.len(), 3);
-        let orders = [table.by_forget.len(), table.by_ready.as_ref().map_or(0, Order::len)];
-        assert!(orders.iter().all(|len| *len < 100), "what is kept beside the table grows: {orders:?}");
+        let beside = (table.by_forget.len(), table.by_ready.len());
+        assert!(beside.0 < 100 && beside.1 == 3, "what is kept beside the table grows: {beside:?}");
         assert!(table.keys.any_failing_in(1) && !table.keys.any_failing_in(2));
     }
 
@@ -415,7 +482,7 @@ mod tests {
         while !table.keys.is_empty() {
             table.expire(over, &mut dropped);
         }
-        assert_eq!((dropped.len(), table.by_ready.is_none(), table.by_forget.len()), (100, true, 0));
+        assert_eq!((dropped.len(), table.by_ready.len(), table.by_forget.len()), (100, 0, 0));
         assert!(!table.keys.any_failing_in(1));
     }
 

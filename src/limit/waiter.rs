@@ -7,16 +7,11 @@
     reason = "two links each, indexed by an enum of two; a link whose waiter is gone is a fault of the lists"
 )]
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    num::NonZeroU32,
-    time::Duration,
-};
+use std::{collections::HashMap, num::NonZeroU32, time::Duration};
 
 use slab::Slab;
 
 use super::{
-    keys::Spread,
     needs::{BucketId, Lasts, Needs},
     permit::Ticket,
     stage::InLine,
@@ -111,6 +106,8 @@ pub(super) struct Waiter {
     pub(super) bytes: usize,
     /// In which list of its key's line it stands.
     pub(super) in_line: Option<InLine>,
+    /// Under which limits it has its class and its place.
+    pub(super) era: u32,
     links: [Links; 2],
 }
 
@@ -145,24 +142,8 @@ pub(super) struct Waiters {
     /// Readable names of flows that no queue knows: of calls that their keys hold, which are few at any moment.
     flow_names: HashMap<u32, Box<str>>,
     generation: u32,
-}
-
-/// What happens at a moment of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Timer {
-    /// A key's backoff is over and somebody waits for that.
-    Key(KeyId),
-    /// A wait ends.
-    Waiter(u32),
-}
-
-/// Everything that happens at a moment of its own, in order.
-#[derive(Debug, Default)]
-pub(super) struct Timers {
-    keys: BTreeSet<(Moment, KeyId)>,
-    /// Where each of those stands.
-    moments: HashMap<KeyId, Moment, Spread>,
-    waiters: BTreeSet<(Moment, u32)>,
+    /// Counted up by every reload.
+    pub(super) era: u32,
 }
 
 // === impl Waiter ===
@@ -181,6 +162,7 @@ impl Waiter {
             held_for: None,
             bytes: 0,
             in_line: None,
+            era: 0,
             links: [Links::default(); 2],
             call,
         }
@@ -205,7 +187,7 @@ impl Waiter {
 impl Waiters {
     pub(super) fn insert(&mut self, mut waiter: Waiter) -> u32 {
         self.generation = self.generation.wrapping_add(1);
-        waiter.generation = self.generation;
+        (waiter.generation, waiter.era) = (self.generation, self.era);
         u32::try_from(self.slab.insert(waiter)).unwrap_or(u32::MAX)
     }
 
@@ -239,8 +221,14 @@ impl Waiters {
         self.get(ticket.index).filter(|waiter| waiter.generation == ticket.generation)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Waiter)> {
-        self.slab.iter().filter_map(|(index, waiter)| Some((u32::try_from(index).ok()?, waiter)))
+    /// The generation of the last who came.
+    pub(super) fn newest(&self) -> u32 {
+        self.generation
+    }
+
+    /// No index is as high.
+    pub(super) fn places(&self) -> u32 {
+        u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -265,6 +253,10 @@ impl Link {
 impl List {
     pub(super) fn first(&self) -> Option<u32> {
         self.first.map(Link::index)
+    }
+
+    pub(super) fn last(&self) -> Option<u32> {
+        self.last.map(Link::index)
     }
 
     pub(super) fn push_back(&mut self, waiters: &mut Waiters, by: By, index: u32) {
@@ -298,15 +290,9 @@ impl List {
         }
     }
 
-    /// Everyone in it, in order.
-    pub(super) fn collect(&self, waiters: &Waiters, by: By) -> Vec<u32> {
-        let mut all = Vec::new();
-        let mut next = self.first();
-        while let Some(index) = next {
-            all.push(index);
-            next = Self::after(waiters, by, index);
-        }
-        all
+    /// The first `most` in it, in order.
+    pub(super) fn collect(&self, waiters: &Waiters, by: By, most: usize) -> Vec<u32> {
+        std::iter::successors(self.first(), |index| Self::after(waiters, by, *index)).take(most).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -317,70 +303,16 @@ impl List {
         waiters.get(index).and_then(|waiter| waiter.links[by as usize].after).map(Link::index)
     }
 
+    pub(super) fn before(waiters: &Waiters, by: By, index: u32) -> Option<u32> {
+        waiters.get(index).and_then(|waiter| waiter.links[by as usize].before).map(Link::index)
+    }
+
     /// What comes after `before`, or first, is `next` now.
     fn link_before(&mut self, waiters: &mut Waiters, by: By, before: Option<Link>, next: Option<Link>) {
         match before.and_then(|before| waiters.get_mut(before.index())) {
             Some(before) => before.links(by).after = next,
             None => self.first = next,
         }
-    }
-}
-
-// === impl Timers ===
-
-impl Timers {
-    /// When the backoff of a key is over for which somebody waits: there is one such moment of a key.
-    pub(super) fn set_key(&mut self, at: Moment, key: KeyId) {
-        self.cancel_key(key);
-        if at < Moment::MAX {
-            self.keys.insert((at, key));
-            self.moments.insert(key, at);
-        }
-    }
-
-    pub(super) fn cancel_key(&mut self, key: KeyId) {
-        if !self.keys.is_empty()
-            && let Some(at) = self.moments.remove(&key)
-        {
-            self.keys.remove(&(at, key));
-        }
-    }
-
-    pub(super) fn set_waiter(&mut self, at: Moment, index: u32) {
-        if at < Moment::MAX {
-            self.waiters.insert((at, index));
-        }
-    }
-
-    pub(super) fn cancel_waiter(&mut self, at: Moment, index: u32) {
-        self.waiters.remove(&(at, index));
-    }
-
-    /// Those whose wait ends before `at`, first come first.
-    pub(super) fn waiters_before(&self, at: Moment) -> Vec<u32> {
-        self.waiters.range(..(at, 0)).map(|(_, index)| *index).collect()
-    }
-
-    pub(super) fn first(&self) -> Option<Moment> {
-        let key = self.keys.first().map(|(at, _)| *at);
-        let waiter = self.waiters.first().map(|(at, _)| *at);
-        key.into_iter().chain(waiter).min()
-    }
-
-    /// Takes the next one that is due. Of one moment, whom its key lets go goes before anyone is refused.
-    pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
-        let first = self.first().filter(|first| *first <= now)?;
-        if self.keys.first().is_some_and(|(at, _)| *at == first) {
-            let (_, key) = self.keys.pop_first()?;
-            self.moments.remove(&key);
-            return Some(Timer::Key(key));
-        }
-        self.waiters.pop_first().map(|(_, index)| Timer::Waiter(index))
-    }
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.waiters.is_empty()
     }
 }
 

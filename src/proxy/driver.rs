@@ -161,17 +161,12 @@ impl Driver {
                     if self.operate(State::advance) {
                         bypass_over();
                     }
+                    // What is left to do at this moment is not more urgent than everything else.
+                    tokio::task::yield_now().await;
                 }
                 () = self.shared.sooner.notified() => {}
                 () = stop.cancelled() => return,
             }
-        }
-    }
-
-    /// Forgets keys whose time is over though nothing else happens, a little at a time.
-    pub(crate) fn tidy(&self) {
-        if !self.keys().is_empty() {
-            self.operate(|state, now| state.limiter.advance(now));
         }
     }
 

@@ -210,6 +210,11 @@ impl Gate {
         });
     }
 
+    /// Returns when an earlier `reconfigure` has reached everyone who waits: the next one then need not finish it.
+    pub async fn settled(&self) {
+        self.driver.settled().await;
+    }
+
     /// The connections behind it.
     #[must_use]
     pub fn upstream(&self) -> &Upstream {

@@ -30,7 +30,7 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
         if let Some(age) = upstream.injector().age() {
             table::CREDENTIALS_AGE.gauge(&[&gate]).set(age.as_secs_f64());
         }
-        let now = driver.look(|limiter, now| limiter.snapshot(now));
+        let now = driver.look(|limiter, now| limiter.overview(now));
         failing.set(as_f64(now.failing_keys));
         waiting.set(as_f64(now.waiting));
         bytes.set(as_f64(now.waiting_bytes));
@@ -117,7 +117,7 @@ pub(super) async fn upkeep(gate: Arc<str>, driver: Driver, tally: Arc<Tally>, cl
         }
         let waiting = driver.look(|limiter, _| limiter.waiting());
         tally.second(waiting);
-        driver.tidy();
+        driver.tidy().await;
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
         if seconds < STEADY {
             continue;

@@ -60,7 +60,7 @@ impl PauseLog {
     /// Looks at the limiter, and says what has changed since the last look.
     fn look(&mut self, door: &Door, meters: &GateMeters) {
         let Some(signal) = door.last_signal.get() else { return };
-        let (now, pauses) = door.driver.look(|limiter, now| (now, limiter.snapshot(now).pauses));
+        let (now, pauses) = door.driver.look(|limiter, now| (now, limiter.pauses(now)));
         for PauseView { who, until } in self.begun(&pauses) {
             let (who, lasts) = (name(who, meters), until - now);
             tracing::info!(

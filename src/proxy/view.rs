@@ -26,8 +26,8 @@ use crate::{
 impl Gate {
     /// What it is doing. Without `names`, nothing in it can be the name of an object.
     #[must_use]
-    pub fn status(&self, names: bool) -> status::Gate {
-        let now = self.driver.look(|limiter, now| limiter.snapshot(now));
+    pub async fn status(&self, names: bool) -> status::Gate {
+        let now = self.driver.snapshot().await;
         let terms = self.terms.get();
         let flows_are_kinds = self.kind == Kind::Kubernetes && terms.rules.fair_by() == FairBy::Resource;
         let class = |class| terms.meters.class_name(class).to_owned();
@@ -92,8 +92,8 @@ impl Gate {
     }
 
     /// Forgets the failing keys that `is_meant` says, by name: their next calls go at once. Says how many there were.
-    pub fn forget(&self, is_meant: &dyn Fn(&str) -> bool) -> usize {
-        let keys = self.driver.forget(is_meant);
+    pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
+        let keys = self.driver.forget(is_meant).await;
         table::FORGOTTEN.counter(&[self.name()]).increment(u64::try_from(keys).unwrap_or(u64::MAX));
         tracing::warn!(gate = &**self.name(), keys, "failing keys were forgotten by hand");
         keys
@@ -110,7 +110,7 @@ impl Gate {
     /// How many pauses are in force.
     #[must_use]
     pub fn pauses(&self) -> usize {
-        self.driver.look(|limiter, now| limiter.snapshot(now).pauses.len())
+        self.driver.look(|limiter, now| limiter.pauses(now).len())
     }
 
     /// Whether everything is let through.
@@ -141,8 +141,7 @@ impl Gate {
             let Ok(foresight) = self.foresee(terms.number, &call, headers) else { continue };
             let key = call.key.known().filter(|_| !call.exempt);
             let now = self.clock.now();
-            let failing =
-                key.and_then(|key| self.driver.keys().list(now).into_iter().find(|(_, other, _)| *other == key));
+            let failing = key.and_then(|key| self.driver.keys().find(&key, now));
             let mut explained = status::Explained {
                 gate: self.name().to_string(),
                 class: terms.meters.class_name(call.class).to_owned(),
@@ -152,7 +151,7 @@ impl Gate {
                 key: key.map(|_| shortened(call.key_name(None))),
                 group: group_word(call.group).to_owned(),
                 long_running: call.call.is_long_running(),
-                failing: failing.map(|(name, _, state)| failing_key(&self.clock, &name, &state)),
+                failing: failing.map(|(name, state)| failing_key(&self.clock, &name, &state)),
                 ..status::Explained::default()
             };
             let (word, reason, until) = match foresight {
@@ -217,9 +216,8 @@ impl Gate {
 
     /// The next to be tried first.
     fn failing_keys(&self) -> Vec<status::Key> {
-        let mut keys = self.driver.keys().list(self.clock.now());
-        keys.sort_by(|(one, _, this), (other, _, that)| (this.ready_at, one).cmp(&(that.ready_at, other)));
-        keys.iter().take(SHOWN).map(|(name, _, state)| failing_key(&self.clock, name, state)).collect()
+        let keys = self.driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
+        keys.iter().map(|(name, _, state)| failing_key(&self.clock, name, state)).collect()
     }
 }
 

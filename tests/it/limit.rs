@@ -12,5 +12,6 @@ mod pauses;
 mod promises;
 mod retries;
 mod scenarios;
+mod slices;
 mod world;
 mod writes;

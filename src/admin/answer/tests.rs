@@ -1,7 +1,7 @@
 //! Checks the answers to requests, on port and socket.
 
 use super::{
-    super::control::{Ask, Bypass, Bypassed, Forget, Forgotten},
+    super::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Told},
     *,
 };
 use crate::status::{Explained, Gate, Key, Status};
@@ -15,11 +15,11 @@ impl Operator for Fake {
         self.names
     }
 
-    fn status(&self, names: bool) -> Status {
+    fn status(&self, names: bool) -> Told<'_, Status> {
         let keys =
             if names { vec![Key { key: "<script>alert(1)</script>".to_owned(), ..Key::default() }] } else { vec![] };
         let gate = Gate { name: "k".to_owned(), keys_failing: 1, keys, ..Gate::default() };
-        Status { names_shown: names, gates: vec![gate], ..Status::default() }
+        Box::pin(std::future::ready(Status { names_shown: names, gates: vec![gate], ..Status::default() }))
     }
 
     fn remark(&self) -> Option<String> {
@@ -30,12 +30,13 @@ impl Operator for Fake {
         Ok(vec![Explained { verb: ask.method.clone(), ..Explained::default() }])
     }
 
-    fn forget(&self, order: &Forget) -> Result<Vec<Forgotten>, String> {
-        order
+    fn forget<'a>(&'a self, order: &'a Forget) -> Told<'a, Result<Vec<Forgotten>, String>> {
+        let done = order
             .gate
             .as_ref()
             .map(|gate| vec![Forgotten { gate: gate.clone(), keys: 1, ..Forgotten::default() }])
-            .ok_or_else(|| "no gate".to_owned())
+            .ok_or_else(|| "no gate".to_owned());
+        Box::pin(std::future::ready(done))
     }
 
     fn bypass(&self, _order: &Bypass) -> Result<Vec<Bypassed>, String> {

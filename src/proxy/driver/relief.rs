@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{BOUNDLESS, Driver, HeldPermit, Stale};
 use crate::{
     api::Group,
-    limit::{Arrival, Foresight, Policy},
+    limit::{Arrival, Foresight, Limiter, LongestQueues, Policy, Snapshot, Walk},
     moment::Moment,
 };
 
@@ -58,9 +58,39 @@ impl Driver {
         self.lock().bypass_until
     }
 
-    /// Forgets the failing keys that are meant, and says how many there were.
-    pub(crate) fn forget(&self, is_meant: &dyn Fn(&str) -> bool) -> usize {
-        self.operate(|state, now| state.limiter.forget(is_meant, now))
+    /// Forgets the failing keys that are meant, a few at a time, and says how many there were.
+    pub(crate) async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
+        let (mut walk, mut forgotten) = (Walk::default(), 0);
+        while !walk.is_over() {
+            forgotten += self.operate(|state, now| state.limiter.forget_some(&|name| is_meant(name), &mut walk, now));
+            tokio::task::yield_now().await;
+        }
+        forgotten
+    }
+
+    /// Forgets keys whose time is over though nothing else happens, a few at a time.
+    pub(crate) async fn tidy(&self) {
+        while !self.keys().is_empty() && self.look(Limiter::has_expired_keys) {
+            self.operate(|state, now| state.limiter.advance(now));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns when nothing is left to be done at this moment: the waiting calls of an earlier reload have moved.
+    pub(crate) async fn settled(&self) {
+        while self.look(|limiter, _| limiter.is_behind()) {
+            self.operate(|state, now| state.limiter.advance(now));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The limiter at one moment, with the queues that were longest while all of them were looked at, a few at a time.
+    pub(crate) async fn snapshot(&self) -> Snapshot {
+        let mut longest = LongestQueues::default();
+        while self.look(|limiter, _| limiter.look_at_queues(&mut longest)) {
+            tokio::task::yield_now().await;
+        }
+        self.look(|limiter, now| Snapshot { queues: limiter.queue_views(&longest, now), ..limiter.overview(now) })
     }
 
     /// Ends every pause, and says how many there were.

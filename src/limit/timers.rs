@@ -1,0 +1,88 @@
+//! Everything of waiting calls and of keys that happens at a moment of its own, in order.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::Bound::Excluded,
+};
+
+use super::{keys::Spread, table::KeyId};
+use crate::moment::Moment;
+
+/// What happens at a moment of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    /// A key's backoff is over and somebody waits for that.
+    Key(KeyId),
+    /// A wait ends.
+    Waiter(u32),
+}
+
+/// Everything that happens at a moment of its own, in order.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    keys: BTreeSet<(Moment, KeyId)>,
+    /// Where each of those stands.
+    moments: HashMap<KeyId, Moment, Spread>,
+    waiters: BTreeSet<(Moment, u32)>,
+}
+
+// === impl Timers ===
+
+impl Timers {
+    /// When the backoff of a key is over for which somebody waits: there is one such moment of a
+    /// key.
+    pub(super) fn set_key(&mut self, at: Moment, key: KeyId) {
+        self.cancel_key(key);
+        if at < Moment::MAX {
+            self.keys.insert((at, key));
+            self.moments.insert(key, at);
+        }
+    }
+
+    pub(super) fn cancel_key(&mut self, key: KeyId) {
+        if !self.keys.is_empty()
+            && let Some(at) = self.moments.remove(&key)
+        {
+            self.keys.remove(&(at, key));
+        }
+    }
+
+    pub(super) fn set_waiter(&mut self, at: Moment, index: u32) {
+        if at < Moment::MAX {
+            self.waiters.insert((at, index));
+        }
+    }
+
+    pub(super) fn cancel_waiter(&mut self, at: Moment, index: u32) {
+        self.waiters.remove(&(at, index));
+    }
+
+    /// Whose wait ends next after `place`, and before `at`.
+    pub(super) fn waiter_after(&self, place: (Moment, u32), at: Moment) -> Option<(Moment, u32)> {
+        let end = (at, 0);
+        (place < end).then(|| self.waiters.range((Excluded(place), Excluded(end))).next().copied()).flatten()
+    }
+
+    pub(super) fn first(&self) -> Option<Moment> {
+        let key = self.keys.first().map(|(at, _)| *at);
+        let waiter = self.waiters.first().map(|(at, _)| *at);
+        key.into_iter().chain(waiter).min()
+    }
+
+    /// Takes the next one that is due. Of one moment, whom its key lets go goes before anyone is
+    /// refused.
+    pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
+        let first = self.first().filter(|first| *first <= now)?;
+        if self.keys.first().is_some_and(|(at, _)| *at == first) {
+            let (_, key) = self.keys.pop_first()?;
+            self.moments.remove(&key);
+            return Some(Timer::Key(key));
+        }
+        self.waiters.pop_first().map(|(_, index)| Timer::Waiter(index))
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.waiters.is_empty()
+    }
+}
