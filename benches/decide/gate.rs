@@ -7,9 +7,9 @@ use std::{
 };
 
 use tidegate::{
-    api::{Answer, Group, Key, Outcome},
+    api::{Answer, Group, Key, Outcome, Pause, PauseLength, Scope},
     config,
-    limit::{Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Ticket, Verdict, policy::InFlight},
+    limit::{Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Ticket, Verdict, Walk, policy::InFlight},
     moment::Moment,
 };
 
@@ -52,7 +52,12 @@ impl Gate {
     }
 
     pub(crate) fn arrive(&mut self, object: u64, flow: u64) -> Verdict {
-        let arrival = Arrival {
+        let arrival = self.arrival(object, flow);
+        self.limiter.arrive(&arrival, self.now)
+    }
+
+    fn arrival(&self, object: u64, flow: u64) -> Arrival<'static> {
+        Arrival {
             class: self.class,
             flow: Flow { id: flow, name: &Name },
             key: Some(key(object)),
@@ -63,8 +68,7 @@ impl Gate {
             lists_first: false,
             patient: false,
             timeout: None,
-        };
-        self.limiter.arrive(&arrival, self.now)
+        }
     }
 
     /// A call that need not wait: arrive, settle, release, and its stream given back.
@@ -99,6 +103,77 @@ impl Gate {
     pub(crate) fn enqueue(&mut self, object: u64, flow: u64) -> Ticket {
         let Verdict::Wait(ticket) = self.arrive(object, flow) else { panic!("there is a queue") };
         ticket
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// The call that holds what all others wait for.
+    pub(crate) fn first(&mut self) -> Permit {
+        let Verdict::Admit(holder) = self.arrive(u64::MAX, 0) else { panic!("it is the first") };
+        holder
+    }
+
+    /// Time goes by, and what it brings about begins.
+    pub(crate) fn pass(&mut self, by: Duration) {
+        self.now += by;
+        self.go_on();
+    }
+
+    /// What the driver does when something is left; says whether there is more.
+    pub(crate) fn go_on(&mut self) -> bool {
+        self.limiter.advance(self.now);
+        self.follow_up();
+        self.limiter.is_behind()
+    }
+
+    pub(crate) fn has_expired_keys(&self) -> bool {
+        self.limiter.has_expired_keys(self.now)
+    }
+
+    pub(crate) fn forget_some(&mut self, walk: &mut Walk) {
+        std::hint::black_box(self.limiter.forget_some(&|name| name.starts_with("write"), walk, self.now));
+        self.follow_up();
+    }
+
+    pub(crate) fn foresee(&mut self, object: u64, flow: u64) {
+        let arrival = self.arrival(object, flow);
+        std::hint::black_box((
+            self.limiter.foresee(&arrival, self.now),
+            self.limiter.keys().find(&key(object), self.now),
+        ));
+        self.follow_up();
+    }
+
+    pub(crate) fn bypass(&mut self) {
+        self.limiter.set_bypass(true, self.now);
+        self.follow_up();
+    }
+
+    pub(crate) fn lift(&mut self) {
+        self.limiter.lift_pauses(self.now);
+        self.follow_up();
+    }
+
+    pub(crate) fn strand(&mut self, group: Group) {
+        self.limiter.fail_group(group, self.now);
+        self.follow_up();
+    }
+
+    pub(crate) fn reload(&mut self, policy: Policy) {
+        self.limiter.reconfigure(policy, self.now);
+        self.follow_up();
+    }
+
+    /// The upstream answers a call and asks for a pause of the gate.
+    pub(crate) fn answered_with_pause(&mut self, permit: Permit, length: PauseLength) {
+        let (_, receipt, slot) = permit.admit(());
+        let pause = Some(Pause { scope: Scope::Gate, length });
+        let answer = Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) };
+        self.limiter.finish(receipt, answer, None, &String::new, self.now);
+        self.follow_up();
+        std::mem::forget(slot);
     }
 
     pub(crate) fn leave(&mut self, ticket: Ticket) {

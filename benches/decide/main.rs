@@ -5,6 +5,7 @@
 //! cargo bench -p decide                 the whole table; asserts nothing
 //! cargo bench -p decide -- check        instructions and bytes against the bars in scenes.rs; fails above them
 //! cargo bench -p decide -- SCENE ...    lines of the table
+//! cargo bench -p decide -- holds        the longest hold of the lock of whatever concerns all keys or all who wait
 //! ```
 //!
 //! Instructions need valgrind, and client-go needs Go; what is missing is said. It is linked as what ships is: same flags, fat link-time
@@ -13,6 +14,7 @@
 
 mod gate;
 mod golang;
+mod holds;
 mod instructions;
 mod memory;
 mod scenes;
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["play", name, times] => instructions::play(find(name), times.parse().expect("a number")),
+        ["hold", name, pieces] => holds::play(name, pieces.parse().expect("a number")),
+        ["holds"] => holds::table(),
         ["keep", name] => memory::keep(hoard(name)),
         ["check"] => return check(),
         [] => table(),
@@ -105,6 +109,13 @@ fn check() -> ExitCode {
     }
     for hoard in HOARDS {
         line(hoard.what, "bytes", memory::of(hoard).allocated, hoard.bar);
+    }
+    match holds::check() {
+        Ok(below) => above |= !below,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::FAILURE;
+        }
     }
     if above { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -37,7 +37,7 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("refused_1",        "a refusal of the one failing key",                                          None,         || refused(1)),
     scene("refused_10k",      "a refusal of one of 10,000 failing keys",                                   Some(500),    || refused(10_000)),
     scene("refused_1m",       "a refusal of one of 1,000,000 failing keys",                                None,         || refused(1_000_000)),
-    scene("fails_10k",        "a call that fails for the first time beside 10,000 failing",                Some(5_000),  || fails(10_000)),
+    scene("fails_10k",        "a call that fails for the first time beside 10,000 failing",                Some(5_500),  || fails(10_000)),
     scene("cancel_1",         "enqueue one and cancel another, 1 waits",                                   None,         || cancel(1, 1)),
     scene("cancel_1k",        "enqueue one and cancel another, 1,000 wait in 100 flows",                   Some(8_000),  || cancel(1_000, 100)),
     scene("cancel_100k",      "enqueue one and cancel another, 100,000 wait in 1 flow",                    None,         || cancel(100_000, 1)),

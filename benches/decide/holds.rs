@@ -1,0 +1,340 @@
+//! How long the lock is held, and with it the one thread that carries every call: each thing that
+//! an operator, a reload or a moment may do to all failing keys and all waiting calls at once, in
+//! the pieces in which the proxy lets it happen.
+//!
+//! A piece is what happens between two turns of other tasks. Its instructions are counted as those
+//! of a decision are: this binary runs itself under callgrind, for no piece, for one and for many,
+//! and the differences are the first and the mean of the others. No piece does more than a fixed
+//! number of steps, so that the mean says what the longest may be.
+
+use std::{
+    env,
+    num::NonZeroU32,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use tidegate::{
+    api::{Group, PauseLength},
+    limit::{
+        LongestQueues, Policy, Ticket, Walk,
+        policy::{InFlight, Lane, Per},
+    },
+};
+
+use crate::{
+    gate::{Gate, one_slot, roomy},
+    now,
+};
+
+/// Something that concerns all of them.
+pub(crate) struct Hold {
+    pub(crate) name: &'static str,
+    what: &'static str,
+    /// Sets the stage; what comes back does a piece of it and says whether there is more.
+    stage: fn(Size) -> Box<dyn FnMut() -> bool>,
+}
+
+/// How many of each.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) keys: u64,
+    pub(crate) waiters: u64,
+}
+
+const fn hold(name: &'static str, what: &'static str, stage: fn(Size) -> Box<dyn FnMut() -> bool>) -> Hold {
+    Hold { name, what, stage }
+}
+
+#[rustfmt::skip]
+pub(crate) const HOLDS: &[Hold] = &[
+    hold("status",      "/status: queues and failing keys",                       status),
+    hold("metrics",     "/metrics: the gauges",                                   metrics),
+    hold("explain",     "explain: what would happen to a call",                   explain),
+    hold("forget",      "forget: every failing key",                              forget),
+    hold("forget_line", "forget: the one key that everyone waits for",            forget_line),
+    hold("bypass",      "bypass: everyone who waits is let go",                   bypass),
+    hold("lift",        "forget --pauses: everyone who was paused goes",          lift),
+    hold("pause",       "a pause begins that nobody who waits can make",          pause),
+    hold("pause_ends",  "a pause ends, and everyone goes",                        pause_ends),
+    hold("waits_end",   "everyone's wait ends at one moment",                     waits_end),
+    hold("strand",      "no connection can be made: everyone is told",            strand),
+    hold("reload",      "a reload: everyone moves to a new queue",                reload),
+    hold("reload_exempt", "a reload that limits nobody any more",                 reload_exempt),
+    hold("fewer_keys",  "a reload with half as many keys at most",                fewer_keys),
+    hold("expire",      "every key is forgotten at one moment",                   expire),
+    hold("crowded",     "a key fails, and another is dropped for it",             crowded),
+];
+
+/// The table at full size in nanoseconds, the longest piece of each. Asserts nothing.
+pub(crate) fn table() {
+    println!("{:<60} {:>9} {:>14}", "1,000,000 failing keys, 100,000 waiting calls", "pieces", "longest, us");
+    for hold in HOLDS {
+        let mut piece = (hold.stage)(FULL);
+        let (mut pieces, mut longest, mut more) = (0, Duration::ZERO, true);
+        while more {
+            let began = now();
+            more = piece();
+            longest = longest.max(began.elapsed());
+            pieces += 1;
+        }
+        println!("{:<60} {pieces:>9} {:>14}", hold.what, longest.as_micros());
+    }
+}
+
+/// The first and the mean of the others in instructions, of each; false when one is above the bar.
+///
+/// # Errors
+/// What valgrind said instead of a number.
+pub(crate) fn check() -> Result<bool, String> {
+    let mut below = true;
+    for pair in HOLDS.chunks(2) {
+        let costs: Vec<_> = std::thread::scope(|scope| {
+            let costs: Vec<_> = pair.iter().map(|hold| scope.spawn(|| cost(hold))).collect();
+            costs.into_iter().map(|cost| cost.join().expect("it does not panic")).collect()
+        });
+        for (hold, cost) in pair.iter().zip(costs) {
+            let (first, others) = cost?;
+            let verdict = if first.max(others) > BAR { "ABOVE" } else { "of at most" };
+            below &= first.max(others) <= BAR;
+            println!("{:<60} {first:>8}, then {others:>8} instructions a piece {verdict} {BAR}", hold.what);
+        }
+    }
+    Ok(below)
+}
+
+/// What the child does.
+pub(crate) fn play(name: &str, pieces: u64) {
+    let hold = HOLDS.iter().find(|hold| hold.name == name).expect("only this program asks");
+    let mut piece = (hold.stage)(SMALL);
+    let mut done = 0;
+    while done < pieces {
+        done += 1;
+        if !piece() {
+            break;
+        }
+    }
+    println!("{done}");
+    std::mem::forget(piece);
+}
+
+fn cost(hold: &Hold) -> Result<(u64, u64), String> {
+    let (none, _) = count(hold, 0)?;
+    let (one, _) = count(hold, 1)?;
+    let (many, pieces) = count(hold, MANY)?;
+    let others = if pieces > 1 { many.saturating_sub(one) / (pieces - 1) } else { 0 };
+    Ok((one.saturating_sub(none), others))
+}
+
+/// Instructions, and how many pieces there were.
+fn count(hold: &Hold, pieces: u64) -> Result<(u64, u64), String> {
+    let this = env::current_exe().map_err(|error| error.to_string())?;
+    let done = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(this)
+        .args(["hold", hold.name, &pieces.to_string()])
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| format!("valgrind: {error}"))?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    let collected = said.lines().find_map(|line| line.split_once("Collected :")).map(|(_, count)| count.trim().parse());
+    let did = String::from_utf8_lossy(&done.stdout).trim().parse();
+    match (collected, did) {
+        (Some(Ok(count)), Ok(did)) if done.status.success() => Ok((count, did)),
+        _ => Err(format!("{} under valgrind: {}\n{said}", hold.name, done.status)),
+    }
+}
+
+// --- stages
+
+fn status(size: Size) -> Box<dyn FnMut() -> bool> {
+    let (gate, mut longest, mut looked) = (crowd(size, FLOWS), LongestQueues::default(), false);
+    Box::new(move || {
+        if !looked {
+            looked = !gate.limiter.look_at_queues(&mut longest);
+            return true;
+        }
+        let shown = (gate.limiter.overview(gate.now()), gate.limiter.queue_views(&longest, gate.now()));
+        std::hint::black_box((shown, gate.limiter.next_tried(100, gate.now())));
+        false
+    })
+}
+
+fn metrics(size: Size) -> Box<dyn FnMut() -> bool> {
+    let gate = crowd(size, FLOWS);
+    Box::new(move || {
+        std::hint::black_box((gate.limiter.overview(gate.now()), gate.limiter.pauses(gate.now())));
+        false
+    })
+}
+
+fn explain(size: Size) -> Box<dyn FnMut() -> bool> {
+    let mut gate = crowd(size, FLOWS);
+    Box::new(move || {
+        gate.foresee(7, 3);
+        false
+    })
+}
+
+fn forget(size: Size) -> Box<dyn FnMut() -> bool> {
+    let (mut gate, mut walk) = (crowd(size, FLOWS), Walk::default());
+    Box::new(move || {
+        gate.forget_some(&mut walk);
+        !walk.is_over() || gate.go_on()
+    })
+}
+
+fn forget_line(size: Size) -> Box<dyn FnMut() -> bool> {
+    let mut policy = one_slot();
+    policy.classes.iter_mut().for_each(|class| class.backoff.hold = LONG);
+    let mut gate = Gate::new(policy);
+    gate.fail(ONE);
+    (0..size.waiters).for_each(|_| _ = gate.enqueue(ONE, 0));
+    let mut walk = Walk::default();
+    Box::new(move || {
+        if !walk.is_over() {
+            gate.forget_some(&mut walk);
+            return true;
+        }
+        gate.go_on()
+    })
+}
+
+fn bypass(size: Size) -> Box<dyn FnMut() -> bool> {
+    pieces(crowd(size, FLOWS), |gate| gate.bypass())
+}
+
+fn lift(size: Size) -> Box<dyn FnMut() -> bool> {
+    pieces(paused(size, LONG / 2), Gate::lift)
+}
+
+fn pause(size: Size) -> Box<dyn FnMut() -> bool> {
+    let mut gate = Gate::new(one_slot());
+    let holder = gate.first();
+    wait(&mut gate, size.waiters, FLOWS);
+    let mut holder = Some(holder);
+    pieces(gate, move |gate| {
+        let holder = holder.take().expect("once");
+        gate.answered_with_pause(holder, PauseLength::Known(2 * LONG));
+    })
+}
+
+fn pause_ends(size: Size) -> Box<dyn FnMut() -> bool> {
+    pieces(paused(size, Duration::from_secs(5)), |gate| gate.pass(Duration::from_secs(6)))
+}
+
+fn waits_end(size: Size) -> Box<dyn FnMut() -> bool> {
+    let mut policy = one_slot();
+    policy.queue.max_wait = Duration::from_secs(60);
+    let gate = crowd_of(policy, size, FLOWS);
+    pieces(gate, |gate| gate.pass(Duration::from_secs(61)))
+}
+
+fn strand(size: Size) -> Box<dyn FnMut() -> bool> {
+    pieces(crowd(size, FLOWS), |gate| gate.strand(Group::Short))
+}
+
+/// Into one queue for each flow where there were slots of the gate's: nothing is as it was.
+fn reload(size: Size) -> Box<dyn FnMut() -> bool> {
+    let mut policy = one_slot();
+    policy.in_flight = Some(InFlight { max: NonZeroU32::MIN, per: Per::Flow });
+    policy.queue.max_wait = LONG / 4;
+    // Before them a call of each flow that holds its slot, so that they go on waiting.
+    pieces(crowd(size, FLOWS), move |gate| gate.reload(policy.clone()))
+}
+
+fn reload_exempt(size: Size) -> Box<dyn FnMut() -> bool> {
+    let mut policy = one_slot();
+    policy.classes.iter_mut().for_each(|class| class.lane = Lane::Exempt);
+    pieces(crowd(size, FLOWS), move |gate| gate.reload(policy.clone()))
+}
+
+fn fewer_keys(size: Size) -> Box<dyn FnMut() -> bool> {
+    let mut policy = one_slot();
+    policy.max_keys = usize::try_from(size.keys / 2).expect("few enough");
+    let (mut gate, mut policy) = (crowd(size, FLOWS), Some(policy));
+    Box::new(move || match policy.take() {
+        Some(policy) => {
+            gate.reload(policy);
+            true
+        }
+        None => gate.go_on() || gate.has_expired_keys(),
+    })
+}
+
+fn expire(size: Size) -> Box<dyn FnMut() -> bool> {
+    let mut gate = crowd(size, FLOWS);
+    gate.pass(Duration::from_secs(11 * 3600));
+    Box::new(move || gate.go_on() || gate.has_expired_keys())
+}
+
+fn crowded(size: Size) -> Box<dyn FnMut() -> bool> {
+    let mut policy = roomy();
+    policy.max_keys = usize::try_from(size.keys).expect("few enough");
+    let mut gate = Gate::new(policy);
+    (0..size.keys).for_each(|object| gate.fail(object));
+    let mut times = 0;
+    Box::new(move || {
+        let object = gate.fresh();
+        gate.fail(object);
+        times += 1;
+        times < MANY
+    })
+}
+
+/// The beginning first, then whatever is left.
+fn pieces(mut gate: Gate, begin: impl FnOnce(&mut Gate) + 'static) -> Box<dyn FnMut() -> bool> {
+    let mut begin = Some(begin);
+    Box::new(move || match begin.take() {
+        Some(begin) => {
+            begin(&mut gate);
+            gate.limiter.is_behind()
+        }
+        None => gate.go_on(),
+    })
+}
+
+/// All keys fail, and all wait for one slot.
+fn crowd(size: Size, flows: u64) -> Gate {
+    crowd_of(one_slot(), size, flows)
+}
+
+fn crowd_of(policy: Policy, size: Size, flows: u64) -> Gate {
+    let mut gate = Gate::new(policy);
+    (0..size.keys).for_each(|object| gate.fail(object));
+    let holder = gate.first();
+    std::mem::forget(holder);
+    wait(&mut gate, size.waiters, flows);
+    gate
+}
+
+/// All wait for a pause to end, and for nothing else.
+fn paused(size: Size, length: Duration) -> Gate {
+    let mut gate = Gate::new(roomy());
+    let holder = gate.first();
+    gate.answered_with_pause(holder, PauseLength::Known(length));
+    wait(&mut gate, size.waiters, FLOWS);
+    gate
+}
+
+fn wait(gate: &mut Gate, waiters: u64, flows: u64) -> Vec<Ticket> {
+    (0..waiters).map(|waiter| gate.enqueue(WAITING + waiter, waiter % flows)).collect()
+}
+
+/// Many queues, with calls in each.
+const FLOWS: u64 = 10_000;
+/// Objects of those who wait: none of the failing ones.
+const WAITING: u64 = 1 << 40;
+const ONE: u64 = 1;
+/// As long as anybody waits.
+const LONG: Duration = Duration::from_secs(1_000_000_000);
+const FULL: Size = Size { keys: 1_000_000, waiters: 100_000 };
+/// What CI has the time for. The trees and heaps are a level or two lower than at full size;
+/// nothing else of a piece grows with how many there are.
+const SMALL: Size = Size { keys: 20_000, waiters: 10_000 };
+/// Enough for a mean.
+const MANY: u64 = 60;
+/// A millisecond is three million instructions or more on what tidegate runs on, as long as they
+/// find what they need in the caches; half of that is left for where they do not, and for trees
+/// that are higher.
+const BAR: u64 = 1_500_000;
