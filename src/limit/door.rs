@@ -11,7 +11,7 @@
 use super::{
     buckets::Turn,
     limiter::{Limiter, Verdict},
-    needs::{BucketId, Lasts, Needs},
+    needs::{Block, BucketId, Lasts, Needs},
     permit::Permit,
     policy::{ClassPolicy, Combine, Lane, Strategy},
     queue::QueueId,
@@ -248,7 +248,20 @@ impl Limiter {
         if blocked.is_none() && self.lanes.waiting() == 0 {
             return Verdict::Admit(self.admit(call, needs, way, now));
         }
-        let id = self.queue_id(&asker);
+        self.join_or_refuse(call, arrival, way, (needs, blocked), now)
+    }
+
+    /// Apart, so that a call that need not wait has no more to carry than it uses.
+    #[inline(never)]
+    fn join_or_refuse(
+        &mut self,
+        call: Call,
+        arrival: &Arrival<'_>,
+        way: Way,
+        (needs, blocked): (Needs, Option<Block>),
+        now: Moment,
+    ) -> Verdict {
+        let id = self.queue_id(&Self::asker(&call, way.retry.is_some()));
         let alone = self.lanes.find(&id).is_none();
         let block = match blocked {
             None if alone && !self.behind => return Verdict::Admit(self.admit_past(call, needs, way, now)),

@@ -8,7 +8,6 @@
 use std::{
     collections::BTreeSet,
     ops::Bound::{Excluded, Unbounded},
-    time::Duration,
 };
 
 use crate::moment::Moment;
@@ -27,7 +26,7 @@ pub(super) struct Order {
 
 impl Stand {
     fn new(at: Moment, object: u64) -> Self {
-        let units = (at - Moment::ZERO).as_nanos() / UNIT.as_nanos();
+        let units = at.as_nanos() >> UNIT;
         Self([u32::try_from(units).unwrap_or(u32::MAX), half(object >> 32), half(object & u64::from(u32::MAX))])
     }
 
@@ -80,4 +79,5 @@ impl Order {
     }
 }
 
-const UNIT: Duration = Duration::from_nanos(1 << 24);
+/// As a power of two, in nanoseconds.
+const UNIT: u32 = 24;

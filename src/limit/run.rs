@@ -33,7 +33,9 @@ impl Limiter {
     /// Apart, as [`Self::run_turns`] is, so that the usual case has no more registers to save than it uses.
     #[inline(never)]
     fn forget_keys(&mut self, now: Moment) {
-        self.table.expire(now, &mut self.stirred);
+        if self.table.has_expired(now) {
+            self.table.expire(now, &mut self.stirred);
+        }
     }
 
     /// Lets go everyone who can go and ends every wait that is over, until nothing more can happen at this moment.

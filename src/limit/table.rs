@@ -242,6 +242,7 @@ impl Table {
     }
 
     /// Whether `expire` would do something.
+    #[inline]
     pub(super) fn has_expired(&self, now: Moment) -> bool {
         self.keys.len() > self.max_keys || self.by_forget.first().is_some_and(|(at, _)| at <= now)
     }

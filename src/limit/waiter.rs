@@ -107,7 +107,7 @@ pub(super) struct Waiter {
     /// In which list of its key's line it stands.
     pub(super) in_line: Option<InLine>,
     /// Under which limits it has its class and its place.
-    pub(super) era: u32,
+    pub(super) era: u16,
     links: [Links; 2],
 }
 
@@ -143,7 +143,7 @@ pub(super) struct Waiters {
     flow_names: HashMap<u32, Box<str>>,
     generation: u32,
     /// Counted up by every reload.
-    pub(super) era: u32,
+    pub(super) era: u16,
 }
 
 // === impl Waiter ===
