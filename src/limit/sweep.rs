@@ -181,4 +181,4 @@ pub(super) const FROM_FIRST: (Moment, u32) = (Moment::ZERO, 0);
 pub(super) const LOOKED_AT_ONCE: usize = 16;
 /// Steps of one operation, each of which may conclude one wait: what is left goes on with the next.
 /// Each operation has two turns of these, and stays far below a millisecond.
-pub(super) const STEPS: u32 = 128;
+pub(super) const STEPS: u32 = 80;

@@ -10,9 +10,9 @@ use super::world::{Caller, Life, Record, World, at, bucket, class, open, secs, s
 
 /// More than anything may look at in one go.
 const MANY: usize = 3_000;
-/// What one operation may do to waiting calls: two turns of 128 steps, and the last step's own.
+/// What one operation may do to waiting calls: two turns of 80 steps, and the last step's own.
 /// Some of what a caller does are two operations.
-const AT_MOST: usize = 2 * (2 * 128 + 64);
+const AT_MOST: usize = 2 * (2 * 80 + 64);
 
 /// One call holds the only slot, and so many others wait for it, in flows of ten.
 fn crowd(policy: Policy) -> World {
