@@ -6,15 +6,19 @@
 //! again and again costs this nothing, and the first whose time is right is the first of all. What
 //! stays of objects that are gone is left behind by a copy, which is made a little at a time.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, binary_heap::PeekMut},
-};
-
 use super::order::Stand;
 use crate::moment::Moment;
 
-type Heap = BinaryHeap<Reverse<(Moment, u64)>>;
+/// An object, and when it is due.
+type Entry = (Moment, u64);
+
+/// A binary heap, the earliest first, in pieces: one piece of memory for a million would be copied
+/// when it grows and given back when it is empty, each in one go.
+#[derive(Debug, Default)]
+struct Heap {
+    pieces: Vec<Vec<Entry>>,
+    len: usize,
+}
 
 /// Objects by a time of theirs.
 #[derive(Debug, Default)]
@@ -28,36 +32,35 @@ pub(super) struct Due {
 
 impl Due {
     pub(super) fn add(&mut self, at: Moment, object: u64) {
-        self.heap.push(Reverse((at, object)));
+        self.heap.push((at, object));
         if let Some((copy, _)) = &mut self.copy {
-            copy.push(Reverse((at, object)));
+            copy.push((at, object));
         }
     }
 
     /// The object that comes first, and when it was last known to be due: never later than it is.
     pub(super) fn first(&self) -> Option<(Moment, u64)> {
-        self.heap.peek().map(|Reverse(first)| *first)
+        self.heap.get(0)
     }
 
     /// Puts the first one where it belongs: at `at`, or nowhere.
     pub(super) fn correct_first(&mut self, at: Option<Moment>) {
-        let Some(mut first) = self.heap.peek_mut() else { return };
-        match at {
-            Some(at) => first.0.0 = at,
-            None => drop(PeekMut::pop(first)),
+        let Some((_, object)) = self.heap.get(0) else { return };
+        match at.map(|at| (at, object)).or_else(|| self.heap.pop_last()) {
+            Some(first) if self.heap.len > 0 => self.heap.sink(first),
+            _ => {}
         }
     }
 
     /// The objects that were last known to be due by `now`, each once; not more than `most` are
     /// looked at.
     pub(super) fn by(&self, now: Moment, most: usize) -> Vec<u64> {
-        let heap = self.heap.as_slice();
         let (mut found, mut next) = (Vec::new(), vec![0]);
         while let Some(place) = next.pop() {
-            if let Some(Reverse((_, object))) = heap.get(place).filter(|due| due.0.0 <= now)
+            if let Some((_, object)) = self.heap.get(place).filter(|(at, _)| *at <= now)
                 && found.len() < most
             {
-                found.push(*object);
+                found.push(object);
                 next.extend([2 * place + 1, 2 * place + 2]);
             }
         }
@@ -69,8 +72,8 @@ impl Due {
     /// Where to go on with the copy, if so many more stand here than there are objects that one is
     /// worth making.
     pub(super) fn copies_after(&mut self, objects: usize) -> Option<Option<Stand>> {
-        if self.copy.is_none() && self.heap.len() > 2 * objects + SPARE {
-            self.copy = Some((Heap::new(), None));
+        if self.copy.is_none() && self.heap.len > 2 * objects + SPARE {
+            self.copy = Some((Heap::default(), None));
         }
         self.copy.as_ref().map(|(_, place)| *place)
     }
@@ -78,7 +81,7 @@ impl Due {
     /// The next objects of the copy; without a last one it is whole, and takes its place.
     pub(super) fn copied(&mut self, next: impl IntoIterator<Item = (Moment, u64)>, last: Option<Stand>) {
         if let Some((copy, place)) = &mut self.copy {
-            copy.extend(next.into_iter().map(Reverse));
+            next.into_iter().for_each(|entry| copy.push(entry));
             *place = last;
         }
         if last.is_none() {
@@ -89,9 +92,113 @@ impl Due {
     /// Entries in it.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.heap.len()
+        self.heap.len
     }
 }
 
+// === impl Heap ===
+
+impl Heap {
+    fn get(&self, place: usize) -> Option<Entry> {
+        self.pieces.get(place / PIECE)?.get(place % PIECE).copied()
+    }
+
+    fn set(&mut self, place: usize, entry: Entry) {
+        let there = self.pieces.get_mut(place / PIECE).and_then(|piece| piece.get_mut(place % PIECE));
+        if let Some(there) = there {
+            *there = entry;
+        }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        let mut place = self.len;
+        if place.is_multiple_of(PIECE) {
+            // The first grows as it must: usually few keys fail.
+            self.pieces.push(if place == 0 { Vec::new() } else { Vec::with_capacity(PIECE) });
+        }
+        if let Some(piece) = self.pieces.last_mut() {
+            piece.push(entry);
+            self.len += 1;
+        }
+        while let Some(parent) = place.checked_sub(1).map(|before| before / 2) {
+            let Some(above) = self.get(parent).filter(|above| *above > entry) else { break };
+            self.set(place, above);
+            place = parent;
+        }
+        self.set(place, entry);
+    }
+
+    /// Takes the one in the last place, which is not the last in time.
+    fn pop_last(&mut self) -> Option<Entry> {
+        let piece = self.pieces.last_mut()?;
+        let last = piece.pop()?;
+        if piece.is_empty() {
+            self.pieces.pop();
+        }
+        self.len -= 1;
+        Some(last)
+    }
+
+    /// Puts another in the place of the first, and from there where it belongs.
+    fn sink(&mut self, entry: Entry) {
+        let mut place = 0;
+        loop {
+            let child = |child: usize| Some((self.get(child)?, child));
+            let least = child(2 * place + 1).into_iter().chain(child(2 * place + 2)).min();
+            let Some((below, child)) = least.filter(|(below, _)| *below < entry) else { break };
+            self.set(place, below);
+            place = child;
+        }
+        self.set(place, entry);
+    }
+}
+
+/// Entries of a piece: 16 KiB.
+const PIECE: usize = 1024;
 /// A handful is not worth a copy.
 const SPARE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::{cmp::Reverse, collections::BinaryHeap};
+
+    use super::*;
+    use crate::limit::backoff::mix;
+
+    #[test]
+    fn what_comes_first_is_what_a_heap_in_one_piece_says() {
+        let (mut due, mut model) = (Due::default(), BinaryHeap::new());
+        let mut number = 0;
+        let mut chance = |below: u64| {
+            number += 1;
+            mix(number) % below
+        };
+        for round in 0..20_000 {
+            // It grows to some pieces, shrinks to none, and again.
+            let grows = round % 10_000 < 5_000;
+            if chance(10) < if grows { 9 } else { 1 } {
+                let entry = (Moment::from_millis(chance(1_000)), chance(1 << 40));
+                due.add(entry.0, entry.1);
+                model.push(Reverse(entry));
+            } else {
+                let later = (chance(3) == 0).then(|| Moment::from_millis(1_000 + chance(1_000)));
+                let first = model.pop();
+                if let (Some(Reverse((_, object))), Some(later)) = (first, later) {
+                    model.push(Reverse((later, object)));
+                }
+                due.correct_first(later);
+            }
+            assert_eq!((due.first(), due.len()), (model.peek().map(|first| first.0), model.len()), "round {round}");
+        }
+    }
+
+    #[test]
+    fn no_piece_of_memory_is_larger_for_a_million_and_all_of_it_is_given_back() {
+        let mut due = Due::default();
+        (0..100_000).for_each(|object| due.add(Moment::from_millis(mix(object) % 1_000), object));
+        assert!(due.heap.pieces.iter().all(|piece| piece.capacity() <= PIECE));
+        assert_eq!(due.heap.pieces.len(), 100_000_usize.div_ceil(PIECE));
+        (0..100_000).for_each(|_| due.correct_first(None));
+        assert!(due.first().is_none() && due.heap.pieces.is_empty());
+    }
+}
