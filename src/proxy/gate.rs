@@ -20,7 +20,7 @@ use super::{
     forward::Outcomes,
     gauges,
     guard::{request::Hosts, room::HeadRoom},
-    listener::{Bound, Reception, Strangers},
+    listener::{Bound, Parting, Reception, Strangers},
     observe::Observer,
     pauses::{self, LastSignal},
     respond::{Responder, RetryAfter},
@@ -293,8 +293,8 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
         lower_case,
         clock,
         clients: TaskTracker::new(),
-        closing: CancellationToken::new(),
-        ending: CancellationToken::new(),
+        closing: Parting::new(),
+        ending: Parting::new(),
     };
     (reception, driver)
 }
@@ -329,12 +329,12 @@ async fn say_goodbye(reception: &Reception) {
         () = clients.wait() => {}
         () = reception.clock.sleep(drain) => {}
     }
-    reception.closing.cancel();
+    reception.closing.tell().await;
     tokio::select! {
         () = clients.wait() => {}
         () = reception.clock.sleep(LAST_WORDS) => {}
     }
-    reception.ending.cancel();
+    reception.ending.tell().await;
     clients.wait().await;
     tracing::info!(gate = &*reception.gate, "stopped");
 }

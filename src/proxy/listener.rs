@@ -6,6 +6,7 @@
 mod connection;
 mod early;
 mod linger;
+mod parting;
 mod socket;
 mod strangers;
 
@@ -15,9 +16,10 @@ use std::{
 };
 
 use tokio_rustls::TlsAcceptor;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::task::TaskTracker;
 
 pub(crate) use self::{
+    parting::Parting,
     socket::{Accepted, Bound},
     strangers::Strangers,
 };
@@ -39,9 +41,9 @@ pub(crate) struct Reception {
     pub(crate) clock: Clock,
     pub(crate) clients: TaskTracker,
     /// Connections say goodbye: GOAWAY, `Connection: close`.
-    pub(crate) closing: CancellationToken,
+    pub(crate) closing: Parting,
     /// Connections end, whatever they carry.
-    pub(crate) ending: CancellationToken,
+    pub(crate) ending: Parting,
 }
 
 // === impl Reception ===
@@ -53,7 +55,7 @@ impl Reception {
         loop {
             let accepted = tokio::select! {
                 accepted = socket.accept() => accepted,
-                () = self.closing.cancelled() => return,
+                () = self.closing.told() => return,
             };
             match accepted {
                 Ok(accepted) => {
@@ -93,7 +95,7 @@ impl Reception {
                     }
                 }
             } => {}
-            () = self.ending.cancelled() => {}
+            () = self.ending.told() => {}
         }
         gauge.decrement(1.0);
     }

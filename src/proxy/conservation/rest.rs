@@ -122,7 +122,7 @@ async fn a_resting_connection_is_closed_after_two_minutes_and_at_once_when_the_g
     let (serving, closing) = (gate.serve(Box::new(other), None, false), async {
         ask(&mut client).await;
         clock.sleep(Duration::from_secs(1)).await;
-        gate.closing.cancel();
+        gate.closing.tell().await;
         let closed = tokio::time::timeout(Duration::from_millis(10), client.read(&mut [0])).await;
         assert_eq!(closed.expect("at once").expect("closed"), 0);
     });

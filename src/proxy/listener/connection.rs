@@ -196,7 +196,7 @@ impl Reception {
                     Ok(speaks) => speaks,
                     Err(_) => return,
                 },
-                () = self.closing.cancelled() => return, // it has not said a word yet
+                () = self.closing.told() => return, // it has not said a word yet
             };
         let stack = stack::stack(&self.parts, local);
         let desk = Desk::default();
@@ -247,7 +247,7 @@ impl Reception {
     async fn rest(&self, line: &Line) -> Option<Wire> {
         let stirring = tokio::select! {
             stirring = tokio::time::timeout(IDLE, line.stirs()) => stirring.ok().flatten(),
-            () = self.closing.cancelled() => None,
+            () = self.closing.told() => None,
         };
         if stirring.is_none() {
             line.close().await;
@@ -274,7 +274,7 @@ impl Reception {
         tokio::select! {
             biased; // no dice for each poll
             served = connection.as_mut() => served,
-            () = self.closing.cancelled() => {
+            () = self.closing.told() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -301,7 +301,7 @@ impl Reception {
         tokio::select! {
             biased; // no dice for each poll
             served = connection.as_mut() => served,
-            () = self.closing.cancelled() => {
+            () = self.closing.told() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
