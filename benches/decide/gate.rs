@@ -168,12 +168,12 @@ impl Gate {
 
     /// The upstream answers a call and asks for a pause of the gate.
     pub(crate) fn answered_with_pause(&mut self, permit: Permit, length: PauseLength) {
-        let (_, receipt, slot) = permit.admit(());
+        // Its slot is never released.
+        let (_, receipt, _) = permit.admit(());
         let pause = Some(Pause { scope: Scope::Gate, length });
         let answer = Answer { pause, ..Answer::new(Outcome::Neutral, Some(429)) };
         self.limiter.finish(receipt, answer, None, &String::new, self.now);
         self.follow_up();
-        std::mem::forget(slot);
     }
 
     pub(crate) fn leave(&mut self, ticket: Ticket) {

@@ -260,7 +260,7 @@ impl Table {
         self.keys.len().saturating_sub(over)
     }
 
-    /// The failing keys that may be tried first, by name; not more than `most`. Of keys whose time is over a thousand are passed over.
+    /// The failing keys that may be tried first, by name; not more than `most`. Of keys whose time is over some hundreds are passed over.
     pub(super) fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found: Vec<(String, Key, KeyState)> = Vec::new();
         let mut last = 0;
@@ -393,7 +393,7 @@ pub(super) const WALKED_AT_ONCE: usize = 64;
 /// Entries that are looked at to count the keys whose time is over.
 const COUNTED: usize = 4000;
 /// Objects that are looked at to show a few.
-pub(super) const LOOKED_AT: usize = 1000;
+pub(super) const LOOKED_AT: usize = 300;
 /// Ends that are kept for whoever asks; in a simulation nobody does.
 const TOLD: usize = 64;
 
