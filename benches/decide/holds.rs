@@ -96,7 +96,8 @@ const HOLDS: &[Hold] = &[
 /// of this thread's own time on a processor. Each piece has the best of some rounds, as what
 /// disturbs one only ever adds. Asserts nothing.
 fn table(names: &[&str]) {
-    println!("{:<60} {:>9} {:>14}", "1,000,000 failing keys, 100,000 waiting calls", "pieces", "longest, us");
+    let what = "1,000,000 failing keys, 100,000 waiting calls";
+    println!("{what:<60} {:>9} {:>14} {:>9}", "pieces", "longest, us", "which");
     for hold in HOLDS.iter().filter(|hold| names.is_empty() || names.contains(&hold.name)) {
         let mut best: Vec<Duration> = Vec::new();
         for _ in 0..ROUNDS {
@@ -112,8 +113,8 @@ fn table(names: &[&str]) {
                 pieces += 1;
             }
         }
-        let longest = best.iter().max().map_or(0, Duration::as_micros);
-        println!("{:<60} {:>9} {longest:>14}", hold.what, best.len());
+        let (longest, which) = best.iter().zip(1..).max().map_or((0, 0), |(took, which)| (took.as_micros(), which));
+        println!("{:<60} {:>9} {longest:>14} {which:>9}", hold.what, best.len());
     }
 }
 
