@@ -1,55 +1,80 @@
-//! The limiter: what may go, what waits, what is refused, and why.
+//! The limiter core: decides which calls may leave now, which wait, and which are refused and why.
 //!
-//! A synchronous value with no I/O and no clock. The proxy's driver gives it the real time, `simulate` and the property tests a virtual
-//! one. It knows classes, flows, keys and buckets by number and never what a request is; it *returns* what happened, and the edges turn
-//! that into metrics and logs.
+//! It is a synchronous value with no I/O and no clock: the caller passes the time in. The proxy's
+//! driver passes the real time, `simulate` and the property tests a virtual one. It knows classes,
+//! flows, keys and buckets by number and never what a request is. It *returns* what happened, and
+//! the edges turn that into metrics and logs.
+//!
+//! # Words
+//!
+//! - A *call* is one request. Its *class* carries its limits, its *flow* is the unit of fairness
+//!   within a class, and its *key* is that for which failures are remembered: one facet of an
+//!   object.
+//! - A *failing key* is one whose last call failed. The *key stage* holds its calls (the *held
+//!   calls*) until the backoff is over and then lets one pass, the *trial*. A *key grant* is what a
+//!   call got there. *Dirty keys* are those whose held calls must be reviewed; *expired holds* are
+//!   calls in retry queues whose `hold` ended while a retry token was there.
+//! - A call's *requirements* are what it takes when it leaves: tokens of buckets, a *slot share* of
+//!   the gate and of its class, and room on a connection. Slots, buckets, rooms and pauses are the
+//!   *resources*. A *refund* gives tokens back for a call that was not sent.
+//! - A *queue* holds the waiting calls with one *queue key*, first come, first served. Queues with
+//!   equal requirements form a *queue group*; the queue groups of a class that share everything
+//!   except their own buckets and slots form a *shape group*. The *scheduler* decides whose turn it
+//!   is. *Unblocked* queue groups got something back; *retimed* ones wait for a token that now
+//!   comes at another time.
+//! - The *minimum wait* is the time a call must wait even if everything goes well. A call that
+//!   cannot wait that long is refused on arrival.
+//! - *Feedback* is what an answer does to its key, to the pauses and to the rates. A *preview*
+//!   tells an operator what would happen to a call.
+//!
+//! # Duties of the driver
+//!
+//! - Time only moves forward. An earlier `now` counts as the latest one so far.
+//! - Drain [`Limiter::next_event`] after each operation, under the same lock.
+//! - Call [`Limiter::advance`] at the moment that [`Limiter::next_wakeup`] names. It may change
+//!   with every operation.
+//! - Call [`Limiter::claim`] for the ticket of each event; call [`Limiter::leave`] for a caller
+//!   that hung up.
+//! - Every [`Permit`] is either admitted with its request ([`Permit::admit`]) or given back
+//!   ([`Limiter::retract`], [`Limiter::requeue`]).
+//! - Every [`Receipt`] gets exactly one outcome, through [`Keys::settle`] or, if that returns it,
+//!   [`Limiter::finish`].
+//! - Every [`Slot`] is released with [`Limiter::release`] at the end of the body.
+//! - [`Limiter::add_room`] reports each change of the room on connections, which starts at zero.
+//! - [`Limiter::take_ended`] is drained for the logs.
 
-// The product is built to be small, which inlines next to nothing: what every call passes through asks for it by `#[inline]`.
-// In the path of a call nothing may panic: what could is written down with its reason.
+// The product is built for size, which inlines almost nothing: code on the path of every call asks
+// for it with `#[inline]`. Nothing on the path of a call may panic: each exception states its
+// reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
 pub mod keys;
 pub mod limiter;
+pub mod operator;
 pub mod permit;
 pub mod policy;
-pub mod relief;
+pub mod refusal;
 pub mod snapshot;
 pub mod verdict;
 
-mod adaptive;
-mod ahead;
-mod backoff;
-mod brim;
-mod bucket;
-mod buckets;
-mod door;
-mod doors;
-mod drops;
-mod due;
-mod heed;
-mod lanes;
-mod needs;
-mod order;
-mod outcome;
-mod pauses;
+mod arrive;
+mod call;
+mod dispatch;
+mod dropped_requests;
+mod feedback;
+mod key_stage;
 mod queue;
 mod reload;
-mod run;
-mod slots;
-mod stage;
-mod supply;
+mod resources;
 mod sweep;
-mod table;
-mod timers;
-mod turns;
-mod waiter;
 
 pub use self::{
     keys::Keys,
-    limiter::{Claim, Limiter, Verdict},
-    permit::{Admitted, Permit, Receipt, Slot, Ticket},
-    policy::Policy,
-    relief::{Foresight, Walk},
+    limiter::Limiter,
+    operator::{Preview, Walk},
+    permit::{Admitted, Permit, Receipt, Slot},
+    policy::{ClassId, Policy},
+    refusal::{Ended, KeyState, Reason, Refusal},
     snapshot::{LongestQueues, Snapshot},
-    verdict::{Arrival, ClassId, Ended, Flow, KeyState, Reason, Refusal},
+    verdict::{Arrival, Claim, Flow, Ticket, Verdict},
 };

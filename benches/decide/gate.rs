@@ -140,7 +140,7 @@ impl Gate {
     pub(crate) fn foresee(&mut self, object: u64, flow: u64) {
         let arrival = self.arrival(object, flow);
         std::hint::black_box((
-            self.limiter.foresee(&arrival, self.now),
+            self.limiter.preview(&arrival, self.now),
             self.limiter.keys().find(&key(object), self.now),
         ));
         self.follow_up();

@@ -1,23 +1,18 @@
-//! Proof of admission. Only the limiter makes these, so a call that was not admitted does not compile.
+//! Proof of admission. Only the limiter makes these values, so code that sends a call which was not
+//! admitted does not compile.
 
 use std::time::Duration;
 
 use super::{
-    needs::Place,
-    verdict::{ClassId, Reason},
-    waiter::{Call, Grant},
+    call::{Call, Grant},
+    policy::ClassId,
+    refusal::Reason,
+    resources::demand::SlotShare,
 };
 use crate::{
     api::{Group, Key},
     moment::Moment,
 };
-
-/// A call waiting in the limiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket {
-    pub(super) index: u32,
-    pub(super) generation: u32,
-}
 
 /// Proof that a call was admitted, until it is sent or retracted.
 #[derive(Debug)]
@@ -27,30 +22,24 @@ pub struct Permit {
     pub(super) slot: Slot,
 }
 
-/// Owed exactly one outcome, at the response head.
+/// A receipt for an admitted call. It is owed exactly one outcome, at the response head. Boxed,
+/// because it is passed on many times on the way to the upstream and would be copied each time.
 #[derive(Debug)]
 #[must_use = "a receipt is owed an outcome"]
-pub struct Receipt(Box<Bill>);
+pub struct Receipt(Box<(Call, Grant)>);
 
-/// Behind a box: it goes through many hands on the way to the upstream, and would be copied by each.
-#[derive(Debug)]
-struct Bill {
-    call: Call,
-    grant: Grant,
-}
-
-/// A place among the calls in flight, given back at the end of the body.
+/// The slots that a call in flight holds, given back at the end of the body.
 #[derive(Debug)]
 #[must_use = "a slot is given back with Limiter::release"]
 pub struct Slot {
     pub(super) group: Group,
-    /// Among the gate's slots, among the class's.
-    pub(super) places: [Place; 2],
+    /// Its share of the gate's slots and of the class's.
+    pub(super) places: [SlotShare; 2],
     /// The class, by the number that stays the same over a reload.
     pub(super) serial: u32,
 }
 
-/// A request that was admitted: the upstream takes nothing else.
+/// An admitted request: the upstream accepts nothing else.
 #[derive(Debug)]
 pub struct Admitted<T>(T);
 
@@ -58,29 +47,30 @@ pub struct Admitted<T>(T);
 
 impl Permit {
     pub(super) fn new(call: Call, grant: Grant) -> Self {
-        let places = grant.needs.as_ref().map_or([Place::None; 2], |needs| needs.places);
+        let places = grant.needs.as_ref().map_or([SlotShare::None; 2], |needs| needs.places);
         let slot = Slot { group: call.group, places, serial: call.serial };
-        Self { receipt: Receipt(Box::new(Bill { call, grant })), slot }
+        Self { receipt: Receipt(Box::new((call, grant))), slot }
     }
 
-    /// Binds the permit to the request it lets through.
+    /// Binds the permit to the request that it admits.
     pub fn admit<T>(self, request: T) -> (Admitted<T>, Receipt, Slot) {
         (Admitted(request), self.receipt, self.slot)
     }
 
-    /// The class it was given for.
+    /// Returns the class it was given for.
     #[must_use]
     pub fn class(&self) -> ClassId {
         ClassId(u16::try_from(self.receipt.call().class).unwrap_or(u16::MAX))
     }
 
-    /// Whether it was given without a limit being asked: such a call waits for nothing, not even for room on a connection.
+    /// True if it was given without asking any limit: such a call waits for nothing, not even for
+    /// room on a connection.
     #[must_use]
     pub fn is_exempt(&self) -> bool {
         self.receipt.grant().needs.is_none()
     }
 
-    /// How long the call waited and, if at all, for what above all.
+    /// Returns the time the call waited and the main reason for it, if it waited at all.
     #[must_use]
     pub fn waited(&self) -> Option<(Reason, Duration)> {
         self.receipt.waited()
@@ -90,48 +80,48 @@ impl Permit {
 // === impl Receipt ===
 
 impl Receipt {
-    /// What its failure will be remembered for.
+    /// Returns the key for which a failure of the call will be remembered.
     #[must_use]
     pub fn key(&self) -> Option<Key> {
         self.call().key
     }
 
-    /// How long it waited and, if at all, for what above all.
+    /// Returns the time the call waited and the main reason for it, if it waited at all.
     #[must_use]
     pub fn waited(&self) -> Option<(Reason, Duration)> {
         self.grant().waited
     }
 
-    /// When its tokens were taken, and with them whatever else it needed.
+    /// Returns the moment at which its tokens were taken, and with them everything else it needed.
     #[must_use]
     pub fn granted(&self) -> Moment {
         self.call().arrived + self.grant().waited.map_or(Duration::ZERO, |(_, waited)| waited)
     }
 
     pub(super) fn call(&self) -> &Call {
-        &self.0.call
+        &self.0.0
     }
 
     pub(super) fn grant(&self) -> &Grant {
-        &self.0.grant
+        &self.0.1
     }
 
-    /// The call and what it was given, of one who gives it back.
+    /// Returns the call and its grant, for a call that is given back.
     pub(super) fn into_parts(self) -> (Call, Grant) {
-        let Bill { call, grant } = *self.0;
-        (call, grant)
+        *self.0
     }
 
-    /// Whether others of its key wait for the call: it is the trial of a failing key, or the one write.
+    /// True if other calls of its key wait for this one: it is the trial of a failing key, or the
+    /// one write.
     pub(super) fn holds_key(&self) -> bool {
-        self.grant().pass.trial != 0 || self.grant().pass.alone
+        self.grant().key_grant.trial != 0 || self.grant().key_grant.alone
     }
 }
 
 // === impl Admitted ===
 
 impl<T> Admitted<T> {
-    /// What was admitted.
+    /// Returns the admitted request.
     pub fn into_inner(self) -> T {
         self.0
     }
@@ -140,7 +130,7 @@ impl<T> Admitted<T> {
 // === impl Slot ===
 
 impl Slot {
-    /// The connections the call used.
+    /// Returns the group of connections that the call used.
     #[must_use]
     pub fn group(&self) -> Group {
         self.group

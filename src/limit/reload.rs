@@ -12,41 +12,24 @@
     reason = "classes and lanes are numbered by the policy that made both the number and the table"
 )]
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-};
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::{
-    lanes::Lanes,
+    call::KeyGrant,
+    keys::table::KeyId,
     limiter::Limiter,
-    needs::Needs,
-    permit::Ticket,
     policy::{Combine, Lane, Policy},
-    queue::QueueId,
-    stage::InLine,
-    supply::Supply,
-    sweep::{LOOKED_AT_ONCE, Step, Walk},
-    table::KeyId,
-    waiter::{By, List, Pass, State, Waiters},
+    queue::{
+        group::QueueKey,
+        regroup::Move,
+        scheduler::Scheduler,
+        waiter::{By, KeyList, List, State, Waiter, Waiters},
+        walk::{Step, WaiterWalk},
+    },
+    resources::{Resources, demand::Requirements},
+    verdict::Ticket,
 };
 use crate::moment::Moment;
-
-/// Waiters on their way from the queues of the old limits to those of the new.
-#[derive(Debug)]
-pub(super) struct Move {
-    old: Lanes,
-    /// Which old class each new one was.
-    origins: Vec<Option<usize>>,
-    /// The old queues that were looked at, by when their first call entered.
-    heads: BinaryHeap<Reverse<(u64, u32)>>,
-    /// The first of those that were not.
-    next_queue: usize,
-    /// The calls that came meanwhile, in order.
-    late: VecDeque<(Ticket, Box<str>)>,
-    /// Over all calls that wait for their keys.
-    walk: Walk,
-}
 
 // === impl Limiter ===
 
@@ -65,11 +48,11 @@ impl Limiter {
             self.move_some(now);
         }
         let origins = self.adopt_classes(&policy);
-        self.supply.reconfigure(&policy, &origins, now);
+        self.resources.reconfigure(&policy, &origins, now);
         self.policy = policy;
         self.table.set_max_keys(self.policy.max_keys);
         self.begin_move(origins);
-        self.run_turns(now);
+        self.dispatch_turns(now);
     }
 
     /// Gives the new classes the lasting numbers of the old ones of their name; says which old
@@ -89,15 +72,15 @@ impl Limiter {
     }
 
     fn begin_move(&mut self, origins: Vec<Option<usize>>) {
-        let old = std::mem::replace(&mut self.lanes, Lanes::new(&self.policy));
-        self.freed.clear();
-        self.supply.buckets.moved.clear();
-        self.lanes.inherit(&old, &origins);
+        let old = std::mem::replace(&mut self.scheduler, Scheduler::new(&self.policy));
+        self.unblocked.clear();
+        self.resources.buckets.retimed.clear();
+        self.scheduler.inherit(&old, &origins);
         // One more than there are: as long as the move lasts, no call goes because the queues are
         // empty.
-        self.lanes.expect(old.waiting() + 1);
+        self.scheduler.expect(old.waiting() + 1);
         self.waiters.era = self.waiters.era.wrapping_add(1);
-        let walk = Walk::over(&self.waiters);
+        let walk = WaiterWalk::over(&self.waiters);
         let (heads, late) = (BinaryHeap::new(), VecDeque::new());
         self.moving = Some(Box::new(Move { old, origins, heads, next_queue: 0, late, walk }));
         self.behind = true;
@@ -117,7 +100,7 @@ impl Limiter {
         let Some(mut moving) = self.moving.take() else { return };
         let over = self.move_step(&mut moving, now);
         if over {
-            self.lanes.expected_came();
+            self.scheduler.expected_came();
         } else {
             self.moving = Some(moving);
         }
@@ -155,7 +138,7 @@ impl Limiter {
 
     /// A waiter under the new limits: its class, when its wait ends, its queue, and no reckoned
     /// retry token where there is none any more.
-    fn carry_over(&mut self, old: &mut Lanes, index: u32, now: Moment) {
+    fn carry_over(&mut self, old: &mut Scheduler, index: u32, now: Moment) {
         let Some(waiter) = self.waiters.get(index).filter(|waiter| waiter.era != self.waiters.era) else { return };
         let mut call = waiter.call;
         call.class = self.class_of(call.serial);
@@ -165,22 +148,22 @@ impl Limiter {
         let is_exempt = self.policy.classes[call.class].lane == Lane::Exempt;
         let Some(waiter) = self.waiters.get_mut(index) else { return };
         (waiter.call, waiter.ends, waiter.era) = (call, ends, era);
-        let paid = if sequential { waiter.pass.paid.take() } else { None };
-        let (is_waiting, retry) = (waiter.is_waiting(), waiter.pass.trial != 0);
+        let paid = if sequential { waiter.key_grant.paid.take() } else { None };
+        let (is_waiting, retry) = (waiter.is_waiting(), waiter.key_grant.trial != 0);
         let queue = match waiter.state {
             State::Queued(queue) => Some(queue),
             State::Granted(_) | State::Held | State::Refused(_) | State::Unconnected => None,
         };
         if queue.is_some() {
             waiter.state = State::Held;
-            self.lanes.expected_came();
+            self.scheduler.expected_came();
         }
         let place = queue.and_then(|queue| old.take_out(queue, index, &mut self.waiters));
-        self.end_pass(None, Pass { paid, ..Pass::default() });
+        self.end_key_grant(None, KeyGrant { paid, ..KeyGrant::default() });
         let key = call.key.as_ref().map(KeyId::from);
         if is_waiting && is_exempt {
             self.let_go(index, now);
-            self.stirred.extend(key);
+            self.dirty_keys.extend(key);
             if let Some(waiter) = self.waiters.get_mut(index) {
                 waiter.call.key = None;
             }
@@ -188,10 +171,10 @@ impl Limiter {
         }
         if let Some((stamp, name)) = place {
             let (id, needs) = self.queue_of(&call, retry, now);
-            let queue = self.lanes.open_at(id, &needs, name, stamp, &mut self.supply);
-            self.lanes.join_in_order(queue, index, &mut self.waiters);
-        } else if key.is_some_and(|key| self.lines.get(&key).is_some_and(|line| line.begins_with(index))) {
-            self.stirred.extend(key);
+            let queue = self.scheduler.open_at(id, &needs, name, stamp, &mut self.resources);
+            self.scheduler.join_in_order(queue, index, &mut self.waiters);
+        } else if key.is_some_and(|key| self.held_calls.get(&key).is_some_and(|held| held.begins_with(index))) {
+            self.dirty_keys.extend(key);
         }
         self.set_timer(index);
     }
@@ -200,9 +183,9 @@ impl Limiter {
     /// it has moved.
     pub(super) fn come_late(&mut self, index: u32, name: Box<str>) {
         let ticket = self.waiters.ticket(index);
-        let key = self.waiters.get(index).and_then(super::waiter::Waiter::key);
+        let key = self.waiters.get(index).and_then(Waiter::key);
         if let Some(key) = key {
-            self.lines.entry(key).or_default().pass(&mut self.waiters, index);
+            self.held_calls.entry(key).or_default().let_pass(&mut self.waiters, index);
         }
         if let Some(moving) = &mut self.moving {
             moving.late.push_back((ticket, name));
@@ -212,72 +195,35 @@ impl Limiter {
 
     fn place_late(&mut self, ticket: Ticket, name: Box<str>, now: Moment) {
         // It may have left, or its key may have failed and hold it.
-        let is_late = |waiter: &&super::waiter::Waiter| {
-            matches!(waiter.state, State::Held) && waiter.in_line != Some(InLine::Held)
-        };
+        let is_late = |waiter: &&Waiter| matches!(waiter.state, State::Held) && waiter.key_list != Some(KeyList::Held);
         let Some(waiter) = self.waiters.find(ticket).filter(is_late) else { return };
-        let (call, retry, index) = (waiter.call, waiter.pass.trial != 0, ticket.index);
+        let (call, retry, index) = (waiter.call, waiter.key_grant.trial != 0, ticket.index);
         let (id, needs) = self.queue_of(&call, retry, now);
         if let Some(refusal) = self.in_vain(&call, &id, &needs, now, now) {
             let key = self.key_state(index, now).filter(|_| refusal.reason.concerns_key());
             return self.refuse(index, refusal.reason, refusal.retry_at, key, now);
         }
         if let Some(key) = call.key.as_ref().map(KeyId::from) {
-            self.leave_line(key, index);
+            self.leave_held_calls(key, index);
         }
-        let queue = self.lanes.open(id, &needs, || Some(name), &mut self.supply);
-        if let Some(block) = self.supply.blocked(&needs, call.class, now) {
-            self.lanes.note_stopped(queue, now, block.reason);
+        let queue = self.scheduler.open(id, &needs, || Some(name), &mut self.resources);
+        if let Some(block) = self.resources.blocked(&needs, call.class, now) {
+            self.scheduler.note_stopped(queue, now, block.reason);
         }
         self.stand_in(queue, index, false, now);
     }
 }
 
-// === impl Move ===
+// === impl Scheduler ===
 
-impl Move {
-    /// Looks at a few more of the old queues; says whether there were any.
-    fn look_at_queues(&mut self, waiters: &Waiters) -> bool {
-        let places = self.old.queues.capacity();
-        if self.next_queue >= places {
-            return false;
-        }
-        for place in self.next_queue..places.min(self.next_queue + LOOKED_AT_ONCE) {
-            if let (Some(queue), Ok(place)) = (self.old.queues.get(place), u32::try_from(place)) {
-                let first = queue.list.first().and_then(|first| waiters.get(first));
-                self.heads.extend(first.map(|first| Reverse((first.sequence, place))));
-            }
-        }
-        self.next_queue += LOOKED_AT_ONCE;
-        true
-    }
-
-    /// The call that entered first of all that have not moved.
-    fn next(&mut self, waiters: &Waiters) -> Option<u32> {
-        loop {
-            let mut head = self.heads.peek_mut()?;
-            let Reverse((sequence, queue)) = *head;
-            let first = self.old.queue(queue).and_then(|queue| queue.list.first());
-            match first.and_then(|first| Some((first, waiters.get(first)?.sequence))) {
-                None => _ = std::collections::binary_heap::PeekMut::pop(head),
-                Some((index, found)) if found == sequence => return Some(index),
-                // The one before has moved, or left.
-                Some((_, found)) => *head = Reverse((found, queue)),
-            }
-        }
-    }
-}
-
-// === impl Lanes ===
-
-impl Lanes {
+impl Scheduler {
     /// Takes a waiter out of a queue of old limits, of which nothing is used any more: gives the
     /// queue's stamp and name.
     fn take_out(&mut self, queue: u32, index: u32, waiters: &mut Waiters) -> Option<(u64, Option<Box<str>>)> {
         let found = self.queues.get_mut(queue as usize)?;
         found.list.remove(waiters, By::Queue, index);
         found.len = found.len.saturating_sub(1);
-        let (stamp, class, bundle, is_empty) = (found.stamp, found.id.class(), found.bundle, found.len == 0);
+        let (stamp, class, queue_group, is_empty) = (found.stamp, found.id.class(), found.queue_group, found.len == 0);
         if let Some(class) = self.classes.get_mut(class) {
             class.waiting = class.waiting.saturating_sub(1);
         }
@@ -285,12 +231,12 @@ impl Lanes {
             return Some((stamp, found.name.clone()));
         }
         let name = self.queues.remove(queue as usize).name;
-        if let Some(bundle) = self.bundles.get_mut(bundle as usize) {
-            bundle.queues.remove(&(stamp, queue));
+        if let Some(queue_group) = self.queue_groups.get_mut(queue_group as usize) {
+            queue_group.queues.remove(&(stamp, queue));
         }
-        if self.bundles.get(bundle as usize).is_some_and(|bundle| bundle.queues.is_empty()) {
+        if self.queue_groups.get(queue_group as usize).is_some_and(|queue_group| queue_group.queues.is_empty()) {
             // Now, and not all of them at the end.
-            self.bundles.remove(bundle as usize);
+            self.queue_groups.remove(queue_group as usize);
         }
         Some((stamp, name))
     }
@@ -317,9 +263,16 @@ impl Lanes {
     }
 
     /// The queue with this identity, made if need be with a stamp it had before a reload.
-    fn open_at(&mut self, id: QueueId, needs: &Needs, name: Option<Box<str>>, stamp: u64, supply: &mut Supply) -> u32 {
+    fn open_at(
+        &mut self,
+        id: QueueKey,
+        needs: &Requirements,
+        name: Option<Box<str>>,
+        stamp: u64,
+        resources: &mut Resources,
+    ) -> u32 {
         let is_new = self.find(&id).is_none();
-        let queue = self.open(id, needs, || name, supply);
+        let queue = self.open(id, needs, || name, resources);
         if let Some(found) = self.queues.get_mut(queue as usize).filter(|_| is_new) {
             found.stamp = stamp;
         }

@@ -1,4 +1,5 @@
-//! What the status page shows of a limiter: numbers and names, taken at one moment, without side effects.
+//! The numbers and names that the status page shows of a limiter, taken at one moment without side
+//! effects.
 
 #![expect(
     clippy::indexing_slicing,
@@ -8,27 +9,29 @@
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
 use super::{
-    bucket::Bucket,
-    buckets::Owner,
     limiter::Limiter,
-    policy::Lane,
-    verdict::{ClassId, KeyState, Reason},
+    policy::{ClassId, ClassPolicy, Lane},
+    queue::group::Queue,
+    refusal::{KeyState, Reason},
+    resources::{bucket::Bucket, buckets::Owner, slots::Slots},
 };
 use crate::{
     api::{Group, Key},
     moment::Moment,
 };
 
+pub use super::resources::pauses::{PauseView, Paused};
+
 /// A limiter at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// Calls that wait, in queues or for their keys.
+    /// The number of calls that wait, in queues or for their keys.
     pub waiting: usize,
-    /// Bytes of their bodies.
+    /// The bytes of their bodies.
     pub waiting_bytes: usize,
-    /// Keys that fail.
+    /// The number of keys that are failing.
     pub failing_keys: usize,
-    /// Of these, those whose trial is queued or upstream.
+    /// The number of those whose trial is queued or upstream.
     pub trials: usize,
     /// The gate's buckets: one, or the first few of many.
     pub buckets: Vec<BucketView>,
@@ -36,15 +39,15 @@ pub struct Snapshot {
     pub retry_buckets: Vec<BucketView>,
     /// The gate's slots.
     pub slots: SlotView,
-    /// Room on connections, by group; below zero when more streams are open than there should be.
+    /// The room on connections, by group; below zero if more streams are open than there should be.
     pub rooms: [(Group, i64); 3],
-    /// Pauses in force that the upstream asked for; not more than a hundred.
+    /// The pauses in force that the upstream asked for; at most a hundred.
     pub pauses: Vec<PauseView>,
-    /// Keys of which a write is past the key stage, where only one may be.
+    /// The number of keys of which a write is past the key stage, where only one may be.
     pub writes: usize,
     /// The classes, by [`ClassId`].
     pub classes: Vec<ClassView>,
-    /// Queues in which somebody waits, longest first; not more than a hundred.
+    /// The queues in which any call waits, longest first; at most a hundred.
     pub queues: Vec<QueueView>,
 }
 
@@ -59,30 +62,8 @@ pub struct ClassView {
     pub buckets: Vec<BucketView>,
     /// Its slots.
     pub slots: SlotView,
-    /// Calls in its queues.
+    /// The number of calls in its queues.
     pub waiting: usize,
-}
-
-/// A pause in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PauseView {
-    /// Who waits.
-    pub who: Paused,
-    /// When it ends.
-    pub until: Moment,
-}
-
-/// Who waits while a pause is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Paused {
-    /// The calls of this class.
-    Class(ClassId),
-    /// The calls of this credential, by the salted hash that came with the call: it tells one from another and says nothing else.
-    Credential(u64),
-    /// The calls of all credentials past the number that are told apart.
-    OtherCredentials,
-    /// Every call that is not exempt.
-    Gate,
 }
 
 /// A bucket at one moment.
@@ -92,18 +73,18 @@ pub struct BucketView {
     pub rate: f64,
     /// Tokens per second when nothing slows it down.
     pub full_rate: f64,
-    /// Tokens at most now: less while its rate gives way.
+    /// The most tokens now: fewer while its rate gives way.
     pub burst: u32,
-    /// Tokens now; below zero when some are reserved.
+    /// Tokens now; below zero if some are reserved.
     pub level: f64,
 }
 
 /// Slots at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotView {
-    /// Calls in flight that hold one.
+    /// The number of calls in flight that hold one.
     pub used: u32,
-    /// At most so many, per gate, flow or credential; `None` for no limit.
+    /// The most calls, per gate, flow or credential; `None` for no limit.
     pub max: Option<u32>,
 }
 
@@ -112,15 +93,15 @@ pub struct SlotView {
 pub struct QueueView {
     /// Its class.
     pub class: ClassId,
-    /// Its flow's readable name; empty when it was not known.
+    /// Its flow's readable name; empty if that was not known.
     pub flow: String,
-    /// Whether it is the queue of retries.
+    /// True if it is the queue of retries.
     pub retry: bool,
-    /// Calls in it.
+    /// The number of calls in it.
     pub waiting: usize,
-    /// How long its first call has waited.
+    /// The time its first call has waited.
     pub oldest: Duration,
-    /// What stops it, as far as is known.
+    /// The reason it is stopped, as far as is known.
     pub reason: Reason,
 }
 
@@ -159,13 +140,13 @@ impl Limiter {
     #[must_use]
     pub fn overview(&self, now: Moment) -> Snapshot {
         let now = self.now.max(now);
-        let room = |group| (group, self.supply.room(group));
-        let class = |(index, policy): (usize, &super::policy::ClassPolicy)| ClassView {
+        let room = |group| (group, self.resources.room(group));
+        let class = |(index, policy): (usize, &ClassPolicy)| ClassView {
             name: Arc::clone(&policy.name),
             lane: policy.lane,
             buckets: self.bucket_views(Owner::Class(index), now),
-            slots: slot_view(&self.supply.class_slots[index]),
-            waiting: self.lanes.classes[index].waiting + self.unmoved(index),
+            slots: slot_view(&self.resources.class_slots[index]),
+            waiting: self.scheduler.classes[index].waiting + self.unmoved(index),
         };
         Snapshot {
             waiting: self.waiting,
@@ -174,7 +155,7 @@ impl Limiter {
             trials: self.table.trials_out(),
             buckets: self.bucket_views(Owner::Gate, now),
             retry_buckets: self.bucket_views(Owner::Retries, now),
-            slots: slot_view(&self.supply.gate_slots),
+            slots: slot_view(&self.resources.gate_slots),
             rooms: [room(Group::Leases), room(Group::Short), room(Group::LongRunning)],
             pauses: self.pauses(now),
             writes: self.writes.len(),
@@ -186,7 +167,7 @@ impl Limiter {
     /// Pauses in force; not more than a hundred.
     #[must_use]
     pub fn pauses(&self, now: Moment) -> Vec<PauseView> {
-        self.supply.pauses.views(self.now.max(now), SHOWN)
+        self.resources.pauses.views(self.now.max(now), SHOWN)
     }
 
     /// The failing keys that may be tried first, by name; not more than `most`.
@@ -197,10 +178,10 @@ impl Limiter {
 
     /// Looks at a few more queues; says whether there may be more.
     pub fn look_at_queues(&self, longest: &mut LongestQueues) -> bool {
-        let places = self.lanes.queues.capacity();
+        let places = self.scheduler.queues.capacity();
         let end = places.min(longest.next + QUEUES_AT_ONCE);
         for place in longest.next..end {
-            let found = u32::try_from(place).ok().and_then(|at| Some((at, self.lanes.queue(at)?)));
+            let found = u32::try_from(place).ok().and_then(|at| Some((at, self.scheduler.queue(at)?)));
             if let Some((at, queue)) = found {
                 longest.offer(queue.len, at);
             }
@@ -210,16 +191,16 @@ impl Limiter {
     }
 
     fn bucket_views(&self, owner: Owner, now: Moment) -> Vec<BucketView> {
-        let Some(family) = self.supply.buckets.family(owner) else { return Vec::new() };
+        let Some(family) = self.resources.buckets.family(owner) else { return Vec::new() };
         let ids = family.ids();
-        let buckets = ids.iter().take(SHOWN).filter_map(|id| self.supply.buckets.get(*id));
+        let buckets = ids.iter().take(SHOWN).filter_map(|id| self.resources.buckets.get(*id));
         let view = |bucket: &Bucket| {
             let (rate, full_rate) = bucket.rates();
             BucketView { rate, full_rate, burst: bucket.burst(), level: bucket.level(now) }
         };
         let mut views: Vec<_> = buckets.map(view).collect();
         if views.is_empty() {
-            // Not asked for yet, so as it starts.
+            // Not used yet, so shown as it starts.
             let (rate, burst) = (family.policy().rate, family.policy().burst.get());
             let level = if family.policy().starts_empty { 0.0 } else { f64::from(burst) };
             views.push(BucketView { rate, full_rate: rate, burst, level });
@@ -231,10 +212,10 @@ impl Limiter {
     #[must_use]
     pub fn queue_views(&self, longest: &LongestQueues, now: Moment) -> Vec<QueueView> {
         let now = self.now.max(now);
-        let found = longest.found.iter().filter_map(|Reverse((_, at))| Some((*at, self.lanes.queue(*at)?)));
+        let found = longest.found.iter().filter_map(|Reverse((_, at))| Some((*at, self.scheduler.queue(*at)?)));
         let mut queues: Vec<_> = found.collect();
         queues.sort_unstable_by_key(|(_, queue)| Reverse(queue.len));
-        let view = |(at, queue): (u32, &super::queue::Queue)| QueueView {
+        let view = |(at, queue): (u32, &Queue)| QueueView {
             class: ClassId(u16::try_from(queue.id.class()).unwrap_or(u16::MAX)),
             flow: queue.name.as_deref().unwrap_or_default().to_owned(),
             retry: queue.id.mode.retry,
@@ -244,13 +225,13 @@ impl Limiter {
                 .first()
                 .and_then(|first| self.waiters.get(first))
                 .map_or(Duration::ZERO, |w| now - w.call.arrived),
-            reason: self.lanes.stopped(at),
+            reason: self.scheduler.stopped(at),
         };
         queues.into_iter().map(view).collect()
     }
 }
 
-fn slot_view(slots: &super::slots::Slots) -> SlotView {
+fn slot_view(slots: &Slots) -> SlotView {
     SlotView { used: slots.used(), max: slots.limit().map(|limit| limit.max.get()) }
 }
 

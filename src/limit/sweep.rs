@@ -7,67 +7,14 @@
 //! in line behind those that wait, even where nothing stops it.
 
 use super::{
-    lanes::Lanes,
     limiter::Limiter,
-    waiter::{State, Waiter, Waiters},
+    queue::{
+        scheduler::Scheduler,
+        waiter::{State, Waiter},
+        walk::{LOOKED_AT_ONCE, Step, Sweep, WaiterWalk},
+    },
 };
 use crate::{api::Group, moment::Moment};
-
-/// Something that many waiting calls are yet to learn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sweep {
-    /// There is no connection for those of the group.
-    Strand(Group, Walk),
-    /// Everything is let through.
-    LetGo(Walk),
-    /// A pause began: calls whose wait ends before `until` may have come in vain. `from` is the
-    /// last one that was looked at.
-    Paused { from: (Moment, u32), until: Moment },
-    /// Every pause was lifted: what was set aside until then is looked at again.
-    Unpark { from: (Moment, u32) },
-}
-
-/// A walk over all calls that waited when it began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Walk {
-    next: u32,
-    /// The generation of the newest of them.
-    last: u32,
-}
-
-/// What a step of a walk came to.
-pub(super) enum Step {
-    /// This one is next.
-    At(u32),
-    /// None of those it looked at.
-    On,
-    /// There are no more.
-    Over,
-}
-
-// === impl Walk ===
-
-impl Walk {
-    pub(super) fn over(waiters: &Waiters) -> Self {
-        Self { next: 0, last: waiters.newest() }
-    }
-
-    /// The next waiter that is `meant`, if it is among the few that are looked at.
-    pub(super) fn step(&mut self, waiters: &Waiters, meant: impl Fn(&Waiter) -> bool) -> Step {
-        for _ in 0..LOOKED_AT_ONCE {
-            if self.next >= waiters.places() {
-                return Step::Over;
-            }
-            let index = self.next;
-            self.next += 1;
-            let was_there = |waiter: &&Waiter| self.last.wrapping_sub(waiter.generation) < u32::MAX / 2;
-            if waiters.get(index).filter(was_there).is_some_and(&meant) {
-                return Step::At(index);
-            }
-        }
-        Step::On
-    }
-}
 
 // === impl Limiter ===
 
@@ -108,7 +55,7 @@ impl Limiter {
         true
     }
 
-    fn strand(&mut self, group: Group, mut walk: Walk, now: Moment) -> Option<Sweep> {
+    fn strand(&mut self, group: Group, mut walk: WaiterWalk, now: Moment) -> Option<Sweep> {
         match walk.step(&self.waiters, |waiter| waiter.is_waiting() && waiter.call.group == group) {
             Step::Over => return None,
             Step::On => {}
@@ -120,7 +67,7 @@ impl Limiter {
         Some(Sweep::Strand(group, walk))
     }
 
-    fn let_some_go(&mut self, mut walk: Walk, now: Moment) -> Option<Sweep> {
+    fn let_some_go(&mut self, mut walk: WaiterWalk, now: Moment) -> Option<Sweep> {
         match walk.step(&self.waiters, Waiter::is_waiting) {
             Step::Over => return None,
             Step::On => {}
@@ -136,22 +83,22 @@ impl Limiter {
     }
 
     fn unpark_next(&mut self, from: (Moment, u32)) -> Option<Sweep> {
-        let from = self.lanes.unpark_after(from)?;
+        let from = self.scheduler.unpark_after(from)?;
         Some(Sweep::Unpark { from })
     }
 }
 
-// === impl Lanes ===
+// === impl Scheduler ===
 
-impl Lanes {
+impl Scheduler {
     /// Bundles whose own token may be there now are looked at again, a few at a time; says whether
     /// there were any.
     pub(super) fn unpark_due(&mut self, now: Moment) -> bool {
         for looked_at in 0..LOOKED_AT_ONCE {
-            let Some(&(_, bundle)) = self.parked.first().filter(|(until, _)| *until <= now) else {
+            let Some(&(_, queue_group)) = self.parked.first().filter(|(until, _)| *until <= now) else {
                 return looked_at > 0;
             };
-            self.unpark(bundle);
+            self.unpark(queue_group);
         }
         true
     }
@@ -163,22 +110,3 @@ impl Lanes {
         Some(next)
     }
 }
-
-// === impl Sweep ===
-
-impl Sweep {
-    fn is_like(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Strand(one, _), Self::Strand(other, _)) => one == other,
-            (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
-        }
-    }
-}
-
-/// Before all others.
-pub(super) const FROM_FIRST: (Moment, u32) = (Moment::ZERO, 0);
-/// Waiters or bundles that one step looks at to find one.
-pub(super) const LOOKED_AT_ONCE: usize = 16;
-/// Steps of one operation, each of which may conclude one wait: what is left goes on with the next.
-/// Each operation has two turns of these, and stays far below a millisecond.
-pub(super) const STEPS: u32 = 80;

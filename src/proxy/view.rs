@@ -11,7 +11,7 @@ use crate::{
     clock::Clock,
     credentials::Target,
     limit::{
-        Arrival, Flow, Foresight, KeyState, Reason, Snapshot,
+        Arrival, Flow, KeyState, Preview, Reason, Snapshot,
         snapshot::{BucketView, Paused, SlotView},
     },
     status,
@@ -156,12 +156,12 @@ impl Gate {
             };
             let (word, reason, until) = match foresight {
                 // A connection being made is no limit.
-                Foresight::Waits { reason: Reason::Slot, until } if until <= now && !terms.limits_slots => {
+                Preview::Waits { reason: Reason::Slot, until } if until <= now && !terms.limits_slots => {
                     ("goes", None, now)
                 }
-                Foresight::Goes => ("goes", None, now),
-                Foresight::Waits { reason, until } => ("waits", Some(reason), until),
-                Foresight::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
+                Preview::Goes => ("goes", None, now),
+                Preview::Waits { reason, until } => ("waits", Some(reason), until),
+                Preview::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
             };
             explained.notes = self.notes(&call);
             let cut_off = !call.exempt && self.upstream().unreachable(call.group).is_some();
@@ -173,7 +173,7 @@ impl Gate {
         }
     }
 
-    fn foresee(&self, terms: u64, call: &Classified, headers: &HeaderMap) -> Result<Foresight, Stale> {
+    fn foresee(&self, terms: u64, call: &Classified, headers: &HeaderMap) -> Result<Preview, Stale> {
         let flow = call.flow_name(headers);
         self.driver.foresee(
             terms,

@@ -3,7 +3,7 @@
 use super::{Driver, Entry};
 use crate::{
     api::Answer,
-    limit::{Ended, verdict::Why},
+    limit::{Ended, refusal::Why},
     telemetry::meters::Decision,
 };
 

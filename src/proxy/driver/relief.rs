@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{BOUNDLESS, Driver, HeldPermit, Stale};
 use crate::{
     api::Group,
-    limit::{Arrival, Foresight, Limiter, LongestQueues, Policy, Snapshot, Walk},
+    limit::{Arrival, Limiter, LongestQueues, Policy, Preview, Snapshot, Walk},
     moment::Moment,
 };
 
@@ -24,7 +24,7 @@ impl Driver {
 
     /// A call that no limit is asked about.
     pub(crate) fn let_by(&self, arrival: &Arrival<'_>) -> HeldPermit {
-        let (permit, now) = self.operate(|state, now| (state.limiter.let_by(arrival, now), now));
+        let (permit, now) = self.operate(|state, now| (state.limiter.admit_unmetered(arrival, now), now));
         HeldPermit::new(self.clone(), permit, now)
     }
 
@@ -102,10 +102,10 @@ impl Driver {
     ///
     /// # Errors
     /// There are other terms now.
-    pub(crate) fn foresee(&self, terms: u64, arrival: &Arrival<'_>) -> Result<Foresight, Stale> {
+    pub(crate) fn foresee(&self, terms: u64, arrival: &Arrival<'_>) -> Result<Preview, Stale> {
         self.operate(
             |state, now| {
-                if state.terms == terms { Ok(state.limiter.foresee(arrival, now)) } else { Err(Stale) }
+                if state.terms == terms { Ok(state.limiter.preview(arrival, now)) } else { Err(Stale) }
             },
         )
     }

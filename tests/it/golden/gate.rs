@@ -7,7 +7,7 @@ use tidegate::{
     limit::{
         Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Refusal, Ticket, Verdict,
         policy::{Backoff, BucketPolicy, ClassPolicy, Combine, Lane, Per, QueuePolicy, Strategy},
-        verdict::KeyState,
+        refusal::KeyState,
     },
     moment::Moment,
 };

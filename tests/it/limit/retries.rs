@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate::{
     api::Outcome,
     limit::{
-        Foresight, Policy, Reason,
+        Policy, Preview, Reason,
         policy::{Combine, InFlight, Per},
     },
 };
@@ -114,7 +114,7 @@ fn a_retry_past_hold_is_refused_when_others_take_the_last_token_of_the_gate() {
         let retry = world.arrive(Caller::new().of_key(1));
         let next = queued.then(|| world.arrive(Caller::new().of_flow(2)));
         world.pass(ms(500));
-        assert_eq!(world.foresee(Caller::new().of_flow(3)), Foresight::Goes);
+        assert_eq!(world.foresee(Caller::new().of_flow(3)), Preview::Goes);
         assert!(world.is_waiting(retry), "a question takes nobody's token");
         match next {
             Some(next) => {

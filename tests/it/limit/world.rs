@@ -10,7 +10,7 @@ use std::{
 use tidegate::{
     api::{Answer, Group, Key, Outcome, Pause, Scope, facet},
     limit::{
-        Arrival, Claim, ClassId, Flow, Foresight, Limiter, Permit, Policy, Reason, Receipt, Refusal, Slot, Ticket,
+        Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Preview, Reason, Receipt, Refusal, Slot, Ticket,
         Verdict,
         policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
         snapshot::BucketView,
@@ -227,9 +227,9 @@ impl World {
     }
 
     /// Asks what would happen to such a call.
-    pub(super) fn foresee(&mut self, caller: Caller) -> Foresight {
+    pub(super) fn foresee(&mut self, caller: Caller) -> Preview {
         let name = Name(caller.flow);
-        let foreseen = self.limiter.foresee(&caller.arrival(&name), self.now);
+        let foreseen = self.limiter.preview(&caller.arrival(&name), self.now);
         self.drain();
         foreseen
     }

@@ -1,25 +1,27 @@
-//! How many turns round robin must give before a place in one of many queues comes up.
+//! Queue lengths: how many turns round robin must give before a place in one of many queues comes
+//! up.
 //!
-//! A call with `p` ahead of it in its own queue waits until each of the other queues has had `min(length, p)` turns. Summing that over
-//! 10,000 queues at every arrival would cost what the queues save, so lengths are kept as "how many queues are at least k long", whose
-//! prefix sums a Fenwick tree gives in O(log n).
+//! A call with `p` calls before it in its own queue waits until each of the other queues has had
+//! `min(length, p)` turns. Summing that over 10,000 queues at every arrival would cost what the
+//! queues save. So lengths are kept as "how many queues are at least k long", and a Fenwick tree
+//! gives the prefix sums in O(log n).
 
 #![expect(clippy::indexing_slicing, reason = "places of a tree whose length bounds every loop over it")]
 
 /// Queue lengths, for prefix sums.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
-    /// How many queues hold at least `k + 1` calls.
+pub(crate) struct QueueLengths {
+    /// At `k`, the number of queues that hold at least `k + 1` calls.
     at_least: Vec<u32>,
     /// The Fenwick tree over them; its length is a power of two.
     tree: Vec<u64>,
 }
 
-// === impl Turns ===
+// === impl QueueLengths ===
 
-impl Turns {
-    /// A queue has become `length` long (by one).
-    pub(super) fn grew_to(&mut self, length: usize) {
+impl QueueLengths {
+    /// Records that a queue has grown to `length` (by one).
+    pub(crate) fn grew_to(&mut self, length: usize) {
         let Some(k) = length.checked_sub(1) else { return };
         if k >= self.at_least.len() {
             self.widen(k);
@@ -28,8 +30,8 @@ impl Turns {
         self.add(k, true);
     }
 
-    /// A queue that was `length` long has lost one.
-    pub(super) fn shrank_from(&mut self, length: usize) {
+    /// Records that a queue of `length` has lost one.
+    pub(crate) fn shrank_from(&mut self, length: usize) {
         let Some(k) = length.checked_sub(1) else { return };
         if k >= self.at_least.len() || self.at_least[k] == 0 {
             debug_assert!(false, "no queue was {length} long");
@@ -39,8 +41,8 @@ impl Turns {
         self.add(k, false);
     }
 
-    /// The sum over all queues of `min(length, places)`.
-    pub(super) fn within(&self, places: usize) -> usize {
+    /// Returns the sum over all queues of `min(length, places)`.
+    pub(crate) fn within(&self, places: usize) -> usize {
         let mut k = places.min(self.tree.len());
         let mut sum = 0_u64;
         while k > 0 {
@@ -78,7 +80,7 @@ mod tests {
 
     #[test]
     fn turns_are_the_sum_over_queues() {
-        let mut turns = Turns::default();
+        let mut queue_lengths = QueueLengths::default();
         let mut lengths = [0_usize; 7];
         let mut state = 1_u64;
         for _ in 0..5000 {
@@ -86,14 +88,14 @@ mod tests {
             let queue = (state >> 33) as usize % lengths.len();
             if state >> 63 == 0 || lengths[queue] == 0 {
                 lengths[queue] += 1;
-                turns.grew_to(lengths[queue]);
+                queue_lengths.grew_to(lengths[queue]);
             } else {
-                turns.shrank_from(lengths[queue]);
+                queue_lengths.shrank_from(lengths[queue]);
                 lengths[queue] -= 1;
             }
             for places in [0, 1, 2, 5, 100, 1000] {
                 let expected: usize = lengths.iter().map(|length| places.min(*length)).sum();
-                assert_eq!(turns.within(places), expected);
+                assert_eq!(queue_lengths.within(places), expected);
             }
         }
     }

@@ -1,18 +1,23 @@
-//! The delay after the n-th consecutive failure, as client-go's item limiters reckon it, and the dice for its jitter.
+//! The delay after the n-th consecutive failure, computed as client-go's item limiters do, and the
+//! random numbers for its jitter.
 
 use std::time::Duration;
 
-use super::policy::{Backoff, Strategy};
-use crate::api::Key;
+use crate::{
+    api::Key,
+    limit::policy::{Backoff, Strategy},
+};
 
-/// A small seeded generator (splitmix64): jitter needs no more, and the same seed replays the same run.
+/// A small seeded generator (splitmix64): enough for jitter, and the same seed replays the same
+/// run.
 #[derive(Clone, Debug)]
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 // === impl Strategy ===
 
 impl Strategy {
-    /// The delay after the `failures`-th consecutive failure, without jitter; zero when nothing is remembered.
+    /// Returns the delay after the `failures`-th consecutive failure, without jitter; zero when
+    /// nothing is remembered.
     #[must_use]
     pub fn delay(&self, failures: u32) -> Duration {
         match *self {
@@ -28,8 +33,8 @@ impl Strategy {
         }
     }
 
-    /// The same with its jitter.
-    pub(super) fn rolled_delay(&self, failures: u32, dice: &mut Dice) -> Duration {
+    /// Returns the same delay with its jitter.
+    pub(crate) fn rolled_delay(&self, failures: u32, dice: &mut Dice) -> Duration {
         let delay = self.delay(failures);
         match *self {
             Self::Exponential { jitter, .. } if jitter > 0.0 => {
@@ -44,8 +49,9 @@ impl Strategy {
 // === impl Backoff ===
 
 impl Backoff {
-    /// The delay after a key's `failures`-th failure, without jitter, and no longer than its kind of key may wait.
-    pub(super) fn delay_of(&self, key: &Key, failures: u32) -> Duration {
+    /// Returns the delay after a key's `failures`-th failure, without jitter and no longer than its
+    /// kind of key may wait.
+    pub(crate) fn delay_of(&self, key: &Key, failures: u32) -> Duration {
         self.strategy.delay(failures).min(key.longest_delay())
     }
 }
@@ -53,11 +59,11 @@ impl Backoff {
 // === impl Dice ===
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// At least 0, less than 1.
+    /// Returns a number of at least 0 and less than 1.
     fn roll(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
@@ -67,13 +73,14 @@ impl Dice {
 }
 
 /// Spreads a number over all bits (splitmix64's finalizer).
-pub(super) fn mix(mut z: u64) -> u64 {
+pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// client-go in float64, with its guard: past the largest `time.Duration` it is `max`.
+/// Computes in float64 as client-go does, with its guard: past the largest `time.Duration` the
+/// delay is `max`.
 fn exponential(base: Duration, max: Duration, failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(1023);
     let doublings = i32::try_from(doublings).unwrap_or(1023);

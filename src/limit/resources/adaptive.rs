@@ -1,52 +1,56 @@
-//! A rate that gives way to an upstream that throttles, and comes back.
+//! A rate that gives way to an upstream that throttles, and recovers.
 //!
-//! As TCP's CUBIC and the AWS SDKs' adaptive retry mode: down by a fraction when the upstream throttles, once for all calls that were
-//! under way together; then fast and ever more slowly up to the last good rate; then slowly and ever faster past it. Two things differ.
-//! What counts as good is less than the rate that was throttled, or the way back would end where it began. And the way up is measured in
-//! time during which calls had to wait for this bucket: a gate that is not short of tokens learns nothing about what the upstream bears.
+//! It follows TCP's CUBIC and the AWS SDKs' adaptive retry mode: down by a fraction when the
+//! upstream throttles, once for all calls that were under way together; then fast and ever more
+//! slowly up to the last good rate; then slowly and ever faster past it. Two things differ. The
+//! rate that counts as good is lower than the one that was throttled, or the recovery would end
+//! where it began. And the recovery is measured in time during which calls had to wait for this
+//! bucket: a gate that is not short of tokens learns nothing about what the upstream bears.
 
 use std::{num::NonZeroU32, time::Duration};
 
 /// The rate of one bucket. Tokens per second throughout.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Adaptive {
+pub(crate) struct Adaptive {
     floor: f64,
     full: f64,
     rate: f64,
-    /// The rate after the last decrease, and the one that is thought to be good.
+    /// The rate after the last decrease, and the rate that is thought to be good.
     low: f64,
     good: f64,
-    /// For how long calls have been short of tokens since.
+    /// The time that calls have been short of tokens since then.
     short_for: Duration,
-    /// How many calls had left at the last decrease: their answers are old news.
+    /// The number of calls that had left at the last decrease: their answers are old news.
     left: u64,
 }
 
 // === impl Adaptive ===
 
 impl Adaptive {
-    pub(super) fn new(floor: f64, full: f64) -> Self {
+    pub(crate) fn new(floor: f64, full: f64) -> Self {
         Self { floor: floor.min(full), full, rate: full, low: full, good: full, short_for: Duration::ZERO, left: 0 }
     }
 
-    pub(super) fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.rate
     }
 
-    pub(super) fn is_slowed(&self) -> bool {
+    pub(crate) fn is_slowed(&self) -> bool {
         self.rate < self.full
     }
 
-    /// What a bucket of `burst` holds at most: as much time's worth as at the full rate, or its rest would be one crowd too many.
-    pub(super) fn burst(&self, burst: NonZeroU32) -> NonZeroU32 {
+    /// Returns the most tokens that a bucket of `burst` holds now: as many as take the same time to
+    /// fill as at the full rate, because the rest would be a burst too many.
+    pub(crate) fn burst(&self, burst: NonZeroU32) -> NonZeroU32 {
         let slowed = (f64::from(burst.get()) * self.rate / self.full).round();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
         let slowed = slowed as u32;
         NonZeroU32::new(slowed.min(burst.get())).unwrap_or(NonZeroU32::MIN)
     }
 
-    /// The upstream turned away the call that was the `left`-th to leave; `leaves` have left by now. Whether the rate changes.
-    pub(super) fn throttled(&mut self, left: u64, leaves: u64) -> bool {
+    /// Decreases the rate because the upstream throttled the `left`-th call to leave; `leaves`
+    /// calls have left by now. Returns true if the rate changes.
+    pub(crate) fn throttled(&mut self, left: u64, leaves: u64) -> bool {
         if left <= self.left {
             return false;
         }
@@ -59,8 +63,9 @@ impl Adaptive {
         self.rate < before
     }
 
-    /// Calls were short of tokens for this long. Whether the rate changes by so much that it is worth it.
-    pub(super) fn grow(&mut self, short_for: Duration) -> bool {
+    /// Adds a time during which calls were short of tokens. Returns true if the rate changes enough
+    /// to matter.
+    pub(crate) fn grow(&mut self, short_for: Duration) -> bool {
         self.short_for = self.short_for.saturating_add(short_for);
         let rate = self.after(self.short_for);
         let changes = rate >= self.rate * WORTH_IT || rate >= self.full && self.rate < self.full;
@@ -70,13 +75,14 @@ impl Adaptive {
         changes
     }
 
-    /// The highest rate there can be in `time`, if nothing is throttled and calls are short of tokens throughout.
-    pub(super) fn at_best(&self, time: Duration) -> f64 {
+    /// Returns the highest rate possible after `time`, if nothing is throttled and calls are short
+    /// of tokens throughout.
+    pub(crate) fn at_best(&self, time: Duration) -> f64 {
         self.after(self.short_for.saturating_add(time)).max(self.rate)
     }
 
-    /// New limits: the rate stays where it is, within them.
-    pub(super) fn reconfigure(&mut self, floor: f64, full: f64) {
+    /// Applies new limits: the rate stays where it is, within them.
+    pub(crate) fn reconfigure(&mut self, floor: f64, full: f64) {
         let was_slowed = self.is_slowed();
         (self.floor, self.full) = (floor.min(full), full);
         let within = |rate: f64| rate.clamp(self.floor, full);
@@ -84,7 +90,7 @@ impl Adaptive {
         (self.rate, self.low, self.good) = (rate, within(self.low), within(self.good).max(within(self.low)));
     }
 
-    /// The curve: the rate after calls were short of tokens for so long.
+    /// The curve: returns the rate after calls were short of tokens for this long.
     fn after(&self, short_for: Duration) -> f64 {
         let time = short_for.as_secs_f64();
         let back = (RECOVERY_CALLS / self.good).max(RECOVERY);
@@ -98,16 +104,18 @@ impl Adaptive {
     }
 }
 
-/// What is left of a rate that was throttled (CUBIC's and the AWS SDKs').
+/// The fraction left of a rate that was throttled (CUBIC's and the AWS SDKs').
 const DECREASE: f64 = 0.7;
-/// What is thought to be good of it: CUBIC's fast convergence, which gives way for others.
+/// The fraction of it that is thought to be good: CUBIC's fast convergence, which gives way to
+/// others.
 const GOOD: f64 = (1.0 + DECREASE) / 2.0;
-/// A change of the rate that is worth the arithmetic.
+/// The factor from which a change of the rate is worth the arithmetic.
 const WORTH_IT: f64 = 1.01;
-/// Back to the good rate in so many seconds, or as long as so many calls take: a slow rate needs more time to find anything out.
+/// The recovery to the good rate takes this many seconds, or as long as this many calls take: a
+/// slow rate needs more time to learn anything.
 const RECOVERY: f64 = 2.0;
 const RECOVERY_CALLS: f64 = 20.0;
-/// From the good rate to the full one likewise.
+/// The way from the good rate to the full one, likewise.
 const PROBING: f64 = 30.0;
 const PROBING_CALLS: f64 = 200.0;
 

@@ -1,24 +1,31 @@
-//! The turn loop: what time has brought about, whose turn it is, whose wait is over.
+//! The dispatch loop: admits every waiting call that can leave, ends every wait that is over, and
+//! reviews the held calls of dirty keys, until nothing more can happen at this moment.
 
 use std::time::Duration;
 
 use super::{
-    buckets::Turn,
-    lanes::Next,
+    call::Grant,
     limiter::Limiter,
-    needs::{BucketId, Charges},
-    queue::Bundle,
-    sweep::STEPS,
-    timers::Timer,
-    verdict::{KeyState, Reason, Refusal},
-    waiter::{Grant, State, Waiter},
+    queue::{
+        group::QueueGroup,
+        scheduler::Next,
+        timers::Timer,
+        waiter::{State, Waiter},
+        walk::STEPS,
+    },
+    refusal::{KeyState, Reason, Refusal},
+    resources::{
+        buckets::Turn,
+        demand::{BucketId, Charges},
+    },
 };
 use crate::moment::Moment;
 
 // === impl Limiter ===
 
 impl Limiter {
-    /// Lets happen what time alone has brought about. Gives the time to go on with: it never goes back.
+    /// Applies everything that time alone has brought about. Returns the time to go on with, which
+    /// never goes back.
     #[inline]
     pub(super) fn catch_up(&mut self, now: Moment) -> Moment {
         self.now = self.now.max(now);
@@ -26,37 +33,39 @@ impl Limiter {
         if !self.keys().is_empty() {
             self.forget_keys(now);
         }
-        self.run(now);
+        self.dispatch(now);
         now
     }
 
-    /// Apart, as [`Self::run_turns`] is, so that the usual case has no more registers to save than it uses.
+    /// A function of its own, as [`Self::dispatch_turns`] is, so that the usual case has no more
+    /// registers to save than it uses.
     #[inline(never)]
     fn forget_keys(&mut self, now: Moment) {
         if self.table.has_expired(now) {
-            self.table.expire(now, &mut self.stirred);
+            self.table.expire(now, &mut self.dirty_keys);
         }
     }
 
-    /// Lets go everyone who can go and ends every wait that is over, until nothing more can happen at this moment.
+    /// Admits every call that can leave and ends every wait that is over, until nothing more can
+    /// happen at this moment.
     #[inline]
-    pub(super) fn run(&mut self, now: Moment) {
-        // The usual case by far: nobody waits.
-        if self.lanes.waiting() == 0 && self.timers.is_empty() && self.stirred.is_empty() {
-            self.freed.clear();
-            self.supply.buckets.moved.clear();
-            self.settled = now;
+    pub(super) fn dispatch(&mut self, now: Moment) {
+        // By far the most frequent case: no call waits.
+        if self.scheduler.waiting() == 0 && self.timers.is_empty() && self.dirty_keys.is_empty() {
+            self.unblocked.clear();
+            self.resources.buckets.retimed.clear();
+            self.idle_since = now;
         } else {
-            self.run_turns(now);
+            self.dispatch_turns(now);
         }
     }
 
     #[inline(never)]
-    pub(super) fn run_turns(&mut self, now: Moment) {
+    pub(super) fn dispatch_turns(&mut self, now: Moment) {
         self.steps = STEPS;
         while self.steps > 0 {
             if !self.step(now) {
-                (self.settled, self.behind) = (now, false);
+                (self.idle_since, self.behind) = (now, false);
                 return;
             }
             self.steps = self.steps.saturating_sub(1);
@@ -71,18 +80,18 @@ impl Limiter {
             self.move_some(now);
             return true;
         }
-        self.freed.append(&mut self.supply.buckets.moved);
-        while let Some(bundle) = self.freed.pop() {
-            self.lanes.unpark(bundle);
+        self.unblocked.append(&mut self.resources.buckets.retimed);
+        while let Some(queue_group) = self.unblocked.pop() {
+            self.scheduler.unpark(queue_group);
         }
         if !self.sweeps.is_empty() && self.sweep(now) {
             return true;
         }
-        if let Some(key) = self.stirred.pop() {
-            self.settle_line(key, now);
+        if let Some(key) = self.dirty_keys.pop() {
+            self.review_held_calls(key, now);
             return true;
         }
-        match self.lanes.next(&self.supply, now) {
+        match self.scheduler.next(&self.resources, now) {
             Next::Turn(queue) => self.grant_head(queue, now),
             Next::NotYetKnown => {}
             Next::Nobody => match self.timers.pop(now) {
@@ -94,13 +103,13 @@ impl Limiter {
     }
 
     #[inline]
-    pub(super) fn run_if_stirred(&mut self, now: Moment) {
-        if !self.stirred.is_empty() || !self.freed.is_empty() || !self.supply.buckets.moved.is_empty() {
-            self.run(now);
+    pub(super) fn dispatch_if_dirty(&mut self, now: Moment) {
+        if !self.dirty_keys.is_empty() || !self.unblocked.is_empty() || !self.resources.buckets.retimed.is_empty() {
+            self.dispatch(now);
         }
     }
 
-    /// A call begins to wait.
+    /// Counts a call that begins to wait.
     pub(super) fn start_waiting(&mut self, index: u32) {
         self.waiting += 1;
         if let Some(waiter) = self.waiters.get(index) {
@@ -108,7 +117,7 @@ impl Limiter {
         }
     }
 
-    /// A call waits no longer, one way or the other.
+    /// Counts a call that no longer waits, whatever the reason, and cancels its timer.
     pub(super) fn stop_waiting(&mut self, index: u32) {
         self.waiting = self.waiting.saturating_sub(1);
         if let Some(waiter) = self.waiters.get_mut(index) {
@@ -129,22 +138,22 @@ impl Limiter {
             waiter.sequence = sequence;
         }
         let key = waiter.key();
-        self.lanes.join(queue, index, returns, &mut self.waiters);
+        self.scheduler.join(queue, index, returns, &mut self.waiters);
         if let Some(key) = key {
-            self.lines.entry(key).or_default().pass(&mut self.waiters, index);
+            self.held_calls.entry(key).or_default().let_pass(&mut self.waiters, index);
         }
         self.set_timer(index);
     }
 
-    /// Sets the timer of a waiter to when its wait, of whatever it waits for now, is over.
+    /// Sets a waiter's timer to the end of its present wait, be it for its key or in a queue.
     pub(super) fn set_timer(&mut self, index: u32) {
         let Some(waiter) = self.waiters.get_mut(index) else { return };
         let for_key = match waiter.state {
             State::Held => true,
             State::Queued(queue) => {
-                let is_metered = |bundle: &Bundle| bundle.needs.charges.of_retry().next().is_some();
-                let bundle = self.lanes.bundle_of(queue).filter(|bundle| bundle.mode.retry);
-                self.policy.retry_bucket.is_some() && bundle.is_some_and(is_metered)
+                let is_metered = |queue_group: &QueueGroup| queue_group.needs.charges.of_retry().next().is_some();
+                let queue_group = self.scheduler.group_of(queue).filter(|queue_group| queue_group.mode.retry);
+                self.policy.retry_bucket.is_some() && queue_group.is_some_and(is_metered)
             }
             State::Granted(_) | State::Refused(_) | State::Unconnected => return,
         };
@@ -154,7 +163,7 @@ impl Limiter {
         self.timers.set_waiter(at, index);
     }
 
-    /// A waiter's wait has ended one way or the other: its verdict is there to be claimed.
+    /// Ends a waiter's wait with a verdict that can now be claimed.
     pub(super) fn conclude(&mut self, index: u32, state: State) {
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.state = state;
@@ -171,27 +180,27 @@ impl Limiter {
     }
 
     /// Refuses the retries whose `hold` is over, now that a bucket of which tokens were taken may have none left for them.
-    pub(super) fn refuse_overdue(&mut self, taken: &Charges, now: Moment) {
+    pub(super) fn refuse_expired_holds(&mut self, taken: &Charges, now: Moment) {
         for bucket in taken.of_retry() {
-            let ready_at = self.supply.buckets.ready_at(bucket, now);
-            if !self.overdue.is_empty() && ready_at > now {
+            let ready_at = self.resources.buckets.ready_at(bucket, now);
+            if !self.expired_holds.is_empty() && ready_at > now {
                 self.refuse_overdue_for(bucket, ready_at, now);
             }
         }
     }
 
     fn refuse_overdue_for(&mut self, bucket: BucketId, ready_at: Moment, now: Moment) {
-        for ticket in std::mem::take(&mut self.overdue) {
+        for ticket in std::mem::take(&mut self.expired_holds) {
             let queue = match self.waiters.find(ticket).map(|waiter| &waiter.state) {
                 Some(State::Queued(queue)) => *queue,
                 _ => continue,
             };
-            let needs = self.lanes.bundle_of(queue).map(|bundle| &bundle.needs.charges);
+            let needs = self.scheduler.group_of(queue).map(|queue_group| &queue_group.needs.charges);
             if needs.is_some_and(|charges| charges.contains(bucket)) {
                 let key = self.key_state(ticket.index, now);
                 self.refuse(ticket.index, Reason::RetryBucket, ready_at, key, now);
             } else {
-                self.overdue.push(ticket);
+                self.expired_holds.push(ticket);
             }
         }
     }
@@ -201,40 +210,43 @@ impl Limiter {
         self.keys().view(&key, now).map(|view| view.state)
     }
 
-    /// The head of a queue leaves, with all it needs.
+    /// Admits the call at the head of a queue, which takes its requirements.
     fn grant_head(&mut self, queue: u32, now: Moment) {
-        let Some(index) = self.lanes.queue(queue).and_then(|queue| queue.list.first()) else { return };
-        let Some((needs, class)) = self.lanes.bundle_of(queue).map(|bundle| (bundle.needs.clone(), bundle.class))
+        let Some(index) = self.scheduler.queue(queue).and_then(|queue| queue.list.first()) else { return };
+        let Some((needs, class)) =
+            self.scheduler.group_of(queue).map(|queue_group| (queue_group.needs.clone(), queue_group.class))
         else {
             return;
         };
         let Some(entered) = self.waiters.get(index).map(|waiter| waiter.entered) else { return };
-        // Judged when it could have left had nobody been late: not before the tokens, nor it, nor whatever else held it was over. But
-        // no more than so late, or a driver that slept through a minute would let a minute's calls out at once (P1).
-        let could_leave = self.supply.there_since(&needs, class).max(self.settled).max(entered);
+        // Judged at the moment it could have left if the driver had been on time: not before its
+        // tokens were there, before it entered the queue, or before anything else that held it was
+        // over. The lateness made up for is bounded, or a driver that slept for a minute would
+        // admit a minute's calls at once (P1).
+        let could_leave = self.resources.there_since(&needs, class).max(self.idle_since).max(entered);
         let at = could_leave.min(now).max(now.back(LATENESS));
         let turn = Turn { now, at, there_since: Some(could_leave) };
-        let number = self.supply.take(&needs, class, turn);
-        let stopped = self.lanes.stopped(queue);
-        self.lanes.had_turn(queue);
-        self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
+        let number = self.resources.take(&needs, class, turn);
+        let stopped = self.scheduler.stopped(queue);
+        self.scheduler.had_turn(queue);
+        self.scheduler.part(queue, index, &mut self.waiters, &mut self.resources);
         self.stop_waiting(index);
         let left = self.table.failures();
-        let taken = if self.overdue.is_empty() { None } else { Some(needs.charges.clone()) };
+        let taken = if self.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
         if let Some(waiter) = self.waiters.get_mut(index) {
-            let (pass, sequence) = (std::mem::take(&mut waiter.pass), waiter.sequence);
+            let (key_grant, sequence) = (std::mem::take(&mut waiter.key_grant), waiter.sequence);
             let waited = waiter.waited(stopped, now);
-            let grant = Grant { needs: Some(needs), number, left, pass, sequence, waited };
+            let grant = Grant { needs: Some(needs), number, left, key_grant, sequence, waited };
             self.conclude(index, State::Granted(Box::new(grant)));
         }
         if let Some(taken) = taken {
-            self.refuse_overdue(&taken, now);
+            self.refuse_expired_holds(&taken, now);
         }
     }
 
     fn fire(&mut self, timer: Timer, now: Moment) {
         match timer {
-            Timer::Key(key) => self.stirred.push(key),
+            Timer::Key(key) => self.dirty_keys.push(key),
             Timer::Waiter(index) => self.wait_is_over(index, now),
         }
     }
@@ -250,13 +262,14 @@ impl Limiter {
     }
 
     fn queueing_is_over(&mut self, queue: u32, index: u32, now: Moment) {
-        let Some((needs, class)) = self.lanes.bundle_of(queue).map(|bundle| (bundle.needs.clone(), bundle.class))
+        let Some((needs, class)) =
+            self.scheduler.group_of(queue).map(|queue_group| (queue_group.needs.clone(), queue_group.class))
         else {
             return;
         };
-        let is_metered =
-            self.policy.retry_bucket.is_some() && self.lanes.bundle_of(queue).is_some_and(|bundle| bundle.mode.retry);
-        let tokens = needs.charges.of_retry().map(|bucket| self.supply.buckets.ready_at(bucket, now));
+        let is_metered = self.policy.retry_bucket.is_some()
+            && self.scheduler.group_of(queue).is_some_and(|queue_group| queue_group.mode.retry);
+        let tokens = needs.charges.of_retry().map(|bucket| self.resources.buckets.ready_at(bucket, now));
         let tokens_at = tokens.max().filter(|_| is_metered);
         let Some(waiter) = self.waiters.get_mut(index) else { return };
         if let Some(ready_at) = tokens_at.filter(|_| waiter.hold_ends <= now) {
@@ -266,40 +279,43 @@ impl Limiter {
                 return self.refuse(index, Reason::RetryBucket, ready_at, key, now);
             }
             if waiter.ends > now {
-                self.note_overdue(index);
+                self.note_expired_hold(index);
                 return self.set_timer(index);
             }
         }
-        let block = self.supply.blocked(&needs, class, now);
-        let reason = block.map_or_else(|| self.lanes.stopped(queue), |block| block.reason);
+        let block = self.resources.blocked(&needs, class, now);
+        let reason = block.map_or_else(|| self.scheduler.stopped(queue), |block| block.reason);
         let retry_at = self.end_of_its_queue(index, now);
         let key = self.key_state(index, now).filter(|_| reason.concerns_key());
         self.refuse(index, reason, retry_at, key, now);
     }
 
-    /// What coming back means for a call in a queue: the end of it.
+    /// Returns the moment at which a call in a queue may come back: when it would leave from the
+    /// end of that queue.
     pub(super) fn end_of_its_queue(&self, index: u32, now: Moment) -> Moment {
         let queue = match self.waiters.get(index).map(|waiter| &waiter.state) {
             Some(State::Queued(queue)) => *queue,
             _ => return now,
         };
-        let found = self.lanes.queue(queue).zip(self.lanes.bundle_of(queue));
-        found.map_or(now, |(queue, bundle)| self.lanes.certain(&queue.id, &bundle.needs, &self.supply, now).at)
+        let found = self.scheduler.queue(queue).zip(self.scheduler.group_of(queue));
+        found.map_or(now, |(queue, queue_group)| {
+            self.scheduler.min_wait(&queue.id, &queue_group.needs, &self.resources, now).at
+        })
     }
 
-    fn note_overdue(&mut self, index: u32) {
-        if self.overdue.len() > 2 * self.waiters.len() + 16 {
+    fn note_expired_hold(&mut self, index: u32) {
+        if self.expired_holds.len() > 2 * self.waiters.len() + 16 {
             let waiters = &self.waiters;
-            self.overdue.retain(|ticket| waiters.find(*ticket).is_some_and(Waiter::is_waiting));
+            self.expired_holds.retain(|ticket| waiters.find(*ticket).is_some_and(Waiter::is_waiting));
         }
-        self.overdue.push(self.waiters.ticket(index));
+        self.expired_holds.push(self.waiters.ticket(index));
     }
 }
 
 // === impl Waiter ===
 
 impl Waiter {
-    /// How long it has waited and for what above all, now that it leaves.
+    /// Returns the time it has waited and the main reason for the wait, now that it leaves.
     fn waited(&self, stopped: Reason, now: Moment) -> Option<(Reason, Duration)> {
         let (total, queued) = (now - self.call.arrived, now - self.entered);
         let reason = self.held_for.filter(|_| queued < total - queued).unwrap_or(stopped);
@@ -307,5 +323,5 @@ impl Waiter {
     }
 }
 
-/// How much of the driver's lateness is made up for: P1 gives the reason and the measurements.
+/// The most of the driver's lateness that is made up for. P1 gives the reason and the measurements.
 const LATENESS: Duration = Duration::from_millis(2);

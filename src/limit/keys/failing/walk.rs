@@ -1,7 +1,7 @@
 //! Looks at a few keys: nothing in here goes through all of them.
 
 use super::{Failing, Keys};
-use crate::{api::Key, limit::verdict::KeyState, moment::Moment};
+use crate::{api::Key, limit::refusal::KeyState, moment::Moment};
 
 // === impl Keys ===
 

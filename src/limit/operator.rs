@@ -1,24 +1,28 @@
-//! What an operator may do at night: forget failing keys, let everything through for a while, and ask what would happen to a call.
+//! The operations for an operator in an emergency: forget failing keys, admit every call for a
+//! while, and preview what would happen to a call.
 
 use super::{
-    limiter::{Limiter, Verdict},
-    order::Stand,
-    sweep::{self, Sweep},
-    verdict::{Arrival, KeyState, Reason, Refusal},
-    waiter::State,
+    keys::order::Stand,
+    limiter::Limiter,
+    queue::{
+        waiter::State,
+        walk::{Sweep, WaiterWalk},
+    },
+    refusal::{KeyState, Reason, Refusal},
+    verdict::{Arrival, Verdict},
 };
 use crate::moment::Moment;
 
-/// What would happen to a call that came now.
+/// A preview: what would happen to a call that arrived now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foresight {
-    /// It would go at once.
+pub enum Preview {
+    /// It would leave at once.
     Goes,
-    /// It would wait for this, at least until then.
+    /// It would wait for this reason, at least until this moment.
     Waits {
-        /// What for.
+        /// The reason for the wait.
         reason: Reason,
-        /// Not before this moment.
+        /// The earliest moment at which it could leave.
         until: Moment,
     },
     /// It would be refused.
@@ -56,9 +60,9 @@ impl Limiter {
         (walk.place, walk.is_over) = (place, place.is_none());
         for key in &meant {
             self.table.forget(*key, None);
-            self.stirred.push(*key);
+            self.dirty_keys.push(*key);
         }
-        self.run(now);
+        self.dispatch(now);
         meant.len()
     }
 
@@ -83,54 +87,56 @@ impl Limiter {
         let now = self.catch_up(now);
         self.bypassed = on;
         if on {
-            self.begin_sweep(Sweep::LetGo(sweep::Walk::over(&self.waiters)));
-            self.run_turns(now);
+            self.begin_sweep(Sweep::LetGo(WaiterWalk::over(&self.waiters)));
+            self.dispatch_turns(now);
         }
     }
 
-    /// Whether everything is let through.
+    /// True while every call is admitted without limits.
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.bypassed
     }
 
-    /// What would happen to a call that came now. It comes and leaves again within this moment, and nothing is spent.
-    pub fn foresee(&mut self, arrival: &Arrival<'_>, now: Moment) -> Foresight {
+    /// Returns what would happen to a call that arrived now. The call arrives and leaves again
+    /// within this moment, and nothing is spent.
+    pub fn preview(&mut self, arrival: &Arrival<'_>, now: Moment) -> Preview {
         let now = self.catch_up(now);
         // A call that does not come takes no token for the want of which another would be refused.
-        let overdue = std::mem::take(&mut self.overdue);
-        let foreseen = self.come_and_go(arrival, now);
-        self.overdue.extend(overdue);
-        foreseen
+        let expired_holds = std::mem::take(&mut self.expired_holds);
+        let previewed = self.come_and_go(arrival, now);
+        self.expired_holds.extend(expired_holds);
+        previewed
     }
 
-    fn come_and_go(&mut self, arrival: &Arrival<'_>, now: Moment) -> Foresight {
+    fn come_and_go(&mut self, arrival: &Arrival<'_>, now: Moment) -> Preview {
         let ticket = match self.arrive(arrival, now) {
             Verdict::Admit(permit) => {
                 self.retract(permit, now);
-                return Foresight::Goes;
+                return Preview::Goes;
             }
-            Verdict::Refuse(refusal) => return Foresight::Refused(refusal),
+            Verdict::Refuse(refusal) => return Preview::Refused(refusal),
             Verdict::Wait(ticket) => ticket,
         };
-        let foreseen = self.waiters.find(ticket).map(|waiter| (waiter.call, waiter.held_for, waiter.pass.trial != 0));
+        let previewed =
+            self.waiters.find(ticket).map(|waiter| (waiter.call, waiter.held_for, waiter.key_grant.trial != 0));
         let queue = self.waiters.find(ticket).and_then(|waiter| match waiter.state {
             State::Queued(queue) => Some(queue),
             State::Granted(_) | State::Held | State::Refused(_) | State::Unconnected => None,
         });
-        let stopped = queue.map(|queue| self.lanes.stopped(queue));
+        let stopped = queue.map(|queue| self.scheduler.stopped(queue));
         self.leave(ticket, now);
-        let Some((call, held_for, retry)) = foreseen else { return Foresight::Goes };
+        let Some((call, held_for, retry)) = previewed else { return Preview::Goes };
         if let (None, Some(reason)) = (stopped, held_for) {
             let ready_at = call.key.and_then(|key| self.keys().view(&key, now)).map_or(now, |view| view.state.ready_at);
-            return Foresight::Waits { reason, until: ready_at };
+            return Preview::Waits { reason, until: ready_at };
         }
         let (id, needs) = self.queue_of(&call, retry, now);
-        let certain = self.lanes.certain(&id, &needs, &self.supply, now);
-        Foresight::Waits { reason: stopped.unwrap_or(certain.reason), until: certain.at }
+        let min_wait = self.scheduler.min_wait(&id, &needs, &self.resources, now);
+        Preview::Waits { reason: stopped.unwrap_or(min_wait.reason), until: min_wait.at }
     }
 
-    /// A waiting call leaves as an exempt one does.
+    /// Releases a waiting call as if it were exempt.
     pub(super) fn let_go(&mut self, index: u32, now: Moment) {
         self.withdraw(index, now);
         let mut grant = self.exempt_grant();

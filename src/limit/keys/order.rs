@@ -14,11 +14,11 @@ use crate::moment::Moment;
 
 /// Where an object stands: its time, and the two halves of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Stand([u32; 3]);
+pub(crate) struct Stand([u32; 3]);
 
 /// Objects by a time of theirs.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(crate) struct Order {
     stands: BTreeSet<Stand>,
 }
 
@@ -31,11 +31,11 @@ impl Stand {
     }
 
     /// Its time, to compare with those of others.
-    pub(super) fn time(self) -> u32 {
+    pub(crate) fn time(self) -> u32 {
         self.0[0]
     }
 
-    pub(super) fn object(self) -> u64 {
+    pub(crate) fn object(self) -> u64 {
         u64::from(self.0[1]) << 32 | u64::from(self.0[2])
     }
 }
@@ -48,7 +48,7 @@ fn half(number: u64) -> u32 {
 
 impl Order {
     /// An object has another time; `None` is for one that does not stand here.
-    pub(super) fn change(&mut self, object: u64, before: Option<Moment>, after: Option<Moment>) {
+    pub(crate) fn change(&mut self, object: u64, before: Option<Moment>, after: Option<Moment>) {
         let stand = |at: Moment| Stand::new(at, object);
         let (before, after) = (before.map(stand), after.map(stand));
         if before == after {
@@ -63,18 +63,18 @@ impl Order {
     }
 
     /// The object that comes first.
-    pub(super) fn first(&self) -> Option<u64> {
+    pub(crate) fn first(&self) -> Option<u64> {
         self.stands.first().map(|stand| stand.object())
     }
 
     /// Those that come next after a place, or from the first on.
-    pub(super) fn after(&self, place: Option<Stand>) -> impl Iterator<Item = Stand> {
+    pub(crate) fn after(&self, place: Option<Stand>) -> impl Iterator<Item = Stand> {
         self.stands.range((place.map_or(Unbounded, Excluded), Unbounded)).copied()
     }
 
     /// Objects in it.
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.stands.len()
     }
 }

@@ -1,33 +1,54 @@
-//! Pauses: the upstream said wait, and nobody whom that concerns leaves before it is over.
+//! Pauses: after the upstream asked for one, no call that it concerns leaves before it is over.
 //!
-//! A pause is a moment. A longer one wins, a shorter one changes nothing, and none is ever taken back but by hand. One without a time
-//! grows each time it happens again, until a call that left after it has succeeded. How many credentials are told apart is bounded; past
-//! that number all others share one pause.
+//! A pause is a moment. A longer one wins, a shorter one changes nothing, and only an operator can
+//! take one back. One without a time grows each time it happens again, until a call that left after
+//! it has succeeded. The number of credentials that are told apart is bounded; past it, all others
+//! share one pause.
 
 use std::{collections::HashMap, time::Duration};
 
-use super::{
-    policy::Policy,
-    slots::INSTANCES,
-    snapshot::{PauseView, Paused},
-    verdict::ClassId,
-};
+use super::slots::INSTANCES;
 use crate::{
     api::{Pause, PauseLength, Scope},
+    limit::policy::{ClassId, Policy},
     moment::Moment,
 };
 
+/// The calls that wait while a pause is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Paused {
+    /// The calls of this class.
+    Class(ClassId),
+    /// The calls of this credential, by the salted hash that came with the call: it tells one
+    /// credential from another and reveals nothing else.
+    Credential(u64),
+    /// The calls of all credentials past the number that is told apart.
+    OtherCredentials,
+    /// Every call that is not exempt.
+    Gate,
+}
+
+/// A pause in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseView {
+    /// The calls that wait.
+    pub who: Paused,
+    /// The moment it ends.
+    pub until: Moment,
+}
+
 /// Every pause of a gate.
 #[derive(Debug)]
-pub(super) struct Pauses {
+pub(crate) struct Pauses {
     by_credential: bool,
     gate: Pausing,
     classes: Vec<Pausing>,
     credentials: HashMap<u64, Pausing>,
     others: Pausing,
-    /// When the last of all of them ends: until the first pause, asking costs one comparison.
+    /// The moment at which the last of them ends. Until the first pause, asking costs one
+    /// comparison.
     last: Moment,
-    /// Whether one of them grows, so that a success must be heard of.
+    /// True if one of them grows, so that successes must be reported.
     grows: bool,
 }
 
@@ -35,32 +56,35 @@ pub(super) struct Pauses {
 #[derive(Clone, Copy, Debug, Default)]
 struct Pausing {
     until: Moment,
-    /// How long the last one was that had no time of its own; zero once a call has succeeded since.
+    /// The length of the last pause that had no time of its own; zero once a call has succeeded
+    /// since.
     grown: Duration,
-    /// How many calls had left when that one was written down: those were under way together and count once.
+    /// The number of calls that had left when that pause was recorded: those were under way
+    /// together and count once.
     left: u64,
 }
 
-/// Whose answer it is.
+/// The call to which an answer belongs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
-    pub(super) class: usize,
-    pub(super) credential: u64,
+pub(crate) struct Origin {
+    pub(crate) class: usize,
+    pub(crate) credential: u64,
     /// The number of the call among all that have left.
-    pub(super) left: u64,
+    pub(crate) left: u64,
 }
 
-/// When the pauses of a call end: what it shares with its class and its gate, and what is its credential's own.
+/// The moments at which the pauses of a call end: those that it shares with its class and its gate,
+/// and its credential's own.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
-    pub(super) shared: Moment,
-    pub(super) own: Moment,
+pub(crate) struct Ends {
+    pub(crate) shared: Moment,
+    pub(crate) own: Moment,
 }
 
 // === impl Pauses ===
 
 impl Pauses {
-    pub(super) fn new(policy: &Policy) -> Self {
+    pub(crate) fn new(policy: &Policy) -> Self {
         Self {
             by_credential: policy.pause_scope == Scope::Credential,
             gate: Pausing::default(),
@@ -72,26 +96,27 @@ impl Pauses {
         }
     }
 
-    /// What of a call decides which of many pauses is its own; `None` where there is only one.
+    /// Returns the credential that decides which of many pauses applies; `None` if there is only
+    /// one.
     #[inline]
-    pub(super) fn own(&self, credential: u64) -> Option<u64> {
+    pub(crate) fn own(&self, credential: u64) -> Option<u64> {
         self.by_credential.then_some(credential)
     }
 
-    /// Whether any pause is in force.
+    /// True if any pause is in force.
     #[inline]
-    pub(super) fn any(&self, now: Moment) -> bool {
+    pub(crate) fn any(&self, now: Moment) -> bool {
         self.last > now
     }
 
-    /// Whether a success may end the growth of a pause.
-    pub(super) fn any_grows(&self) -> bool {
+    /// True if a success may end the growth of a pause.
+    pub(crate) fn any_grows(&self) -> bool {
         self.grows
     }
 
-    /// When the pauses end, or ended, that concern a call.
+    /// Returns the moments at which a call's pauses end, or ended.
     #[inline]
-    pub(super) fn ends(&self, class: usize, own: Option<u64>) -> Ends {
+    pub(crate) fn ends(&self, class: usize, own: Option<u64>) -> Ends {
         if self.last == Moment::ZERO {
             return Ends { shared: Moment::ZERO, own: Moment::ZERO };
         }
@@ -100,13 +125,14 @@ impl Pauses {
         Ends { shared: self.gate.until.max(class), own }
     }
 
-    /// When the pause ends that all calls of the gate share.
-    pub(super) fn gate_ends(&self) -> Moment {
+    /// Returns the moment at which the pause of the whole gate ends.
+    pub(crate) fn gate_ends(&self) -> Moment {
         self.gate.until
     }
 
-    /// The upstream said wait. Says until when, unless that was so already; `leaves` is how many calls have left so far.
-    pub(super) fn begin(&mut self, pause: Pause, origin: Origin, leaves: u64, now: Moment) -> Option<Moment> {
+    /// Begins the pause that the upstream asked for. Returns its end, unless that was so already;
+    /// `leaves` is the number of calls that have left so far.
+    pub(crate) fn begin(&mut self, pause: Pause, origin: Origin, leaves: u64, now: Moment) -> Option<Moment> {
         let pausing = self.scoped(pause.scope, origin, now)?;
         let length = match pause.length {
             PauseLength::Known(length) => length,
@@ -126,8 +152,8 @@ impl Pauses {
         (until > before && until > now).then_some(until)
     }
 
-    /// A call succeeded: what grew before it left grows no more.
-    pub(super) fn succeeded(&mut self, origin: Origin) {
+    /// Records the success of a call: pauses that grew before it left stop growing.
+    pub(crate) fn succeeded(&mut self, origin: Origin) {
         let heard = |pausing: &mut Pausing| {
             if origin.left > pausing.left {
                 pausing.grown = Duration::ZERO;
@@ -140,19 +166,20 @@ impl Pauses {
         self.grows = all.into_iter().any(|pausing| !pausing.grown.is_zero());
     }
 
-    /// Ends every pause at once, and forgets what has grown.
-    pub(super) fn lift(&mut self, now: Moment) -> usize {
+    /// Ends every pause at once and forgets their growth. Returns how many there were.
+    pub(crate) fn lift(&mut self, now: Moment) -> usize {
         let lifted = self.views(now, usize::MAX).len();
         self.classes.fill(Pausing::default());
         self.credentials.clear();
         (self.gate, self.others) = (Pausing::default(), Pausing::default());
-        // Whoever leaves now could have left only from now on.
+        // A call that leaves now could not have left before this moment.
         (self.gate.until, self.last, self.grows) = (now, now, false);
         lifted
     }
 
-    /// New limits; `origins` says for each new class which old one it was. Pauses of credentials end where these are told apart no more.
-    pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &[Option<usize>]) {
+    /// Applies new limits; `origins` gives for each new class which old one it was. Pauses of
+    /// credentials end if credentials are no longer told apart.
+    pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &[Option<usize>]) {
         let old = std::mem::take(&mut self.classes);
         let kept = |origin: &Option<usize>| origin.and_then(|origin| old.get(origin)).copied().unwrap_or_default();
         self.classes = origins.iter().map(kept).collect();
@@ -163,8 +190,8 @@ impl Pauses {
         }
     }
 
-    /// The pauses in force.
-    pub(super) fn views(&self, now: Moment, most: usize) -> Vec<PauseView> {
+    /// Returns the pauses in force, at most `most` of them.
+    pub(crate) fn views(&self, now: Moment, most: usize) -> Vec<PauseView> {
         let class = |(place, pausing)| (Paused::Class(ClassId(place)), pausing);
         let classes = (0_u16..).zip(&self.classes).map(class);
         let credentials = self.credentials.iter().map(|(who, pausing)| (Paused::Credential(*who), pausing));
@@ -173,20 +200,21 @@ impl Pauses {
         all.take(most).map(|(who, pausing)| PauseView { who, until: pausing.until }).collect()
     }
 
-    /// The pause that an answer speaks of.
+    /// Returns the pause to which an answer refers.
     fn scoped(&mut self, scope: Scope, origin: Origin, now: Moment) -> Option<&mut Pausing> {
         match scope {
-            Scope::Key => None, // that is a failure with a time, and has its place in the key table
+            // A failure with a time: it has its place in the key table.
+            Scope::Key => None,
             Scope::Class => self.classes.get_mut(origin.class),
             Scope::Credential if self.by_credential => Some(self.of_credential(origin.credential, now)),
-            // A credential that is not told apart is everybody's.
+            // If credentials are not told apart, the pause concerns every call.
             Scope::Credential | Scope::Gate => Some(&mut self.gate),
         }
     }
 
     fn of_credential(&mut self, who: u64, now: Moment) -> &mut Pausing {
         if !self.credentials.contains_key(&who) && self.credentials.len() >= INSTANCES {
-            // What has been over for as long as it lasted is forgotten.
+            // A pause is forgotten when it has been over for as long as it lasted.
             self.credentials.retain(|_, pausing| pausing.until + pausing.grown > now);
         }
         if !self.credentials.contains_key(&who) && self.credentials.len() >= INSTANCES {
@@ -199,8 +227,8 @@ impl Pauses {
 // === impl Ends ===
 
 impl Ends {
-    /// When nothing of it holds the call any more.
-    pub(super) fn all(self) -> Moment {
+    /// Returns the moment from which no pause holds the call.
+    pub(crate) fn all(self) -> Moment {
         self.shared.max(self.own)
     }
 }

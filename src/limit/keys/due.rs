@@ -22,7 +22,7 @@ struct Heap {
 
 /// Objects by a time of theirs.
 #[derive(Debug, Default)]
-pub(super) struct Due {
+pub(crate) struct Due {
     heap: Heap,
     /// What takes its place, and up to where the objects are in it already.
     copy: Option<(Heap, Option<Stand>)>,
@@ -31,7 +31,7 @@ pub(super) struct Due {
 // === impl Due ===
 
 impl Due {
-    pub(super) fn add(&mut self, at: Moment, object: u64) {
+    pub(crate) fn add(&mut self, at: Moment, object: u64) {
         self.heap.push((at, object));
         if let Some((copy, _)) = &mut self.copy {
             copy.push((at, object));
@@ -39,12 +39,12 @@ impl Due {
     }
 
     /// The object that comes first, and when it was last known to be due: never later than it is.
-    pub(super) fn first(&self) -> Option<(Moment, u64)> {
+    pub(crate) fn first(&self) -> Option<(Moment, u64)> {
         self.heap.get(0)
     }
 
     /// Puts the first one where it belongs: at `at`, or nowhere.
-    pub(super) fn correct_first(&mut self, at: Option<Moment>) {
+    pub(crate) fn correct_first(&mut self, at: Option<Moment>) {
         let Some((_, object)) = self.heap.get(0) else { return };
         match at.map(|at| (at, object)).or_else(|| self.heap.pop_last()) {
             Some(first) if self.heap.len > 0 => self.heap.sink(first),
@@ -54,7 +54,7 @@ impl Due {
 
     /// The objects that were last known to be due by `now`, each once; not more than `most` are
     /// looked at.
-    pub(super) fn by(&self, now: Moment, most: usize) -> Vec<u64> {
+    pub(crate) fn by(&self, now: Moment, most: usize) -> Vec<u64> {
         let (mut found, mut next) = (Vec::new(), vec![0]);
         while let Some(place) = next.pop() {
             if let Some((_, object)) = self.heap.get(place).filter(|(at, _)| *at <= now)
@@ -71,7 +71,7 @@ impl Due {
 
     /// Where to go on with the copy, if so many more stand here than there are objects that one is
     /// worth making.
-    pub(super) fn copies_after(&mut self, objects: usize) -> Option<Option<Stand>> {
+    pub(crate) fn copies_after(&mut self, objects: usize) -> Option<Option<Stand>> {
         if self.copy.is_none() && self.heap.len > 2 * objects + SPARE {
             self.copy = Some((Heap::default(), None));
         }
@@ -79,7 +79,7 @@ impl Due {
     }
 
     /// The next objects of the copy; without a last one it is whole, and takes its place.
-    pub(super) fn copied(&mut self, next: impl IntoIterator<Item = (Moment, u64)>, last: Option<Stand>) {
+    pub(crate) fn copied(&mut self, next: impl IntoIterator<Item = (Moment, u64)>, last: Option<Stand>) {
         if let Some((copy, place)) = &mut self.copy {
             next.into_iter().for_each(|entry| copy.push(entry));
             *place = last;
@@ -91,7 +91,7 @@ impl Due {
 
     /// Entries in it.
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.heap.len
     }
 }
@@ -163,7 +163,7 @@ mod tests {
     use std::{cmp::Reverse, collections::BinaryHeap};
 
     use super::*;
-    use crate::limit::backoff::mix;
+    use crate::limit::keys::backoff::mix;
 
     #[test]
     fn what_comes_first_is_what_a_heap_in_one_piece_says() {

@@ -1,4 +1,5 @@
-//! The writing half of the key table: failures recorded, keys forgotten, expired and, past the limit, dropped.
+//! The writing half of the key table: records failures, and forgets keys, drops them past the limit
+//! and expires them.
 //!
 //! Beside the table stand two orders of its objects: by when they are forgotten, and by when they may be tried. Of the second the first is
 //! dropped when there are too many (P9), and the first few are what a status page shows. Nothing here ever goes through all keys at once.
@@ -8,59 +9,62 @@ use std::{sync::Arc, time::Duration};
 use super::{
     backoff::Dice,
     due::Due,
-    keys::{Failing, Keys},
+    failing::{Failing, Keys},
     order::{Order, Stand},
-    policy::Backoff,
-    verdict::{Ended, KeyState, Why},
 };
 use crate::{
     api::{Key, facet, written_facet},
+    limit::{
+        policy::Backoff,
+        refusal::{Ended, KeyState, Why},
+    },
     moment::Moment,
 };
 
 /// A key without its collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct KeyId {
-    pub(super) object: u64,
-    pub(super) facet: u64,
+pub(crate) struct KeyId {
+    pub(crate) object: u64,
+    pub(crate) facet: u64,
 }
 
 /// The writing half of the key table.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     keys: Arc<Keys>,
     by_ready: Order,
     by_forget: Due,
     max_keys: usize,
-    /// Failures recorded so far.
+    /// The number of failures recorded so far.
     failures: u64,
-    /// Number of the last trial.
+    /// The number of the last trial.
     trials: u32,
-    /// Trials that are out.
+    /// The number of trials that are out.
     out: usize,
     dice: Dice,
-    /// Keys that do not fail any more, until they are taken; not more than a few.
+    /// Keys that are no longer failing, until they are taken: at most a few.
     ended: Vec<Ended>,
 }
 
-/// A failure, as it is written down.
+/// A failure to record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Failure<'a> {
-    pub(super) key: Key,
-    pub(super) backoff: &'a Backoff,
+pub(crate) struct Failure<'a> {
+    pub(crate) key: Key,
+    pub(crate) backoff: &'a Backoff,
     /// The upstream's own Retry-After.
-    pub(super) after: Option<Duration>,
-    pub(super) status: Option<u16>,
-    /// How many failures were recorded when the call left.
-    pub(super) left: u64,
+    pub(crate) after: Option<Duration>,
+    pub(crate) status: Option<u16>,
+    /// The number of failures recorded when the call left.
+    pub(crate) left: u64,
 }
 
-/// What recording a failure did.
+/// The effect of recording a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recorded {
-    /// It counted, or it brought a later time: nothing of the key may leave as things stood before.
+pub(crate) enum Recorded {
+    /// The failure counted, or it brought a later time: no call of the key may leave on the old
+    /// terms.
     Changed,
-    /// It was known already.
+    /// The failure was known already.
     Stale,
 }
 
@@ -74,12 +78,12 @@ impl From<&Key> for KeyId {
 
 impl KeyId {
     /// Where one write goes at a time: the same for all writes of the key, those that delete among them.
-    pub(super) fn written(self) -> Self {
+    pub(crate) fn written(self) -> Self {
         Self { facet: written_facet(self.facet), ..self }
     }
 
     /// The deletes beside the other writes of the key, or the other way round; for a read, a key that nothing has.
-    pub(super) fn neighbour(self) -> Self {
+    pub(crate) fn neighbour(self) -> Self {
         Self { facet: facet(self.facet, self == self.written()), ..self }
     }
 }
@@ -87,7 +91,7 @@ impl KeyId {
 // === impl Table ===
 
 impl Table {
-    pub(super) fn new(max_keys: usize, seed: u64) -> Self {
+    pub(crate) fn new(max_keys: usize, seed: u64) -> Self {
         Self {
             keys: Arc::new(Keys::new()),
             by_ready: Order::default(),
@@ -101,22 +105,23 @@ impl Table {
         }
     }
 
-    pub(super) fn keys(&self) -> &Arc<Keys> {
+    pub(crate) fn keys(&self) -> &Arc<Keys> {
         &self.keys
     }
 
-    /// How many failures were recorded: what a call that leaves now knows of.
-    pub(super) fn failures(&self) -> u64 {
+    /// Returns the number of failures recorded so far, which is what a call that leaves now knows
+    /// of.
+    pub(crate) fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// Keys whose trial is out.
-    pub(super) fn trials_out(&self) -> usize {
+    /// Returns the number of trials that are out.
+    pub(crate) fn trials_out(&self) -> usize {
         self.out
     }
 
-    /// Marks a key's trial as out; 0 when the key does not fail.
-    pub(super) fn begin_trial(&mut self, key: KeyId) -> u32 {
+    /// Marks a key's trial as out and returns its number; 0 if the key is not failing.
+    pub(crate) fn begin_trial(&mut self, key: KeyId) -> u32 {
         let trial = self.trials.wrapping_add(1).max(1);
         let before = self.keys.change(key.object, key.facet, |failing| std::mem::replace(&mut failing.trial, trial));
         let Some(before) = before else { return 0 };
@@ -126,8 +131,9 @@ impl Table {
         trial
     }
 
-    /// Frees a key's trial. Nothing happens when it is not that one (the key was forgotten meanwhile).
-    pub(super) fn end_trial(&mut self, key: KeyId, trial: u32) {
+    /// Ends a key's trial. Does nothing if the key has another trial or none (it was forgotten
+    /// meanwhile).
+    pub(crate) fn end_trial(&mut self, key: KeyId, trial: u32) {
         let ended = self.keys.change(key.object, key.facet, |failing| {
             let ended = failing.trial == trial;
             failing.trial = if ended { 0 } else { failing.trial };
@@ -136,13 +142,13 @@ impl Table {
         self.out -= usize::from(ended == Some(true) && self.out > 0);
     }
 
-    /// Whether this trial is still the key's.
-    pub(super) fn is_trial(&self, key: KeyId, trial: u32) -> bool {
+    /// True if this trial is still the key's.
+    pub(crate) fn is_trial(&self, key: KeyId, trial: u32) -> bool {
         trial != 0 && self.keys.change(key.object, key.facet, |failing| failing.trial == trial) == Some(true)
     }
 
-    /// Writes a failure down. Keys that had to go for it are added to `dropped`.
-    pub(super) fn record(
+    /// Records a failure. Keys dropped to make room are added to `dropped`.
+    pub(crate) fn record(
         &mut self,
         failure: &Failure<'_>,
         name: &dyn Fn() -> String,
@@ -187,8 +193,9 @@ impl Table {
         Recorded::Changed
     }
 
-    /// Forgets a key, if it fails. Without a `why` nobody is told: whoever asked for it knows.
-    pub(super) fn forget(&mut self, key: KeyId, why: Option<Why>) {
+    /// Forgets a key if it is failing. Without a `why` the end is not reported: the caller asked
+    /// for it.
+    pub(crate) fn forget(&mut self, key: KeyId, why: Option<Why>) {
         let forgotten = self.reordered(key.object, |keys| keys.remove(key.object, key.facet));
         if let Some(failing) = forgotten {
             if self.keys.is_empty() {
@@ -201,17 +208,17 @@ impl Table {
         }
     }
 
-    /// What has ended since this was asked last.
-    pub(super) fn take_ended(&mut self) -> Vec<Ended> {
+    /// Returns the keys that have ended since the last call.
+    pub(crate) fn take_ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Forgets the failures of a key whose object is gone, if it fails; adds it to `stirred`. A time that the upstream named stays: whoever
+    /// Forgets the failures of a key whose object is gone, if it fails; adds it to `dirty_keys`. A time that the upstream named stays: whoever
     /// deletes and creates again would come before it each time (P2).
-    pub(super) fn part_with(&mut self, id: KeyId, now: Moment, stirred: &mut Vec<KeyId>) {
+    pub(crate) fn part_with(&mut self, id: KeyId, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         let known = self.keys.change(id.object, id.facet, |failing| (failing.state, failing.named, failing.forget_at));
         let Some((state, named, forget_at)) = known else { return };
-        stirred.push(id);
+        dirty_keys.push(id);
         if named.min(forget_at) <= now {
             return self.forget(id, Some(Why::Gone));
         }
@@ -219,15 +226,15 @@ impl Table {
     }
 
     /// The same for every key of an object.
-    pub(super) fn part_with_object(&mut self, object: u64, now: Moment, stirred: &mut Vec<KeyId>) {
+    pub(crate) fn part_with_object(&mut self, object: u64, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         for facet in self.keys.facets(object) {
-            self.part_with(KeyId { object, facet }, now, stirred);
+            self.part_with(KeyId { object, facet }, now, dirty_keys);
         }
     }
 
     /// Forgets keys whose time is over, and drops those past the limit, a few at a time so that no operation pays for all of them; adds
     /// them to `dropped`.
-    pub(super) fn expire(&mut self, now: Moment, dropped: &mut Vec<KeyId>) {
+    pub(crate) fn expire(&mut self, now: Moment, dropped: &mut Vec<KeyId>) {
         for _ in 0..EXPIRED_AT_ONCE {
             let Some((_, object)) = self.by_forget.first().filter(|(at, _)| *at <= now) else { break };
             let over = self.keys.earliest(object, forget_at).filter(|(at, _)| *at <= now);
@@ -243,13 +250,13 @@ impl Table {
 
     /// Whether `expire` would do something.
     #[inline]
-    pub(super) fn has_expired(&self, now: Moment) -> bool {
+    pub(crate) fn has_expired(&self, now: Moment) -> bool {
         self.keys.len() > self.max_keys || self.by_forget.first().is_some_and(|(at, _)| at <= now)
     }
 
     /// How many keys fail: without those whose time is over, which go with the next operations. When thousands of them go at one moment,
     /// some are counted until they have gone.
-    pub(super) fn failing(&self, now: Moment) -> usize {
+    pub(crate) fn failing(&self, now: Moment) -> usize {
         if self.by_forget.first().is_none_or(|(at, _)| at > now) {
             return self.keys.len();
         }
@@ -261,7 +268,7 @@ impl Table {
     }
 
     /// The failing keys that may be tried first, by name; not more than `most`. Of keys whose time is over some hundreds are passed over.
-    pub(super) fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
+    pub(crate) fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found: Vec<(String, Key, KeyState)> = Vec::new();
         let mut last = 0;
         for stand in self.by_ready.after(None).take(LOOKED_AT) {
@@ -285,7 +292,7 @@ impl Table {
 
     /// The keys of the next few objects after a place, with whether `is_meant` says so of their names; and the place to go on at, if there
     /// may be more.
-    pub(super) fn next_meant(
+    pub(crate) fn next_meant(
         &self,
         place: Option<Stand>,
         is_meant: &dyn Fn(&str, &KeyState) -> bool,
@@ -304,7 +311,7 @@ impl Table {
     }
 
     /// A new limit. Keys past it are dropped a few at a time, as those whose time is over.
-    pub(super) fn set_max_keys(&mut self, max_keys: usize) {
+    pub(crate) fn set_max_keys(&mut self, max_keys: usize) {
         self.max_keys = max_keys.max(1);
     }
 
@@ -372,7 +379,8 @@ impl Table {
     }
 }
 
-/// When a key is forgotten: not before it may leave again, or a long Retry-After would be forgotten before it is over (P2).
+/// Returns the moment at which a key is forgotten: not before it may leave again, or a long
+/// Retry-After would be forgotten before it is over (P2).
 fn forgotten(state: &KeyState, backoff: &Backoff) -> Moment {
     (state.last_failure + backoff.forget_after).max(state.ready_at)
 }
@@ -385,15 +393,16 @@ fn forget_at(failing: &Failing) -> Moment {
     failing.forget_at
 }
 
-/// Per operation that looks; more than one operation can add, so the table cannot grow behind it.
+/// The most keys expired in one operation: more than a single operation can add, so the table
+/// cannot outgrow it.
 const EXPIRED_AT_ONCE: usize = 16;
 /// Objects that a walk over all of them looks at before it lets others go on: with their names compared and forgotten, a tenth of a
 /// millisecond.
-pub(super) const WALKED_AT_ONCE: usize = 64;
+pub(crate) const WALKED_AT_ONCE: usize = 64;
 /// Entries that are looked at to count the keys whose time is over.
 const COUNTED: usize = 4000;
 /// Objects that are looked at to show a few.
-pub(super) const LOOKED_AT: usize = 300;
+pub(crate) const LOOKED_AT: usize = 300;
 /// Ends that are kept for whoever asks; in a simulation nobody does.
 const TOLD: usize = 64;
 

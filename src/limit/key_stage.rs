@@ -1,7 +1,9 @@
-//! The key stage: calls of a failing key wait for its backoff and for each other here, in line, with no place in a queue.
+//! The key stage: holds the calls of a failing key until its backoff is over and it is their turn
+//! to try, without a place in a queue.
 //!
-//! One trial at a time is past this stage (P3). When a failure is recorded, whatever of the key had passed and not left comes back (P2).
-//! Where writes go one at a time, one is past this stage, whether the key fails or not.
+//! At most one trial is past this stage at a time (P3). When a failure is recorded, every call of
+//! the key that has passed and not left comes back (P2). Where writes go one at a time, one write
+//! is past this stage, whether the key fails or not.
 
 #![expect(
     clippy::indexing_slicing,
@@ -9,49 +11,38 @@
 )]
 
 use super::{
+    call::{Call, Grant, KeyGrant},
+    keys::table::KeyId,
     limiter::Limiter,
-    needs::BucketId,
-    permit::Ticket,
     policy::Lane,
-    sweep::LOOKED_AT_ONCE,
-    table::KeyId,
-    verdict::Reason,
-    waiter::{By, Call, Grant, List, Pass, State, Waiter, Waiters},
+    queue::{
+        held_calls::HeldCalls,
+        waiter::{By, List, State, Waiter},
+        walk::LOOKED_AT_ONCE,
+    },
+    refusal::Reason,
+    resources::demand::BucketId,
+    verdict::Ticket,
 };
 use crate::moment::Moment;
-
-/// The waiting calls of one key.
-#[derive(Debug, Default)]
-pub(super) struct Line {
-    /// Held by the key, in order.
-    held: List,
-    /// Past the key: in a queue, or granted and not claimed.
-    passed: List,
-}
-
-/// In which list of its line a call stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InLine {
-    Held,
-    Passed,
-}
 
 // === impl Limiter ===
 
 impl Limiter {
-    /// Puts a call in line before its key: at the end, or before all others.
+    /// Adds a call to its key's held calls: at the end, or before all others.
     pub(super) fn hold(&mut self, index: u32, first: bool) {
         let Some(waiter) = self.waiters.get_mut(index) else { return };
         waiter.state = State::Held;
         let Some(key) = waiter.key() else { return };
-        self.lines.entry(key).or_default().hold(&mut self.waiters, index, first);
+        self.held_calls.entry(key).or_default().hold(&mut self.waiters, index, first);
         self.set_timer(index);
-        self.stirred.push(key);
+        self.dirty_keys.push(key);
     }
 
-    /// Looks at the line of a key: lets go whom nothing holds any more, refuses who waits in vain.
-    pub(super) fn settle_line(&mut self, key: KeyId, now: Moment) {
-        let Some(held) = self.lines.get(&key).map(|line| line.held) else { return };
+    /// Re-evaluates the calls held for a key: releases those that are no longer blocked and refuses
+    /// those that cannot leave in time.
+    pub(super) fn review_held_calls(&mut self, key: KeyId, now: Moment) {
+        let Some(held) = self.held_calls.get(&key).map(|held| held.held) else { return };
         self.timers.cancel_key(key);
         let Some(first) = held.first() else { return };
         let whole = self.waiters.get(first).and_then(|waiter| waiter.call.key);
@@ -67,17 +58,17 @@ impl Limiter {
             self.timers.set_key(view.forget_at, key);
             return;
         }
-        let Some(first) = self.lines.get(&key).and_then(|line| line.held.first()) else { return };
+        let Some(first) = self.held_calls.get(&key).and_then(|held| held.held.first()) else { return };
         if self.waits_for_write(first) {
             return;
         }
-        let token_at = self.waiters.get(first).and_then(|waiter| waiter.pass.paid).map_or(now, |(_, _, at)| at);
+        let token_at = self.waiters.get(first).and_then(|waiter| waiter.key_grant.paid).map_or(now, |(_, _, at)| at);
         let at = view.state.ready_at.max(token_at);
         if at <= now {
             self.enter(first, true, now);
-            // Should it have been refused, the next is looked at.
-            if self.lines.get(&key).is_some_and(Line::holds_anyone) {
-                self.stirred.push(key);
+            // If the trial was refused, the next call is reviewed.
+            if self.held_calls.get(&key).is_some_and(HeldCalls::holds_anyone) {
+                self.dirty_keys.push(key);
             }
         } else {
             self.timers.set_key(at, key);
@@ -96,7 +87,7 @@ impl Limiter {
         }
         self.steps = self.steps.saturating_sub(entered);
         if entered > 0 && first.len() == LOOKED_AT_ONCE {
-            self.stirred.push(key);
+            self.dirty_keys.push(key);
         }
     }
 
@@ -110,13 +101,14 @@ impl Limiter {
         let refused = before.saturating_sub(self.waiting);
         self.steps = self.steps.saturating_sub(u32::try_from(refused).unwrap_or(u32::MAX));
         if refused > 0 && first.len() == LOOKED_AT_ONCE {
-            self.stirred.push(key);
+            self.dirty_keys.push(key);
         }
     }
 
     /// Takes back whatever of a key has passed and not left: its place in line is before those who came later.
     pub(super) fn recall(&mut self, key: KeyId, now: Moment) {
-        let Some(passed) = self.lines.get(&key).map(|line| line.passed.collect(&self.waiters, By::Key, usize::MAX))
+        let Some(passed) =
+            self.held_calls.get(&key).map(|held| held.passed.collect(&self.waiters, By::Key, usize::MAX))
         else {
             return;
         };
@@ -126,29 +118,30 @@ impl Limiter {
             let hold = self.policy.classes[waiter.call.class].backoff.hold;
             waiter.hold_ends = now + hold;
             waiter.held_for = Some(Reason::Backoff);
-            let mut pass = std::mem::take(&mut waiter.pass);
+            let mut key_grant = std::mem::take(&mut waiter.key_grant);
             match std::mem::replace(&mut waiter.state, State::Held) {
                 State::Queued(queue) => {
-                    let name = self.lanes.queue(queue).and_then(|queue| queue.name.clone());
+                    let name = self.scheduler.queue(queue).and_then(|queue| queue.name.clone());
                     self.waiters.keep_flow_name(index, name);
-                    self.lanes.part(queue, index, &mut self.waiters, &mut self.supply);
+                    self.scheduler.part(queue, index, &mut self.waiters, &mut self.resources);
                 }
                 State::Granted(grant) => {
                     self.undo(index, &grant);
-                    pass = grant.pass;
+                    key_grant = grant.key_grant;
                     self.start_waiting(index);
                 }
                 State::Held | State::Refused(_) | State::Unconnected => {}
             }
-            self.end_pass(Some(key), pass);
-            if let Some(line) = self.lines.get_mut(&key) {
-                line.remove(&mut self.waiters, index);
+            self.end_key_grant(Some(key), key_grant);
+            if let Some(held) = self.held_calls.get_mut(&key) {
+                held.remove(&mut self.waiters, index);
             }
             self.hold(index, true);
         }
     }
 
-    /// A call that its key lets go enters its queue, as the trial or as one of a healthy key; unless it would wait in vain.
+    /// Moves a call that its key releases into its queue, as the trial or as a call of a healthy
+    /// key, unless it would wait in vain.
     pub(super) fn enter(&mut self, index: u32, retry: bool, now: Moment) {
         let Some(waiter) = self.waiters.get(index) else { return };
         let (call, hold_ends, patient) = (waiter.call, waiter.hold_ends, waiter.call.patient);
@@ -158,26 +151,27 @@ impl Limiter {
             return self.refuse(index, refusal.reason, refusal.retry_at, key, now);
         }
         let Some(key) = call.key.as_ref().map(KeyId::from) else { return };
-        self.leave_line(key, index);
+        self.leave_held_calls(key, index);
         let trial = if retry { self.table.begin_trial(key) } else { 0 };
         let alone = self.begin_write(&call);
         let Some(waiter) = self.waiters.get_mut(index) else { return };
-        (waiter.pass.trial, waiter.pass.alone) = (trial, alone);
-        let unneeded = if retry { None } else { waiter.pass.paid.take() };
+        (waiter.key_grant.trial, waiter.key_grant.alone) = (trial, alone);
+        let unneeded = if retry { None } else { waiter.key_grant.paid.take() };
         let name = self.waiters.take_flow_name(index);
-        self.end_pass(None, Pass { paid: unneeded, ..Pass::default() });
-        let queue = self.lanes.open(id, &needs, || name, &mut self.supply);
-        let block = self.supply.blocked(&needs, call.class, now);
+        self.end_key_grant(None, KeyGrant { paid: unneeded, ..KeyGrant::default() });
+        let queue = self.scheduler.open(id, &needs, || name, &mut self.resources);
+        let block = self.resources.blocked(&needs, call.class, now);
         if let Some(block) = block {
-            self.lanes.note_stopped(queue, now, block.reason);
+            self.scheduler.note_stopped(queue, now, block.reason);
         }
         self.stand_in(queue, index, false, now);
     }
 
-    /// A granted call comes back unsent. Its tokens and slot have gone back already.
+    /// Takes back a granted call that was not sent. Its tokens and slot have been given back
+    /// already.
     pub(super) fn come_back(&mut self, call: Call, grant: &Grant, now: Moment) -> Ticket {
         let (ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
-        let mut waiter = Waiter::new(call, grant.pass, ends, hold_ends);
+        let mut waiter = Waiter::new(call, grant.key_grant, ends, hold_ends);
         waiter.sequence = grant.sequence;
         let index = self.waiters.insert(waiter);
         let ticket = self.waiters.ticket(index);
@@ -189,17 +183,17 @@ impl Limiter {
         self.start_waiting(index);
         let key = call.key.as_ref().map(KeyId::from);
         let view = call.key.and_then(|key| self.keys().view(&key, now));
-        let is_trial = key.is_some_and(|key| self.table.is_trial(key, grant.pass.trial));
+        let is_trial = key.is_some_and(|key| self.table.is_trial(key, grant.key_grant.trial));
         let held = view.is_some_and(|view| !is_trial || view.state.ready_at > now);
         let kept = match (held, is_trial) {
-            (true, _) => Pass::default(),
-            (false, true) => grant.pass,
-            (false, false) => Pass { alone: grant.pass.alone, ..Pass::default() },
+            (true, _) => KeyGrant::default(),
+            (false, true) => grant.key_grant,
+            (false, false) => KeyGrant { alone: grant.key_grant.alone, ..KeyGrant::default() },
         };
         if held || !is_trial {
-            self.end_pass(key, Pass { alone: grant.pass.alone && !kept.alone, ..grant.pass });
+            self.end_key_grant(key, KeyGrant { alone: grant.key_grant.alone && !kept.alone, ..grant.key_grant });
             if let Some(waiter) = self.waiters.get_mut(index) {
-                waiter.pass = kept;
+                waiter.key_grant = kept;
             }
         }
         if held {
@@ -210,27 +204,27 @@ impl Limiter {
             return ticket;
         }
         let (id, needs) = self.queue_of(&call, is_trial, now);
-        let queue = self.lanes.open(id, &needs, || None, &mut self.supply);
-        self.lanes.note_stopped(queue, now, Reason::Slot);
+        let queue = self.scheduler.open(id, &needs, || None, &mut self.resources);
+        self.scheduler.note_stopped(queue, now, Reason::Slot);
         self.stand_in(queue, index, true, now);
         ticket
     }
 
-    /// The time that a key may hold a call is over.
+    /// Ends the hold of a call whose time at the key stage is over.
     pub(super) fn hold_is_over(&mut self, index: u32, now: Moment) {
         let Some(waiter) = self.waiters.get(index) else { return };
-        let (call, paid) = (waiter.call, waiter.pass.paid);
+        let (call, paid) = (waiter.call, waiter.key_grant.paid);
         let behind = self.waits_for_write(index);
         let Some((key, view)) = call.key.and_then(|key| Some((key, self.keys().view(&key, now)?))) else {
             if behind {
                 return self.refuse(index, Reason::OneAtATime, now, None, now);
             }
-            self.stirred.extend(call.key.as_ref().map(KeyId::from));
+            self.dirty_keys.extend(call.key.as_ref().map(KeyId::from));
             return;
         };
         let token_at = paid.map_or(now, |(_, _, at): (BucketId, u64, Moment)| at);
         let earliest = view.state.ready_at.max(token_at);
-        let is_first = self.lines.get(&KeyId::from(&key)).is_some_and(|line| line.held.first() == Some(index));
+        let is_first = self.held_calls.get(&KeyId::from(&key)).is_some_and(|held| held.held.first() == Some(index));
         let (reason, retry_at) = if view.trial != 0 || !is_first {
             let failures = view.state.failures.saturating_add(1);
             (Reason::Trial, (now + self.class(&call).backoff.delay_of(&key, failures)).max(earliest))
@@ -244,12 +238,12 @@ impl Limiter {
         self.refuse(index, reason, retry_at, Some(view.state), now);
     }
 
-    /// Whether at most one call like this one may be past the key stage.
+    /// True if at most one call like this one may be past the key stage.
     pub(super) fn goes_alone(&self, call: &Call) -> bool {
         self.policy.one_at_a_time && call.write && call.key.is_some()
     }
 
-    /// Notes that a call is the one write of its key, if that matters.
+    /// Records a call as the one write of its key, if that matters.
     pub(super) fn begin_write(&mut self, call: &Call) -> bool {
         let key = call.key.as_ref().map(KeyId::from).filter(|_| self.goes_alone(call));
         key.is_some_and(|key| {
@@ -259,59 +253,18 @@ impl Limiter {
         })
     }
 
-    /// Whether a held call is a write, and another of its key is on its way.
+    /// True if a held call is a write and another write of its key is on its way.
     fn waits_for_write(&self, index: u32) -> bool {
         let Some(call) = self.waiters.get(index).map(|waiter| &waiter.call) else { return false };
         self.goes_alone(call) && call.key.as_ref().is_some_and(|key| self.writes.contains(&KeyId::from(key).written()))
     }
 
-    /// Refuses a held call that its key will not let go in time.
+    /// Refuses a held call that its key will not release in time.
     fn refuse_if_in_vain(&mut self, index: u32, ready_at: Moment, now: Moment) {
         let in_vain = |waiter: &Waiter| !waiter.call.patient && ready_at > waiter.hold_ends.min(waiter.ends);
         if self.waiters.get(index).is_some_and(in_vain) {
             let key = self.key_state(index, now);
             self.refuse(index, Reason::Backoff, ready_at, key, now);
-        }
-    }
-}
-
-// === impl Line ===
-
-impl Line {
-    pub(super) fn holds_anyone(&self) -> bool {
-        !self.held.is_empty()
-    }
-
-    /// Whether this one is the first that its key holds.
-    pub(super) fn begins_with(&self, index: u32) -> bool {
-        self.held.first() == Some(index)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.passed.is_empty()
-    }
-
-    fn hold(&mut self, waiters: &mut Waiters, index: u32, first: bool) {
-        let next = self.held.first().filter(|_| first);
-        self.held.insert_before(waiters, By::Key, index, next);
-        if let Some(waiter) = waiters.get_mut(index) {
-            waiter.in_line = Some(InLine::Held);
-        }
-    }
-
-    pub(super) fn pass(&mut self, waiters: &mut Waiters, index: u32) {
-        self.passed.push_back(waiters, By::Key, index);
-        if let Some(waiter) = waiters.get_mut(index) {
-            waiter.in_line = Some(InLine::Passed);
-        }
-    }
-
-    /// Nothing happens when the call stands in no line.
-    pub(super) fn remove(&mut self, waiters: &mut Waiters, index: u32) {
-        match waiters.get_mut(index).and_then(|waiter| waiter.in_line.take()) {
-            Some(InLine::Held) => self.held.remove(waiters, By::Key, index),
-            Some(InLine::Passed) => self.passed.remove(waiters, By::Key, index),
-            None => {}
         }
     }
 }

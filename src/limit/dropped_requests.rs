@@ -1,4 +1,5 @@
-//! When to come back after "too many wait already": a time that grows while calls are being turned away.
+//! Computes the retry time of calls refused because too many wait already: it grows while calls are
+//! being dropped.
 //!
 //! There is no queue place to reckon from, so this is kube-apiserver's dropped-request tracker: 1 to 32 s
 //! (docs/semantics.md, "Its 429s and 5xx").
@@ -7,25 +8,26 @@ use std::{collections::VecDeque, time::Duration};
 
 use crate::moment::Moment;
 
-/// Counts what was turned away, second by second.
+/// Counts dropped requests per second.
 #[derive(Debug)]
-pub(super) struct Drops {
+pub(super) struct DroppedRequests {
     retry_after: u64,
     doubled_at: u64,
     second: u64,
     dropped: u64,
-    /// Earlier seconds with what was dropped in them, oldest first; none older than the longest answer.
+    /// Earlier seconds and the requests dropped in them, oldest first; none older than the longest
+    /// answer.
     history: VecDeque<(u64, u64)>,
 }
 
-// === impl Drops ===
+// === impl DroppedRequests ===
 
-impl Drops {
+impl DroppedRequests {
     pub(super) fn new() -> Self {
         Self { retry_after: 1, doubled_at: 0, second: 0, dropped: 0, history: VecDeque::new() }
     }
 
-    /// One more was turned away at `now`; says when it may come back.
+    /// Counts a request dropped at `now` and returns the moment at which it may come back.
     pub(super) fn drop_one(&mut self, now: Moment) -> Moment {
         let second = now.since_start().as_secs();
         if second > self.second {
@@ -40,7 +42,8 @@ impl Drops {
         now + Duration::from_secs(self.retry_after)
     }
 
-    /// On the first drop of a new second: twice as long while many are dropped, a second less when hardly any are.
+    /// Adjusts the answer on the first drop of a new second: twice as long while many requests are
+    /// dropped, a second less when hardly any are.
     fn adjust(&mut self) {
         let window = self.history.iter().filter(|(at, _)| self.second - at <= self.retry_after);
         let dropped = window.fold(0_u64, |sum, (_, n)| sum.saturating_add(*n));
@@ -56,7 +59,7 @@ impl Drops {
     }
 }
 
-/// Seconds.
+/// The longest answer, in seconds.
 const LONGEST: u64 = 32;
 
 #[cfg(test)]
@@ -79,24 +82,24 @@ mod tests {
             (21, 14, 5),
             (22, 1, 10),
         ];
-        let mut drops = Drops::new();
+        let mut dropped_requests = DroppedRequests::new();
         for (second, count, expected) in vector {
             let now = Moment::from_millis(second * 1000);
             for _ in 0..count {
-                assert_eq!(drops.drop_one(now) - now, Duration::from_secs(expected), "at second {second}");
+                assert_eq!(dropped_requests.drop_one(now) - now, Duration::from_secs(expected), "at second {second}");
             }
         }
     }
 
     #[test]
     fn the_longest_answer_is_32_seconds() {
-        let mut drops = Drops::new();
+        let mut dropped_requests = DroppedRequests::new();
         for second in 0..1000 {
             let now = Moment::from_millis(second * 1000);
             for _ in 0..200 {
-                assert!(drops.drop_one(now) - now <= Duration::from_secs(32));
+                assert!(dropped_requests.drop_one(now) - now <= Duration::from_secs(32));
             }
         }
-        assert!(drops.history.len() <= 33);
+        assert!(dropped_requests.history.len() <= 33);
     }
 }

@@ -1,9 +1,11 @@
-//! A token bucket: governor's arithmetic over state and time of our own.
+//! A token bucket: governor's arithmetic over our own state and time.
 //!
-//! governor alone cannot be asked without being charged, cannot give back and starts full again after a change of rate. So its one number
-//! (the "theoretical arrival time", TAT: when the bucket would be full again) lives here, where it can be read, moved back and carried
-//! over. Promises P1 and P11: a token is spent once, a refund is never worth more than what it cost, a new rate keeps the level. Between
-//! two changes a rate is constant, so that what a bucket brings is the sum of level and rate times time, exactly.
+//! governor alone cannot be asked without being charged, cannot give tokens back, and starts full
+//! again after a change of rate. So its one number (the "theoretical arrival time", TAT: when the
+//! bucket would be full again) lives here, where it can be read, moved back and carried over.
+//! Promises P1 and P11: a token is spent once, a refund is never worth more than it cost, a new
+//! rate keeps the level. Between two changes a rate is constant, so a bucket yields exactly the sum
+//! of its level and of rate times time.
 
 use std::{
     fmt,
@@ -22,50 +24,50 @@ use governor::{
     state::{NotKeyed, StateStore},
 };
 
-use super::{adaptive::Adaptive, brim::Brim, policy::BucketPolicy};
-use crate::moment::Moment;
+use super::{adaptive::Adaptive, refund::Refunds};
+use crate::{limit::policy::BucketPolicy, moment::Moment};
 
-/// How a bucket begins.
+/// The state in which a bucket starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Start {
-    /// With its whole burst.
+pub(crate) enum Start {
+    /// It starts with its whole burst.
     Full,
-    /// As if it had held this many tokens at that moment.
+    /// It starts as if it had held this many tokens at that moment.
     Level(u32, Moment),
 }
 
 /// Tokens at a rate, with a burst.
-pub(super) struct Bucket {
-    /// What was configured.
+pub(crate) struct Bucket {
+    /// The configured limits.
     limits: BucketPolicy,
-    /// What holds now: slower, with a smaller burst, while the rate gives way.
+    /// The limits now in force: slower, with a smaller burst, while the rate gives way.
     policy: BucketPolicy,
     adaptive: Option<Adaptive>,
-    /// When the last token was taken, while the rate gives way.
+    /// The moment the last token was taken, while the rate gives way.
     last_take: Moment,
-    /// Whether a call has found it short since.
+    /// True if a call has found it short since then.
     short: bool,
     /// Nanoseconds per token.
     period: u64,
     tat: Tat,
     dial: Dial,
     governor: RateLimiter<NotKeyed, Tat, Dial, NoOpMiddleware<Nanos>>,
-    brim: Brim,
+    refunds: Refunds,
 }
 
 /// The one number that governor keeps: when the bucket would be full, in nanoseconds.
 #[derive(Clone, Debug)]
 struct Tat(Arc<AtomicU64>);
 
-/// The time at which governor judges: set before every question.
+/// The time that governor sees, set before every question.
 #[derive(Clone, Debug, Default)]
 struct Dial(Arc<AtomicU64>);
 
 // === impl Bucket ===
 
 impl Bucket {
-    /// A bucket that begins as `start` says.
-    pub(super) fn new(policy: BucketPolicy, start: Start) -> Self {
+    /// Makes a bucket that starts as `start` says.
+    pub(crate) fn new(policy: BucketPolicy, start: Start) -> Self {
         let period = period(&policy);
         let (tat, dial) = (Tat(Arc::new(AtomicU64::new(FULL))), Dial::default());
         let governor = governor(&policy, period, &tat, &dial);
@@ -79,7 +81,7 @@ impl Bucket {
             tat,
             dial,
             governor,
-            brim: Brim::default(),
+            refunds: Refunds::default(),
         };
         if let Start::Level(tokens, at) = start {
             let missing = u64::from(policy.burst.get().saturating_sub(tokens));
@@ -88,42 +90,44 @@ impl Bucket {
         bucket
     }
 
-    /// When a token is there; `now` when one is there already. Changes nothing.
+    /// Returns the moment a token is there; `now` if one is there already. Changes nothing.
     #[inline]
-    pub(super) fn ready_at(&self, now: Moment) -> Moment {
+    pub(crate) fn ready_at(&self, now: Moment) -> Moment {
         now.max(Moment::from_nanos(self.tat.get().saturating_sub(self.tolerance())))
     }
 
-    /// When a token is there at the earliest once `calls` others have had theirs. Changes nothing.
-    pub(super) fn ready_after(&self, calls: usize, now: Moment) -> Moment {
+    /// Returns the earliest moment a token is there once `calls` others have had theirs. Changes
+    /// nothing.
+    pub(crate) fn ready_after(&self, calls: usize, now: Moment) -> Moment {
         let taken = (calls as u64).saturating_mul(self.period);
         let full_again = self.tat.get().max(clamp(now)).saturating_add(taken);
         let at = now.max(Moment::from_nanos(full_again.saturating_sub(self.tolerance())));
         match self.adaptive.filter(Adaptive::is_slowed) {
             None => at,
-            // Meanwhile the rate may rise, no higher than this.
+            // The rate may rise meanwhile, but no higher than this.
             Some(adaptive) => now + (at - now).mul_f64(adaptive.rate() / adaptive.at_best(at - now)),
         }
     }
 
-    /// The rate now, and the one when nothing slows it down.
-    pub(super) fn rates(&self) -> (f64, f64) {
+    /// Returns the rate now, and the rate when nothing slows it down.
+    pub(crate) fn rates(&self) -> (f64, f64) {
         (self.policy.rate, self.limits.rate)
     }
 
-    /// What it holds at most now.
-    pub(super) fn burst(&self) -> u32 {
+    /// Returns the most tokens it holds now.
+    pub(crate) fn burst(&self) -> u32 {
         self.policy.burst.get()
     }
 
-    /// A call is there and finds no token.
-    pub(super) fn note_short(&mut self, now: Moment) {
+    /// Records that a call finds no token.
+    pub(crate) fn note_short(&mut self, now: Moment) {
         self.short |= self.adaptive.is_some() && self.ready_at(now) > now;
     }
 
-    /// A token was just taken, as take `number`; `awaited`: by a call that waited for it and nothing else. Whether the rate changes.
+    /// Learns from take `number`, which was just made. `awaited` is true if its call waited for
+    /// this token and nothing else. Returns true if the rate changes.
     #[inline]
-    pub(super) fn learn(&mut self, awaited: bool, now: Moment, number: u64) -> bool {
+    pub(crate) fn learn(&mut self, awaited: bool, now: Moment, number: u64) -> bool {
         let Some(adaptive) = self.adaptive.as_mut().filter(|adaptive| adaptive.is_slowed()) else { return false };
         let short = std::mem::take(&mut self.short) || awaited;
         let gap = now - std::mem::replace(&mut self.last_take, now);
@@ -134,15 +138,16 @@ impl Bucket {
         changes
     }
 
-    /// The upstream turned away a call that had take `left`; `number` is that of the last take.
-    pub(super) fn throttled(&mut self, left: u64, now: Moment, number: u64) {
+    /// Slows down because the upstream throttled the call of take `left`; `number` is that of the
+    /// last take.
+    pub(crate) fn throttled(&mut self, left: u64, now: Moment, number: u64) {
         if self.adaptive.as_mut().is_some_and(|adaptive| adaptive.throttled(left, number)) {
             (self.last_take, self.short) = (now, false);
             self.follow(now, number);
         }
     }
 
-    /// Takes over the rate that has adapted.
+    /// Applies the adapted rate.
     fn follow(&mut self, now: Moment, number: u64) {
         let slowed = |adaptive: Adaptive| BucketPolicy {
             rate: adaptive.rate(),
@@ -152,9 +157,10 @@ impl Bucket {
         self.reshape(self.adaptive.map_or(self.limits, slowed), now, number);
     }
 
-    /// Takes the token that is there at `at`; `number` counts takes upwards. Says whether there was one.
+    /// Takes the token that is there at `at`; `number` counts takes upwards. Returns false if there
+    /// was none.
     #[inline]
-    pub(super) fn take(&mut self, at: Moment, number: u64) -> bool {
+    pub(crate) fn take(&mut self, at: Moment, number: u64) -> bool {
         let at = clamp(at);
         let missing = self.tat.get().saturating_sub(at);
         self.dial.0.store(at, Relaxed);
@@ -165,46 +171,49 @@ impl Bucket {
         taken
     }
 
-    /// Takes the next token even if it is only there later, and says when (client-go's `Reserve`).
-    pub(super) fn reserve(&mut self, now: Moment, number: u64) -> Moment {
+    /// Takes the next token even if it comes only later, and returns when that is (client-go's
+    /// `Reserve`).
+    pub(crate) fn reserve(&mut self, now: Moment, number: u64) -> Moment {
         let (at, ready) = (clamp(now), self.ready_at(now));
         self.note(self.tat.get().saturating_sub(at), number);
         self.tat.set(self.tat.get().max(at).saturating_add(self.period).min(HORIZON));
         ready
     }
 
-    /// Take `number` found so many nanoseconds' worth of tokens missing.
+    /// Records that take `number` found this many nanoseconds' worth of tokens missing.
     #[inline]
     fn note(&mut self, missing: u64, number: u64) {
         if missing < self.period {
-            self.brim.found_full(number);
+            self.refunds.found_full(number);
         } else {
-            self.brim.found(missing / self.period, number);
+            self.refunds.found(missing / self.period, number);
         }
     }
 
-    /// Gives back the token of take `number`, unless it would have flowed over since.
-    pub(super) fn give_back(&mut self, number: u64) {
-        if self.brim.give_back(number) {
+    /// Gives back the token of take `number`, unless it would have overflowed since.
+    pub(crate) fn give_back(&mut self, number: u64) {
+        if self.refunds.give_back(number) {
             self.tat.set(self.tat.get().saturating_sub(self.period));
         }
     }
 
-    /// How many tokens there are; below zero when some are reserved.
-    pub(super) fn level(&self, now: Moment) -> f64 {
+    /// Returns the number of tokens; below zero if some are reserved.
+    pub(crate) fn level(&self, now: Moment) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a level is for display and for counting whole tokens")]
         let missing = self.tat.get().saturating_sub(clamp(now)) as f64 / self.period as f64;
         f64::from(self.policy.burst.get()) - missing
     }
 
-    /// Whether dropping it loses nothing: a new one would be the same, or what this one has learnt is old.
-    pub(super) fn is_idle(&self, now: Moment) -> bool {
+    /// True if dropping it loses nothing: a new one would be the same, or what this one has learnt
+    /// is old.
+    pub(crate) fn is_idle(&self, now: Moment) -> bool {
         let slowed = self.policy.rate < self.limits.rate && now - self.last_take < REMEMBERED;
         self.tat.get() <= clamp(now) && !slowed
     }
 
-    /// A new rate and burst at the same level (at most the new burst). `number` is that of the last take.
-    pub(super) fn resize(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
+    /// Applies a new rate and burst at the same level (at most the new burst). `number` is that of
+    /// the last take.
+    pub(crate) fn resize(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
         if policy == self.limits {
             return;
         }
@@ -217,25 +226,26 @@ impl Bucket {
         self.follow(now, number);
     }
 
-    /// The same for what holds now.
+    /// Does the same to the limits now in force.
     fn reshape(&mut self, policy: BucketPolicy, now: Moment, number: u64) {
         let (now, new_period) = (u128::from(clamp(now)), period(&policy));
         let debt = u128::from(self.tat.get()).saturating_sub(now);
-        // In new nanoseconds: what was missing to the old burst, and what the burst has grown by or shrunk.
+        // In new nanoseconds: what was missing to the old burst, and what the burst has grown or
+        // shrunk by.
         let missing = (debt * u128::from(new_period)).div_ceil(u128::from(self.period.max(1)));
         let (old_burst, new_burst) = (u128::from(self.policy.burst.get()), u128::from(policy.burst.get()));
         let grown = new_burst.saturating_sub(old_burst) * u128::from(new_period);
         let shrunk = old_burst.saturating_sub(new_burst) * u128::from(new_period);
         let missing = (missing + grown).saturating_sub(shrunk);
         let tokens = (debt / u128::from(self.period.max(1))).min(missing / u128::from(new_period));
-        self.brim.found(u64::try_from(tokens).unwrap_or(u64::MAX), number.saturating_add(1));
+        self.refunds.found(u64::try_from(tokens).unwrap_or(u64::MAX), number.saturating_add(1));
         self.policy = policy;
         self.period = new_period;
         self.governor = governor(&policy, new_period, &self.tat, &self.dial);
         self.tat.set(u64::try_from(now + missing).unwrap_or(HORIZON));
     }
 
-    /// How long after its last token an empty bucket is full but for one: governor's tau.
+    /// Returns the time after which an empty bucket is one token short of full: governor's tau.
     #[inline]
     fn tolerance(&self) -> u64 {
         self.period.saturating_mul(u64::from(self.policy.burst.get() - 1))
@@ -273,7 +283,8 @@ impl StateStore for Tat {
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        // Only the limiter's owner gets here, with the limiter borrowed: nobody else can have changed it in between.
+        // Only the limiter's owner gets here, with the limiter borrowed: nothing else can have
+        // changed it in between.
         let (answer, tat) = decide(Some(self.get().into()))?;
         self.set(tat.as_u64());
         Ok(answer)
@@ -290,21 +301,22 @@ impl Clock for Dial {
     }
 }
 
-/// What a bucket of many has learnt is worth keeping for so long after its last call.
+/// The time after its last call for which one of many buckets keeps what it has learnt.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// Full since always.
+/// The TAT of a bucket that has always been full.
 const FULL: u64 = 0;
 
-/// 73 years: sums of two such times still fit, and nothing that waits longer can be told from "never".
+/// 73 years: sums of two such times still fit, and a longer wait cannot be told from "never".
 const HORIZON: u64 = 1 << 61;
 
-/// A moment that arithmetic can be done with.
+/// Returns a moment that is safe for arithmetic.
 fn clamp(at: Moment) -> u64 {
     at.as_nanos().min(HORIZON)
 }
 
-/// Nanoseconds per token, rounded up so that the rate is never exceeded, and so that a whole burst stays inside the horizon.
+/// Returns the nanoseconds per token, rounded up so that the rate is never exceeded, and bounded so
+/// that a whole burst stays inside the horizon.
 fn period(policy: &BucketPolicy) -> u64 {
     let longest = HORIZON / u64::from(policy.burst.get());
     let nanos = (1e9 / policy.rate).ceil();
@@ -324,7 +336,8 @@ fn governor(
     tat: &Tat,
     dial: &Dial,
 ) -> RateLimiter<NotKeyed, Tat, Dial, NoOpMiddleware<Nanos>> {
-    // governor counts from the clock's reading at this moment; ours counts from the start of the process.
+    // governor counts from the clock's reading at this moment; this code counts from the start of
+    // the process.
     dial.0.store(0, Relaxed);
     let quota = Quota::with_period(Duration::from_nanos(period)).expect("a period is at least 1 ns");
     RateLimiter::new(quota.allow_burst(policy.burst), tat.clone(), dial.clone())

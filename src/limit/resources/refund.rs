@@ -1,33 +1,37 @@
-//! Which takes can still be given back: those without which their bucket would not have flowed over since.
+//! Refunds: decides which takes can still be given back, namely those without which their bucket
+//! would not have overflowed since.
 //!
-//! A token that was not taken after all would have been there ever since, unless the bucket was full at some moment in between: then it
-//! would have flowed over, and giving it back would make calls out of nothing (P1). So every take notes how many whole tokens it found
-//! missing. One can come back while no later take found less than one missing; and when it does, all later ones have found one less.
+//! A token that was not taken after all would have been there ever since, unless the bucket was
+//! full at some moment in between: then it would have overflowed, and giving it back would create a
+//! call out of nothing (P1). So every take records how many whole tokens it found missing. A token
+//! can come back while no later take found less than one missing; and when it does, all later takes
+//! have found one less.
 
-/// How far down a bucket is watched. What lies deeper counts as lying here, which at worst gives back too little.
+/// The most missing tokens that are told apart. A take that found more missing counts as having
+/// found this many, which at worst gives back too little.
 const DEPTH: usize = 64;
 
-/// How near to full the takes found their bucket.
+/// How close to full each take found its bucket.
 #[derive(Debug, Default)]
-pub(super) struct Brim {
+pub(crate) struct Refunds {
     /// The last take that found less than one token missing.
     full: u64,
-    /// For each number of whole tokens that were missing, from one on: the last take that found so many.
+    /// For each number of whole tokens missing, from one on: the last take that found that many.
     short: Vec<u64>,
 }
 
-// === impl Brim ===
+// === impl Refunds ===
 
-impl Brim {
-    /// Take `number` found less than one token missing.
+impl Refunds {
+    /// Records that take `number` found less than one token missing.
     #[inline]
-    pub(super) fn found_full(&mut self, number: u64) {
+    pub(crate) fn found_full(&mut self, number: u64) {
         self.full = number;
     }
 
-    /// Take `number` found so many whole tokens missing.
+    /// Records that take `number` found this many whole tokens missing.
     #[inline]
-    pub(super) fn found(&mut self, missing: u64, number: u64) {
+    pub(crate) fn found(&mut self, missing: u64, number: u64) {
         let Some(place) = usize::try_from(missing).unwrap_or(DEPTH).min(DEPTH).checked_sub(1) else {
             return self.found_full(number);
         };
@@ -43,8 +47,9 @@ impl Brim {
         self.short.push(number);
     }
 
-    /// Gives back the token of take `number`, if without it the bucket would not have flowed over since. Says whether it would not.
-    pub(super) fn give_back(&mut self, number: u64) -> bool {
+    /// Gives back the token of take `number` if the bucket would not have overflowed since without
+    /// that take. Returns false if it would.
+    pub(crate) fn give_back(&mut self, number: u64) -> bool {
         if number < self.full {
             return false;
         }
@@ -64,21 +69,21 @@ mod tests {
     use super::*;
     use crate::{
         limit::{
-            bucket::{Bucket, Start},
             policy::{BucketPolicy, Per},
+            resources::bucket::{Bucket, Start},
         },
         moment::Moment,
     };
     use proptest::{collection::vec, prelude::*};
     use std::{num::NonZeroU32, time::Duration};
 
-    /// A second per token.
+    /// Makes a bucket with one second per token.
     fn bucket(burst: u32) -> Bucket {
         let burst = NonZeroU32::new(burst).unwrap();
         Bucket::new(BucketPolicy { rate: 1.0, burst, per: Per::Gate, starts_empty: false, adapt: None }, Start::Full)
     }
 
-    /// What is there at `now` if nothing but these takes ever was.
+    /// Returns the level at `now` if there had only been these takes.
     fn level_after(takes: &[(u64, Moment)], burst: u32, now: Moment) -> f64 {
         let mut replayed = bucket(burst);
         for (number, at) in takes {
@@ -110,14 +115,15 @@ mod tests {
 
     #[test]
     fn what_lies_deeper_than_is_watched_gives_back_too_little_at_worst() {
-        let mut brim = Brim::default();
-        (1..=300).for_each(|number| brim.found(number - 1, number));
-        let came_back = (1..=300).filter(|number| brim.give_back(*number)).count();
+        let mut refunds = Refunds::default();
+        (1..=300).for_each(|number| refunds.found(number - 1, number));
+        let came_back = (1..=300).filter(|number| refunds.give_back(*number)).count();
         assert!((DEPTH..=300).contains(&came_back), "{came_back}");
     }
 
     proptest! {
-        /// P1 and P6: whoever gave back might as well never have come, and no bucket has more than it would have had then.
+        /// P1 and P6: a call that gave back might as well never have arrived, and no bucket has
+        /// more than it would have had then.
         #[test]
         fn p1_p6_what_is_given_back_was_never_taken(
             burst in 1_u32..8,

@@ -1,4 +1,5 @@
-//! The buckets of a gate: the manager's, the retry bucket and the classes', whole or one per flow or credential.
+//! The buckets of a gate: the manager's, the retry bucket and the classes' buckets, whole or one
+//! per flow or credential.
 
 use std::{collections::HashMap, num::NonZeroU32};
 
@@ -6,15 +7,17 @@ use slab::Slab;
 
 use super::{
     bucket::{Bucket, Start},
-    needs::BucketId,
-    policy::{BucketPolicy, Per, Policy},
+    demand::BucketId,
     slots::{INSTANCES, SWEEP_EVERY},
 };
-use crate::moment::Moment;
+use crate::{
+    limit::policy::{BucketPolicy, Per, Policy},
+    moment::Moment,
+};
 
-/// Whose buckets.
+/// The owner of a family of buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(crate) enum Owner {
     Gate,
     Retries,
     Class(usize),
@@ -22,44 +25,44 @@ pub(super) enum Owner {
 
 /// Every bucket of a gate.
 #[derive(Debug)]
-pub(super) struct Buckets {
+pub(crate) struct Buckets {
     cells: Slab<Cell>,
     gate: Option<Family>,
     retries: Option<Family>,
     classes: Vec<Option<Family>>,
     serial: NonZeroU32,
-    /// Calls that have left so far, with tokens or without: orders them in time.
+    /// The number of calls that have left so far, with tokens or without: orders them in time.
     takes: u64,
-    /// Bundles that were set aside until a token that now comes at another time.
-    pub(super) moved: Vec<u32>,
+    /// The queue groups that were set aside until a token which now comes at another time.
+    pub(crate) retimed: Vec<u32>,
 }
 
-/// When a call takes what it needs.
+/// The times at which a call takes its requirements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
-    pub(super) now: Moment,
-    /// When its tokens are judged: `now`, or before that when somebody was late.
-    pub(super) at: Moment,
-    /// When the last of what it waited for was there; `None` when it did not wait.
-    pub(super) there_since: Option<Moment>,
+pub(crate) struct Turn {
+    pub(crate) now: Moment,
+    /// The moment at which its tokens are judged: `now`, or earlier if the driver was late.
+    pub(crate) at: Moment,
+    /// The moment at which the last thing it waited for was there; `None` if it did not wait.
+    pub(crate) there_since: Option<Moment>,
 }
 
-/// A bucket with those who look at it.
+/// A bucket and the queue groups that use it.
 #[derive(Debug)]
 struct Cell {
     serial: NonZeroU32,
     bucket: Bucket,
-    /// Bundles of queues that need this one of many.
+    /// The queue groups that use this one of many.
     users: Vec<u32>,
 }
 
-/// One policy's buckets.
+/// The buckets of one policy.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(crate) struct Family {
     policy: BucketPolicy,
     start: Start,
     split: HashMap<u64, BucketId>,
-    /// The only one, or that of all flows or credentials past the limit.
+    /// The only bucket, or the one shared by all flows or credentials past the limit.
     shared: Option<BucketId>,
     swept: Moment,
 }
@@ -67,12 +70,12 @@ pub(super) struct Family {
 // === impl Turn ===
 
 impl Turn {
-    /// That of a call that need not wait.
-    pub(super) fn at_once(now: Moment) -> Self {
+    /// Returns the turn of a call that need not wait.
+    pub(crate) fn at_once(now: Moment) -> Self {
         Self { now, at: now, there_since: None }
     }
 
-    /// Whether a token that was there at `ready_at` was the last thing that the call waited for.
+    /// True if a token that was there at `ready_at` was the last thing that the call waited for.
     fn waited_for(self, ready_at: Moment) -> bool {
         self.there_since.is_some_and(|there_since| ready_at >= there_since)
     }
@@ -81,7 +84,7 @@ impl Turn {
 // === impl Buckets ===
 
 impl Buckets {
-    pub(super) fn new(policy: &Policy, now: Moment) -> Self {
+    pub(crate) fn new(policy: &Policy, now: Moment) -> Self {
         let family = |bucket: &Option<BucketPolicy>| bucket.map(|policy| Family::new(policy, start(&policy, now)));
         Self {
             cells: Slab::new(),
@@ -90,12 +93,12 @@ impl Buckets {
             classes: policy.classes.iter().map(|class| family(&class.bucket)).collect(),
             serial: NonZeroU32::MIN,
             takes: 0,
-            moved: Vec::new(),
+            retimed: Vec::new(),
         }
     }
 
     #[inline]
-    pub(super) fn family(&self, owner: Owner) -> Option<&Family> {
+    pub(crate) fn family(&self, owner: Owner) -> Option<&Family> {
         match owner {
             Owner::Gate => self.gate.as_ref(),
             Owner::Retries => self.retries.as_ref(),
@@ -103,9 +106,10 @@ impl Buckets {
         }
     }
 
-    /// The bucket that meters a call of this flow and credential, and whether it is one of many.
+    /// Returns the bucket that meters a call of this flow and credential; true with it if it is one
+    /// of many.
     #[inline]
-    pub(super) fn find(&mut self, owner: Owner, flow: u64, credential: u64, now: Moment) -> Option<(BucketId, bool)> {
+    pub(crate) fn find(&mut self, owner: Owner, flow: u64, credential: u64, now: Moment) -> Option<(BucketId, bool)> {
         let family = self.family(owner)?;
         match (family.policy.per, family.shared) {
             (Per::Gate, Some(shared)) => Some((shared, false)),
@@ -124,89 +128,92 @@ impl Buckets {
     }
 
     #[inline]
-    pub(super) fn get(&self, id: BucketId) -> Option<&Bucket> {
+    pub(crate) fn get(&self, id: BucketId) -> Option<&Bucket> {
         self.cells.get(id.index as usize).filter(|cell| cell.serial == id.serial).map(|cell| &cell.bucket)
     }
 
-    /// When this bucket has a token. One that is gone limits nothing.
+    /// Returns the moment this bucket has a token. One that is gone limits nothing.
     #[inline]
-    pub(super) fn ready_at(&self, id: BucketId, now: Moment) -> Moment {
+    pub(crate) fn ready_at(&self, id: BucketId, now: Moment) -> Moment {
         self.get(id).map_or(now, |bucket| bucket.ready_at(now))
     }
 
-    /// How many calls have left so far.
-    pub(super) fn takes(&self) -> u64 {
+    /// Returns the number of calls that have left so far.
+    pub(crate) fn takes(&self) -> u64 {
         self.takes
     }
 
-    /// The number of the take that comes next.
+    /// Counts a take and returns its number.
     #[inline]
-    pub(super) fn next_take(&mut self) -> u64 {
+    pub(crate) fn next_take(&mut self) -> u64 {
         self.takes += 1;
         self.takes
     }
 
     #[expect(clippy::indexing_slicing, reason = "the cell was found by this number at the beginning")]
-    /// Takes the token that is there at `at`. `could_leave` is when the call could have left but for this bucket, if it waited at all.
+    /// Takes the token that is there at `turn.at`, as take `number`.
     #[inline]
-    pub(super) fn take(&mut self, id: BucketId, turn: Turn, number: u64) {
+    pub(crate) fn take(&mut self, id: BucketId, turn: Turn, number: u64) {
         if let Some(cell) = self.cell(id) {
             let awaited = turn.waited_for(cell.bucket.ready_at(Moment::ZERO));
             let taken = cell.bucket.take(turn.at, number);
             debug_assert!(taken, "a token was taken that was not there");
             if cell.bucket.learn(awaited, turn.now, number) {
-                // Set aside longer than they must be, they would look late, and lateness is made up for.
-                self.moved.extend_from_slice(&self.cells[id.index as usize].users);
+                // If they stayed set aside longer than necessary, they would look late, and
+                // lateness is made up for.
+                self.retimed.extend_from_slice(&self.cells[id.index as usize].users);
             }
         }
     }
 
-    /// A call is there and must wait, or go: buckets without a token take note.
-    pub(super) fn note_short(&mut self, id: BucketId, now: Moment) {
+    /// Records that a call had to wait: the bucket takes note if it has no token.
+    pub(crate) fn note_short(&mut self, id: BucketId, now: Moment) {
         if let Some(cell) = self.cell(id) {
             cell.bucket.note_short(now);
         }
     }
 
-    /// The upstream turned away a call that had take `left`.
-    pub(super) fn throttled(&mut self, id: BucketId, left: u64, now: Moment) {
+    /// Slows a bucket down because the upstream throttled the call of take `left`.
+    pub(crate) fn throttled(&mut self, id: BucketId, left: u64, now: Moment) {
         let takes = self.takes;
         if let Some(cell) = self.cell(id) {
             cell.bucket.throttled(left, now, takes);
         }
     }
 
-    /// Takes the next token even if it is only there later; says when, and the take's number.
-    pub(super) fn reserve(&mut self, id: BucketId, now: Moment) -> (Moment, u64) {
+    /// Takes the next token even if it comes only later. Returns when that is, and the number of
+    /// the take.
+    pub(crate) fn reserve(&mut self, id: BucketId, now: Moment) -> (Moment, u64) {
         let number = self.next_take();
         (self.cell(id).map_or(now, |cell| cell.bucket.reserve(now, number)), number)
     }
 
-    /// Gives a token back; the bundles that may now go on are added to `freed`.
-    pub(super) fn give_back(&mut self, id: BucketId, number: u64, freed: &mut Vec<u32>) {
+    /// Gives a token back and adds the queue groups that may now continue to `unblocked`.
+    pub(crate) fn give_back(&mut self, id: BucketId, number: u64, unblocked: &mut Vec<u32>) {
         if let Some(cell) = self.cell(id) {
             cell.bucket.give_back(number);
-            freed.extend_from_slice(&cell.users);
+            unblocked.extend_from_slice(&cell.users);
         }
     }
 
-    pub(super) fn add_user(&mut self, id: BucketId, bundle: u32) {
+    pub(crate) fn add_user(&mut self, id: BucketId, queue_group: u32) {
         if let Some(cell) = self.cell(id) {
-            cell.users.push(bundle);
+            cell.users.push(queue_group);
         }
     }
 
-    pub(super) fn remove_user(&mut self, id: BucketId, bundle: u32) {
+    pub(crate) fn remove_user(&mut self, id: BucketId, queue_group: u32) {
         if let Some(cell) = self.cell(id)
-            && let Some(at) = cell.users.iter().position(|user| *user == bundle)
+            && let Some(at) = cell.users.iter().position(|user| *user == queue_group)
         {
             cell.users.swap_remove(at);
         }
     }
 
-    /// New policies; `origins` says for each new class which old one it was. Where a bucket was, its level stays. Where there was none, or
-    /// it was split differently, there is one token: enough not to stop anyone, and no burst for free (P11).
-    pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &[Option<usize>], now: Moment) {
+    /// Applies new policies; `origins` gives for each new class which old one it was. A bucket that
+    /// existed keeps its level. One that did not, or was split differently, starts with one token:
+    /// enough not to stop any call, and no free burst (P11).
+    pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &[Option<usize>], now: Moment) {
         let mut old: Vec<_> = std::mem::take(&mut self.classes);
         let classes = policy.classes.iter().zip(origins).map(|(class, origin)| {
             let family = origin.and_then(|origin| old.get_mut(origin)).and_then(Option::take);
@@ -281,7 +288,7 @@ impl Buckets {
         Some(id)
     }
 
-    /// Drops those of many that are full and that nobody waits for.
+    /// Drops those of many buckets that are full and for which no call waits.
     fn sweep(&mut self, owner: Owner, now: Moment) {
         let idle = |cells: &Slab<Cell>, id: BucketId| {
             cells.get(id.index as usize).is_none_or(|cell| cell.users.is_empty() && cell.bucket.is_idle(now))
@@ -321,11 +328,12 @@ impl Family {
         Self { policy, start, split: HashMap::new(), shared: None, swept: Moment::ZERO }
     }
 
-    pub(super) fn policy(&self) -> &BucketPolicy {
+    pub(crate) fn policy(&self) -> &BucketPolicy {
         &self.policy
     }
 
-    /// How buckets begin that nobody has asked for before a change of policy: at the level they would have had, in whole tokens.
+    /// Returns the start of buckets that were not used before a change of policy: the level they
+    /// would have had, in whole tokens.
     fn start_after(&self, policy: &BucketPolicy, now: Moment) -> Start {
         let level = Bucket::new(self.policy, self.start).level(now).min(f64::from(policy.burst.get()));
         #[expect(
@@ -337,8 +345,8 @@ impl Family {
         Start::Level(tokens, now)
     }
 
-    /// Every bucket of it, the shared one first.
-    pub(super) fn ids(&self) -> Vec<BucketId> {
+    /// Returns all its buckets, the shared one first.
+    pub(crate) fn ids(&self) -> Vec<BucketId> {
         self.shared.iter().chain(self.split.values()).copied().collect()
     }
 }

@@ -5,12 +5,14 @@ use std::{
     ops::Bound::Excluded,
 };
 
-use super::{keys::Spread, table::KeyId};
-use crate::moment::Moment;
+use crate::{
+    limit::keys::{failing::Spread, table::KeyId},
+    moment::Moment,
+};
 
 /// What happens at a moment of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Timer {
+pub(crate) enum Timer {
     /// A key's backoff is over and somebody waits for that.
     Key(KeyId),
     /// A wait ends.
@@ -19,7 +21,7 @@ pub(super) enum Timer {
 
 /// Everything that happens at a moment of its own, in order.
 #[derive(Debug, Default)]
-pub(super) struct Timers {
+pub(crate) struct Timers {
     keys: BTreeSet<(Moment, KeyId)>,
     /// Where each of those stands.
     moments: HashMap<KeyId, Moment, Spread>,
@@ -31,7 +33,7 @@ pub(super) struct Timers {
 impl Timers {
     /// When the backoff of a key is over for which somebody waits: there is one such moment of a
     /// key.
-    pub(super) fn set_key(&mut self, at: Moment, key: KeyId) {
+    pub(crate) fn set_key(&mut self, at: Moment, key: KeyId) {
         self.cancel_key(key);
         if at < Moment::MAX {
             self.keys.insert((at, key));
@@ -39,7 +41,7 @@ impl Timers {
         }
     }
 
-    pub(super) fn cancel_key(&mut self, key: KeyId) {
+    pub(crate) fn cancel_key(&mut self, key: KeyId) {
         if !self.keys.is_empty()
             && let Some(at) = self.moments.remove(&key)
         {
@@ -47,23 +49,23 @@ impl Timers {
         }
     }
 
-    pub(super) fn set_waiter(&mut self, at: Moment, index: u32) {
+    pub(crate) fn set_waiter(&mut self, at: Moment, index: u32) {
         if at < Moment::MAX {
             self.waiters.insert((at, index));
         }
     }
 
-    pub(super) fn cancel_waiter(&mut self, at: Moment, index: u32) {
+    pub(crate) fn cancel_waiter(&mut self, at: Moment, index: u32) {
         self.waiters.remove(&(at, index));
     }
 
     /// Whose wait ends next after `place`, and before `at`.
-    pub(super) fn waiter_after(&self, place: (Moment, u32), at: Moment) -> Option<(Moment, u32)> {
+    pub(crate) fn waiter_after(&self, place: (Moment, u32), at: Moment) -> Option<(Moment, u32)> {
         let end = (at, 0);
         (place < end).then(|| self.waiters.range((Excluded(place), Excluded(end))).next().copied()).flatten()
     }
 
-    pub(super) fn first(&self) -> Option<Moment> {
+    pub(crate) fn first(&self) -> Option<Moment> {
         let key = self.keys.first().map(|(at, _)| *at);
         let waiter = self.waiters.first().map(|(at, _)| *at);
         key.into_iter().chain(waiter).min()
@@ -71,7 +73,7 @@ impl Timers {
 
     /// Takes the next one that is due. Of one moment, whom its key lets go goes before anyone is
     /// refused.
-    pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
+    pub(crate) fn pop(&mut self, now: Moment) -> Option<Timer> {
         let first = self.first().filter(|first| *first <= now)?;
         if self.keys.first().is_some_and(|(at, _)| *at == first) {
             let (_, key) = self.keys.pop_first()?;
@@ -82,7 +84,7 @@ impl Timers {
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.waiters.is_empty()
     }
 }

@@ -1,24 +1,34 @@
-//! All that calls compete for: rooms, slots and buckets, and the pauses that keep them from it. What a call needs is asked for and taken
-//! as one.
+//! The resources that calls compete for: rooms, slots and buckets, and the pauses that keep calls
+//! from them. Everything that a call requires is checked and taken as one.
 
 #![expect(
     clippy::indexing_slicing,
     reason = "classes and lanes are numbered by the policy that made both the number and the table"
 )]
 
+pub(crate) mod adaptive;
+pub(crate) mod bucket;
+pub(crate) mod buckets;
+pub(crate) mod demand;
+pub(crate) mod pauses;
+pub(crate) mod refund;
+pub(crate) mod slots;
+
 use super::{
-    buckets::{Buckets, Owner, Turn},
-    needs::{Block, BucketId, Charge, Charges, Needs, Place},
-    pauses::Pauses,
     policy::{Combine, Per, Policy},
-    slots::Slots,
-    verdict::Reason,
+    refusal::Reason,
+    resources::{
+        buckets::{Buckets, Owner, Turn},
+        demand::{Block, BucketId, Charge, Charges, Demand, Requirements, SlotShare},
+        pauses::Pauses,
+        slots::Slots,
+    },
 };
 use crate::{api::Group, moment::Moment};
 
-/// Rooms, slots and buckets of one gate.
+/// The rooms, slots, buckets and pauses of one gate.
 #[derive(Debug)]
-pub(super) struct Supply {
+pub(super) struct Resources {
     rooms: [i64; 4],
     pub(super) buckets: Buckets,
     pub(super) pauses: Pauses,
@@ -26,22 +36,9 @@ pub(super) struct Supply {
     pub(super) class_slots: Vec<Slots>,
 }
 
-/// Who asks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asker {
-    pub(super) class: usize,
-    pub(super) flow: u64,
-    pub(super) credential: u64,
-    pub(super) group: Group,
-    pub(super) long_running: bool,
-    pub(super) lists_first: bool,
-    /// Its key is failing, and it is the trial.
-    pub(super) retry: bool,
-}
+// === impl Resources ===
 
-// === impl Supply ===
-
-impl Supply {
+impl Resources {
     pub(super) fn new(policy: &Policy, now: Moment) -> Self {
         Self {
             rooms: [0, 0, 0, ALWAYS],
@@ -52,53 +49,54 @@ impl Supply {
         }
     }
 
-    /// What a call needs in order to leave.
-    pub(super) fn needs(&mut self, policy: &Policy, asker: &Asker, now: Moment) -> Needs {
-        let class = &policy.classes[asker.class];
+    /// Returns what a call needs in order to leave.
+    pub(super) fn requirements(&mut self, policy: &Policy, demand: &Demand, now: Moment) -> Requirements {
+        let class = &policy.classes[demand.class];
         let mut charges = Charges::default();
-        if !asker.long_running || asker.lists_first || class.meter_long_running {
-            if asker.retry && policy.queue.combine == Combine::Sequential {
-                self.charge(&mut charges, Owner::Retries, Reason::RetryBucket, asker, now);
+        if !demand.long_running || demand.lists_first || class.meter_long_running {
+            if demand.retry && policy.queue.combine == Combine::Sequential {
+                self.charge(&mut charges, Owner::Retries, Reason::RetryBucket, demand, now);
             }
-            self.charge(&mut charges, Owner::Class(asker.class), Reason::ClassBucket, asker, now);
-            // Checked to be no cycle; counting the steps costs nothing and ends any.
+            self.charge(&mut charges, Owner::Class(demand.class), Reason::ClassBucket, demand, now);
+            // Checked to be no cycle; counting the steps costs nothing and would end one.
             let mut within = class.within;
             for _ in 0..policy.classes.len() {
                 let Some(outer) = within.map(|id| usize::from(id.0)) else { break };
-                self.charge(&mut charges, Owner::Class(outer), Reason::ClassBucket, asker, now);
+                self.charge(&mut charges, Owner::Class(outer), Reason::ClassBucket, demand, now);
                 within = policy.classes.get(outer).and_then(|class| class.within);
             }
             if !class.own_bucket_only {
-                self.charge(&mut charges, Owner::Gate, Reason::Bucket, asker, now);
+                self.charge(&mut charges, Owner::Gate, Reason::Bucket, demand, now);
             }
         }
-        let places = if asker.long_running {
-            [Place::None; 2]
+        let places = if demand.long_running {
+            [SlotShare::None; 2]
         } else {
-            let who = |slots: &Slots| if slots.per() == Some(Per::Flow) { asker.flow } else { asker.credential };
-            let gate = self.gate_slots.place(who(&self.gate_slots), now);
-            let slots = &mut self.class_slots[asker.class];
-            [gate, slots.place(who(slots), now)]
+            let who = |slots: &Slots| if slots.per() == Some(Per::Flow) { demand.flow } else { demand.credential };
+            let gate = self.gate_slots.share(who(&self.gate_slots), now);
+            let slots = &mut self.class_slots[demand.class];
+            [gate, slots.share(who(slots), now)]
         };
-        Needs { group: asker.group, places, charges, credential: self.pauses.own(asker.credential) }
+        Requirements { group: demand.group, places, charges, credential: self.pauses.own(demand.credential) }
     }
 
-    /// The retry bucket's own charge, for reservations.
-    pub(super) fn retry_bucket(&mut self, asker: &Asker, now: Moment) -> Option<BucketId> {
-        self.buckets.find(Owner::Retries, asker.flow, asker.credential, now).map(|(id, _)| id)
+    /// Returns the retry bucket of a call, for a reservation.
+    pub(super) fn retry_bucket(&mut self, demand: &Demand, now: Moment) -> Option<BucketId> {
+        self.buckets.find(Owner::Retries, demand.flow, demand.credential, now).map(|(id, _)| id)
     }
 
     #[inline]
-    fn charge(&mut self, charges: &mut Charges, owner: Owner, reason: Reason, asker: &Asker, now: Moment) {
-        if let Some((bucket, own)) = self.buckets.find(owner, asker.flow, asker.credential, now)
+    fn charge(&mut self, charges: &mut Charges, owner: Owner, reason: Reason, demand: &Demand, now: Moment) {
+        if let Some((bucket, own)) = self.buckets.find(owner, demand.flow, demand.credential, now)
             && !charges.contains(bucket)
         {
             charges.push(Charge { bucket, reason, own });
         }
     }
 
-    /// What keeps a call with these needs from leaving now. What the queues of its class have in common comes first.
-    pub(super) fn blocked(&self, needs: &Needs, class: usize, now: Moment) -> Option<Block> {
+    /// Returns what keeps a call with these requirements from leaving now. Causes that the queues
+    /// of its class share come first.
+    pub(super) fn blocked(&self, needs: &Requirements, class: usize, now: Moment) -> Option<Block> {
         let slot = |own| Block { reason: Reason::Slot, until: Moment::MAX, own };
         if self.room(needs.group) <= 0 {
             return Some(slot(false));
@@ -106,8 +104,8 @@ impl Supply {
         self.blocked_but_for_room(needs, class, now)
     }
 
-    /// The same for a call that has room.
-    pub(super) fn blocked_but_for_room(&self, needs: &Needs, class: usize, now: Moment) -> Option<Block> {
+    /// Returns the same for a call that has room.
+    pub(super) fn blocked_but_for_room(&self, needs: &Requirements, class: usize, now: Moment) -> Option<Block> {
         let paused = self.pauses.ends(class, needs.credential);
         if paused.shared > now {
             return Some(Block { reason: Reason::Pause, until: paused.shared, own: false });
@@ -127,7 +125,8 @@ impl Supply {
         for charge in needs.charges.iter() {
             let until = self.buckets.ready_at(charge.bucket, now);
             let block = if charge.own { &mut own } else { &mut shared };
-            // The retry bucket comes first and stays the reason: it allows less waiting than the others.
+            // The retry bucket comes first and stays the reason: it allows less waiting than the
+            // others.
             if until > now && block.is_none_or(|block: Block| until > block.until) {
                 let reason = block
                     .filter(|block| block.reason == Reason::RetryBucket)
@@ -140,14 +139,15 @@ impl Supply {
         shared.or_else(|| (paused.own > now).then_some(own_pause)).or(own_slot).or(own)
     }
 
-    /// When the last of the tokens that a call needs came to be there, and its pauses were over.
-    pub(super) fn there_since(&self, needs: &Needs, class: usize) -> Moment {
+    /// Returns the moment from which all tokens that a call needs were there and its pauses were
+    /// over.
+    pub(super) fn there_since(&self, needs: &Requirements, class: usize) -> Moment {
         let tokens = needs.charges.iter().map(|charge| self.buckets.ready_at(charge.bucket, Moment::ZERO));
         tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.credential).all())
     }
 
-    /// Takes all of it. Gives the take's number, which a refund names.
-    pub(super) fn take(&mut self, needs: &Needs, class: usize, turn: Turn) -> u64 {
+    /// Takes all requirements. Returns the number of the take, which a refund names.
+    pub(super) fn take(&mut self, needs: &Requirements, class: usize, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
         for charge in needs.charges.iter() {
             self.buckets.take(charge.bucket, turn, number);
@@ -160,24 +160,24 @@ impl Supply {
         number
     }
 
-    /// A call with these needs is there and cannot leave now.
-    pub(super) fn note_short(&mut self, needs: &Needs, now: Moment) {
+    /// Records that a call with these requirements cannot leave now.
+    pub(super) fn note_short(&mut self, needs: &Requirements, now: Moment) {
         needs.charges.iter().for_each(|charge| self.buckets.note_short(charge.bucket, now));
     }
 
     /// Gives the tokens of a take back.
-    pub(super) fn give_back_tokens(&mut self, needs: &Needs, number: u64, freed: &mut Vec<u32>) {
+    pub(super) fn give_back_tokens(&mut self, needs: &Requirements, number: u64, unblocked: &mut Vec<u32>) {
         for charge in needs.charges.iter() {
-            self.buckets.give_back(charge.bucket, number, freed);
+            self.buckets.give_back(charge.bucket, number, unblocked);
         }
     }
 
     /// Gives the slots of a take back; `class` is `None` when the class is gone.
     #[inline]
-    pub(super) fn give_back_slot(&mut self, places: [Place; 2], class: Option<usize>, freed: &mut Vec<u32>) {
-        self.gate_slots.give_back(places[0], freed);
+    pub(super) fn give_back_slot(&mut self, places: [SlotShare; 2], class: Option<usize>, unblocked: &mut Vec<u32>) {
+        self.gate_slots.give_back(places[0], unblocked);
         if let Some(slots) = class.and_then(|class| self.class_slots.get_mut(class)) {
-            slots.give_back(places[1], freed);
+            slots.give_back(places[1], unblocked);
         }
     }
 
@@ -192,8 +192,9 @@ impl Supply {
         *room = room.saturating_add(change);
     }
 
-    /// How many calls with these needs could leave one after the other if there were room.
-    pub(super) fn enough_for(&self, needs: &Needs, class: usize, now: Moment) -> usize {
+    /// Returns how many calls with these requirements could leave one after the other if there were
+    /// room.
+    pub(super) fn enough_for(&self, needs: &Requirements, class: usize, now: Moment) -> usize {
         let slots = self.gate_slots.free(needs.places[0]);
         let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.places[1])));
         let tokens = needs.charges.iter().filter_map(|charge| self.buckets.get(charge.bucket));
@@ -204,37 +205,39 @@ impl Supply {
                 reason = "`as` saturates: below zero is none"
             )]
             let whole = bucket.level(now) as usize;
-            // A level within rounding of a whole token is decided by what decides everywhere else.
+            // A level within rounding of a whole token is decided by `ready_at`, as everywhere
+            // else.
             enough.min(whole.max(usize::from(bucket.ready_at(now) <= now)))
         })
     }
 
-    /// Notes who looks at the parts of which there are many, so that a refund finds them.
-    pub(super) fn add_user(&mut self, needs: &Needs, class: usize, bundle: u32) {
+    /// Registers a queue group with the split buckets and slots that it uses, so that a refund
+    /// finds it.
+    pub(super) fn add_user(&mut self, needs: &Requirements, class: usize, queue_group: u32) {
         needs
             .charges
             .iter()
             .filter(|charge| charge.own)
-            .for_each(|charge| self.buckets.add_user(charge.bucket, bundle));
-        self.gate_slots.add_user(needs.places[0], bundle);
+            .for_each(|charge| self.buckets.add_user(charge.bucket, queue_group));
+        self.gate_slots.add_user(needs.places[0], queue_group);
         if let Some(slots) = self.class_slots.get_mut(class) {
-            slots.add_user(needs.places[1], bundle);
+            slots.add_user(needs.places[1], queue_group);
         }
     }
 
-    pub(super) fn remove_user(&mut self, needs: &Needs, class: usize, bundle: u32) {
+    pub(super) fn remove_user(&mut self, needs: &Requirements, class: usize, queue_group: u32) {
         needs
             .charges
             .iter()
             .filter(|charge| charge.own)
-            .for_each(|charge| self.buckets.remove_user(charge.bucket, bundle));
-        self.gate_slots.remove_user(needs.places[0], bundle);
+            .for_each(|charge| self.buckets.remove_user(charge.bucket, queue_group));
+        self.gate_slots.remove_user(needs.places[0], queue_group);
         if let Some(slots) = self.class_slots.get_mut(class) {
-            slots.remove_user(needs.places[1], bundle);
+            slots.remove_user(needs.places[1], queue_group);
         }
     }
 
-    /// New limits; `origins` says for each new class which old one it was.
+    /// Applies new limits; `origins` gives for each new class which old one it was.
     pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &[Option<usize>], now: Moment) {
         self.buckets.reconfigure(policy, origins, now);
         self.pauses.reconfigure(policy, origins);
@@ -259,5 +262,6 @@ fn index(group: Group) -> usize {
     }
 }
 
-/// Room where nobody counts it: more than can be used up, and far enough from either end of the number.
+/// The room of exempt calls, which is not counted: more than can be used up, and far from either
+/// end of the number.
 const ALWAYS: i64 = i64::MAX / 2;

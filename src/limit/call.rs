@@ -1,0 +1,59 @@
+//! A call as the limiter keeps it, and the grant with which it leaves.
+
+use std::time::Duration;
+
+use super::{
+    refusal::Reason,
+    resources::demand::{BucketId, Lasts, Requirements},
+};
+use crate::{
+    api::{Group, Key},
+    moment::Moment,
+};
+
+/// The facts that the limiter keeps about a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// The class: its index in the policy, and the number that stays the same over a reload.
+    pub(super) class: usize,
+    pub(super) serial: u32,
+    pub(super) flow: u64,
+    pub(super) credential: u64,
+    pub(super) key: Option<Key>,
+    /// True if the call changes something.
+    pub(super) write: bool,
+    pub(super) group: Group,
+    pub(super) lasts: Lasts,
+    pub(super) patient: bool,
+    pub(super) arrived: Moment,
+    /// The moment at which half of the client's own deadline is over: the gate uses up no more of
+    /// it. `Moment::MAX` if the client has none.
+    pub(super) half_time: Moment,
+}
+
+/// Everything that a call was given to leave with.
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    /// `None` for exempt calls, which take nothing.
+    pub(super) needs: Option<Requirements>,
+    /// The number of the take.
+    pub(super) number: u64,
+    /// The number of failures recorded when the call left.
+    pub(super) left: u64,
+    pub(super) key_grant: KeyGrant,
+    /// The call's place in the order of its queue, in case it comes back.
+    pub(super) sequence: u64,
+    pub(super) waited: Option<(Reason, Duration)>,
+}
+
+/// What a call got at the key stage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KeyGrant {
+    /// The number of its trial; 0 for calls of healthy keys.
+    pub(super) trial: u32,
+    /// The retry token reserved on arrival (`max_of`): the bucket, the number of the take, and the
+    /// moment the token is there.
+    pub(super) paid: Option<(BucketId, u64, Moment)>,
+    /// True if the call is the one write of its key, where only one may be on its way.
+    pub(super) alone: bool,
+}

@@ -1,0 +1,245 @@
+//! Estimates: which calls could leave and when, and the minimum wait of a call.
+//!
+//! The minimum wait is what must pass before a call's turn if no call before it leaves, no further
+//! call joins, and slots and room come free at once (P8). It is a lower bound, never a guess: calls
+//! that might be stopped by something that does not stop this one are not counted. Where all calls
+//! of a class have the same requirements, it is exact except for one turn of each other flow.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "classes and lanes are numbered by the policy that made both the number and the table"
+)]
+
+use super::{
+    group::QueueKey,
+    scheduler::{ClassTurns, PASSED, Scheduler},
+    shape_group::ShapeGroup,
+};
+use crate::{
+    api::Group,
+    limit::{
+        refusal::Reason,
+        resources::{Resources, demand::Requirements, pauses::Pauses},
+    },
+    moment::Moment,
+};
+
+/// The earliest moment at which a call could leave, and the reason it would wait for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MinWait {
+    pub(crate) at: Moment,
+    pub(crate) reason: Reason,
+    /// For a retry: when it could have its tokens of the retry bucket and of the gate's, if these meter it.
+    pub(crate) retry_at: Option<Moment>,
+}
+
+/// The calls of a class or a lane that would have their turns first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Others {
+    /// All calls that wait there.
+    all: usize,
+    /// The calls that leave whenever this one could, and take a token of the bucket in question.
+    metered: usize,
+}
+
+/// A call whose wait is estimated, and the moment at which its pauses are over.
+struct Ask<'a> {
+    needs: &'a Requirements,
+    pauses: &'a Pauses,
+    now: Moment,
+    over: Moment,
+}
+
+// === impl Ask ===
+
+impl Ask<'_> {
+    /// Returns the moment at which the pauses of a class's calls are over.
+    fn over_of(&self, class: usize) -> Moment {
+        self.now.max(self.pauses.ends(class, None).shared)
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Returns the earliest moment at which a call that joined the end of this queue now could
+    /// leave.
+    pub(crate) fn min_wait(&self, id: &QueueKey, needs: &Requirements, resources: &Resources, now: Moment) -> MinWait {
+        // Calls of its own queue group pause as long as it does, others perhaps only with the gate.
+        let over = now.max(resources.pauses.ends(id.class(), needs.credential).all());
+        let ask = Ask { needs, pauses: &resources.pauses, now, over };
+        let gate_over = now.max(resources.pauses.gate_ends());
+        let reason = if over > now { Reason::Pause } else { Reason::Slot };
+        let mut min_wait = MinWait { at: over, reason, retry_at: None };
+        let own = self.own_group_turns(id, needs);
+        for charge in needs.charges.iter() {
+            let metered = |other: &Requirements| other.charges.contains(charge.bucket);
+            let before = own.saturating_add(self.others_before(id, &ask, own, metered));
+            let Some(bucket) = resources.buckets.get(charge.bucket) else { continue };
+            if id.mode.retry && charge.reason.is_of_retry() {
+                // Its tokens, whatever else holds it.
+                min_wait.retry_at = min_wait.retry_at.max(Some(bucket.ready_after(before, now)));
+            }
+            let at = bucket.ready_after(own, over).max(bucket.ready_after(before, gate_over));
+            if at > min_wait.at {
+                (min_wait.at, min_wait.reason) = (at, charge.reason);
+            }
+        }
+        min_wait
+    }
+
+    /// Returns the earliest moment at which a waiting call may be able to leave if nothing else
+    /// happens.
+    pub(crate) fn next_wakeup(&self, resources: &Resources, now: Moment) -> Option<Moment> {
+        if self.waiting() == 0 {
+            return None;
+        }
+        let shape_groups =
+            self.active.iter().flatten().flat_map(|class| {
+                self.classes[*class].shape_groups.iter().map(move |shape_group| (class, shape_group))
+            });
+        let until = |(class, shape_group): (&usize, &ShapeGroup)| {
+            let has_room = resources.room(shape_group.mode.group) > 0;
+            // Without room this still matters if nothing else blocks the call: then a connection is
+            // wanted.
+            let (looked_at, free) = if has_room { (1, now) } else { (GROUPS_LOOKED_AT, Moment::MAX) };
+            let queue_groups = shape_group
+                .ready
+                .iter()
+                .take(looked_at)
+                .filter_map(|(_, queue_group)| self.queue_groups.get(*queue_group as usize));
+            let blocks =
+                queue_groups.map(|queue_group| resources.blocked_but_for_room(&queue_group.needs, *class, now));
+            blocks.map(|block| block.map_or(free, |block| block.until)).min()
+        };
+        let parked = self.parked.first().map(|(until, _)| *until);
+        shape_groups.filter_map(until).filter(|until| *until < Moment::MAX).chain(parked).min()
+    }
+
+    /// Returns the number of calls of a connection group that would leave if there were room.
+    pub(crate) fn would_go(&self, group: Group, resources: &Resources, now: Moment) -> usize {
+        if self.waiting() == 0 {
+            return 0;
+        }
+        let classes = self.active.iter().flatten().map(|class| (*class, &self.classes[*class]));
+        let shape_groups =
+            classes.flat_map(|(class, turns)| turns.shape_groups.iter().map(move |shape_group| (class, shape_group)));
+        let mut calls = 0_usize;
+        for (class, shape_group) in shape_groups.filter(|(_, shape_group)| shape_group.mode.group == group) {
+            for (_, queue_group) in shape_group.ready.iter().take(GROUPS_LOOKED_AT) {
+                let Some(queue_group) = self.queue_groups.get(*queue_group as usize) else { continue };
+                if resources.blocked_but_for_room(&queue_group.needs, class, now).is_none() {
+                    calls = calls.saturating_add(queue_group.waiting.min(resources.enough_for(
+                        &queue_group.needs,
+                        class,
+                        now,
+                    )));
+                }
+            }
+        }
+        calls
+    }
+
+    /// Returns the turns that the call's own queue group gives before it is its turn.
+    fn own_group_turns(&self, id: &QueueKey, needs: &Requirements) -> usize {
+        if let Some((queue, queue_group)) =
+            self.find(id).and_then(|queue| Some((self.queue(queue)?, self.group_of(queue)?)))
+        {
+            return queue_group.queue_lengths.within(queue.len as usize);
+        }
+        if needs.have_own() {
+            return 0;
+        }
+        // A new queue is behind one turn of every other.
+        self.unsplit_group(id.class(), id.mode).map_or(0, |queue_group| queue_group.queue_lengths.within(1))
+    }
+
+    /// Returns the turns that calls of other classes have before it, counting those that `metered`
+    /// accepts.
+    fn others_before(
+        &self,
+        id: &QueueKey,
+        ask: &Ask<'_>,
+        own: usize,
+        metered: impl Fn(&Requirements) -> bool,
+    ) -> usize {
+        let Some(mine) = self.classes.get(id.class()) else { return 0 };
+        let lane = mine.lane();
+        // Between two turns of its class, every other class of the lane has one.
+        let beside = |class: &usize| *class != id.class();
+        let classes = self.active[lane].iter().copied().filter(beside);
+        let (mut turns, mut counted) = (own, 0_usize);
+        for class in classes {
+            let others = self.others(&self.classes[class], class, ask, &metered);
+            counted = counted.saturating_add(others.in_turns(own));
+            let any = self.others(&self.classes[class], class, ask, &|_| true);
+            turns = turns.saturating_add(any.metered.min(own));
+        }
+        // Higher lanes go first except for every tenth turn, and of the nine in between a lower
+        // lane may have one. Calls of lower lanes whose requirements differ from this one's have
+        // their turns at any time, and those too count as passing it.
+        let lower = self.active[lane + 1..].iter().flatten();
+        let slips: usize = lower.map(|class| self.slips(&self.classes[*class], *class, ask)).sum();
+        let mut higher = Others::default();
+        for class in self.active[..lane].iter().flatten() {
+            let others = self.others(&self.classes[*class], *class, ask, &metered);
+            higher = Others { all: higher.all + others.all, metered: higher.metered + others.metered };
+        }
+        let passed = self.passed[lane] as usize;
+        let turns = turns.saturating_add(1).saturating_mul(PASSED as usize - 1).saturating_sub(passed + slips);
+        counted.saturating_add(higher.in_turns(turns))
+    }
+
+    /// Returns the number of calls of a class that may leave while one with these requirements may
+    /// not.
+    fn slips(&self, turns: &ClassTurns, class: usize, ask: &Ask<'_>) -> usize {
+        if ask.over_of(class) < ask.over {
+            return turns.waiting;
+        }
+        let needs = ask.needs;
+        let goes_later = |other: &Requirements| other.group == needs.group && needs.charges.are_among(&other.charges);
+        let unsplit = turns.shape_groups.iter().filter_map(|shape_group| self.unsplit_group(class, shape_group.mode));
+        let later: usize =
+            unsplit.filter(|queue_group| goes_later(&queue_group.needs)).map(|queue_group| queue_group.waiting).sum();
+        turns.waiting.saturating_sub(later)
+    }
+
+    /// Returns the calls of a class that leave whenever a call with these requirements could.
+    fn others(
+        &self,
+        turns: &ClassTurns,
+        class: usize,
+        ask: &Ask<'_>,
+        metered: &impl Fn(&Requirements) -> bool,
+    ) -> Others {
+        let mut others = Others { all: turns.waiting, metered: 0 };
+        if ask.over_of(class) > ask.over {
+            return others;
+        }
+        let needs = ask.needs;
+        let goes_first =
+            |needs_of: &Requirements| needs_of.group == needs.group && needs_of.charges.are_among(&needs.charges);
+        for shape_group in &turns.shape_groups {
+            // Queue groups with resources of their own may be set aside; at most one is without.
+            let unsplit = self
+                .unsplit_group(class, shape_group.mode)
+                .filter(|queue_group| goes_first(&queue_group.needs) && metered(&queue_group.needs));
+            others.metered += unsplit.map_or(0, |queue_group| queue_group.waiting);
+        }
+        others
+    }
+}
+
+// === impl Others ===
+
+impl Others {
+    /// Returns how many of the metered calls have left when the class or lane has had this many
+    /// turns (fewer only if none of them is left).
+    fn in_turns(self, turns: usize) -> usize {
+        self.metered.min(turns.saturating_sub(self.all - self.metered.min(self.all)))
+    }
+}
+
+/// The most queue groups looked at in each shape group: how many connections to dial does not
+/// depend on the hundredth bucket.
+const GROUPS_LOOKED_AT: usize = 100;

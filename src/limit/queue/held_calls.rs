@@ -1,0 +1,53 @@
+//! The held calls of one key: those that it holds, and those that have passed it and still wait.
+
+use super::waiter::{By, KeyList, List, Waiters};
+
+/// The waiting calls of one key.
+#[derive(Debug, Default)]
+pub(crate) struct HeldCalls {
+    /// The calls held by the key, in order.
+    pub(crate) held: List,
+    /// The calls past the key: in a queue, or granted and not claimed.
+    pub(crate) passed: List,
+}
+
+// === impl HeldCalls ===
+
+impl HeldCalls {
+    pub(crate) fn holds_anyone(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether this one is the first that its key holds.
+    pub(crate) fn begins_with(&self, index: u32) -> bool {
+        self.held.first() == Some(index)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.passed.is_empty()
+    }
+
+    pub(crate) fn hold(&mut self, waiters: &mut Waiters, index: u32, first: bool) {
+        let next = self.held.first().filter(|_| first);
+        self.held.insert_before(waiters, By::Key, index, next);
+        if let Some(waiter) = waiters.get_mut(index) {
+            waiter.key_list = Some(KeyList::Held);
+        }
+    }
+
+    pub(crate) fn let_pass(&mut self, waiters: &mut Waiters, index: u32) {
+        self.passed.push_back(waiters, By::Key, index);
+        if let Some(waiter) = waiters.get_mut(index) {
+            waiter.key_list = Some(KeyList::Passed);
+        }
+    }
+
+    /// Removes a call. Does nothing if the call is in neither list.
+    pub(crate) fn remove(&mut self, waiters: &mut Waiters, index: u32) {
+        match waiters.get_mut(index).and_then(|waiter| waiter.key_list.take()) {
+            Some(KeyList::Held) => self.held.remove(waiters, By::Key, index),
+            Some(KeyList::Passed) => self.passed.remove(waiters, By::Key, index),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Shape groups: the queue groups of one class that have the same requirements except for buckets
+//! and slots of their own. What they share is looked at once for all of them.
+
+use std::collections::BTreeSet;
+
+use slab::Slab;
+
+use super::group::{Mode, QueueGroup};
+use crate::{
+    limit::{refusal::Reason, resources::Resources},
+    moment::Moment,
+};
+
+/// The queue groups of a class that share everything except buckets and slots of their own.
+#[derive(Debug)]
+pub(crate) struct ShapeGroup {
+    pub(crate) mode: Mode,
+    /// Those not set aside, by the stamp of their next queue.
+    pub(crate) ready: BTreeSet<(u64, u32)>,
+    /// What stopped all of it last, and when.
+    pub(crate) stopped: (Moment, Reason),
+}
+
+// === impl ShapeGroup ===
+
+impl ShapeGroup {
+    pub(crate) fn new(mode: Mode) -> Self {
+        Self { mode, ready: BTreeSet::new(), stopped: (Moment::ZERO, Reason::Bucket) }
+    }
+
+    /// The queue of this shape group that is next, with its stamp, if it may leave and is before `limit`.
+    pub(crate) fn first(
+        &mut self,
+        (limit, class): (u64, usize),
+        queue_groups: &mut Slab<QueueGroup>,
+        resources: &Resources,
+        parked: &mut BTreeSet<(Moment, u32)>,
+        (looks, now): (&mut usize, Moment),
+    ) -> Option<(u64, u32)> {
+        loop {
+            let (stamp, index) = *self.ready.first().filter(|(stamp, _)| *stamp < limit)?;
+            let queue_group = queue_groups.get_mut(index as usize)?;
+            let Some(block) = resources.blocked(&queue_group.needs, class, now) else {
+                return queue_group.queues.first().copied();
+            };
+            if !block.own {
+                self.stopped = (now, block.reason);
+                return None;
+            }
+            queue_group.stopped = (now, block.reason);
+            queue_group.parked = Some(block.until);
+            if block.until < Moment::MAX {
+                parked.insert((block.until, index));
+            }
+            self.ready.remove(&(stamp, index));
+            *looks = looks.saturating_sub(1);
+            if *looks == 0 {
+                return None;
+            }
+        }
+    }
+}

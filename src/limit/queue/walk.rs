@@ -1,0 +1,81 @@
+//! Walks over all waiting calls, a few at a time.
+
+use super::waiter::{Waiter, Waiters};
+use crate::{api::Group, moment::Moment};
+
+/// Something that many waiting calls are yet to learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sweep {
+    /// There is no connection for those of the group.
+    Strand(Group, WaiterWalk),
+    /// Everything is let through.
+    LetGo(WaiterWalk),
+    /// A pause began: calls whose wait ends before `until` may have come in vain. `from` is the
+    /// last one that was looked at.
+    Paused { from: (Moment, u32), until: Moment },
+    /// Every pause was lifted: what was set aside until then is looked at again.
+    Unpark { from: (Moment, u32) },
+}
+
+/// A walk over all calls that waited when it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaiterWalk {
+    next: u32,
+    /// The generation of the newest of them.
+    last: u32,
+}
+
+/// What a step of a walk came to.
+pub(crate) enum Step {
+    /// This one is next.
+    At(u32),
+    /// None of those it looked at.
+    On,
+    /// There are no more.
+    Over,
+}
+
+// === impl WaiterWalk ===
+
+impl WaiterWalk {
+    pub(crate) fn over(waiters: &Waiters) -> Self {
+        Self { next: 0, last: waiters.newest() }
+    }
+
+    /// The next waiter that is `meant`, if it is among the few that are looked at.
+    pub(crate) fn step(&mut self, waiters: &Waiters, meant: impl Fn(&Waiter) -> bool) -> Step {
+        for _ in 0..LOOKED_AT_ONCE {
+            if self.next >= waiters.places() {
+                return Step::Over;
+            }
+            let index = self.next;
+            self.next += 1;
+            let was_there = |waiter: &&Waiter| self.last.wrapping_sub(waiter.generation) < u32::MAX / 2;
+            if waiters.get(index).filter(was_there).is_some_and(&meant) {
+                return Step::At(index);
+            }
+        }
+        Step::On
+    }
+}
+
+// === impl Sweep ===
+
+impl Sweep {
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Strand(one, _), Self::Strand(other, _)) => one == other,
+            (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
+        }
+    }
+}
+
+/// Before all others.
+pub(crate) const FROM_FIRST: (Moment, u32) = (Moment::ZERO, 0);
+
+/// Waiters or bundles that one step looks at to find one.
+pub(crate) const LOOKED_AT_ONCE: usize = 16;
+
+/// Steps of one operation, each of which may conclude one wait: what is left goes on with the next.
+/// Each operation has two turns of these, and stays far below a millisecond.
+pub(crate) const STEPS: u32 = 80;

@@ -1,0 +1,136 @@
+//! The reasons for which a call waits or is refused, and the state of a failing key.
+
+use std::{fmt, time::Duration};
+
+use crate::moment::Moment;
+
+/// The reason a call waits or is refused. The list is closed; header, metric, log and status page
+/// use the same word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Its key failed, and the delay is not over.
+    Backoff,
+    /// The gate's bucket is empty.
+    Bucket,
+    /// The bodies of waiting calls take up all the bytes allowed.
+    BytesFull,
+    /// The class's bucket (or that of the class it is within) is empty.
+    ClassBucket,
+    /// It cannot leave before its client's own deadline.
+    Deadline,
+    /// Another write of the key is out.
+    OneAtATime,
+    /// The upstream asked for a pause.
+    Pause,
+    /// Too many calls wait already.
+    QueueFull,
+    /// There is no token for a retry: the retry bucket is empty, or the gate's is, for which a retry does not wait.
+    RetryBucket,
+    /// No free slot, or no room on a connection.
+    Slot,
+    /// Another call of its failing key is the trial.
+    Trial,
+}
+
+/// A refusal: the reason, and when to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason.
+    pub reason: Reason,
+    /// The earliest moment at which coming back can make sense.
+    pub retry_at: Moment,
+    /// The time the call had waited.
+    pub waited: Duration,
+    /// The state of its key, if the key is the reason.
+    pub key: Option<KeyState>,
+}
+
+/// The state of a failing key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyState {
+    /// The number of consecutive failures.
+    pub failures: u32,
+    /// The status of the last failure; `None` if the call was sent and then lost.
+    pub last_status: Option<u16>,
+    /// The moment of the last failure.
+    pub last_failure: Moment,
+    /// The moment from which the next trial may leave.
+    pub ready_at: Moment,
+}
+
+/// Reports for the logs that a key is no longer failing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its name.
+    pub name: Box<str>,
+    /// The reason it is no longer failing.
+    pub why: Why,
+}
+
+/// The reason a key is no longer failing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// More keys fail than may be remembered.
+    Crowded,
+    /// Its object is gone.
+    Gone,
+    /// It has not failed for so long that it is forgotten.
+    Old,
+    /// A call of it succeeded.
+    Recovered,
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// Every reason, for tables.
+    pub const ALL: [Self; 11] = [
+        Self::Backoff,
+        Self::Bucket,
+        Self::BytesFull,
+        Self::ClassBucket,
+        Self::Deadline,
+        Self::OneAtATime,
+        Self::Pause,
+        Self::QueueFull,
+        Self::RetryBucket,
+        Self::Slot,
+        Self::Trial,
+    ];
+
+    /// Returns its word in headers, metrics, logs and the status page.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Backoff => "backoff",
+            Self::Bucket => "bucket",
+            Self::BytesFull => "bytes_full",
+            Self::ClassBucket => "class_bucket",
+            Self::Deadline => "deadline",
+            Self::OneAtATime => "one_at_a_time",
+            Self::Pause => "pause",
+            Self::QueueFull => "queue_full",
+            Self::RetryBucket => "retry_bucket",
+            Self::Slot => "slot",
+            Self::Trial => "trial",
+        }
+    }
+
+    /// Whether it is one of the two tokens that a retry takes of the gate.
+    #[inline]
+    pub(super) const fn is_of_retry(self) -> bool {
+        matches!(self, Self::Bucket | Self::RetryBucket)
+    }
+
+    /// Whether it concerns a failing key: then the gate holds the call for `backoff.hold` at most, so as not to pin the controller's worker.
+    #[must_use]
+    pub const fn concerns_key(self) -> bool {
+        matches!(self, Self::Backoff | Self::OneAtATime | Self::RetryBucket | Self::Trial)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}

@@ -1,0 +1,161 @@
+//! The requirements of a call: the tokens, slots and room on a connection that it needs in order to
+//! leave. These are plain values that fit in a receipt.
+
+use std::num::NonZeroU32;
+
+use crate::{api::Group, limit::refusal::Reason, moment::Moment};
+
+/// The facts about a call that decide its requirements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    pub(crate) class: usize,
+    pub(crate) flow: u64,
+    pub(crate) credential: u64,
+    pub(crate) group: Group,
+    pub(crate) long_running: bool,
+    pub(crate) lists_first: bool,
+    /// True if its key is failing and the call is the trial.
+    pub(crate) retry: bool,
+}
+
+/// The id of a bucket; stale once the bucket is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BucketId {
+    pub(crate) index: u32,
+    /// Never zero, so that an `Option` of it takes no more room.
+    pub(crate) serial: NonZeroU32,
+}
+
+/// One token of one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Charge {
+    pub(crate) bucket: BucketId,
+    /// The reason a call waits that waits for this token.
+    pub(crate) reason: Reason,
+    /// True if the bucket is one of many (per flow or credential), so that its being empty says
+    /// nothing about other queues.
+    pub(crate) own: bool,
+}
+
+/// The tokens that a call takes, in the order in which reasons are named. Four fit without
+/// allocation, enough for all except long `within` chains.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Charges {
+    first: [Option<Charge>; 4],
+    more: Vec<Charge>,
+}
+
+/// A share of the slots of the gate or of a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum SlotShare {
+    /// It holds no slot.
+    #[default]
+    None,
+    /// One of all slots.
+    Whole,
+    /// One of the slots of a flow or credential. `era` tells apart what the slots were split by.
+    Split { who: u64, era: u32 },
+    /// One of the slots shared by all flows or credentials past the limit.
+    Rest { era: u32 },
+}
+
+/// Everything that a call takes at the moment it leaves, together or not at all, and the credential
+/// whose pause applies to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Requirements {
+    pub(crate) group: Group,
+    /// Its share of the gate's slots and of the class's.
+    pub(crate) places: [SlotShare; 2],
+    pub(crate) charges: Charges,
+    /// Its credential, if pauses are told apart by it.
+    pub(crate) credential: Option<u64>,
+}
+
+/// How long a call goes on, and how it begins. One byte: a waiting call has no room for two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lasts {
+    /// To the end of its answer.
+    Shortly,
+    /// Until one side ends it.
+    Long,
+    /// The same, and it begins with a list.
+    LongAfterList,
+}
+
+/// The reason a call cannot leave now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) reason: Reason,
+    /// The moment at which it may be over; `Moment::MAX` if time alone does not end it.
+    pub(crate) until: Moment,
+    /// True if it stops this queue (and those that share its buckets and slots) but not the others
+    /// of its class.
+    pub(crate) own: bool,
+}
+
+// === impl Charges ===
+
+impl Charges {
+    #[inline]
+    pub(crate) fn push(&mut self, charge: Charge) {
+        match self.first.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(charge),
+            None => self.more.push(charge),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Charge> {
+        self.first.iter().map_while(Option::as_ref).chain(&self.more)
+    }
+
+    /// True if every bucket here is also among `others`.
+    pub(crate) fn are_among(&self, others: &Self) -> bool {
+        self.iter().all(|charge| others.iter().any(|other| other.bucket == charge.bucket))
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, bucket: BucketId) -> bool {
+        self.iter().any(|charge| charge.bucket == bucket)
+    }
+
+    /// The tokens for which a retry is held no longer than its key may hold it: the retry bucket's
+    /// and the gate's.
+    #[inline]
+    pub(crate) fn of_retry(&self) -> impl Iterator<Item = BucketId> {
+        self.iter().filter(|charge| charge.reason.is_of_retry()).map(|charge| charge.bucket)
+    }
+}
+
+// === impl SlotShare ===
+
+impl SlotShare {
+    /// True if it is one of many.
+    pub(crate) fn is_own(self) -> bool {
+        matches!(self, Self::Split { .. } | Self::Rest { .. })
+    }
+}
+
+// === impl Lasts ===
+
+impl Lasts {
+    pub(crate) fn new(long_running: bool, lists_first: bool) -> Self {
+        match (long_running, lists_first) {
+            (false, _) => Self::Shortly,
+            (true, false) => Self::Long,
+            (true, true) => Self::LongAfterList,
+        }
+    }
+}
+
+// === impl Requirements ===
+
+impl Requirements {
+    /// True if anything here is one of many, so that the queue may stop while others of its class
+    /// continue.
+    pub(crate) fn have_own(&self) -> bool {
+        self.credential.is_some()
+            || self.charges.iter().any(|charge| charge.own)
+            || self.places.iter().any(|place| place.is_own())
+    }
+}
