@@ -11,7 +11,7 @@
 
 use super::{
     call::{Call, Grant, KeyGrant},
-    keys::table::KeyId,
+    keys::id::KeyId,
     limiter::Limiter,
     permit::Permit,
     policy::{ClassPolicy, Combine, Lane, Strategy},

@@ -8,7 +8,10 @@
 
 use super::{
     call::{Call, KeyGrant},
-    keys::table::{Failure, KeyId, Recorded},
+    keys::{
+        id::KeyId,
+        table::{Failure, Recorded},
+    },
     limiter::Limiter,
     permit::Receipt,
     policy::{Lane, Strategy},

@@ -12,7 +12,7 @@
 
 use super::{
     call::{Call, Grant, KeyGrant},
-    keys::table::KeyId,
+    keys::id::KeyId,
     limiter::Limiter,
     policy::Lane,
     queue::{

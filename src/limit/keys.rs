@@ -4,6 +4,7 @@
 pub(crate) mod backoff;
 pub(crate) mod due;
 pub(crate) mod failing;
+pub(crate) mod id;
 pub(crate) mod order;
 pub(crate) mod table;
 

@@ -14,7 +14,8 @@ use super::{
     dropped_requests::DroppedRequests,
     keys::{
         failing::{Keys, Spread},
-        table::{KeyId, Table},
+        id::KeyId,
+        table::Table,
     },
     permit::{Permit, Slot},
     policy::{Lane, Policy},

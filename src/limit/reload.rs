@@ -16,7 +16,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::{
     call::KeyGrant,
-    keys::table::KeyId,
+    keys::id::KeyId,
     limiter::Limiter,
     policy::{Combine, Lane, Policy},
     queue::{

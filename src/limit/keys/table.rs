@@ -1,8 +1,9 @@
 //! The writing half of the key table: records failures, and forgets keys, drops them past the limit
 //! and expires them.
 //!
-//! Beside the table stand two orders of its objects: by when they are forgotten, and by when they may be tried. Of the second the first is
-//! dropped when there are too many (P9), and the first few are what a status page shows. Nothing here ever goes through all keys at once.
+//! Beside the table stand two orders of its objects: by when they are forgotten, and by when they
+//! may be tried. The first of the second order is dropped when there are too many (P9), and its
+//! first few are what a status page shows. No operation goes through all keys at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,23 +11,17 @@ use super::{
     backoff::Dice,
     due::Due,
     failing::{Failing, Keys},
+    id::KeyId,
     order::{Order, Stand},
 };
 use crate::{
-    api::{Key, facet, written_facet},
+    api::Key,
     limit::{
         policy::Backoff,
         refusal::{Ended, KeyState, Why},
     },
     moment::Moment,
 };
-
-/// A key without its collection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct KeyId {
-    pub(crate) object: u64,
-    pub(crate) facet: u64,
-}
 
 /// The writing half of the key table.
 #[derive(Debug)]
@@ -66,26 +61,6 @@ pub(crate) enum Recorded {
     Changed,
     /// The failure was known already.
     Stale,
-}
-
-// === impl KeyId ===
-
-impl From<&Key> for KeyId {
-    fn from(key: &Key) -> Self {
-        Self { object: key.object, facet: key.facet }
-    }
-}
-
-impl KeyId {
-    /// Where one write goes at a time: the same for all writes of the key, those that delete among them.
-    pub(crate) fn written(self) -> Self {
-        Self { facet: written_facet(self.facet), ..self }
-    }
-
-    /// The deletes beside the other writes of the key, or the other way round; for a read, a key that nothing has.
-    pub(crate) fn neighbour(self) -> Self {
-        Self { facet: facet(self.facet, self == self.written()), ..self }
-    }
 }
 
 // === impl Table ===

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    limit::keys::{failing::Spread, table::KeyId},
+    limit::keys::{failing::Spread, id::KeyId},
     moment::Moment,
 };
 

@@ -15,7 +15,7 @@ use slab::Slab;
 use crate::{
     limit::{
         call::{Call, Grant, KeyGrant},
-        keys::table::KeyId,
+        keys::id::KeyId,
         refusal::{Reason, Refusal},
         verdict::Ticket,
     },
