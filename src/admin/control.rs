@@ -4,14 +4,12 @@
 //! status of 400 or above. Every order comes through the control socket, which only the process's
 //! own user can open.
 
-use std::{pin::Pin, time::Duration};
+use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::status::{Explained, Status};
-
-/// An answer that is made in several steps, so that calls have their turns in between.
-pub type Told<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The part of the process that knows the gates; the admin port and the control socket ask it.
 pub trait Operator: Send + Sync + 'static {
@@ -19,7 +17,7 @@ pub trait Operator: Send + Sync + 'static {
     fn shows_names(&self) -> bool;
 
     /// Returns the status of the process, with names of objects or without.
-    fn status(&self, names: bool) -> Told<'_, Status>;
+    fn status(&self, names: bool) -> BoxFuture<'_, Status>;
 
     /// Returns a line for `/readyz` about anything unusual.
     fn remark(&self) -> Option<String>;
@@ -34,7 +32,7 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// # Errors
     /// There is no such gate.
-    fn forget<'a>(&'a self, order: &'a Forget) -> Told<'a, Result<Vec<Forgotten>, String>>;
+    fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<Forgotten>, String>>;
 
     /// Admits everything for a while, or ends that.
     ///

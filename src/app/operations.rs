@@ -9,11 +9,12 @@ use std::{
     },
 };
 
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::reloads::Reloads;
 use crate::{
-    admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator, Told},
+    admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator},
     classify::Glob,
     clock::Clock,
     config::settings::{Settings, ShowNames, Socket},
@@ -59,7 +60,7 @@ impl Operator for Operations {
         self.names.load(Relaxed)
     }
 
-    fn status(&self, names: bool) -> Told<'_, status::Status> {
+    fn status(&self, names: bool) -> BoxFuture<'_, status::Status> {
         Box::pin(async move {
             let mut gates = Vec::with_capacity(self.gates.len());
             for gate in &self.gates {
@@ -99,7 +100,7 @@ impl Operator for Operations {
         Ok(self.meant(ask.gate.as_deref())?.iter().map(|gate| gate.explain(&method, &uri, &headers)).collect())
     }
 
-    fn forget<'a>(&'a self, order: &'a Forget) -> Told<'a, Result<Vec<Forgotten>, String>> {
+    fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<Forgotten>, String>> {
         Box::pin(async move {
             let keys = order.keys.as_deref().map(|name| (name, Glob::new(name)));
             let mut forgotten = Vec::new();

@@ -70,7 +70,7 @@ impl Limiter {
             }
             self.steps = self.steps.saturating_sub(1);
         }
-        // Nobody else is kept waiting for it: the rest is done from the next operation on.
+        // No other call is kept waiting for it: the rest is done from the next operation on.
         self.behind = true;
     }
 

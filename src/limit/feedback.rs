@@ -166,7 +166,8 @@ impl Limiter {
         let leaves = self.resources.buckets.takes();
         let until = self.resources.pauses.begin(pause, origin, leaves, now);
         self.keys().listen(self.resources.pauses.any_grows());
-        // Whoever waits and now cannot make it is told so. A wait that ends later than this one may still be worth it.
+        // Waiting calls whose wait ends before the pause are refused. A later end may still be worth
+        // the wait.
         if let Some(until) = until.filter(|_| !self.timers.is_empty()) {
             self.begin_sweep(Sweep::Paused { from: FROM_FIRST, until });
         }

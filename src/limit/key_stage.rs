@@ -91,7 +91,8 @@ impl Limiter {
         }
     }
 
-    /// Refuses those whom the key will not let go in time. Who came first can wait least: of a long line only its beginning is looked at.
+    /// Refuses the held calls that the key will not release in time. The first to come can wait
+    /// least, so only the beginning of a long list is looked at.
     fn refuse_line_in_vain(&mut self, key: KeyId, held: List, ready_at: Moment, now: Moment) {
         let first = held.collect(&self.waiters, By::Key, LOOKED_AT_ONCE);
         let before = self.waiting;

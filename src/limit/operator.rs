@@ -50,8 +50,9 @@ impl Walk {
 // === impl Limiter ===
 
 impl Limiter {
-    /// Forgets the failing keys whose names `is_meant`, of the next few; whoever waited for one goes on. Says how many there were; to be
-    /// asked again until the walk is over. Keys that fail after its beginning are left alone.
+    /// Forgets those of the next few failing keys whose names `is_meant`, and releases the calls that
+    /// waited for them. Returns how many there were. Call it again until the walk is over. Keys that
+    /// fail after the walk began are left alone.
     pub fn forget_some(&mut self, is_meant: &dyn Fn(&str) -> bool, walk: &mut Walk, now: Moment) -> usize {
         let now = self.catch_up(now);
         let began = *walk.began.get_or_insert(now);
@@ -81,8 +82,9 @@ impl Limiter {
         self.table.has_expired(self.now.max(now))
     }
 
-    /// While on, every call leaves at once and spends nothing, and whoever waits is let go. Buckets fill and keys are remembered as ever, so
-    /// that all limits hold again from the moment it is off.
+    /// While on, every call leaves at once and spends nothing, and waiting calls are released. Buckets
+    /// fill and keys are remembered as usual, so that all limits hold again from the moment it is
+    /// off.
     pub fn set_bypass(&mut self, on: bool, now: Moment) {
         let now = self.catch_up(now);
         self.bypassed = on;

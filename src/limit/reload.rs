@@ -2,7 +2,7 @@
 //! places (P11).
 //!
 //! Waiters hold a place, not a time, so there is nothing to convert. What applies changes at once.
-//! The queues are then made anew in the order in which calls entered them, under the identity that
+//! The queues are then rebuilt in the order in which calls entered them, under the identity that
 //! the new policy gives them, a few calls at a time. No turn is given before all have moved, so
 //! that none passes another; a call that comes meanwhile and is limited at all is put behind them.
 //! A call that hangs up, or whose key fails, before it has moved moves first.

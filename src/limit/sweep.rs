@@ -91,8 +91,8 @@ impl Limiter {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Bundles whose own token may be there now are looked at again, a few at a time; says whether
-    /// there were any.
+    /// Looks again at a few queue groups whose own token may be there now. Returns false if there
+    /// were none.
     pub(super) fn unpark_due(&mut self, now: Moment) -> bool {
         for looked_at in 0..LOOKED_AT_ONCE {
             let Some(&(_, queue_group)) = self.parked.first().filter(|(until, _)| *until <= now) else {

@@ -36,7 +36,8 @@ pub struct Arrival<'a> {
     pub long_running: bool,
     /// A long-running call that begins with all there is: opening it costs the tokens of a list.
     pub lists_first: bool,
-    /// It is never refused at the door (exec, attach, port-forward: their clients fall back instead of retrying).
+    /// It is never refused on arrival (exec, attach, port-forward: their clients fall back instead
+    /// of retrying).
     pub patient: bool,
     /// The client's own deadline, counted from now.
     pub timeout: Option<Duration>,

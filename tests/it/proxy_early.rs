@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::{
     pool_support::{Server, answer},
-    support::{Backend, Proxy, ProxyBuilder, reply, status, within},
+    support::{Backend, Proxy, ProxyBuilder, status, within},
 };
 
 /// A client's connection of whatever kind.
@@ -366,16 +366,7 @@ const EXPECTING: &str = "POST /x HTTP/1.1\r\nHost: localhost\r\nExpect: 100-cont
 
 #[tokio::test]
 async fn a_call_that_waits_is_not_told_to_send_its_body_before_it_leaves() {
-    let answers = Arc::new(Semaphore::new(0));
-    let gate = Arc::clone(&answers);
-    let backend = Backend::start(move |_| {
-        let gate = Arc::clone(&gate);
-        async move {
-            gate.acquire().await.expect("open").forget();
-            reply(200, "ok")
-        }
-    })
-    .await;
+    let (backend, answers) = Backend::holding().await;
     let proxy = Arc::new(Proxy::before(backend.address).in_flight(1).start().await);
     let held = Arc::clone(&proxy);
     let first = tokio::spawn(async move { held.get("/first").await.0 });

@@ -5,10 +5,9 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
-    sync::Semaphore,
 };
 
-use crate::support::{Backend, Proxy, reply, status, within};
+use crate::support::{Backend, Proxy, status, within};
 
 /// An address at which nobody listens.
 async fn nobody() -> SocketAddr {
@@ -120,16 +119,7 @@ async fn after_stop_it_serves_on_until_the_last_client_is_gone() {
 
 #[tokio::test]
 async fn when_the_drain_is_over_calls_finish_and_idle_clients_are_sent_away() {
-    let answers = Arc::new(Semaphore::new(0));
-    let gate = Arc::clone(&answers);
-    let backend = Backend::start(move |_| {
-        let gate = Arc::clone(&gate);
-        async move {
-            gate.acquire().await.expect("open").forget();
-            reply(200, "ok")
-        }
-    })
-    .await;
+    let (backend, answers) = Backend::holding().await;
     let proxy = Arc::new(
         Proxy::before(backend.address).with(|options| options.drain = Duration::from_millis(20)).start().await,
     );

@@ -14,20 +14,11 @@ use tokio::{
     sync::Semaphore,
 };
 
-use crate::support::{Backend, Proxy, reply, within};
+use crate::support::{Backend, Proxy, within};
 
 /// A gate with one slot and two tokens, and what lets its upstream answer.
 async fn narrow() -> (Backend, Proxy, Arc<Semaphore>) {
-    let answers = Arc::new(Semaphore::new(0));
-    let gate = Arc::clone(&answers);
-    let backend = Backend::start(move |_| {
-        let gate = Arc::clone(&gate);
-        async move {
-            gate.acquire().await.expect("open").forget();
-            reply(200, "ok")
-        }
-    })
-    .await;
+    let (backend, answers) = Backend::holding().await;
     let proxy = Proxy::before(backend.address).in_flight(1).bucket(0.000_001, 2).start().await;
     (backend, proxy, answers)
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate::limit::policy::Strategy;
-use tokio::{sync::Semaphore, task::JoinHandle};
+use tokio::task::JoinHandle;
 
 use crate::support::{Backend, Proxy, ProxyBuilder, reply, status, within};
 
@@ -50,16 +50,7 @@ async fn what_would_wait_goes_at_once_and_its_wait_is_counted_when_it_is_over() 
 
 #[tokio::test]
 async fn a_slot_is_held_by_those_who_would_have_it_and_given_back_at_the_end() {
-    let answers = Arc::new(Semaphore::new(0));
-    let gate = Arc::clone(&answers);
-    let backend = Backend::start(move |_| {
-        let gate = Arc::clone(&gate);
-        async move {
-            gate.acquire().await.expect("open").forget();
-            reply(200, "ok")
-        }
-    })
-    .await;
+    let (backend, answers) = Backend::holding().await;
     let proxy = Arc::new(shadow(&backend).in_flight(1).start().await);
     let calls = [get(&proxy, "/a"), get(&proxy, "/b"), get(&proxy, "/c")];
     within(async {

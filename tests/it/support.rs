@@ -32,6 +32,7 @@ use tidegate::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -99,6 +100,20 @@ impl Backend {
     /// Answers every call with this status and "ok".
     pub(crate) async fn replying(status: u16) -> Self {
         Self::start(move |_| async move { reply(status, "ok") }).await
+    }
+
+    /// Answers every call with 200 once it has been given a permit.
+    pub(crate) async fn holding() -> (Self, Arc<Semaphore>) {
+        let answers = Arc::new(Semaphore::new(0));
+        let gate = Arc::clone(&answers);
+        let backend = Self::start(move |_| {
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await.expect("open").forget();
+                reply(200, "ok")
+            }
+        });
+        (backend.await, answers)
     }
 
     /// The targets that arrived, in order.

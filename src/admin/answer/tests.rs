@@ -1,7 +1,9 @@
 //! Checks the answers to requests, on port and socket.
 
+use futures_util::future::BoxFuture;
+
 use super::{
-    super::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Told},
+    super::control::{Ask, Bypass, Bypassed, Forget, Forgotten},
     *,
 };
 use crate::status::{Explained, Gate, Key, Status};
@@ -15,7 +17,7 @@ impl Operator for Fake {
         self.names
     }
 
-    fn status(&self, names: bool) -> Told<'_, Status> {
+    fn status(&self, names: bool) -> BoxFuture<'_, Status> {
         let keys =
             if names { vec![Key { key: "<script>alert(1)</script>".to_owned(), ..Key::default() }] } else { vec![] };
         let gate = Gate { name: "k".to_owned(), keys_failing: 1, keys, ..Gate::default() };
@@ -30,7 +32,7 @@ impl Operator for Fake {
         Ok(vec![Explained { verb: ask.method.clone(), ..Explained::default() }])
     }
 
-    fn forget<'a>(&'a self, order: &'a Forget) -> Told<'a, Result<Vec<Forgotten>, String>> {
+    fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<Forgotten>, String>> {
         let done = order
             .gate
             .as_ref()

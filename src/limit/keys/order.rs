@@ -1,8 +1,8 @@
 //! Objects in the order of a time of theirs: the first few, and the rest from any place on, cost as
 //! much as they are.
 //!
-//! Time is kept in sixtieths of a second, so that an object takes twelve bytes: whom a person looks
-//! at, and who is dropped where too many fail, is not decided by less. After two years of one
+//! Time is kept in sixtieths of a second, so that an object takes twelve bytes. A finer time
+//! would change neither what a status page shows nor which key is dropped. After two years of one
 //! process all objects of the years beyond stand side by side.
 
 use std::{

@@ -188,8 +188,9 @@ impl Table {
         std::mem::take(&mut self.ended)
     }
 
-    /// Forgets the failures of a key whose object is gone, if it fails; adds it to `dirty_keys`. A time that the upstream named stays: whoever
-    /// deletes and creates again would come before it each time (P2).
+    /// Forgets the failures of a key whose object is gone, if it fails, and adds it to `dirty_keys`. A
+    /// time that the upstream named stays: a controller that deletes and creates again would come
+    /// before it each time (P2).
     pub(crate) fn part_with(&mut self, id: KeyId, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         let known = self.keys.change(id.object, id.facet, |failing| (failing.state, failing.named, failing.forget_at));
         let Some((state, named, forget_at)) = known else { return };
@@ -378,7 +379,7 @@ pub(crate) const WALKED_AT_ONCE: usize = 64;
 const COUNTED: usize = 4000;
 /// Objects that are looked at to show a few.
 pub(crate) const LOOKED_AT: usize = 300;
-/// Ends that are kept for whoever asks; in a simulation nobody does.
+/// The most ends of keys that are kept until they are taken; a simulation takes none.
 const TOLD: usize = 64;
 
 #[cfg(test)]

@@ -189,7 +189,8 @@ impl Scheduler {
         }
     }
 
-    /// The queue whose head may leave now, by all rules of order. Bundles that are stopped by something of their own are set aside.
+    /// Returns the queue whose head may leave now, by all rules of order. Queue groups that are
+    /// stopped by resources of their own are set aside.
     pub(crate) fn next(&mut self, resources: &Resources, now: Moment) -> Next {
         if self.waiting == 0 {
             return Next::Nobody;
@@ -239,7 +240,7 @@ impl Scheduler {
         }
     }
 
-    /// The bundle of a class and mode that needs nothing of its own.
+    /// Returns the queue group of a class and mode that needs no resource of its own.
     pub(crate) fn unsplit_group(&self, class: usize, mode: Mode) -> Option<&QueueGroup> {
         self.unsplit.get(&(class, mode)).and_then(|queue_group| self.queue_groups.get(*queue_group as usize))
     }

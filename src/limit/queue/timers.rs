@@ -71,8 +71,8 @@ impl Timers {
         key.into_iter().chain(waiter).min()
     }
 
-    /// Takes the next one that is due. Of one moment, whom its key lets go goes before anyone is
-    /// refused.
+    /// Takes the next timer that is due. At the same moment, a key releases its calls before any
+    /// wait ends.
     pub(crate) fn pop(&mut self, now: Moment) -> Option<Timer> {
         let first = self.first().filter(|first| *first <= now)?;
         if self.keys.first().is_some_and(|(at, _)| *at == first) {

@@ -3,10 +3,10 @@
 use super::waiter::{Waiter, Waiters};
 use crate::{api::Group, moment::Moment};
 
-/// Something that many waiting calls are yet to learn.
+/// An event that many waiting calls have not learned of yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sweep {
-    /// There is no connection for those of the group.
+    /// No connection can be made for the calls of the group.
     Strand(Group, WaiterWalk),
     /// Everything is let through.
     LetGo(WaiterWalk),
@@ -25,7 +25,7 @@ pub(crate) struct WaiterWalk {
     last: u32,
 }
 
-/// What a step of a walk came to.
+/// The result of one step of a walk.
 pub(crate) enum Step {
     /// This one is next.
     At(u32),
@@ -70,10 +70,10 @@ impl Sweep {
     }
 }
 
-/// Before all others.
+/// The position before all others.
 pub(crate) const FROM_FIRST: (Moment, u32) = (Moment::ZERO, 0);
 
-/// Waiters or bundles that one step looks at to find one.
+/// The number of waiters or queue groups that one step looks at to find one.
 pub(crate) const LOOKED_AT_ONCE: usize = 16;
 
 /// Steps of one operation, each of which may conclude one wait: what is left goes on with the next.
