@@ -174,7 +174,7 @@ impl Rules {
         let label = own.filter(|_| key != KeySource::None).map(|parts| parts.label(&head).into());
         let key_is_of_object = own.is_none_or(KeyParts::is_of_object);
         let group = match call.is_long_running() {
-            _ if traits.exempt => Group::Leases,
+            _ if traits.exempt => Group::Exempt,
             true => Group::LongRunning,
             false => Group::Short,
         };

@@ -27,7 +27,7 @@ use http::{
 use self::exec::Exec;
 pub use self::{
     exec::CredentialError,
-    injector::{Forbidden, Injector, Shown},
+    injector::{CredentialVersion, Forbidden, Injector},
     pod_token::PodToken,
     proxy::{Proxy, ProxyKind},
     token::{Secret, TokenError},
@@ -75,9 +75,9 @@ pub struct UpstreamTls {
     pub insecure: bool,
 }
 
-/// The part of the process's surroundings that sources are read from.
+/// The part of the process's environment that sources are read from.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct Environment {
     /// Environment variables.
     pub variables: Vec<(String, String)>,
     /// The folder of the pod's service account.
@@ -184,7 +184,7 @@ pub enum CredentialsError {
 ///
 /// # Errors
 /// What is missing or wrong, where, and what was expected.
-pub fn resolve(source: &Source, tls: &UpstreamTls, around: &Surroundings) -> Result<Resolved, CredentialsError> {
+pub fn resolve(source: &Source, tls: &UpstreamTls, around: &Environment) -> Result<Resolved, CredentialsError> {
     let mut resolved = match source {
         Source::InCluster => in_cluster(around)?,
         Source::Kubeconfig(context) => kubeconfig::resolve(context.as_deref(), around)?,
@@ -213,7 +213,7 @@ pub fn resolve(source: &Source, tls: &UpstreamTls, around: &Surroundings) -> Res
     Ok(resolved)
 }
 
-fn in_cluster(around: &Surroundings) -> Result<Resolved, CredentialsError> {
+fn in_cluster(around: &Environment) -> Result<Resolved, CredentialsError> {
     let variable = |name: &str| {
         let found = around.variable(name).filter(|value| !value.is_empty());
         found.ok_or_else(|| CredentialsError::NotInCluster(format!("the environment variable {name}")))
@@ -320,9 +320,9 @@ impl fmt::Debug for Credential {
     }
 }
 
-// === impl Surroundings ===
+// === impl Environment ===
 
-impl Surroundings {
+impl Environment {
     /// Where pods find their service account.
     pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 

@@ -14,7 +14,6 @@ mod dial;
 mod dns;
 mod error;
 mod inbound;
-mod lease;
 mod links;
 mod names;
 mod pacing;
@@ -22,6 +21,7 @@ mod pool;
 mod prepare;
 mod race;
 mod send;
+mod stream_lease;
 mod streaming;
 mod through;
 mod trailing;
@@ -53,7 +53,7 @@ pub use self::{
     dns::Dns,
     error::{DialError, DialFailure, SendError},
     inbound::{Inbound, InboundError, Remainder, Unread},
-    lease::Lease,
+    stream_lease::StreamLease,
     streaming::{Streaming, StreamingError},
     upgrade::{Dedicated, Protocol, Upgraded},
 };
@@ -62,7 +62,7 @@ use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, te
 
 /// Who wants to know how many more calls the connections could take. Implemented by the proxy's driver.
 ///
-/// Called without any lock of the pool held, from whichever task noticed; also from the drop of a [`Lease`] or [`Streaming`], so neither may
+/// Called without any lock of the pool held, from whichever task noticed; also from the drop of a [`StreamLease`] or [`Streaming`], so neither may
 /// be dropped under a lock that these methods take.
 pub trait Rooms: Send + Sync + 'static {
     /// Room for `change` more calls of `group` (fewer when negative) than was told before. Sums may pass below zero for a moment.
@@ -157,7 +157,7 @@ impl Upstream {
         let meters: Meters = Arc::default();
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
         let inner = Arc::new(Inner {
-            leases: pool(Group::Leases, Arc::clone(&rooms)),
+            leases: pool(Group::Exempt, Arc::clone(&rooms)),
             short: pool(Group::Short, Arc::clone(&rooms)),
             long_running: pool(Group::LongRunning, rooms),
             upgrades: Arc::default(),
@@ -205,7 +205,7 @@ impl Upstream {
     /// The stream that a grant of the limiter stands for. `None` when the connection went meanwhile: the unit of room that the grant
     /// took is then given back here, and the caller requeues.
     #[must_use]
-    pub fn checkout(&self, group: Group) -> Option<Lease> {
+    pub fn checkout(&self, group: Group) -> Option<StreamLease> {
         self.inner.pool(group)?.checkout()
     }
 
@@ -213,7 +213,7 @@ impl Upstream {
     ///
     /// # Errors
     /// Its own dial failed.
-    pub async fn checkout_exempt(&self, group: Group) -> Result<Lease, Arc<DialError>> {
+    pub async fn checkout_exempt(&self, group: Group) -> Result<StreamLease, Arc<DialError>> {
         self.inner.pool(group).unwrap_or(&self.inner.leases).take_exempt().await
     }
 
@@ -225,7 +225,7 @@ impl Upstream {
     /// What became of the request; see [`SendError`].
     pub fn send(
         &self,
-        lease: Lease,
+        lease: StreamLease,
         request: Admitted<Request<Outgoing>>,
     ) -> impl Future<Output = Result<Response<Streaming>, SendError>> + Send {
         let manners = self.inner.manners();
@@ -314,7 +314,7 @@ impl Inner {
     /// The connections of a group; upgrades share none.
     fn pool(&self, group: Group) -> Option<&Arc<Pool>> {
         match group {
-            Group::Leases => Some(&self.leases),
+            Group::Exempt => Some(&self.leases),
             Group::Short => Some(&self.short),
             Group::LongRunning => Some(&self.long_running),
             Group::Upgrades => None,

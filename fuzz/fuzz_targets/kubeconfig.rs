@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, sync::LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::credentials::{Source, Surroundings, UpstreamTls, resolve};
+use tidegate::credentials::{Source, Environment, UpstreamTls, resolve};
 
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
     let shared = PathBuf::from("/dev/shm");
@@ -36,7 +36,7 @@ fuzz_target!(|text: &str| {
     if text.contains("dev") || text.contains("proc") || fs::write(&*FILE, text).is_err() {
         return;
     }
-    let around = Surroundings {
+    let around = Environment {
         variables: vec![("KUBECONFIG".to_owned(), FILE.display().to_string())],
         service_account: PathBuf::from("/nonexistent"),
     };

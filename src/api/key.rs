@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Which upstream connections a call uses. Each group has its own, so that a flood of one never takes the other's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// Leases and whatever else is exempt.
-    Leases,
+    /// Leases and every other exempt call.
+    Exempt,
     /// Calls that end.
     Short,
     /// Watches, followed logs, proxied calls.

@@ -8,7 +8,7 @@ use crate::{
     clock::Clock,
     config::settings::{self, Credentials, Gate, ListenerTls, TlsMode},
     credentials::{
-        self, Credential, CredentialsError, Injector, PodToken, Resolved, Secret, Source, Surroundings, UpstreamTls,
+        self, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret, Source, UpstreamTls,
     },
     proxy::{self, Listen, RetryAfter},
     tls,
@@ -41,7 +41,7 @@ pub(crate) enum Trouble {
 /// Puts a gate together.
 pub(crate) fn prepare_gate(
     gate: Gate,
-    around: &Surroundings,
+    around: &Environment,
     drain: Duration,
     clock: Clock,
 ) -> Result<PreparedGate, Trouble> {
@@ -129,7 +129,7 @@ fn write_to(tls: Option<&ListenerTls>) -> Option<&Path> {
 }
 
 /// Resolves where calls go.
-fn resolve(gate: &Gate, around: &Surroundings) -> Result<Resolved, Trouble> {
+fn resolve(gate: &Gate, around: &Environment) -> Result<Resolved, Trouble> {
     let source = match &gate.upstream {
         settings::Upstream::InCluster => Source::InCluster,
         settings::Upstream::Kubeconfig(context) => Source::Kubeconfig(context.clone()),

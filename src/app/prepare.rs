@@ -17,7 +17,7 @@ use crate::{
         Loaded, Problem,
         settings::{Log, Settings},
     },
-    credentials::Surroundings,
+    credentials::Environment,
     telemetry::CallLog,
 };
 
@@ -36,7 +36,7 @@ pub(crate) struct Prepared {
 }
 
 /// Builds what a configuration describes; `from` names it in problems.
-pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Surroundings, clock: Clock) -> Result<Prepared, Failure> {
+pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: Clock) -> Result<Prepared, Failure> {
     let mut problems: Vec<String> = loaded.unreadable_files().iter().map(Problem::to_string).collect();
     let Loaded { settings, effective, warnings, .. } = loaded;
     problems.extend(call_log_problem(&settings.log).map(|what| format!("{from}: log.calls: {what}")));

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     clock::Clock,
     config::{self, Loaded, Problem, Source},
-    credentials::Surroundings,
+    credentials::Environment,
 };
 
 /// The file that was named, if any. Its content is read at each use, so that a reload sees what has
@@ -33,13 +33,13 @@ impl Sources {
         let source = self.source();
         let from = source.file.as_ref().map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
         let loaded = load(&source)?;
-        let around = Surroundings { variables: source.env, service_account: Surroundings::SERVICE_ACCOUNT.into() };
+        let around = Environment { variables: source.env, service_account: Environment::SERVICE_ACCOUNT.into() };
         prepare(loaded, &from, &around, clock)
     }
 
     /// Returns the environment from which upstreams and credentials are resolved.
-    pub(crate) fn surroundings(&self) -> Surroundings {
-        Surroundings { variables: self.source().env, service_account: Surroundings::SERVICE_ACCOUNT.into() }
+    pub(crate) fn environment(&self) -> Environment {
+        Environment { variables: self.source().env, service_account: Environment::SERVICE_ACCOUNT.into() }
     }
 
     /// Returns the file and the environment as they are now.

@@ -299,13 +299,13 @@ fn connections_and_patience_follow_the_call() {
         ("GET /api/v1/namespaces/a/pods/p/log?follow=1", Group::LongRunning, false, true),
         ("POST /api/v1/namespaces/a/pods/p/exec", Group::LongRunning, true, false),
         ("GET /api/v1/namespaces/a/services/s/proxy/x", Group::LongRunning, true, false),
-        ("PUT /apis/coordination.k8s.io/v1/namespaces/a/leases/l", Group::Leases, false, false),
-        ("GET /livez", Group::Leases, false, false),
+        ("PUT /apis/coordination.k8s.io/v1/namespaces/a/leases/l", Group::Exempt, false, false),
+        ("GET /livez", Group::Exempt, false, false),
     ] {
         let classified = classify(&rules_with(FairBy::Resource, ec2()), line, &RandomState::new());
         assert_eq!((classified.group, classified.patient), (group, patient), "{line}");
         assert_eq!(classified.key != KeySource::None, remembered, "{line}");
-        assert_eq!(classified.exempt, group == Group::Leases, "{line}");
+        assert_eq!(classified.exempt, group == Group::Exempt, "{line}");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     app::{Failure, prepare::Prepared, source::Sources},
     clock::Clock,
     config::Loaded,
-    credentials::Surroundings,
+    credentials::Environment,
 };
 
 /// The option that all commands with a configuration share.
@@ -35,7 +35,7 @@ impl Configured {
         self.sources().prepare(clock)
     }
 
-    pub(super) fn surroundings(&self) -> Surroundings {
-        self.sources().surroundings()
+    pub(super) fn environment(&self) -> Environment {
+        self.sources().environment()
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     chart::Look,
     clock::Clock,
     config::{self, Problem},
-    credentials::Surroundings,
+    credentials::Environment,
     demo::{self, GateError, Played, Scene, Table},
     proxy::Gate,
 };
@@ -71,7 +71,7 @@ async fn gate(api: SocketAddr) -> Result<(SocketAddr, DropGuard), GateError> {
     );
     let clock = Clock::start();
     let loaded = config::load_text("demo".to_owned(), text, &[]).map_err(|problems| joined(&problems))?;
-    let nowhere = Surroundings { variables: Vec::new(), service_account: PathBuf::new() };
+    let nowhere = Environment { variables: Vec::new(), service_account: PathBuf::new() };
     let prepared = prepare(loaded, "demo", &nowhere, clock).map_err(|failure| format!("{failure:?}"))?;
     let gate = prepared.gates.into_iter().next().ok_or("the demo's configuration has a gate")?;
     let stop = CancellationToken::new();

@@ -96,9 +96,9 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
     findings.extend(more);
     findings.extend(files::findings(&settings));
     for gate in settings.gates.values() {
-        let upstream = upstream::findings(gate, &options.configured.surroundings(), clock).await;
+        let upstream = upstream::findings(gate, &options.configured.environment(), clock).await;
         findings.extend(upstream);
-        findings.extend(connections::findings(gate, &options.configured.surroundings(), status.as_ref()).await);
+        findings.extend(connections::findings(gate, &options.configured.environment(), status.as_ref()).await);
     }
     findings.extend(controller::findings(&settings, options.pid, status.as_ref()));
     Ok(findings)

@@ -30,7 +30,7 @@ struct Inject {
 
 /// Which credential a request went with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown(u64);
+pub struct CredentialVersion(u64);
 
 /// Why a request may not pass with the gate's credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -111,19 +111,19 @@ impl Injector {
     }
 
     /// Strips what is the client's and adds what is the gate's, if this is inject. `Upstream::send` does this.
-    pub fn authorize(&self, headers: &mut HeaderMap) -> Shown {
-        let Some(inject) = &self.0 else { return Shown(0) };
+    pub fn authorize(&self, headers: &mut HeaderMap) -> CredentialVersion {
+        let Some(inject) = &self.0 else { return CredentialVersion(0) };
         strip(headers, inject.impersonation && inject.acting_as.is_empty());
         for (name, value) in &inject.acting_as {
             headers.append(name.clone(), value.clone());
         }
-        let Some(credential) = &inject.credential else { return Shown(0) };
+        let Some(credential) = &inject.credential else { return CredentialVersion(0) };
         headers.remove(&credential.header);
         let (value, number) = credential.secret.header(&credential.prefix, inject.clock.now());
         if let Some(value) = value {
             headers.insert(credential.header.clone(), value);
         }
-        Shown(number)
+        CredentialVersion(number)
     }
 
     /// How long ago the gate's credential was last read well from its file; `None` where there is none, or no file.
@@ -134,7 +134,7 @@ impl Injector {
     }
 
     /// The upstream answered 401 to this credential: it is read anew before its next use. `Upstream::send` does this.
-    pub fn upstream_said_unauthorized(&self, shown: Shown) {
+    pub fn upstream_said_unauthorized(&self, shown: CredentialVersion) {
         if let Some(Inject { credential: Some(credential), clock, .. }) = &self.0 {
             credential.secret.refused(shown.0, *clock);
         }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::user::User;
-use super::{CredentialsError, Proxy, Resolved, Surroundings, target};
+use super::{CredentialsError, Environment, Proxy, Resolved, target};
 use crate::{
     tls::{Pem, Roots},
     yaml,
@@ -88,7 +88,7 @@ struct Found<T> {
 }
 
 /// Resolves a context; `None` for the current one.
-pub(super) fn resolve(context: Option<&str>, around: &Surroundings) -> Result<Resolved, CredentialsError> {
+pub(super) fn resolve(context: Option<&str>, around: &Environment) -> Result<Resolved, CredentialsError> {
     let files = load(around)?;
     let name = match context {
         Some(name) => name.to_owned(),
@@ -141,7 +141,7 @@ fn current(files: &[(PathBuf, Kubeconfig)]) -> Result<String, CredentialsError> 
 }
 
 /// The files there are; in a list those that are missing are passed over.
-fn load(around: &Surroundings) -> Result<Vec<(PathBuf, Kubeconfig)>, CredentialsError> {
+fn load(around: &Environment) -> Result<Vec<(PathBuf, Kubeconfig)>, CredentialsError> {
     let paths: Vec<PathBuf> = match around.variable("KUBECONFIG").filter(|list| !list.is_empty()) {
         Some(list) => std::env::split_paths(list).filter(|path| !path.as_os_str().is_empty()).collect(),
         None => around.variable("HOME").map(|home| Path::new(home).join(".kube").join("config")).into_iter().collect(),

@@ -255,7 +255,7 @@ impl Resources {
 
 fn index(group: Group) -> usize {
     match group {
-        Group::Leases => 0,
+        Group::Exempt => 0,
         Group::Short => 1,
         Group::LongRunning => 2,
         Group::Upgrades => 3,

@@ -156,7 +156,7 @@ impl Limiter {
             buckets: self.bucket_views(Owner::Gate, now),
             retry_buckets: self.bucket_views(Owner::Retries, now),
             slots: slot_view(&self.resources.gate_slots),
-            rooms: [room(Group::Leases), room(Group::Short), room(Group::LongRunning)],
+            rooms: [room(Group::Exempt), room(Group::Short), room(Group::LongRunning)],
             pauses: self.pauses(now),
             writes: self.writes.len(),
             classes: self.policy.classes.iter().enumerate().map(class).collect(),

@@ -29,7 +29,7 @@ use crate::{
     limit::{Admitted, ClassId},
     moment::Moment,
     telemetry::meters::FailureKind,
-    upstream::{Dedicated, Kept, Lease, Outgoing, SendError, Streaming, Upgraded, Upstream},
+    upstream::{Dedicated, Kept, Outgoing, SendError, StreamLease, Streaming, Upgraded, Upstream},
 };
 
 /// How a gate reads responses.
@@ -57,7 +57,7 @@ pub(crate) struct Departure {
 #[derive(Debug)]
 pub(crate) enum Way {
     /// A stream of a connection that others use too.
-    Stream(Lease),
+    Stream(StreamLease),
     /// A connection of its own, to become a tunnel if the upstream agrees.
     Upgrade(Dedicated, Switch),
 }

@@ -48,7 +48,7 @@ pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> 
             shown.bucket(&gate, format!("class {}", class.name), &class.buckets);
             shown.class(class.name);
         }
-        for group in [Group::Leases, Group::Short, Group::LongRunning, Group::Upgrades] {
+        for group in [Group::Exempt, Group::Short, Group::LongRunning, Group::Upgrades] {
             let occupancy = upstream.occupancy(group);
             pool.connections(group, occupancy.connections);
             pool.streams(group, occupancy.used);

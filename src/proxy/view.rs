@@ -267,4 +267,4 @@ fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
 
 /// A page is for reading.
 const SHOWN: usize = 100;
-const GROUPS: [Group; 4] = [Group::Leases, Group::Short, Group::LongRunning, Group::Upgrades];
+const GROUPS: [Group; 4] = [Group::Exempt, Group::Short, Group::LongRunning, Group::Upgrades];

@@ -40,7 +40,7 @@ impl Gate {
     /// Creates a gate at rest, with room on every connection.
     pub(super) fn new(limits: &settings::Gate, seed: u64, now: Moment) -> Self {
         let mut limiter = Limiter::new(limits.policy.clone(), seed, now);
-        for group in [Group::Leases, Group::Short, Group::LongRunning] {
+        for group in [Group::Exempt, Group::Short, Group::LongRunning] {
             limiter.add_room(group, ROOM, now);
         }
         Self { limiter, calls: HashMap::new(), tickets: HashMap::new(), turns: VecDeque::new() }

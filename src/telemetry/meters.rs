@@ -304,7 +304,7 @@ impl UpstreamMeters {
     /// Creates the meters of a gate's upstream; all of them exist from the start, at zero.
     #[must_use]
     pub fn new(gate: Arc<str>) -> Self {
-        for group in [Group::Leases, Group::Short, Group::LongRunning, Group::Upgrades] {
+        for group in [Group::Exempt, Group::Short, Group::LongRunning, Group::Upgrades] {
             table::REPLAYS.counter(&[&gate, group_word(group)]).increment(0);
             table::DIAL_FAILURES.counter(&[&gate, group_word(group)]).increment(0);
         }
@@ -371,7 +371,7 @@ pub const fn lane_word(lane: Lane) -> &'static str {
 #[must_use]
 pub const fn group_word(group: Group) -> &'static str {
     match group {
-        Group::Leases => "leases",
+        Group::Exempt => "leases",
         Group::Short => "short",
         Group::LongRunning => "long_running",
         Group::Upgrades => "upgrades",

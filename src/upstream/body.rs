@@ -21,7 +21,7 @@ use http_body::{Body, Frame, SizeHint};
 use super::{
     connection::Traffic,
     inbound::{Continue, Inbound, InboundError},
-    lease::StreamUnit,
+    stream_lease::StreamUnit,
 };
 
 /// A request body on its way up: what was read while the call waited, then the rest as the client sends it.

@@ -23,7 +23,7 @@ use super::{
     connection::{self, Raised},
     dial::Dialer,
     error::{DialError, DialFailure},
-    lease::Lease,
+    stream_lease::StreamLease,
 };
 use crate::{api::Group, clock::Clock, moment::Moment};
 
@@ -74,12 +74,12 @@ impl Pool {
     }
 
     /// The stream that a grant stands for.
-    pub(super) fn checkout(self: &Arc<Self>) -> Option<Lease> {
+    pub(super) fn checkout(self: &Arc<Self>) -> Option<StreamLease> {
         self.with(|state, after, _| state.open(self, true, after))
     }
 
     /// The first stream to come: a free one, one of our own dial, or one of anybody else's.
-    pub(super) async fn take_exempt(self: &Arc<Self>) -> Result<Lease, Arc<DialError>> {
+    pub(super) async fn take_exempt(self: &Arc<Self>) -> Result<StreamLease, Arc<DialError>> {
         let (waiter, coming) = oneshot::channel();
         let (open, dialling) = self.with(|state, after, _| {
             let open = state.open(self, false, after);
@@ -114,7 +114,7 @@ impl Pool {
     }
 
     /// Another stream for a call that was not processed; `fresh` for one of a new connection.
-    pub(super) async fn take_again(self: &Arc<Self>, fresh: bool) -> Result<Lease, Arc<DialError>> {
+    pub(super) async fn take_again(self: &Arc<Self>, fresh: bool) -> Result<StreamLease, Arc<DialError>> {
         if fresh {
             return self.dial_for_itself().await;
         }
@@ -136,7 +136,7 @@ impl Pool {
         }
     }
 
-    async fn dial_for_itself(self: &Arc<Self>) -> Result<Lease, Arc<DialError>> {
+    async fn dial_for_itself(self: &Arc<Self>) -> Result<StreamLease, Arc<DialError>> {
         let (raised, under) = self.raise().await?;
         let lease = self.put_up(raised, under, |state| state.pacing.recovered(), true);
         lease.ok_or_else(|| Arc::new(self.dialer.failure(DialFailure::ClosedAtOnce)))
@@ -189,7 +189,7 @@ impl Pool {
         under: u64,
         up: impl FnOnce(&mut State) -> Option<Arc<DialError>>,
         own: bool,
-    ) -> Option<Lease> {
+    ) -> Option<StreamLease> {
         self.with(|state, after, now| {
             if let Some(before) = up(state) {
                 tracing::info!(group = ?self.group, at = %before.at, "the upstream can be reached again");

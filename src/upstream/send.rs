@@ -24,14 +24,14 @@ use super::{
     body::Outgoing,
     dial::certificate_alert,
     error::{DialFailure, SendError},
-    lease::{Exclusive, Lease, Stream},
     links::Links,
     pool::Pool,
     prepare::{self, Head},
+    stream_lease::{Exclusive, Stream, StreamLease},
     streaming::{Hold, Streaming},
     upgrade::Protocol,
 };
-use crate::credentials::Shown;
+use crate::credentials::CredentialVersion;
 
 /// What is known of a request that got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,13 +69,13 @@ impl Upstream {
     pub(super) fn errand(
         &self,
         manners: &Manners,
-        lease: Lease,
+        lease: StreamLease,
         request: Request<Outgoing>,
     ) -> Result<Errand<'_>, SendError> {
         let (parts, body) = request.into_parts();
         let links = self.links(manners, &parts).map(Box::new);
         let mut head = Head::new(parts, &self.inner.target, &manners.host, None).map_err(unsent)?;
-        let Lease { pool, stream } = lease;
+        let StreamLease { pool, stream } = lease;
         if matches!(stream, Stream::Http2 { .. }) {
             head.forget_case();
         }
@@ -135,7 +135,7 @@ impl Upstream {
     pub(super) fn answered(
         &self,
         mut response: Response<Streaming>,
-        shown: Shown,
+        shown: CredentialVersion,
         links: Option<&Links<'_>>,
     ) -> Response<Streaming> {
         prepare::answer(&mut response);
@@ -150,13 +150,13 @@ impl Upstream {
     }
 
     /// Puts the gate's credentials into a request, if this gate injects, and waits for them where a plugin has to be asked first.
-    pub(super) async fn authorize(&self, head: &mut Head) -> Result<Shown, SendError> {
+    pub(super) async fn authorize(&self, head: &mut Head) -> Result<CredentialVersion, SendError> {
         self.inner.injector.ready().await.map_err(|error| self.unconnected(DialFailure::Credentials(error)))?;
         Ok(self.inner.injector.authorize(head.headers_mut()))
     }
 
     /// The upstream does not take what it was shown, in a header or in the handshake: either may have been renewed.
-    fn unauthorized(&self, shown: Shown) {
+    fn unauthorized(&self, shown: CredentialVersion) {
         self.inner.injector.upstream_said_unauthorized(shown);
         if let Some(tls) = self.inner.dialer.tls() {
             tls.invalidate();

@@ -28,7 +28,7 @@ impl Windows {
     pub(super) fn open(&self, group: Group) -> Window {
         let taken = self.0.load(Ordering::Relaxed);
         let part = TOGETHER.saturating_sub(taken) / if taken < MOST { 2 } else { 8 };
-        let most = if group == Group::Leases { EXEMPT } else { MOST };
+        let most = if group == Group::Exempt { EXEMPT } else { MOST };
         let connection = (part / LEAST).clamp(1, most / LEAST) * LEAST;
         self.0.fetch_add(connection, Ordering::Relaxed);
         Window { windows: self.clone(), connection }
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn the_first_connection_has_the_usual_windows_and_many_have_little_more_together() {
         let windows = Windows::default();
-        let mut all = vec![windows.open(Group::Leases)];
+        let mut all = vec![windows.open(Group::Exempt)];
         all.extend((0..8).map(|_| windows.open(Group::Short)));
         let streams: Vec<_> = all.iter().map(|window| window.stream() >> 10).collect();
         assert_eq!(streams, [64, 256, 32, 16, 16, 16, 16, 16, 16]);

@@ -11,7 +11,7 @@ use http::{HeaderMap, uri::Scheme};
 use tidegate::{
     clock::Clock,
     credentials::{
-        CredentialsError, Injector, Resolved, Source, Surroundings, UpstreamTls,
+        CredentialsError, Environment, Injector, Resolved, Source, UpstreamTls,
         folder::{self, Contents, User},
         resolve,
     },
@@ -21,9 +21,9 @@ use tidegate::{
 /// What no error, and no `Debug`, may show.
 const CANARY: &str = "canary-hunter2";
 
-fn around(variables: &[(&str, &str)], service_account: &Path) -> Surroundings {
+fn around(variables: &[(&str, &str)], service_account: &Path) -> Environment {
     let variables = variables.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    Surroundings { variables, service_account: service_account.to_owned() }
+    Environment { variables, service_account: service_account.to_owned() }
 }
 
 /// Writes a file and returns its path as text.

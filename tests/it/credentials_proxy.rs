@@ -9,7 +9,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::FutureExt as _;
 use tidegate::{
     api::Group,
-    credentials::{Resolved, Source, Surroundings, UpstreamTls, resolve},
+    credentials::{Environment, Resolved, Source, UpstreamTls, resolve},
     tls,
     upstream::DialFailure,
 };
@@ -45,7 +45,7 @@ impl Stage {
             STANDARD.encode(ca)
         );
         std::fs::write(&path, text).expect("written");
-        let around = Surroundings {
+        let around = Environment {
             variables: vec![("KUBECONFIG".to_owned(), path.display().to_string())],
             service_account: "/nowhere".into(),
         };

@@ -68,20 +68,20 @@ async fn an_exempt_call_dials_for_itself_whatever_failed_before() {
     let address = nowhere();
     let caller = Caller::start(options(address, None));
     for _ in 0..3 {
-        assert!(soon(caller.upstream.checkout_exempt(Group::Leases)).await.is_err());
+        assert!(soon(caller.upstream.checkout_exempt(Group::Exempt)).await.is_err());
     }
-    assert!(soon(caller.lease(Group::Leases)).await.is_err());
-    assert!(caller.upstream.down(Group::Leases).is_some());
+    assert!(soon(caller.lease(Group::Exempt)).await.is_err());
+    assert!(caller.upstream.down(Group::Exempt).is_some());
     let listener = TcpListener::bind(address).await.expect("the port is still free");
     let _server = Server::on(listener, |socket| async move {
         std::future::pending::<()>().await;
         drop(socket);
     });
     assert!(
-        soon(caller.upstream.checkout_exempt(Group::Leases)).await.is_ok(),
+        soon(caller.upstream.checkout_exempt(Group::Exempt)).await.is_ok(),
         "at once, not when the next dial is due"
     );
-    assert!(caller.upstream.down(Group::Leases).is_none());
+    assert!(caller.upstream.down(Group::Exempt).is_none());
 }
 
 #[tokio::test]

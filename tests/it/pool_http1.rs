@@ -131,7 +131,7 @@ async fn calls_at_once_have_a_connection_each() {
 async fn groups_do_not_share_connections() {
     let server = replying(OK, false).await;
     let caller = Caller::to(&server);
-    for group in [Group::Leases, Group::Short, Group::LongRunning] {
+    for group in [Group::Exempt, Group::Short, Group::LongRunning] {
         assert_eq!(text(caller.get(group, "/").await.expect("an answer")).await, "ok");
     }
     assert_eq!(server.connections(), 3);

@@ -62,7 +62,7 @@ async fn watches_beyond_one_connection_hold_up_nobody() {
     }
     assert_eq!(text(caller.get(Group::Short, "/").await.expect("an answer")).await, "ok");
     assert_eq!(server.connections(), 3);
-    let lease = soon(caller.upstream.checkout_exempt(Group::Leases)).await.expect("a stream");
+    let lease = soon(caller.upstream.checkout_exempt(Group::Exempt)).await.expect("a stream");
     let renewed = soon(caller.upstream.send(lease, admitted(get("/lease")))).await.expect("an answer");
     assert_eq!(text(renewed).await, "ok");
     assert_eq!(living.load(SeqCst), 250, "no watch was interrupted");
@@ -76,12 +76,12 @@ async fn watches_beyond_one_connection_hold_up_nobody() {
 async fn an_exempt_call_needs_no_grant_and_takes_its_room() {
     let server = Server::http2(10, |_, _| async { answer("ok") }.boxed()).await;
     let caller = Caller::to(&server);
-    let lease = soon(caller.upstream.checkout_exempt(Group::Leases)).await.expect("a stream");
-    assert_eq!(caller.ledger.room(Group::Leases), 9);
-    let second = soon(caller.upstream.checkout_exempt(Group::Leases)).await.expect("a stream");
-    assert_eq!(caller.ledger.room(Group::Leases), 8);
+    let lease = soon(caller.upstream.checkout_exempt(Group::Exempt)).await.expect("a stream");
+    assert_eq!(caller.ledger.room(Group::Exempt), 9);
+    let second = soon(caller.upstream.checkout_exempt(Group::Exempt)).await.expect("a stream");
+    assert_eq!(caller.ledger.room(Group::Exempt), 8);
     drop((lease, second));
-    until(|| caller.ledger.room(Group::Leases) == 10).await;
+    until(|| caller.ledger.room(Group::Exempt) == 10).await;
     assert_eq!(server.connections(), 1);
 }
 
@@ -93,12 +93,12 @@ async fn a_herd_of_exempt_calls_is_served_by_whichever_dial_is_first() {
     for _ in 0..50 {
         let caller = caller.clone();
         herd.spawn(async move {
-            let lease = soon(caller.upstream.checkout_exempt(Group::Leases)).await.expect("a stream");
+            let lease = soon(caller.upstream.checkout_exempt(Group::Exempt)).await.expect("a stream");
             text(soon(caller.upstream.send(lease, admitted(get("/")))).await.expect("an answer")).await
         });
     }
     assert_eq!(herd.join_all().await, vec!["ok"; 50]);
-    until(|| caller.ledger.room(Group::Leases) % 100 == 0).await;
+    until(|| caller.ledger.room(Group::Exempt) % 100 == 0).await;
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ use tidegate::{
     limit::{Admitted, Arrival, ClassId, Flow, Limiter, Verdict, policy},
     moment::Moment,
     tls::{self, Pem, Roots},
-    upstream::{DialError, Dns, Host, Lease, Options, Outgoing, Rooms, SendError, Streaming, Upstream},
+    upstream::{DialError, Dns, Host, Options, Outgoing, Rooms, SendError, StreamLease, Streaming, Upstream},
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -113,7 +113,7 @@ impl Caller {
     }
 
     /// A stream, by way of a grant. Tells the pool who waits as the driver does: before anybody acts on a grant.
-    pub(crate) async fn lease(&self, group: Group) -> Result<Lease, Arc<DialError>> {
+    pub(crate) async fn lease(&self, group: Group) -> Result<StreamLease, Arc<DialError>> {
         if let Some(error) = self.upstream.down(group) {
             return Err(error);
         }
@@ -213,7 +213,7 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
         key: None,
         credential: 0,
         write: false,
-        group: Group::Leases,
+        group: Group::Exempt,
         long_running: false,
         lists_first: false,
         patient: false,

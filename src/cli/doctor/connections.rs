@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::Finding;
-use crate::{app::gate::prepare_gate, clock::Clock, config::settings::Gate, credentials::Surroundings, status::Status};
+use crate::{app::gate::prepare_gate, clock::Clock, config::settings::Gate, credentials::Environment, status::Status};
 
 /// An established connection as seen from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ struct Established {
 }
 
 /// Reports connections to a gate's upstream that the gate did not open.
-pub(super) async fn findings(gate: &Gate, around: &Surroundings, status: Option<&Status>) -> Vec<Finding> {
+pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&Status>) -> Vec<Finding> {
     let about = format!("past gate {}", gate.name);
     let Ok(prepared) = prepare_gate(gate.clone(), around, Duration::ZERO, Clock::start()) else {
         return Vec::new(); // already reported

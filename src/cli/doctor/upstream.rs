@@ -15,13 +15,13 @@ use crate::{
     classify::Kind,
     clock::Clock,
     config::settings::{Credentials, Gate, Listen},
-    credentials::Surroundings,
+    credentials::Environment,
     proxy,
     status::text::span,
 };
 
 /// Reports the result of one call.
-pub(super) async fn findings(gate: &Gate, around: &Surroundings, clock: Clock) -> Vec<Finding> {
+pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) -> Vec<Finding> {
     let about = format!("upstream of {}", gate.name);
     let prepared = match prepare_gate(probe(gate), around, Duration::ZERO, clock) {
         Ok(prepared) => prepared,

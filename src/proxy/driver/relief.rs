@@ -32,7 +32,7 @@ impl Driver {
     pub(crate) fn cast_shadow(&self, shadow: bool) {
         if self.shared.shadow.swap(shadow, Ordering::SeqCst) != shadow {
             let change = if shadow { BOUNDLESS } else { -BOUNDLESS };
-            for group in [Group::Leases, Group::Short, Group::LongRunning] {
+            for group in [Group::Exempt, Group::Short, Group::LongRunning] {
                 self.operate(|state, now| state.limiter.add_room(group, change, now));
             }
         }

@@ -27,7 +27,7 @@ struct Told {
     telling: bool,
 }
 
-const GROUPS: [Group; 3] = [Group::Leases, Group::Short, Group::LongRunning];
+const GROUPS: [Group; 3] = [Group::Exempt, Group::Short, Group::LongRunning];
 
 // === impl Teller ===
 

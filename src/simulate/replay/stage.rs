@@ -308,7 +308,7 @@ impl<'a> Stage<'a> {
         read.class = self.class(asked, read.class);
         let is_exempt = self.is_exempt(read.class);
         read.group = match asked.long_running {
-            _ if is_exempt => Group::Leases,
+            _ if is_exempt => Group::Exempt,
             true => Group::LongRunning,
             false => Group::Short,
         };

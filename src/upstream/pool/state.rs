@@ -19,8 +19,8 @@ use crate::{
         books::{Books, Id},
         connection::{Raised, Traffic},
         error::DialError,
-        lease::{Exclusive, Lease, Stream, StreamUnit},
         pacing::Pacing,
+        stream_lease::{Exclusive, Stream, StreamLease, StreamUnit},
     },
 };
 
@@ -29,9 +29,9 @@ pub(super) struct State {
     pub(super) books: Books<Handle>,
     pub(super) pacing: Pacing,
     /// Exempt calls that want the first stream to come, each with a dial of its own.
-    pub(super) exempt: VecDeque<oneshot::Sender<Lease>>,
+    pub(super) exempt: VecDeque<oneshot::Sender<StreamLease>>,
     /// Calls that the upstream did not process, which want another stream.
-    pub(super) replays: VecDeque<oneshot::Sender<Result<Lease, Arc<DialError>>>>,
+    pub(super) replays: VecDeque<oneshot::Sender<Result<StreamLease, Arc<DialError>>>>,
     /// Whether the upstream speaks h2; `None` before the first connection.
     pub(super) multiplexed: Option<bool>,
     /// A timer runs for the next dial that is due.
@@ -57,7 +57,7 @@ pub(super) struct After {
     pub(super) unreachable: bool,
     pub(super) dials: usize,
     pub(super) alarm: Option<Moment>,
-    pub(super) leases: Vec<Lease>,
+    pub(super) leases: Vec<StreamLease>,
     pub(super) handles: Vec<Handle>,
 }
 
@@ -76,7 +76,7 @@ impl State {
     }
 
     /// Opens a stream, passing over connections that have closed unnoticed.
-    pub(super) fn open(&mut self, pool: &Arc<Pool>, granted: bool, after: &mut After) -> Option<Lease> {
+    pub(super) fn open(&mut self, pool: &Arc<Pool>, granted: bool, after: &mut After) -> Option<StreamLease> {
         loop {
             let (taken, change) = self.books.take(granted);
             let Some((id, handle)) = taken else {
@@ -85,7 +85,7 @@ impl State {
             };
             if let Some(stream) = handle.open(pool, id) {
                 after.room += change;
-                return Some(Lease { pool: Arc::clone(pool), stream });
+                return Some(StreamLease { pool: Arc::clone(pool), stream });
             }
             // the unit just taken is gone with the connection, whoever took it; a grant is still to be honoured
             after.room -= 1;

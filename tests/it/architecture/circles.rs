@@ -26,7 +26,7 @@ const LEFT: &[(&str, &[&str])] = &[
         ],
     ),
     ("proxy", &["gate", "view"]),
-    ("upstream", &["body", "connection", "lease", "pool", "prepare", "send", "streaming", "upgrade"]),
+    ("upstream", &["body", "connection", "pool", "prepare", "send", "stream_lease", "streaming", "upgrade"]),
 ];
 
 type Graph = BTreeMap<String, BTreeSet<String>>;

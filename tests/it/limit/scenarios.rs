@@ -204,7 +204,7 @@ fn exempt_calls_go_at_once_with_everything_saturated() {
     let mut world = World::without_room(policy);
     (0..100).for_each(|_| _ = world.arrive(Caller::new().of_key(1)));
     for _ in 0..1000 {
-        let call = world.arrive(Caller { group: Group::Leases, ..Caller::new().of_class(1).of_key(1) });
+        let call = world.arrive(Caller { group: Group::Exempt, ..Caller::new().of_class(1).of_key(1) });
         assert_eq!(world.left_at(call), Some(world.now));
         world.answer(call, Outcome::Failure);
         world.pass(ms(1));

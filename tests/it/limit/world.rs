@@ -186,7 +186,7 @@ impl World {
     /// With plenty of room on every connection.
     pub(super) fn new(policy: Policy) -> Self {
         let mut world = Self::without_room(policy);
-        for group in [Group::Leases, Group::Short, Group::LongRunning] {
+        for group in [Group::Exempt, Group::Short, Group::LongRunning] {
             world.limiter.add_room(group, 1 << 40, Moment::ZERO);
         }
         world

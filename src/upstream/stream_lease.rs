@@ -9,7 +9,7 @@ use crate::api::Group;
 
 /// One stream of a live connection. Given back when dropped.
 #[must_use = "a lease is a stream: send on it, or drop it"]
-pub struct Lease {
+pub struct StreamLease {
     pub(super) pool: Arc<Pool>,
     pub(super) stream: Stream,
 }
@@ -39,9 +39,9 @@ pub(super) struct Exclusive {
     pub(super) busy: bool,
 }
 
-// === impl Lease ===
+// === impl StreamLease ===
 
-impl Lease {
+impl StreamLease {
     /// The connections it is of.
     #[must_use]
     pub fn group(&self) -> Group {
@@ -49,9 +49,9 @@ impl Lease {
     }
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for StreamLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("group", &self.group()).finish_non_exhaustive()
+        f.debug_struct("StreamLease").field("group", &self.group()).finish_non_exhaustive()
     }
 }
 
