@@ -1,4 +1,5 @@
-//! client-go's limiters on the same machine in the same run: the benchmarks of tests/golden, which pins their versions.
+//! client-go's limiters on the same machine in the same run: the benchmarks of tests/golden, which
+//! pins their versions.
 
 use std::{path::Path, process::Command};
 

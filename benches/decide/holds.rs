@@ -8,9 +8,10 @@
 //! number of steps, so that the mean says what the longest may be.
 //!
 //! ```text
-//! cargo bench -p decide --bench holds                the longest piece of each, at full size; asserts nothing
-//! cargo bench -p decide --bench holds -- HOLD ...    some of them
-//! cargo bench -p decide --bench holds -- check       instructions of a piece against the bar; fails above it
+//! cargo bench -p decide --bench holds               the longest piece of each, at full size
+//! cargo bench -p decide --bench holds -- HOLD ...   some of them
+//! cargo bench -p decide --bench holds -- check      compares the instructions of a piece with the
+//!                                                   bar, and fails above it
 //! ```
 //!
 //! A program apart from `decide`: what is linked in beside a decision changes how that is compiled.

@@ -1,5 +1,6 @@
-//! Instructions per decision: this binary runs itself under callgrind, once for so many decisions and once for twice as many. The
-//! difference is what the decisions cost, without the stage, and without symbols or markers in the code.
+//! Instructions per decision: this binary runs itself under callgrind, once for so many decisions
+//! and once for twice as many. The difference is what the decisions cost, without the stage, and
+//! without symbols or markers in the code.
 
 use std::{
     env,

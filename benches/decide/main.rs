@@ -1,15 +1,18 @@
-//! What a decision costs: nanoseconds and instructions of each thing the limiter does, bytes of each thing it keeps, beside bare governor
-//! and client-go.
+//! What a decision costs: nanoseconds and instructions of each thing the limiter does, bytes of
+//! each thing it keeps, beside bare governor and client-go.
 //!
 //! ```text
-//! cargo bench -p decide                                the whole table, and that of `holds`; asserts nothing
-//! cargo bench -p decide -- check                       instructions and bytes against the bars in scenes.rs and holds.rs; fails above them
-//! cargo bench -p decide --bench decide -- SCENE ...    lines of the table
+//! cargo bench -p decide                               the whole table, and that of `holds`
+//! cargo bench -p decide -- check                      compares instructions and bytes with the
+//!                                                     bars in scenes.rs and holds.rs, and fails
+//!                                                     above them
+//! cargo bench -p decide --bench decide -- SCENE ...   lines of the table
 //! ```
 //!
-//! Instructions need valgrind, and client-go needs Go; what is missing is said. It is linked as what ships is: same flags, fat link-time
-//! optimisation, one unit. Nanoseconds are those of the best of five rounds, as what disturbs a round only ever adds; they are never
-//! asserted, because a shared machine's clock proves nothing.
+//! Instructions need valgrind, and client-go needs Go; what is missing is said. It is linked as
+//! what ships is: same flags, fat link-time optimisation, one unit. Nanoseconds are those of the
+//! best of five rounds, as what disturbs a round only ever adds; they are never asserted, because a
+//! shared machine's clock proves nothing.
 
 #[expect(dead_code, reason = "`holds` uses the rest")]
 mod gate;

@@ -1,5 +1,6 @@
-//! Bytes of what is kept: as they were asked of the heap, spare room in tables included, and as the system sees them. Each in a process of
-//! its own, so that nothing lies in room that something else has left.
+//! Bytes of what is kept: as they were asked of the heap, spare room in tables included, and as the
+//! system sees them. Each in a process of its own, so that nothing lies in room that something else
+//! has left.
 
 use std::{env, fs, process::Command};
 

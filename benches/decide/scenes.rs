@@ -1,7 +1,8 @@
 //! What is measured: one table, with what each decision may cost.
 //!
-//! A bar is in instructions, as callgrind counts them, because those hardly differ between machines and runs; `decide check` fails above
-//! it. The usual call's is a promise, as those of memory are; the others have a tenth or two of head-room over what was measured.
+//! A bar is in instructions, as callgrind counts them, because those hardly differ between machines
+//! and runs; `decide check` fails above it. The usual call's is a promise, as those of memory are;
+//! the others have a tenth or two of head-room over what was measured.
 
 use std::hint::black_box;
 
@@ -23,7 +24,8 @@ const fn scene(name: &'static str, what: &'static str, bar: Option<u64>, stage: 
     Scene { name, what, bar, stage }
 }
 
-/// "A call" is all that the limiter does for it: arrive, settle the outcome, release the slot, give the stream back.
+/// "A call" is all that the limiter does for it: arrive, settle the outcome, release the slot, give
+/// the stream back.
 #[rustfmt::skip]
 pub(crate) const SCENES: &[Scene] = &[
     //    name                what                                                                         bar           stage

@@ -1,9 +1,12 @@
-//! The least that a pass-through made of hyper can cost: no limits, no checks, no metrics, no retries; connections of its own.
+//! The least that a pass-through made of hyper can cost: no limits, no checks, no metrics, no
+//! retries; connections of its own.
 //!
-//! `floor LISTEN UPSTREAM [CA.pem [CERT.pem KEY.pem]]`: with a certificate it listens with TLS and speaks HTTP/2 there, else HTTP/1.1. To
-//! `http://IP:PORT` it speaks HTTP/1.1, to `https://IP:PORT` HTTP/2. One thread, which is where tidegate runs as well, and one pool.
+//! `floor LISTEN UPSTREAM [CA.pem [CERT.pem KEY.pem]]`: with a certificate it listens with TLS and
+//! speaks HTTP/2 there, else HTTP/1.1. To `http://IP:PORT` it speaks HTTP/1.1, to `https://IP:PORT`
+//! HTTP/2. One thread, which is where tidegate runs as well, and one pool.
 //!
-//! What it leaves out is what tidegate is for, and what a proxy must not leave out elsewhere: it trusts its clients and its upstream.
+//! What it leaves out is what tidegate is for, and what a proxy must not leave out elsewhere: it
+//! trusts its clients and its upstream.
 
 mod pool;
 

@@ -1,6 +1,8 @@
-//! Connections to the upstream: idle ones of HTTP/1.1, the last used first; and those of HTTP/2, each with as many streams as it may have.
+//! Connections to the upstream: idle ones of HTTP/1.1, the last used first; and those of HTTP/2,
+//! each with as many streams as it may have.
 //!
-//! The locks are never contended, as there is one thread; they are what makes the pool a shared value.
+//! The locks are never contended, as there is one thread; they are what makes the pool a shared
+//! value.
 
 use std::{
     net::SocketAddr,
