@@ -1,5 +1,6 @@
-//! An upstream's bytes against a whole gate: the first byte says what the client asks and whether the upstream speaks HTTP/1 or HTTP/2, the
-//! others are its answer. The client gets one answer of HTTP or none, and the gate goes on serving.
+//! An upstream's bytes against a whole gate: the first byte says what the client asks and whether
+//! the upstream speaks HTTP/1 or HTTP/2, the others are its answer. The client gets one answer of
+//! HTTP or none, and the gate goes on serving.
 #![no_main]
 
 use std::sync::{Arc, LazyLock, Mutex};

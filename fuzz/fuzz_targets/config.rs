@@ -1,4 +1,5 @@
-//! Configurations: nothing panics, every problem has one line, and what is in force reads as itself again.
+//! Configurations: nothing panics, every problem has one line, and what is in force reads as itself
+//! again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! The name in a create's body: JSON or protobuf, whole or cut off. What is found in a beginning is never contradicted by more of it.
+//! The name in a create's body: JSON or protobuf, whole or cut off. What is found in a beginning is
+//! never contradicted by more of it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Globs against the obvious matcher: the first line is the pattern, the rest what it is held against.
+//! Globs against the obvious matcher: the first line is the pattern, the rest what it is held
+//! against.
 #![no_main]
 
 use std::{hash::RandomState, sync::LazyLock};

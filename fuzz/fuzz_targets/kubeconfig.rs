@@ -15,8 +15,9 @@ static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
 /// What stands before a value that nobody may see.
 const SECRET: [&str; 4] = ["token: ", "password: ", "client-key-data: ", "value: "];
 
-/// Whether the word is certainly a user's secret and nothing else: a cluster's name, or what is no URL where one belongs, may be said. So no
-/// text may hold it that goes over lines, and none within its line.
+/// Whether the word is certainly a user's secret and nothing else: a cluster's name, or what is no
+/// URL where one belongs, may be said. So no text may hold it that goes over lines, and none within
+/// its line.
 fn is_secret(text: &str) -> bool {
     let is_one = |line: &str| {
         line.match_indices("hunter2").all(|(at, _)| {

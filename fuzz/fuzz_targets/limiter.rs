@@ -1,4 +1,5 @@
-//! The limiter against the slow and obvious one of its tests: the fuzzer's bytes seed the dice from which a life is made.
+//! The limiter against the slow and obvious one of its tests: the fuzzer's bytes seed the dice from
+//! which a life is made.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,8 +17,8 @@ mod model;
 #[path = "../../tests/it/limit/world.rs"]
 mod world;
 
-/// A seed that every byte has a part in. The bytes themselves cannot be the dice: proptest halves what is left with every choice among
-/// choices, and throws for ever once nothing is.
+/// A seed that every byte has a part in. The bytes themselves cannot be the dice: proptest halves
+/// what is left with every choice among choices, and throws for ever once nothing is.
 fn seed(bytes: &[u8]) -> [u8; 32] {
     let mut seed = [0; 32];
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;

@@ -1,5 +1,5 @@
-//! A client's bytes, HTTP/1 or HTTP/2, through a whole gate to an upstream that answers: what reaches the upstream is one well-formed request
-//! after the other, and the gate goes on serving.
+//! A client's bytes, HTTP/1 or HTTP/2, through a whole gate to an upstream that answers: what
+//! reaches the upstream is one well-formed request after the other, and the gate goes on serving.
 #![no_main]
 
 use std::sync::{Arc, LazyLock, Mutex};

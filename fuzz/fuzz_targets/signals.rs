@@ -1,4 +1,5 @@
-//! What an upstream says about itself: a status, lines of its head, a blank line, and the beginning of its body.
+//! What an upstream says about itself: a status, lines of its head, a blank line, and the beginning
+//! of its body.
 #![no_main]
 
 use std::time::{Duration, SystemTime};

@@ -56,8 +56,8 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
     Gate::start(options, Clock::start(), CancellationToken::new()).await.expect("a port")
 }
 
-/// What the gate answers. A client that closes its side is taken to have left, so it waits for a while first; time is the runtime's own, and
-/// passes when there is nothing else to do.
+/// What the gate answers. A client that closes its side is taken to have left, so it waits for a
+/// while first; time is the runtime's own, and passes when there is nothing else to do.
 pub async fn exchange(gate: &Gate, bytes: &[u8]) -> Vec<u8> {
     let (client, server) = duplex(1 << 20);
     let (mut reads, mut writes) = tokio::io::split(client);
