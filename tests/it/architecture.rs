@@ -8,7 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What each top-level module may import from the crate. A module that is missing here fails the test: it must be placed first.
+/// What each top-level module may import from the crate. A module that is missing here fails the
+/// test: it must be placed first.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("moment", &[]),
     ("clock", &["moment"]),
@@ -146,8 +147,9 @@ fn every_file_opens_with_what_it_is_and_stays_readable() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// A panic's text goes to the log of the pod. Those that are left (an index, an `expect` with its reason) have fixed texts and errors, whose
-/// `Debug` shows no secret; one that formats values could show any.
+/// A panic's text goes to the log of the pod. Those that are left (an index, an `expect` with its
+/// reason) have fixed texts and errors, whose `Debug` shows no secret; one that formats values
+/// could show any.
 #[test]
 fn no_panic_of_the_product_formats_a_value() {
     let mut broken = Vec::new();

@@ -1,4 +1,5 @@
-//! A real browser, led over Chromium's own protocol by two pipes, with a proxy on its way out that writes down whatever it asks for.
+//! A real browser, led over Chromium's own protocol by two pipes, with a proxy on its way out that
+//! writes down whatever it asks for.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},

@@ -1,4 +1,5 @@
-//! Running the command as a user does: what it prints, and its exit code. Helpers for the other `cli_*` modules.
+//! Running the command as a user does: what it prints, and its exit code. Helpers for the other
+//! `cli_*` modules.
 
 use std::{
     io::{BufRead as _, BufReader, Read},

@@ -1,4 +1,5 @@
-//! Bad input: each says what is wrong, where, and what to do; nothing panics; `check` and `run` agree.
+//! Bad input: each says what is wrong, where, and what to do; nothing panics; `check` and `run`
+//! agree.
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,7 +11,8 @@ use super::{
     ports::free_port,
 };
 
-/// Runs `check` and `run` on the same file; both must refuse it with the same words. Returns what they said.
+/// Runs `check` and `run` on the same file; both must refuse it with the same words. Returns what
+/// they said.
 fn refused(text: &str) -> String {
     let (_folder, path) = config(text);
     let [check, run] = ["check", "run"].map(|what| end(with_config(what, &path)));

@@ -1,4 +1,5 @@
-//! What the configuration says of bad input: each problem on one line, with its place and what was expected, and all of them at once.
+//! What the configuration says of bad input: each problem on one line, with its place and what was
+//! expected, and all of them at once.
 
 use std::{fs, path::PathBuf};
 

@@ -1,5 +1,6 @@
-//! No credential shows anywhere: the binary runs at its most talkative with every form of credential there is, is called rightly and wrongly,
-//! and then everything that it said is searched.
+//! No credential shows anywhere: the binary runs at its most talkative with every form of
+//! credential there is, is called rightly and wrongly, and then everything that it said is
+//! searched.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! CAs, serving certificates and client certificates of the upstream change while calls are under way.
+//! CAs, serving certificates and client certificates of the upstream change while calls are under
+//! way.
 
 use std::{
     convert::Infallible,

@@ -1,4 +1,5 @@
-//! The demo as a user starts it: it ends by itself, says what it saw, leaves a picture, and the gate keeps its promise in it.
+//! The demo as a user starts it: it ends by itself, says what it saw, leaves a picture, and the
+//! gate keeps its promise in it.
 
 use super::cli::{Ended, end, tidegate};
 
@@ -31,7 +32,8 @@ fn the_demo_ends_with_a_picture_and_the_gate_keeps_its_rate() {
     }
     let (rate, burst) = (tidegate::demo::RATE as usize, tidegate::demo::BURST as usize);
     let most = number_between(&ended.out, "With the gate never more than", "calls in one second");
-    // The API counts what arrives: a busy machine may deliver a quarter of a second's calls late. Leases are exempt.
+    // The API counts what arrives: a busy machine may deliver a quarter of a second's calls late.
+    // Leases are exempt.
     let bound = burst + rate * 5 / 4 + 20;
     assert!(most <= bound, "{most} calls in a second, more than {bound}\n{}", ended.out);
 }

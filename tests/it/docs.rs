@@ -1,5 +1,5 @@
-//! The documents hold: links and anchors lead somewhere, configurations in them are valid, and figures from the simulator are those that it
-//! prints.
+//! The documents hold: links and anchors lead somewhere, configurations in them are valid, and
+//! figures from the simulator are those that it prints.
 
 use std::{
     collections::BTreeSet,
@@ -143,7 +143,8 @@ fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What is wrong with a block of TOML: a whole configuration, keys of a gate, sections beside one, or a scenario.
+/// What is wrong with a block of TOML: a whole configuration, keys of a gate, sections beside one,
+/// or a scenario.
 fn fault(block: &str) -> Option<String> {
     let smallest = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
     let tries = [block.to_owned(), format!("{smallest}{block}"), format!("{block}{smallest}")];
@@ -175,7 +176,8 @@ fn every_configuration_in_the_documents_can_be_run() {
     assert!(fault("[gates.k]\nupstream = \"in_cluster\"\nbukcet = 1\n").is_some());
 }
 
-/// Where a `sh` block of docs/tuning.md is one `tidegate simulate`, the `text` block after it is what it prints before the picture.
+/// Where a `sh` block of docs/tuning.md is one `tidegate simulate`, the `text` block after it is
+/// what it prints before the picture.
 #[test]
 fn the_figures_of_the_tuning_guide_are_those_that_the_simulator_prints() {
     let path = root().join("docs/tuning.md");

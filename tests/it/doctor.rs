@@ -1,4 +1,5 @@
-//! `tidegate doctor` against what can be wrong: each finding with a remedy, exit code 1, and nothing wrong where nothing is.
+//! `tidegate doctor` against what can be wrong: each finding with a remedy, exit code 1, and
+//! nothing wrong where nothing is.
 
 use std::{net::TcpStream, process::Command};
 

@@ -1,4 +1,5 @@
-//! What clients of external APIs put into paths: slashes inside a segment, dots, spaces, plus signs; and what an attacker would put there.
+//! What clients of external APIs put into paths: slashes inside a segment, dots, spaces, plus
+//! signs; and what an attacker would put there.
 
 use std::hash::RandomState;
 

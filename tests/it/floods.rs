@@ -1,7 +1,9 @@
-//! Floods, against a `tidegate` of its own: its memory stays below what is stated here, leases keep flowing while it lasts, the metrics page
-//! does not grow with what comes, nothing panics, and afterwards nothing is left.
+//! Floods, against a `tidegate` of its own: its memory stays below what is stated here, leases keep
+//! flowing while it lasts, the metrics page does not grow with what comes, nothing panics, and
+//! afterwards nothing is left.
 //!
-//! Every bound is on the peak of resident memory above what the process had before the flood, of a build without optimization.
+//! Every bound is on the peak of resident memory above what the process had before the flood, of a
+//! build without optimization.
 
 mod clients;
 mod frames;
@@ -134,7 +136,8 @@ impl Flooded {
         send
     }
 
-    /// The flood is over, its connections are closed: nothing is left of it but the leader, and it cost no more than `most`.
+    /// The flood is over, its connections are closed: nothing is left of it but the leader, and it
+    /// cost no more than `most`.
     async fn over(self, most: u64) {
         let goal = self.leases.load(SeqCst) + LEASES;
         for (name, rest) in [
@@ -194,7 +197,8 @@ async fn pause() {
     drop(tokio::time::timeout(Duration::from_millis(2), std::future::pending::<()>()).await);
 }
 
-/// How many of them a flood has; with `TIDEGATE_FLOODS=full`, which takes minutes, as many as a determined attacker would send.
+/// How many of them a flood has; with `TIDEGATE_FLOODS=full`, which takes minutes, as many as a
+/// determined attacker would send.
 fn many(usual: usize, full: usize) -> usize {
     if std::env::var_os("TIDEGATE_FLOODS").is_some_and(|floods| floods == "full") { full } else { usual }
 }

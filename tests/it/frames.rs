@@ -1,4 +1,5 @@
-//! HTTP/2 frames made by hand: what no library would send. Header blocks are literals without Huffman and without the dynamic table.
+//! HTTP/2 frames made by hand: what no library would send. Header blocks are literals without
+//! Huffman and without the dynamic table.
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 

@@ -1,4 +1,5 @@
-//! Eight clients before a GitHub that keeps its documented limits, in virtual time: the preset `github`, the real parsers, the limiter.
+//! Eight clients before a GitHub that keeps its documented limits, in virtual time: the preset
+//! `github`, the real parsers, the limiter.
 
 mod city;
 mod hub;

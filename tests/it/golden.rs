@@ -1,7 +1,8 @@
-//! Holds the core to what the originals answered: client-go, Crossplane and kube-apiserver, by the vectors in `tests/golden`.
+//! Holds the core to what the originals answered: client-go, Crossplane and kube-apiserver, by the
+//! vectors in `tests/golden`.
 //!
-//! `tests/golden/README.md` says what was run and how; `tests/golden/DIFFERENCES.md` where we differ on purpose, and names the tests here
-//! that hold those differences.
+//! `tests/golden/README.md` says what was run and how; `tests/golden/DIFFERENCES.md` where we
+//! differ on purpose, and names the tests here that hold those differences.
 
 mod backoff;
 mod bucket;

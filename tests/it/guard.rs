@@ -1,4 +1,5 @@
-//! The guard, row by row: an attack as bytes, the answer, and what reached the upstream. docs/reliability.md lists the rows.
+//! The guard, row by row: an attack as bytes, the answer, and what reached the upstream.
+//! docs/reliability.md lists the rows.
 
 mod answers;
 mod bytes;

@@ -1,4 +1,5 @@
-//! The limiter's promises, in virtual time: random lives of a gate, judged from the list of what happened.
+//! The limiter's promises, in virtual time: random lives of a gate, judged from the list of what
+//! happened.
 
 mod adaptive;
 mod fairness;

@@ -1,4 +1,5 @@
-//! The log while everything happens that there is a line for: one each, in text and in JSON, none for a call, and nobody writes their own.
+//! The log while everything happens that there is a line for: one each, in text and in JSON, none
+//! for a call, and nobody writes their own.
 
 use std::{io::Write as _, net::TcpStream};
 
@@ -33,7 +34,8 @@ fn send(gate: u16, method: &str, path: &str, body: &str) -> String {
 }
 
 const MAPS: &str = "/api/v1/namespaces/n/configmaps";
-/// What a client may call an object to forge a line, end one, clear a screen or turn the text around.
+/// What a client may call an object to forge a line, end one, clear a screen or turn the text
+/// around.
 const EVIL: &str = "bad\\n{\\\"level\\\":\\\"INFO\\\"}\\r\\n2026-01-01T00:00:00Z  INFO forged\\u001b[2J\\u0007\\u007f\\u009b2J\\u0085\\u2028\\u202e";
 
 /// Everything that has a line happens once; the lines that tell it, in order of their kind.
@@ -41,7 +43,8 @@ fn rehearse(process: &mut Process) -> Vec<String> {
     let object = |name: &str| format!("{MAPS}/{name}");
     let mut lines = Vec::new();
     let mut tell = |running: &mut Running, line: &str| lines.push(running.line(line));
-    // A key fails, and recovers by hand of its own success: a DELETE takes the object with all its keys.
+    // A key fails, and recovers by hand of its own success: a DELETE takes the object with all its
+    // keys.
     send(process.gate, "PUT", &object("bad-1"), "{}");
     tell(&mut process.running, "a key backs off");
     send(process.gate, "DELETE", &object("bad-1"), "");
@@ -84,7 +87,8 @@ fn said(format: &str) -> (Vec<String>, Vec<String>) {
     (lines, process.running.end())
 }
 
-/// Each kind of line is there as often as its state has changed, and what is left has nothing to do with calls.
+/// Each kind of line is there as often as its state has changed, and what is left has nothing to do
+/// with calls.
 fn one_line_for_each_change(said: &[String]) {
     let times = |line: &str| said.iter().filter(|said| said.contains(line)).count();
     for (line, wanted) in [

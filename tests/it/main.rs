@@ -1,4 +1,5 @@
-//! Everything that is tested from outside, in one binary: linking hyper once instead of once a file saves minutes.
+//! Everything that is tested from outside, in one binary: linking hyper once instead of once a file
+//! saves minutes.
 
 mod architecture;
 mod browser;

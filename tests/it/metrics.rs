@@ -1,4 +1,5 @@
-//! Every metric of the table is in the manual, and what a Prometheus scrapes is that table: nothing is missing, nothing else is there.
+//! Every metric of the table is in the manual, and what a Prometheus scrapes is that table: nothing
+//! is missing, nothing else is there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,5 @@
-//! What an operator sees of a running gate and may do to it: status, top, explain, forget, bypass, and the log.
+//! What an operator sees of a running gate and may do to it: status, top, explain, forget, bypass,
+//! and the log.
 
 use std::{
     io::{Read as _, Write as _},

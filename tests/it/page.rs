@@ -1,5 +1,5 @@
-//! The status page in a real browser, while something is wrong: it says who is held back and why, can be read by everybody on every screen,
-//! needs no scripts, and asks nobody else for anything.
+//! The status page in a real browser, while something is wrong: it says who is held back and why,
+//! can be read by everybody on every screen, needs no scripts, and asks nobody else for anything.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,8 @@ use super::{
     operate::{Process, responding},
 };
 
-/// A webhook is down, so that nothing of one kind can be written; the API server tells one class to wait; somebody lists and lists.
+/// A webhook is down, so that nothing of one kind can be written; the API server tells one class to
+/// wait; somebody lists and lists.
 fn api() -> u16 {
     let (port, _) = responding(|request| {
         let line = request.lines().next().unwrap_or_default();
@@ -94,7 +95,8 @@ const SCREENS: [(&str, Screen); 4] = [
     ("phone-dark", Screen { width: 390, height: 1180, phone: true, dark: true }),
 ];
 
-/// What axe finds wrong with the page as it is: one line each, and how many of its rules had something to look at.
+/// What axe finds wrong with the page as it is: one line each, and how many of its rules had
+/// something to look at.
 fn audit(browser: &mut Browser) -> (Vec<String>, Vec<String>) {
     let script = "axe.run().then(found => JSON.stringify({ passes: found.passes.map(it => it.id), \
                   violations: found.violations.map(it => it.id + ': ' + it.nodes.map(node => node.html + ' ' + node.failureSummary).join(' | ')) }))";
@@ -191,7 +193,8 @@ fn an_incident_is_on_the_page_in_a_browser_for_everybody_and_nothing_leaves() {
     let wanted: BTreeSet<_> = browser.asked.iter().map(String::as_str).filter(|url| *url != NO_ICON).collect();
     let (status, style) = (own("/status"), own("/status.css"));
     assert_eq!(wanted, BTreeSet::from([status.as_str(), &style]), "the page needs nothing else");
-    // A browser has errands of its own, which the proxy does not let out; the page has none but these.
+    // A browser has errands of its own, which the proxy does not let out; the page has none but
+    // these.
     let seen = proxy.seen();
     let times = |path: &str| seen.iter().filter(|seen| **seen == format!("GET {}", own(path))).count();
     assert!(times("/status") >= 2 && times("/status.css") >= 2, "{seen:?}");

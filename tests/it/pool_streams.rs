@@ -1,4 +1,5 @@
-//! Many calls over HTTP/2: streams are counted, stalled readers harm nobody, and what was not processed is sent again.
+//! Many calls over HTTP/2: streams are counted, stalled readers harm nobody, and what was not
+//! processed is sent again.
 
 use std::{
     collections::HashMap,
@@ -237,7 +238,8 @@ async fn an_old_connection_gets_a_successor_and_its_watches_run_on() {
     let open = caller.get(Group::LongRunning, "/watch").await.expect("a watch");
     let used = || caller.upstream.occupancy(Group::LongRunning).used;
     assert_eq!(used(), 1);
-    // more than twelve minutes pass; pings are answered in real moments, so some are left between the steps
+    // more than twelve minutes pass; pings are answered in real moments, so some are left between
+    // the steps
     for _ in 0..160 {
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(5)).await;
@@ -295,7 +297,8 @@ impl Dice {
     }
 }
 
-/// Whatever callers and connections do, at rest the room that was told is the streams that are free, and none is in use.
+/// Whatever callers and connections do, at rest the room that was told is the streams that are
+/// free, and none is in use.
 async fn room_is_conserved(seed: u64) {
     let answered = Arc::new(AtomicUsize::new(0));
     let server = Server::http2(7, move |request, connection| {

@@ -1,4 +1,5 @@
-//! What the pool's tests stand on: a stand-in for limiter and driver that counts room, and servers over loopback.
+//! What the pool's tests stand on: a stand-in for limiter and driver that counts room, and servers
+//! over loopback.
 
 use std::{
     collections::HashMap,
@@ -112,7 +113,8 @@ impl Caller {
         Self { upstream, ledger }
     }
 
-    /// A stream, by way of a grant. Tells the pool who waits as the driver does: before anybody acts on a grant.
+    /// A stream, by way of a grant. Tells the pool who waits as the driver does: before anybody
+    /// acts on a grant.
     pub(crate) async fn lease(&self, group: Group) -> Result<StreamLease, Arc<DialError>> {
         if let Some(error) = self.upstream.down(group) {
             return Err(error);

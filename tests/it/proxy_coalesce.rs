@@ -1,4 +1,5 @@
-//! Identical GETs that wait become one: one request upstream, and its answer for everybody, but never across identities.
+//! Identical GETs that wait become one: one request upstream, and its answer for everybody, but
+//! never across identities.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +12,8 @@ use tokio::{io::AsyncWriteExt, sync::Semaphore, task::JoinHandle};
 
 use crate::support::{AnyBody, Backend, Proxy, Seen, reply, rules, status, within};
 
-/// An upstream that answers as it is allowed to, behind a gate with one slot, and a call that takes it.
+/// An upstream that answers as it is allowed to, behind a gate with one slot, and a call that takes
+/// it.
 struct Scene {
     backend: Backend,
     proxy: Arc<Proxy>,
@@ -230,7 +232,8 @@ async fn an_answer_that_says_nothing_of_the_kind_is_shared() {
     }
 }
 
-/// kube-apiserver says `private` of every answer. Who shares one here has sent the same credentials, or the gate's own.
+/// kube-apiserver says `private` of every answer. Who shares one here has sent the same
+/// credentials, or the gate's own.
 #[tokio::test]
 async fn what_kube_apiserver_says_of_all_its_answers_keeps_none_from_being_shared() {
     assert_eq!(sent_for_two(Kind::Kubernetes, &[("cache-control", "no-cache, private")]).await, 1);

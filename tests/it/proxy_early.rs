@@ -1,6 +1,7 @@
-//! Answers that are there before their request's body was read: none is lost, and the connection serves the next call or says that it
-//! will not. Each is tried with bodies that come with their head, after the answer was made, in pieces, and by clients that write all of
-//! it before they read.
+//! Answers that are there before their request's body was read: none is lost, and the connection
+//! serves the next call or says that it will not. Each is tried with bodies that come with their
+//! head, after the answer was made, in pieces, and by clients that write all of it before they
+//! read.
 
 use std::sync::{
     Arc,
@@ -250,7 +251,8 @@ async fn an_early_answer_over_http1_reaches_every_client_and_the_next_call_does_
     matrix_of(&[4_000_000, 30_000_000], "Stops", 413, &answered, async || tcp(&proxy).await).await;
 }
 
-/// An upstream over HTTP/2 that answers without a look at the body, which is a reset with `NO_ERROR` after the answer.
+/// An upstream over HTTP/2 that answers without a look at the body, which is a reset with
+/// `NO_ERROR` after the answer.
 async fn upstream_http2() -> (Server, ProxyBuilder, Arc<Semaphore>) {
     let answered = Arc::new(Semaphore::new(0));
     let told = Arc::clone(&answered);

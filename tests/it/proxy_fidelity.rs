@@ -1,4 +1,5 @@
-//! What kube-apiserver does that proxies get wrong, item by item, from the client through the gate to the API and back.
+//! What kube-apiserver does that proxies get wrong, item by item, from the client through the gate
+//! to the API and back.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -88,7 +89,8 @@ async fn over_http2_a_watch_begins_before_its_first_event_and_each_event_comes_a
     }
 }
 
-/// Bookmarks are a client's to ask for: without them a watch may rightly say nothing for an hour. Pings go on meanwhile.
+/// Bookmarks are a client's to ask for: without them a watch may rightly say nothing for an hour.
+/// Pings go on meanwhile.
 #[tokio::test]
 async fn a_watch_that_is_silent_for_an_hour_is_kept() {
     let (server, events) = watched().await;
@@ -105,7 +107,8 @@ async fn a_watch_that_is_silent_for_an_hour_is_kept() {
     let mut said = Vec::new();
     until_said(&mut over_http1, &mut said, b"\r\n\r\n").await;
 
-    // Only the clock is made to run; the sockets are real, and what they bring is handled before time moves on.
+    // Only the clock is made to run; the sockets are real, and what they bring is handled before
+    // time moves on.
     tokio::time::pause();
     Clock::start().sleep(Duration::from_secs(3700)).await;
     tokio::time::resume();
@@ -143,7 +146,8 @@ async fn a_tunnel_that_is_silent_for_an_hour_is_kept() {
 const ADDED: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\x2a\xa9\x2c\x48\x55\xb2\x52\x72\x74\x71\x71\x75\x51\xaa\xe5\x02\x00\x45\xd0\x26\x43\x11\x00\x00\x00";
 const BOOKMARK: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\x2a\xa9\x2c\x48\x55\xb2\x52\x72\xf2\xf7\xf7\xf6\x75\x0c\xf2\x56\xaa\xe5\x02\x00\x00\x04\xb4\x16\x14\x00\x00\x00";
 
-/// A compressed watch is one gzip member per event; whoever decodes gzip on the way stops after the first.
+/// A compressed watch is one gzip member per event; whoever decodes gzip on the way stops after the
+/// first.
 #[tokio::test]
 async fn gzip_members_pass_one_by_one_and_undecoded() {
     let (events, mut compressed) = live();
@@ -205,7 +209,8 @@ async fn protobuf_and_cbor_pass_byte_for_byte() {
     }
 }
 
-/// 200 lines of 5,000 bytes, a little less than the 1 MiB that kube-apiserver takes with what HTTP/2 reckons for each.
+/// 200 lines of 5,000 bytes, a little less than the 1 MiB that kube-apiserver takes with what
+/// HTTP/2 reckons for each.
 fn long_head() -> HeaderMap {
     let line = |place| HeaderName::try_from(format!("x-line-{place}")).expect("a name");
     (0..200).map(|place| (line(place), HeaderValue::try_from("v".repeat(5_000)).expect("valid"))).collect()
@@ -307,7 +312,8 @@ async fn trailers_pass_both_ways_over_http2() {
     assert_eq!(body.trailers(), Some(&sum));
 }
 
-/// kube-apiserver shutting down: 429, Retry-After and `Connection: close`. The next call must find another server.
+/// kube-apiserver shutting down: 429, Retry-After and `Connection: close`. The next call must find
+/// another server.
 #[tokio::test]
 async fn a_server_that_shuts_down_gets_no_second_call_on_that_connection() {
     let answer =
@@ -330,7 +336,8 @@ async fn a_server_that_shuts_down_gets_no_second_call_on_that_connection() {
     }
 }
 
-/// client-go takes a connection for dead when a ping is not answered in 15 s; everything on it would be lost.
+/// client-go takes a connection for dead when a ping is not answered in 15 s; everything on it
+/// would be lost.
 #[tokio::test]
 async fn pings_are_answered_while_calls_wait_and_downloads_stall() {
     let backend = Backend::start(|seen| async move {

@@ -1,7 +1,9 @@
-//! P6: a caller who leaves while waiting is never sent for, and what it would have spent is there for the next.
+//! P6: a caller who leaves while waiting is never sent for, and what it would have spent is there
+//! for the next.
 //!
-//! Each test holds the only slot with a call that the upstream does not answer yet, lets a second call wait, kills its client, lets a third
-//! wait, and then frees the slot. The bucket holds two tokens and gains none, so the third call can only pass if the second spent nothing.
+//! Each test holds the only slot with a call that the upstream does not answer yet, lets a second
+//! call wait, kills its client, lets a third wait, and then frees the slot. The bucket holds two
+//! tokens and gains none, so the third call can only pass if the second spent nothing.
 
 use std::sync::Arc;
 
@@ -23,7 +25,8 @@ async fn narrow() -> (Backend, Proxy, Arc<Semaphore>) {
     (backend, proxy, answers)
 }
 
-/// Runs the story around `leave`, which sends a call for `/second`, waits until it waits, and leaves.
+/// Runs the story around `leave`, which sends a call for `/second`, waits until it waits, and
+/// leaves.
 async fn story<F: AsyncFnOnce(&Proxy)>(leave: F) {
     let (backend, proxy, answers) = narrow().await;
     let proxy = Arc::new(proxy);
@@ -127,7 +130,8 @@ async fn an_http2_call_that_is_reset_is_never_sent() {
 #[tokio::test]
 async fn an_http2_connection_that_closes_takes_its_calls_along() {
     story(async |proxy| {
-        // hyper's client keeps the connection in a task of its own, so what is cut is a cable in between.
+        // hyper's client keeps the connection in a task of its own, so what is cut is a cable in
+        // between.
         let (end, mut other) = tokio::io::duplex(1 << 16);
         let mut stream = proxy.connect().await;
         let cable = tokio::spawn(async move { tokio::io::copy_bidirectional(&mut other, &mut stream).await });

@@ -1,4 +1,5 @@
-//! The upstream's name: a hosts file that gives it to the gate, name servers that change, fail and know several addresses.
+//! The upstream's name: a hosts file that gives it to the gate, name servers that change, fail and
+//! know several addresses.
 
 use std::{
     collections::HashMap,
@@ -107,7 +108,8 @@ fn answer(query: &[u8], is_a: bool, says: &Says) -> Option<Vec<u8>> {
 const FAR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const FARTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 
-/// An API on each of these addresses, all on one port, that says where it is and closes after each answer.
+/// An API on each of these addresses, all on one port, that says where it is and closes after each
+/// answer.
 async fn apis(addresses: &[Ipv4Addr]) -> (u16, Vec<Server>) {
     let (mut port, mut servers) = (0, Vec::new());
     for address in addresses {
@@ -185,7 +187,8 @@ async fn of_several_addresses_one_that_answers_is_enough() {
     let (folder, names) = (tempfile::tempdir().expect("a folder"), NameServer::start().await);
     let nobody = Ipv4Addr::new(127, 0, 0, 3);
     let (port, _servers) = apis(&[FAR]).await;
-    // One address is of a machine that drops what it gets: its queue is full. It must not take the whole time of the dial.
+    // One address is of a machine that drops what it gets: its queue is full. It must not take the
+    // whole time of the dial.
     let silent = Ipv4Addr::new(127, 0, 0, 5);
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::from((silent, port)).into()).expect("free");

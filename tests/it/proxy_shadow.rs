@@ -1,4 +1,5 @@
-//! A gate with `shadow = true`: everything is decided and counted, and nothing is held back or told.
+//! A gate with `shadow = true`: everything is decided and counted, and nothing is held back or
+//! told.
 
 use std::{sync::Arc, time::Duration};
 

@@ -32,7 +32,8 @@ const DATE: &str = "Date: Wed, 17 Jul 2019 00:57:57 GMT\r\n";
 const THROTTLED: &str =
     r#"{"__type":"com.amazonaws.dynamodb.v20120810#ThrottlingException","message":"Rate exceeded"}"#;
 
-/// Everything that comes back through a gate from an upstream that answers with these bytes and hangs up.
+/// Everything that comes back through a gate from an upstream that answers with these bytes and
+/// hangs up.
 async fn through(honour: &[Signal], answer: Vec<u8>) -> Vec<u8> {
     let (address, upstream) = raw_backend(answer.leak()).await;
     let proxy = before(address, honour).start().await;

@@ -1,4 +1,5 @@
-//! P10: when nothing is limited, the upstream gets what the client sent and the client what the upstream sent.
+//! P10: when nothing is limited, the upstream gets what the client sent and the client what the
+//! upstream sent.
 
 use std::net::SocketAddr;
 
@@ -219,7 +220,8 @@ async fn a_response_that_breaks_off_is_not_ended_cleanly() {
     assert!(error.to_string().contains("stream") || error.to_string().contains("body"), "{error}");
 }
 
-/// client-go resumes a watch that ended, and lists everything again after a reset stream; a cut HTTP/1.1 connection it takes for an end.
+/// client-go resumes a watch that ended, and lists everything again after a reset stream; a cut
+/// HTTP/1.1 connection it takes for an end.
 #[tokio::test]
 async fn a_watch_that_breaks_off_is_cut_over_http1_and_ended_over_http2() {
     let broken: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n";

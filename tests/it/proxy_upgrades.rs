@@ -1,4 +1,5 @@
-//! Upgrades through the gate: exec, attach, port-forward and cp as kubectl asks for them, byte by byte.
+//! Upgrades through the gate: exec, attach, port-forward and cp as kubectl asks for them, byte by
+//! byte.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,5 @@
-//! References lead somewhere: a document, a source or a folder that a comment, a message or a page names is in the repository.
+//! References lead somewhere: a document, a source or a folder that a comment, a message or a page
+//! names is in the repository.
 
 use std::{
     fs,
@@ -11,7 +12,8 @@ fn root() -> PathBuf {
 
 /// The folders of the repository whose paths are checked wherever they are named.
 const FOLDERS: &[&str] = &["src/", "tests/", "docs/", "fuzz/", "benches/", ".ci/"];
-/// The folders whose names mean other things too (`deploy/NAME` is a Deployment to kubectl): only files in them are checked.
+/// The folders whose names mean other things too (`deploy/NAME` is a Deployment to kubectl): only
+/// files in them are checked.
 const FOLDERS_OF_FILES: &[&str] = &["config/", "deploy/"];
 /// Folders that are made by tools and not kept.
 const GENERATED: &[&str] = &["fuzz/artifacts", "fuzz/corpus"];
@@ -46,7 +48,8 @@ fn extension(path: &Path) -> &str {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
 }
 
-/// The references of a line: the names of documents wherever they stand, and paths from the root where prose is.
+/// The references of a line: the names of documents wherever they stand, and paths from the root
+/// where prose is.
 fn references(line: &str, is_prose: bool) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-');
     let mut found = Vec::new();
@@ -73,7 +76,8 @@ fn references(line: &str, is_prose: bool) -> Vec<String> {
     found
 }
 
-/// Whether a reference in `file` leads somewhere: from the root, from the file's own folder, or as a module.
+/// Whether a reference in `file` leads somewhere: from the root, from the file's own folder, or as
+/// a module.
 fn is_there(file: &Path, reference: &str) -> bool {
     let folder = root().join(file.parent().unwrap_or_else(|| Path::new("")));
     let from_root = root().join(reference.trim_start_matches('/'));
@@ -83,7 +87,8 @@ fn is_there(file: &Path, reference: &str) -> bool {
         || folder.join(reference).exists()
 }
 
-/// Whether a line of a file is written for people: every line of a document, and comments elsewhere.
+/// Whether a line of a file is written for people: every line of a document, and comments
+/// elsewhere.
 fn is_prose(file: &Path, line: &str) -> bool {
     let line = line.trim_start();
     match extension(file) {

@@ -1,4 +1,5 @@
-//! A changed configuration is taken over while the gate runs, or changes nothing and says why (P11).
+//! A changed configuration is taken over while the gate runs, or changes nothing and says why
+//! (P11).
 
 use std::{io::Write as _, net::TcpStream, os::unix::fs::symlink, path::Path, time::Duration};
 

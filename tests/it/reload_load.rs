@@ -1,4 +1,5 @@
-//! A thousand reloads under load: no call is dropped or fails, no order is lost, and the rate holds across all of them (P11, P5, P1).
+//! A thousand reloads under load: no call is dropped or fails, no order is lost, and the rate holds
+//! across all of them (P11, P5, P1).
 
 use std::{
     collections::HashMap,
@@ -24,7 +25,8 @@ use super::{
 };
 
 const RELOADS: usize = 1000;
-/// Tokens that a window may have beyond the rate, whatever the configuration: the largest burst, and 2 ms of the largest rate.
+/// Tokens that a window may have beyond the rate, whatever the configuration: the largest burst,
+/// and 2 ms of the largest rate.
 const BURST: f64 = 21.0;
 const KINDS: [&str; 3] = ["pods", "secrets", "configmaps"];
 /// Calls of each kind that are out at once.
@@ -106,7 +108,8 @@ fn a_thousand_reloads_drop_no_call_lose_no_order_and_hold_the_rate() {
     assert_eq!(gate.terminate(), Some(0));
 }
 
-/// Keeps calls of every kind waiting, in order, on one connection; how many were answered, each with 200.
+/// Keeps calls of every kind waiting, in order, on one connection; how many were answered, each
+/// with 200.
 async fn load(port: u16, over: Arc<AtomicBool>) -> usize {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("the gate listens");
     let (send, connection) =
@@ -149,8 +152,8 @@ fn judge_order(arrivals: &[(f64, String)]) {
     assert_eq!(next.len(), KINDS.len());
 }
 
-/// No window has more calls than the burst and what was gained in it. One call is upstream at a time, so a call left after the one before it
-/// had arrived there: the window begins with that.
+/// No window has more calls than the burst and what was gained in it. One call is upstream at a
+/// time, so a call left after the one before it had arrived there: the window begins with that.
 fn judge_rate(arrivals: &[(f64, String)], rates: &[(f64, f64)]) {
     let (mut gained, mut at, mut rate, mut changes) = (0.0, 0.0, 0.0, rates.iter().peekable());
     let mut least = f64::INFINITY;

@@ -1,5 +1,5 @@
-//! `tidegate simulate` from outside: the published figures come out of it, pictures are what it draws, and a replay of a live log waits as
-//! the live calls did.
+//! `tidegate simulate` from outside: the published figures come out of it, pictures are what it
+//! draws, and a replay of a live log waits as the live calls did.
 
 mod cli;
 mod live;
@@ -70,7 +70,8 @@ fn ten_thousand_objects_failing_together_come_out_as_published() {
 
     assert_eq!(bucket.first_retries, 100, "the burst at once");
     for number in 101..=120 {
-        // The first retries of all come a nanosecond after the failures: the shortest backoff there is.
+        // The first retries of all come a nanosecond after the failures: the shortest backoff there
+        // is.
         let exact = Duration::from_millis(100) * (u32::try_from(number).expect("few") - 100);
         assert!(
             retry(bucket, number).abs_diff(exact) <= Duration::from_nanos(1),
@@ -79,7 +80,8 @@ fn ten_thousand_objects_failing_together_come_out_as_published() {
         );
     }
 
-    // MaxOf: tokens are reckoned when objects fail, all at the start, and the backoff is over long before most of them.
+    // MaxOf: tokens are reckoned when objects fail, all at the start, and the backoff is over long
+    // before most of them.
     assert_eq!((max_of.first_retries, retry(max_of, 1)), (100, Duration::from_millis(5)));
     assert_eq!((retry(max_of, 101), retry(max_of, 110)), (Duration::from_millis(100), Duration::from_secs(1)));
     // In sequence: a token each once the backoff is over.
@@ -95,7 +97,8 @@ fn ten_thousand_objects_failing_together_come_out_as_published() {
 fn keys_whose_backoff_ends_together_break_the_retry_buckets_bound_in_max_of_only() {
     let (_, played) = played("failing-together", &["base=60s", "max=60s", "length=61s"]);
     let [_, _, max_of, sequential] = &played[..] else { panic!("four limits") };
-    // The burst, and what 60 s bring: all of them leave at the end of the minute, as under client-go's limiter.
+    // The burst, and what 60 s bring: all of them leave at the end of the minute, as under
+    // client-go's limiter.
     assert_eq!((max_of.first_retries, retry(max_of, 1)), (700, Duration::from_secs(60)));
     assert_eq!((sequential.first_retries, retry(sequential, 1)), (100, Duration::from_secs(60)));
     let bound = |window: Duration| 100.0 + 10.0 * window.as_secs_f64();
@@ -141,7 +144,8 @@ fn a_larger_retry_bucket_recovers_sooner() {
     assert!(row(larger).calls() < row(without).calls(), "and makes fewer calls than without a gate");
 }
 
-/// A real API server's flow control says that it was it; so does the simulated one, and a rate that adapts gives way.
+/// A real API server's flow control says that it was it; so does the simulated one, and a rate that
+/// adapts gives way.
 #[test]
 fn a_rate_gives_way_to_an_api_that_is_too_slow_for_it() {
     let scenario = config::scenario::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tuning/slow-api.toml"));

@@ -1,4 +1,5 @@
-//! What is linked into the product: held to the lists of deny.toml, without anything to install, and written down as a bill of materials.
+//! What is linked into the product: held to the lists of deny.toml, without anything to install,
+//! and written down as a bill of materials.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 

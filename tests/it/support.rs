@@ -184,7 +184,8 @@ impl Proxy {
         ProxyBuilder { options: options(name, upstream) }
     }
 
-    /// Sends bytes on a connection of its own and returns everything that comes until the gate closes it.
+    /// Sends bytes on a connection of its own and returns everything that comes until the gate
+    /// closes it.
     pub(crate) async fn exchange(&self, request: &str) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.expect("writes");
@@ -213,7 +214,8 @@ impl Proxy {
         send
     }
 
-    /// The value of a metric of this gate, 0 when it is not there. `labels` must all be in the line.
+    /// The value of a metric of this gate, 0 when it is not there. `labels` must all be in the
+    /// line.
     pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let text = telemetry::metrics().render();
         let gate = format!("gate=\"{}\"", self.name);

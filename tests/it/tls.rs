@@ -71,7 +71,8 @@ fn write_certificate(folder: &Path, name: &str) -> Identity {
     Identity { chain: Pem::read(&cert).expect("readable"), key: Pem::read(&key).expect("readable") }
 }
 
-/// Puts the files of a volume into place as kubelet does: a new folder, and one symbolic link swapped to it.
+/// Puts the files of a volume into place as kubelet does: a new folder, and one symbolic link
+/// swapped to it.
 fn swap(volume: &Path, version: &str) -> Identity {
     let folder = volume.join(version);
     std::fs::create_dir(&folder).expect("made");

@@ -1,4 +1,5 @@
-//! `top`, `explain` and `doctor` when all is well and in five kinds of trouble: each says what is so, in words that lead on.
+//! `top`, `explain` and `doctor` when all is well and in five kinds of trouble: each says what is
+//! so, in words that lead on.
 
 use std::net::TcpStream;
 

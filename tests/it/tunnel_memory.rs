@@ -1,6 +1,8 @@
-//! What a tunnel costs, measured on a `tidegate` of its own: its peak resident memory while bytes go both ways, and while they cannot.
+//! What a tunnel costs, measured on a `tidegate` of its own: its peak resident memory while bytes
+//! go both ways, and while they cannot.
 //!
-//! With TLS the test's own ends stay plain: a relay beside the gate encrypts what goes to it, and another decrypts what comes from it.
+//! With TLS the test's own ends stay plain: a relay beside the gate encrypts what goes to it, and
+//! another decrypts what comes from it.
 
 use std::{
     fs,
@@ -25,7 +27,8 @@ use super::{
 const BYTES: u64 = 1 << 30;
 /// What it may cost; 20 KiB were measured.
 const MOST: u64 = 2 << 20;
-/// Each way with TLS, which takes four times as long without optimization: nothing of it may stay, so that a quarter tells as much.
+/// Each way with TLS, which takes four times as long without optimization: nothing of it may stay,
+/// so that a quarter tells as much.
 const BYTES_BY_TLS: u64 = 256 << 20;
 
 /// Switches, then echoes.
@@ -59,7 +62,8 @@ fn tunnel(port: u16) -> TcpStream {
     socket
 }
 
-/// Sends bytes through a tunnel and gets them back. Does not begin to read before nothing more can be written.
+/// Sends bytes through a tunnel and gets them back. Does not begin to read before nothing more can
+/// be written.
 fn through(port: u16, bytes: u64) {
     let mut reading = tunnel(port);
     let mut writing = reading.try_clone().expect("a socket");

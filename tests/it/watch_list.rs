@@ -1,4 +1,5 @@
-//! A watch that begins with all there is: to the API server a list, and metered like one; to everybody else a watch.
+//! A watch that begins with all there is: to the API server a list, and metered like one; to
+//! everybody else a watch.
 
 use std::{sync::Arc, time::Duration};
 

@@ -109,7 +109,8 @@ fn a_thousand_objects_failing_together_do_not_pin_the_worker() {
     let webhook = Webhook::start(plane, "thousand");
     let broken = widgets::names("broken", 1_000);
     webhook.fail(broken.iter().cloned());
-    // A retry that must wait for its token is refused at once: held, however briefly, a thousand would keep the one worker busy.
+    // A retry that must wait for its token is refused at once: held, however briefly, a thousand
+    // would keep the one worker busy.
     let gate = Gate::start(
         plane,
         "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 1000.0\nburst = 1000\n\

@@ -1,4 +1,5 @@
-//! Whose identity the API server sees, and what becomes of it when tokens and certificates are rotated.
+//! Whose identity the API server sees, and what becomes of it when tokens and certificates are
+//! rotated.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,14 +20,16 @@ use crate::support::{block_on, now, pause, say, turn, wait_for};
 const LIMIT: Duration = Duration::from_secs(60);
 const WATCHES: usize = 50;
 
-/// A gate that lends the identity of a kubeconfig's user, off loopback: to whoever has the token in its folder.
+/// A gate that lends the identity of a kubeconfig's user, off loopback: to whoever has the token in
+/// its folder.
 struct Lending {
     _process: Process,
     dir: tempfile::TempDir,
 }
 
 impl Lending {
-    /// `user` is the kubeconfig's, as YAML; its relative paths are meant from the gate's own folder.
+    /// `user` is the kubeconfig's, as YAML; its relative paths are meant from the gate's own
+    /// folder.
     fn start(plane: &ControlPlane, dir: tempfile::TempDir, user: &str) -> Self {
         let port = free_port();
         let path = |name: &str| dir.path().join(name).display().to_string();
@@ -144,7 +147,8 @@ fn a_rotated_ca_and_serving_certificate_lose_no_watch() {
     let old = fs::read(plane.ca_file()).expect("it is there");
     plane.rotate_serving();
     let begun = now();
-    // The harness trusts the new CA alone, as the gate does once it has read it: kubectl succeeds when the server shows the new certificate.
+    // The harness trusts the new CA alone, as the gate does once it has read it: kubectl succeeds
+    // when the server shows the new certificate.
     let config = plane.kubeconfig(&ControlPlane::harness());
     wait_for("the API server shows its new certificate", Duration::from_secs(120), || {
         kubectl(&plane, &config, &["get", "--raw", "/readyz"]).status.success().then_some(())
@@ -154,7 +158,8 @@ fn a_rotated_ca_and_serving_certificate_lose_no_watch() {
     let begun = now();
     block_on(async {
         let mut connection = Connection::open(Way::Gate(&gate), &user, Protocol::Http2).await;
-        // A watch from each second, so that the last ones need connections by the new CA; none may fail.
+        // A watch from each second, so that the last ones need connections by the new CA; none may
+        // fail.
         let mut opened = Vec::new();
         while begun.elapsed() < Duration::from_secs(45) {
             connection.get("/api/v1/namespaces/rotated").await;

@@ -1,4 +1,5 @@
-//! What is deployed is what a real API server takes: the output of `inject` over every style of manifest, and the components.
+//! What is deployed is what a real API server takes: the output of `inject` over every style of
+//! manifest, and the components.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use crate::support::{installed, say, turn};
 /// The API of these is not part of kube-apiserver, and their definitions are not here.
 const OTHERS: [&str; 2] = ["ClusterServiceVersion", "example.org/v1"];
 
-/// Makes the API server know PodMonitor, PrometheusRule, DeploymentRuntimeConfig and Provider; whether it does.
+/// Makes the API server know PodMonitor, PrometheusRule, DeploymentRuntimeConfig and Provider;
+/// whether it does.
 pub(crate) fn define(plane: &ControlPlane, test: &str) -> bool {
     static DEFINED: OnceLock<()> = OnceLock::new();
     let Some(folder) = installed::or_skip(test, installed::definitions()) else { return false };
@@ -66,7 +68,8 @@ fn what_inject_writes_is_taken_by_the_api_server() {
         let path = entry.expect("can be read").path();
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let text = known(&fs::read_to_string(&path).expect("text"));
-        // What kubectl does not take without a sidecar either: a name to be generated, and a directive.
+        // What kubectl does not take without a sidecar either: a name to be generated, and a
+        // directive.
         let text = text.replace("{generateName: migrate-}", "{name: migrate}").replace("%YAML 1.1\n", "");
         for (mode, word) in [(Mode::Kubeconfig, "kubeconfig"), (Mode::InCluster, "in-cluster")] {
             let options = Options {

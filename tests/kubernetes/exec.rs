@@ -1,5 +1,6 @@
-//! kubectl's streams: exec, cp, attach, port-forward and followed logs, by WebSocket and by SPDY, with the newest kubectl and with
-//! Debian's old one. Each does and says through the gate what it does and says directly.
+//! kubectl's streams: exec, cp, attach, port-forward and followed logs, by WebSocket and by SPDY,
+//! with the newest kubectl and with Debian's old one. Each does and says through the gate what it
+//! does and says directly.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -184,7 +185,8 @@ impl Kubectl<'_> {
         assert!(child.0.wait().expect("it ends").success(), "{self}");
     }
 
-    /// kubectl falls back to SPDY by itself: what it came with stands in the audit log, a GET for a WebSocket and a POST for SPDY.
+    /// kubectl falls back to SPDY by itself: what it came with stands in the audit log, a GET for a
+    /// WebSocket and a POST for SPDY.
     fn asked_by_its_protocol(&self, plane: &ControlPlane) {
         let wanted = if self.protocol == Protocol::WebSocket { "get" } else { "create" };
         let seen = plane.audit().of(&self.user.name);

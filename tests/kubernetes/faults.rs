@@ -1,5 +1,6 @@
-//! The control plane fails: the API server dies and comes back under a controller with a lease, 200 watches and writes, and etcd stalls. What is
-//! lost is held against what a direct connection loses in the same test.
+//! The control plane fails: the API server dies and comes back under a controller with a lease, 200
+//! watches and writes, and etcd stalls. What is lost is held against what a direct connection loses
+//! in the same test.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -23,7 +24,8 @@ const SETTINGS: &str = "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 20.
 /// What a late driver may make up for, by the gate's own clock.
 const LATENESS: Duration = Duration::from_millis(2);
 
-/// The lease is given up after 10 s without renewal; it is renewed every 2 s, and a little later by chance.
+/// The lease is given up after 10 s without renewal; it is renewed every 2 s, and a little later by
+/// chance.
 const SURELY_KEPT: Duration = Duration::from_secs(7);
 
 /// A reflector rests 0.8 s or more between two watches.
@@ -58,8 +60,9 @@ fn an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_dir
     say(format_args!("killed: through the gate {through}; {} metered calls, fullest window {excess:+.2}", left.len()));
     assert!(excess <= 1e-6, "{excess:.2} calls too many left in one window");
     assert!(through.kept || outage > SURELY_KEPT, "the lease was lost in an outage of {outage:?}");
-    // Each reflector rests by itself, directly too: how many meet in one second is chance, and so is who meets a server that has only begun to
-    // listen; but each rests, and none comes again and again.
+    // Each reflector rests by itself, directly too: how many meet in one second is chance, and so
+    // is who meets a server that has only begun to listen; but each rests, and none comes again and
+    // again.
     let allowed = direct.watches + 2 * WATCHES;
     assert!(through.watches <= allowed, "{} watches were opened, directly {}", through.watches, direct.watches);
     let least = direct.closest.min(SURELY_RESTED);
@@ -86,7 +89,8 @@ struct Recovered {
     kept: bool,
     /// From the first call after the kill until every watch was there.
     back: Duration,
-    /// Watches that were opened until then, in the fullest second, and the shortest time between two openings of the same one.
+    /// Watches that were opened until then, in the fullest second, and the shortest time between
+    /// two openings of the same one.
     watches: usize,
     densest: usize,
     closest: Duration,
@@ -126,7 +130,8 @@ impl Crew {
         Self { namespace, watcher, informers, manager }
     }
 
-    /// By what the API server has: of a write whose answer was lost the controller does not know that it was carried out.
+    /// By what the API server has: of a write whose answer was lost the controller does not know
+    /// that it was carried out.
     fn written(&self, plane: &ControlPlane) -> usize {
         let observed = "jsonpath={range .items[*]}{.status.observed}{\"\\n\"}{end}";
         let written = plane.kubectl(&["get", "widgets", "-n", self.namespace, "-o", observed]);
@@ -137,7 +142,8 @@ impl Crew {
         self.manager.events("stopped").is_empty()
     }
 
-    /// Waits until everything is as it was; a manager that lost its lease ends, as it does without the gate.
+    /// Waits until everything is as it was; a manager that lost its lease ends, as it does without
+    /// the gate.
     fn recovered(&self, plane: &ControlPlane, gone: Duration) -> Recovered {
         let since = || plane.audit().of(&self.watcher.name).only(|event| event.received > gone);
         let events = wait_for("every informer watches again", BACK, || {
@@ -257,7 +263,8 @@ fn an_etcd_that_stalls_costs_through_the_gate_what_it_costs_directly() {
     plane.stall_etcd();
     pause(STALL);
     plane.resume_etcd();
-    // What was in flight has had an answer by the time both have renewed again; a write then goes through at once.
+    // What was in flight has had an answer by the time both have renewed again; a write then goes
+    // through at once.
     for ((leader, _), before) in programs.iter().zip(before) {
         wait_for("it renews again", Duration::from_secs(30), || {
             let since = leader.events("lease").split_off(before);

@@ -1,5 +1,5 @@
-//! docs/getting-started.md, followed: its commands are run as they stand there, by a shell in the project's folder, and what it says they print
-//! is held against what they print.
+//! docs/getting-started.md, followed: its commands are run as they stand there, by a shell in the
+//! project's folder, and what it says they print is held against what they print.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -105,7 +105,8 @@ fn whoever_follows_the_page_gets_an_operator_behind_a_gate() {
     }
     let took = begin.elapsed();
 
-    // What the page says of the rate, by the API server's own log: free at first, held by the gate, free again.
+    // What the page says of the rate, by the API server's own log: free at first, held by the gate,
+    // free again.
     let writes = plane
         .audit()
         .of("system:serviceaccount:getting-started:operator")

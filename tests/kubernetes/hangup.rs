@@ -66,7 +66,8 @@ impl Drop for Aborting {
     }
 }
 
-/// Spends the token, has the victim wait, kills it by dropping it, and sees that the next token is still there.
+/// Spends the token, has the victim wait, kills it by dropping it, and sees that the next token is
+/// still there.
 fn killed<V>(gate: &Gate, user: &User, kind: &str, victim: impl Future<Output = V>) {
     block_on(async {
         let mut connection = Connection::open(Way::Gate(gate), user, Protocol::Http1).await;

@@ -1,4 +1,5 @@
-//! The Helm chart, rendered by the real helm: clean, every value of use, embedded in another chart, and taken by a real API server.
+//! The Helm chart, rendered by the real helm: clean, every value of use, embedded in another chart,
+//! and taken by a real API server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -114,7 +115,8 @@ fn the_chart_is_clean_and_every_rendering_is_taken_by_the_api_server() {
         let text = helm.template(&chart(), &["--values", &path]);
         kinds.extend(text.lines().filter_map(|line| line.strip_prefix("kind: ").map(str::to_owned)));
         taken(plane, "chart-with-values", &text);
-        // Each value is of use: `create` by the objects there are, `mode` by a variable, the others as they are.
+        // Each value is of use: `create` by the objects there are, `mode` by a variable, the others
+        // as they are.
         for (leaf, value) in leaves(&file) {
             let words = if leaf == ".mode" { vec!["KUBERNETES_SERVICE_HOST".to_owned()] } else { words(&value) };
             for word in words {
@@ -191,7 +193,8 @@ fn the_sidecar_embeds_into_another_chart() {
     }
 }
 
-/// The chart sets by variables what must agree with the pod, and the file has the limits: together they are a configuration.
+/// The chart sets by variables what must agree with the pod, and the file has the limits: together
+/// they are a configuration.
 #[test]
 fn what_the_chart_gives_the_gate_is_a_configuration() {
     let Some(helm) = Helm::or_skip("what_the_chart_gives_the_gate_is_a_configuration") else { return };

@@ -1,4 +1,5 @@
-//! Whom RBAC sees: the client through a gate that passes credentials on, the gate where it adds its own.
+//! Whom RBAC sees: the client through a gate that passes credentials on, the gate where it adds its
+//! own.
 
 use std::process::Output;
 

@@ -1,8 +1,10 @@
-//! Clients that know nothing but in-cluster configuration: the folder that the gate writes is mounted where they look for
-//! their service account, and `KUBERNETES_SERVICE_HOST` and `_PORT` lead to the gate. No line of them is for tidegate.
+//! Clients that know nothing but in-cluster configuration: the folder that the gate writes is
+//! mounted where they look for their service account, and `KUBERNETES_SERVICE_HOST` and `_PORT`
+//! lead to the gate. No line of them is for tidegate.
 //!
-//! A client in every language does the same script, directly and through a gate that runs as the pod's sidecar: it prints the
-//! same, and the API server has seen the same calls of the same service account.
+//! A client in every language does the same script, directly and through a gate that runs as the
+//! pod's sidecar: it prints the same, and the API server has seen the same calls of the same
+//! service account.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -18,7 +20,8 @@ use crate::support::installed::{self, CLIENTS};
 use crate::support::process::{Process, scratch_dir};
 use crate::support::{now, say, turn, wait_for, widgets};
 
-/// What every client prints: list, watch, patch, create and delete, and two answers that are errors.
+/// What every client prints: list, watch, patch, create and delete, and two answers that are
+/// errors.
 const PRINTED: &str = "list 0\ncreated one\npatched two\nlist 1\ncreate again: 409 AlreadyExists\nget absent: 404 NotFound\ndeleted\n\
     watch ADDED one, MODIFIED two, DELETED two\nlist 0\n";
 
@@ -54,7 +57,8 @@ impl Pods {
     }
 }
 
-/// Runs a client both ways and holds the one to the other. `make` gives its command for a namespace and an object's name.
+/// Runs a client both ways and holds the one to the other. `make` gives its command for a namespace
+/// and an object's name.
 fn compare(pods: &Pods, name: &str, make: impl Fn(&InPod, [&str; 2]) -> Command + Sync) {
     let _turn = turn::light();
     // No client's name begins another's.
@@ -77,7 +81,8 @@ fn compare(pods: &Pods, name: &str, make: impl Fn(&InPod, [&str; 2]) -> Command 
     ));
 }
 
-/// What the API server saw of the pod's service account about these objects, without what differs by nature.
+/// What the API server saw of the pod's service account about these objects, without what differs
+/// by nature.
 fn calls(plane: &ControlPlane, namespace: &str, name: &str) -> Vec<String> {
     let user = format!("system:serviceaccount:{namespace}:controller");
     let about = |uri: &str| {

@@ -1,7 +1,8 @@
 //! kubectl says the same and ends the same through the gate as it does directly.
 //!
-//! The same script runs three times in namespaces of its own: straight to the API server, through the gate by h2,
-//! and through the gate by HTTP/1.1. What differs by nature (names of namespaces, times, ids) is taken out.
+//! The same script runs three times in namespaces of its own: straight to the API server, through
+//! the gate by h2, and through the gate by HTTP/1.1. What differs by nature (names of namespaces,
+//! times, ids) is taken out.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -15,8 +16,8 @@ use crate::support::gate::{Gate, Way};
 use crate::support::process::scratch_dir;
 use crate::support::{block_on, pause, say, turn, widgets};
 
-/// One step: `NS` becomes the namespace, `DIR` the folder of the manifests; a leading `!` is a step whose
-/// output differs by nature, so that only its exit code is compared.
+/// One step: `NS` becomes the namespace, `DIR` the folder of the manifests; a leading `!` is a step
+/// whose output differs by nature, so that only its exit code is compared.
 const STEPS: &[&str] = &[
     "version -o json",
     "api-resources --sort-by=name",

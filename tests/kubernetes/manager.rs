@@ -1,5 +1,6 @@
-//! A controller-runtime manager by KUBECONFIG, with leader election and three hundred informers, one for each of three kinds in a hundred
-//! namespaces. It lists and watches through the gate as it does directly, with WatchList and without, and sees every object.
+//! A controller-runtime manager by KUBECONFIG, with leader election and three hundred informers,
+//! one for each of three kinds in a hundred namespaces. It lists and watches through the gate as it
+//! does directly, with WatchList and without, and sees every object.
 
 use std::time::Duration;
 

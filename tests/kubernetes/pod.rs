@@ -1,7 +1,9 @@
-//! The sidecar in a pod that runs: up before the controller, down after it, and with it the pod is what it was.
+//! The sidecar in a pod that runs: up before the controller, down after it, and with it the pod is
+//! what it was.
 //!
-//! KWOK starts nothing, so nothing can be seen there of who comes first; the node here is `kubelet/`, which starts each container as a process
-//! and asks its startup probe, as kubelet does.
+//! KWOK starts nothing, so nothing can be seen there of who comes first; the node here is
+//! `kubelet/`, which starts each container as a process and asks its startup probe, as kubelet
+//! does.
 
 use std::time::Duration;
 
@@ -10,7 +12,8 @@ use tidegate::inject::{Mode, Options, inject};
 use crate::support::cluster::{Cluster, IMAGE};
 use crate::support::{say, turn, wait_for};
 
-/// The operator of the getting-started page in another namespace, doing nothing but lead; it says of every call how it went.
+/// The operator of the getting-started page in another namespace, doing nothing but lead; it says
+/// of every call how it went.
 fn operator(namespace: &str) -> String {
     let text = include_str!("../../deploy/examples/getting-started/operator.yaml");
     text.replace("[manage, ", "[leader, ").replace("getting-started", namespace)

@@ -21,7 +21,8 @@ use std::fmt::Display;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// A line of the report. Written past libtest's capture, so that skips and figures show in a passing run.
+/// A line of the report. Written past libtest's capture, so that skips and figures show in a
+/// passing run.
 pub(crate) fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     // A closed stdout is no reason to fail a test.

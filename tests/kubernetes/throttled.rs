@@ -67,7 +67,8 @@ fn a_429_of_priority_and_fairness_pauses_its_key_for_the_time_it_names() {
     assert!(gate.failing_keys() == 0.0, "a success forgets the key");
 }
 
-/// Only what had left before the first refusal may come with it; then nothing for as long as the server asked.
+/// Only what had left before the first refusal may come with it; then nothing for as long as the
+/// server asked.
 fn assert_paused(events: &[Event]) -> usize {
     assert!(events.iter().all(|event| event.code == 429), "the server had to refuse all: {events:?}");
     let mut waves = 0;

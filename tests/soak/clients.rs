@@ -1,4 +1,5 @@
-//! The clients: readers, writers and listers over HTTP/1.1 and HTTP/2, watchers, a leader for each gate, and those who hang up.
+//! The clients: readers, writers and listers over HTTP/1.1 and HTTP/2, watchers, a leader for each
+//! gate, and those who hang up.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Chance from a seed (SplitMix64): the same numbers on every machine, though tasks may roll them in another order.
+//! Chance from a seed (SplitMix64): the same numbers on every machine, though tasks may roll them
+//! in another order.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

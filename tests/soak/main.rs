@@ -1,8 +1,10 @@
-//! A long run of mixed load with faults at random: a `tidegate` of its own with two gates, a scripted API that fails in every way it can, and
-//! clients that read, write, watch, renew leases and hang up. What the gate wrote down is then held against its promises.
+//! A long run of mixed load with faults at random: a `tidegate` of its own with two gates, a
+//! scripted API that fails in every way it can, and clients that read, write, watch, renew leases
+//! and hang up. What the gate wrote down is then held against its promises.
 //!
-//! `TIDEGATE_SOAK_SECONDS` says for how long (20 by default, 180 in CI), `TIDEGATE_SOAK_SEED` by which dice (1). Nothing is timed, so that it may
-//! run beside other work. Halfway and at the end everything comes to rest, and is compared.
+//! `TIDEGATE_SOAK_SECONDS` says for how long (20 by default, 180 in CI), `TIDEGATE_SOAK_SEED` by
+//! which dice (1). Nothing is timed, so that it may run beside other work. Halfway and at the end
+//! everything comes to rest, and is compared.
 
 #[expect(dead_code, reason = "the soak runs the command as the other tests do, and needs less of it")]
 #[path = "../it/cli.rs"]

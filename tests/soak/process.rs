@@ -117,7 +117,8 @@ impl Process {
         answer
     }
 
-    /// Returns when nobody holds anything, and says what the process still has. Panics with what is held when that does not come about.
+    /// Returns when nobody holds anything, and says what the process still has. Panics with what is
+    /// held when that does not come about.
     pub(crate) async fn rest(&self) -> Rest {
         let clock = Clock::start();
         let kept = loop {

@@ -1,5 +1,5 @@
-//! The call log held against the promises: the rate (P1), the backoff (P2), one trial at a time (P3), one end for each call, and leases that wait for
-//! nothing (P7).
+//! The call log held against the promises: the rate (P1), the backoff (P2), one trial at a time
+//! (P3), one end for each call, and leases that wait for nothing (P7).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -87,8 +87,8 @@ pub(crate) fn check(calls: &[Value]) -> Found {
     found
 }
 
-/// The failure is written down when the head comes, and known to the limiter when its task has gone on: what leaves in between, on a machine
-/// that is busy, had been let go before.
+/// The failure is written down when the head comes, and known to the limiter when its task has gone
+/// on: what leaves in between, on a machine that is busy, had been let go before.
 const ON_THE_WAY: Duration = Duration::from_millis(800);
 
 /// What happened to a key.
@@ -107,7 +107,8 @@ enum End {
     Unknown,
 }
 
-/// After a failure nothing of the key leaves for the least backoff, and then one call at a time until one succeeds. How many did so.
+/// After a failure nothing of the key leaves for the least backoff, and then one call at a time
+/// until one succeeds. How many did so.
 fn trials(calls: &[&Value]) -> usize {
     let mut keys: HashMap<(&str, &str), Vec<(Duration, Happened)>> = HashMap::new();
     for (number, line) in calls.iter().enumerate().filter(|(_, line)| line["verb"] != "watch") {
@@ -146,7 +147,8 @@ fn trials_of_key(mut events: Vec<(Duration, Happened)>) -> usize {
             }
             Happened::Answered(number, End::Failure, granted) => {
                 trial.take_if(|trial| *trial == number);
-                // One that had left before the last failure says nothing new, and the backoff stays as it is.
+                // One that had left before the last failure says nothing new, and the backoff stays
+                // as it is.
                 if failed.is_none_or(|since| granted >= since + ON_THE_WAY) {
                     failed = Some(at);
                 }

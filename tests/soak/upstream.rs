@@ -1,4 +1,5 @@
-//! The scripted API: HTTP/1.1 in the clear, or HTTP/2 with TLS. Leases are told from the rest by their path, as everywhere.
+//! The scripted API: HTTP/1.1 in the clear, or HTTP/2 with TLS. Leases are told from the rest by
+//! their path, as everywhere.
 
 use std::{
     convert::Infallible,

@@ -1,4 +1,5 @@
-//! Ports for programs that a test starts: they are told a port, so it cannot be drawn when they listen.
+//! Ports for programs that a test starts: they are told a port, so it cannot be drawn when they
+//! listen.
 
 use std::{
     net::TcpListener,
@@ -8,8 +9,8 @@ use std::{
 
 /// A loopback port that nobody listens on, and that no other test of this process is told.
 ///
-/// Below the range that outgoing connections draw from (32768 on): a test with thousands of them would now and then take the port between
-/// this probe and its use.
+/// Below the range that outgoing connections draw from (32768 on): a test with thousands of them
+/// would now and then take the port between this probe and its use.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Processes with neighbouring numbers begin far from each other.

@@ -1,11 +1,13 @@
-//! P1 held against what was written down: the fullest window of a list of moments. Other test binaries use this file too.
+//! P1 held against what was written down: the fullest window of a list of moments. Other test
+//! binaries use this file too.
 
 use std::time::Duration;
 
-/// By how much the fullest window, of any length t, exceeds `burst + rate * (t + slack)`: at most 0 is within.
+/// By how much the fullest window, of any length t, exceeds `burst + rate * (t + slack)`: at most 0
+/// is within.
 ///
-/// Arrivals in order. Window from the i-th to the j-th: `j - i + 1 - burst - rate * (a_j - a_i + slack)`; the
-/// best i for a j is the one with the smallest `i - rate * a_i`, so one pass does.
+/// Arrivals in order. Window from the i-th to the j-th: `j - i + 1 - burst - rate * (a_j - a_i +
+/// slack)`; the best i for a j is the one with the smallest `i - rate * a_i`, so one pass does.
 pub(crate) fn worst_excess(arrivals: &[Duration], rate: f64, burst: f64, slack: Duration) -> f64 {
     let Some(first) = arrivals.first() else { return -burst };
     let mut best_start = f64::INFINITY;

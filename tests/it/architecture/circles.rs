@@ -1,7 +1,9 @@
-//! Inside a folder of src no file needs, by way of others, what needs itself: each room can be read after those below it.
+//! Inside a folder of src no file needs, by way of others, what needs itself: each room can be read
+//! after those below it.
 //!
-//! A room is a file, or a file with the folder of its name. The graph is read from the `use` declarations and the inline paths of the code; a
-//! name that a file hands on (`pub use`) counts for the file that has it.
+//! A room is a file, or a file with the folder of its name. The graph is read from the `use`
+//! declarations and the inline paths of the code; a name that a file hands on (`pub use`) counts
+//! for the file that has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! A scripted API over HTTP/1.1 on threads of its own, for a gate in another process: it says 200 to everything, and counts.
+//! A scripted API over HTTP/1.1 on threads of its own, for a gate in another process: it says 200
+//! to everything, and counts.
 
 use std::{
     collections::HashMap,
@@ -64,7 +65,8 @@ fn serve(mut stream: TcpStream, books: &Books) {
     }
 }
 
-/// The length of the first request in these bytes, if all of it is there. Bodies have a length here.
+/// The length of the first request in these bytes, if all of it is there. Bodies have a length
+/// here.
 fn length(bytes: &[u8]) -> Option<usize> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();

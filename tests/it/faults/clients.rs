@@ -1,4 +1,5 @@
-//! Clients of a gate in another process: one connection each, on which they ask one call after the other.
+//! Clients of a gate in another process: one connection each, on which they ask one call after the
+//! other.
 
 use std::{
     io::{self, Read as _, Write as _},

@@ -1,8 +1,10 @@
-//! The network swallows everything: no answer, no reset, no end. In a network namespace of the test's own, where the address of the
-//! upstream is taken away under open connections and what is sent to it goes down a cable that nobody holds.
+//! The network swallows everything: no answer, no reset, no end. In a network namespace of the
+//! test's own, where the address of the upstream is taken away under open connections and what is
+//! sent to it goes down a cable that nobody holds.
 //!
-//! Time is tokio's and paused while nothing happens, so that the minutes in which nobody answers take none. The direct connection beside
-//! each is a Go client's as far as its times go: a ping after 30 s of silence, and 15 s for its answer.
+//! Time is tokio's and paused while nothing happens, so that the minutes in which nobody answers
+//! take none. The direct connection beside each is a Go client's as far as its times go: a ping
+//! after 30 s of silence, and 15 s for its answer.
 
 use std::time::Duration;
 
@@ -35,7 +37,8 @@ fn make_network() {
         must("ip", &["address", "add", address, "dev", end]);
         must("ip", &["link", "set", end, "up"]);
     }
-    // Whoever has no address here is behind the cable, and the cable's other end does not pass on what comes.
+    // Whoever has no address here is behind the cable, and the cable's other end does not pass on
+    // what comes.
     must("ip", &["neighbour", "add", "10.77.1.2", "lladdr", "02:00:00:00:00:01", "dev", "out"]);
     must("ip", &["route", "add", "default", "via", "10.77.1.2", "dev", "out"]);
     plug_in();
@@ -93,7 +96,8 @@ fn request(target: &str) -> Request<Full<Bytes>> {
     Request::get(format!("http://localhost{target}")).body(Full::default()).expect("valid")
 }
 
-/// When somebody learns that the other side is gone: of a call that is answered by nobody, and of a watch.
+/// When somebody learns that the other side is gone: of a call that is answered by nobody, and of a
+/// watch.
 struct Learned {
     call: Duration,
     watch: Duration,
@@ -139,7 +143,8 @@ async fn an_upstream_that_is_swallowed_by_the_network_is_noticed_as_soon_as_dire
     let server = server().await;
     let proxy = proxy(&server).await;
     let through = swallowed(&mut proxy.connect_http2().await, pull_out, clock).await;
-    // Who asks while nobody can be reached is told so after the connect timeout, and nothing waits for ever.
+    // Who asks while nobody can be reached is told so after the connect timeout, and nothing waits
+    // for ever.
     tokio::time::pause();
     let begun = clock.now();
     let (status, said) = proxy.get("/api/v1/nodes/dialled").await;
@@ -169,7 +174,8 @@ async fn an_upstream_that_is_swallowed_by_the_network_is_noticed_as_soon_as_dire
     assert_eq!(proxy.metric("tidegate_slots_in_use", &[]), 0.0);
 }
 
-/// The peer's machine is gone without a word and another takes its place: the gate must not put a call on what it believes to be open.
+/// The peer's machine is gone without a word and another takes its place: the gate must not put a
+/// call on what it believes to be open.
 #[tokio::test]
 async fn a_half_open_connection_costs_one_ping_and_no_call_that_comes_after_it() {
     let test = "faults::network::a_half_open_connection_costs_one_ping_and_no_call_that_comes_after_it";

@@ -1,4 +1,5 @@
-//! A connection is reset in the middle of a body, either way: what the other side sees is as incomplete as it would be without the gate.
+//! A connection is reset in the middle of a body, either way: what the other side sees is as
+//! incomplete as it would be without the gate.
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -1,4 +1,5 @@
-//! docs/reliability.md held against the sources: no row without a test, and no fault rehearsed here that the page does not tell of.
+//! docs/reliability.md held against the sources: no row without a test, and no fault rehearsed here
+//! that the page does not tell of.
 
 use std::{
     collections::BTreeSet,
@@ -6,7 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Its tables of faults, attacks and the rest name a test in their last column; what others promise has none of ours.
+/// Its tables of faults, attacks and the rest name a test in their last column; what others promise
+/// has none of ours.
 const WITHOUT_TESTS: &str = "What others promise";
 
 #[test]
@@ -57,7 +59,8 @@ fn tests_of(root: &Path) -> BTreeSet<String> {
     known
 }
 
-/// The names of functions that stand below a `#[test]` or `#[tokio::test]`, or in a `proptest!` block.
+/// The names of functions that stand below a `#[test]` or `#[tokio::test]`, or in a `proptest!`
+/// block.
 fn functions(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).expect("a source can be read");
     let mut names = Vec::new();

@@ -1,5 +1,6 @@
-//! The API answers 429 to everything for a minute of virtual time. Clients do what controllers do: wait for as long as Retry-After says, or
-//! else back off by themselves from 5 ms on, doubling, as controller-runtime's queue does.
+//! The API answers 429 to everything for a minute of virtual time. Clients do what controllers do:
+//! wait for as long as Retry-After says, or else back off by themselves from 5 ms on, doubling, as
+//! controller-runtime's queue does.
 
 use std::{
     collections::HashMap,

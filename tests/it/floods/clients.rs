@@ -61,7 +61,8 @@ async fn five_thousand_connections_that_rest_after_a_call_cost_a_few_kibibytes_e
         answered(client).await;
     }
     drop(clients);
-    // 2.9 KiB each were measured, without optimization; some hundred have not come to rest when the next come
+    // 2.9 KiB each were measured, without optimization; some hundred have not come to rest when the
+    // next come
     flooded.over(5 * 1024 * count as u64 + (16 << 20)).await;
 }
 
@@ -74,7 +75,8 @@ async fn answered(client: &mut TcpStream) {
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{:?}", String::from_utf8_lossy(&answer));
 }
 
-/// Each head comes a byte at a time. That it must come to its end within 30 s is tested in paused time, in `guard/bytes.rs`.
+/// Each head comes a byte at a time. That it must come to its end within 30 s is tested in paused
+/// time, in `guard/bytes.rs`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heads_that_come_a_byte_at_a_time_hold_up_nobody() {
     let flooded = Flooded::start("").await;
@@ -107,8 +109,9 @@ async fn bodies_that_never_come_to_their_end_hold_up_nobody() {
     flooded.over(96 << 20).await;
 }
 
-/// 100 answers of 4 MiB to clients that do not read. hyper has one limit for a head and for what it holds of a body, and kube-apiserver's
-/// heads may be 1 MiB: were it not read by 16 KiB at a time, so much would be held on either side.
+/// 100 answers of 4 MiB to clients that do not read. hyper has one limit for a head and for what it
+/// holds of a body, and kube-apiserver's heads may be 1 MiB: were it not read by 16 KiB at a time,
+/// so much would be held on either side.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_do_not_read_hold_no_answers_in_memory() {
     let flooded = Flooded::start("").await;
@@ -184,7 +187,8 @@ async fn of_three_thousand_waiting_bodies_the_gate_holds_its_16_mebibytes() {
     flooded.over(112 << 20).await;
 }
 
-/// Nearly 1 MiB of head each. While they wait they count as bodies do; hyper's buffers, which have grown, go with their connections.
+/// Nearly 1 MiB of head each. While they wait they count as bodies do; hyper's buffers, which have
+/// grown, go with their connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_hundred_waiting_heads_of_a_mebibyte_the_gate_holds_16_mebibytes() {
     let flooded = Flooded::start("bucket = { rate = 0.01, burst = 1 }\nqueue = { max_wait = \"10h\" }\n").await;
@@ -196,7 +200,8 @@ async fn of_two_hundred_waiting_heads_of_a_mebibyte_the_gate_holds_16_mebibytes(
         soon(client.write_all(head.as_bytes())).await.expect("the gate reads it to its end");
         waiting.push(client);
     }
-    // One went, by the first token; who comes while those before are still being refused finds no room.
+    // One went, by the first token; who comes while those before are still being refused finds no
+    // room.
     let turned_away = || flooded.metric("tidegate_refusals_total") + flooded.metric("tidegate_guarded_total");
     soon(async {
         while flooded.metric("tidegate_waiting") + turned_away() < 199.0 {

@@ -25,7 +25,8 @@ struct Came {
     away: Option<u32>,
 }
 
-/// Sends the greeting and then these pieces on a connection of their own, as far as they are taken, and reads what comes.
+/// Sends the greeting and then these pieces on a connection of their own, as far as they are taken,
+/// and reads what comes.
 async fn pour(
     flooded: &Flooded,
     settings: &[(u16, u32)],

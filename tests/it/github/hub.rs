@@ -1,4 +1,5 @@
-//! A GitHub as far as limits go: what docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api says it keeps.
+//! A GitHub as far as limits go: what
+//! docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api says it keeps.
 
 use std::{
     collections::VecDeque,
@@ -150,7 +151,8 @@ impl Hub {
         }
     }
 
-    /// 100 at once; 900 points a minute (a read is one, a write five); 90 s of work a minute; 80 new things a minute, 500 an hour.
+    /// 100 at once; 900 points a minute (a read is one, a write five); 90 s of work a minute; 80
+    /// new things a minute, 500 an hour.
     fn breaks_secondary(&self, kind: Kind) -> bool {
         let points = |kind: Kind| if kind == Kind::Read { 1 } else { 5 };
         let spent: u32 = self.past.iter().map(|(_, kind, _)| points(*kind)).sum();

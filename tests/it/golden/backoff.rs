@@ -66,7 +66,8 @@ fn a_limiter_lets_a_failing_key_go_exactly_when_client_go_would() {
     assert!(driven > 30, "only {driven} cases were driven through a limiter");
 }
 
-/// Lets every item fail (and succeed, for Forget) as soon as it may be tried again, and not a nanosecond earlier.
+/// Lets every item fail (and succeed, for Forget) as soon as it may be tried again, and not a
+/// nanosecond earlier.
 fn drive(case: &Case, mut gate: Gate) {
     let (mut now, mut call) = (Moment::ZERO, 0);
     let mut attempt = |gate: &mut Gate, item: usize, outcome: Outcome| {
@@ -119,7 +120,8 @@ fn what_client_go_would_clamp_is_refused() {
         for step in &case.steps {
             let Step::When { item, delay, .. } = step else { panic!("only When was asked") };
             match gate.arrive(*item, None, Moment::ZERO) {
-                // To wait exactly as long as allowed is allowed; a nanosecond off is client-go's floating point.
+                // To wait exactly as long as allowed is allowed; a nanosecond off is client-go's
+                // floating point.
                 Ok(()) => assert!(delay.is_some_and(|delay| delay <= clamp), "{} item {item}", case.name),
                 Err(refusal) => {
                     assert_eq!((refusal.reason, *delay), (Reason::Bucket, Some(clamp)), "{} item {item}", case.name);

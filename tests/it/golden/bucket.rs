@@ -1,4 +1,5 @@
-//! Calls leave a bucket as long after their arrival as `x/time/rate` tells its reservations to wait.
+//! Calls leave a bucket as long after their arrival as `x/time/rate` tells its reservations to
+//! wait.
 
 use std::time::Duration;
 
@@ -83,7 +84,8 @@ fn calls_leave_a_bucket_when_their_reservations_would() {
         let mut tokens = Tokens::full(case);
         for ((call, left), (at, theirs)) in gate.left.iter().zip(&calls) {
             let ours = left.since(*at);
-            // A period is rounded up to whole nanoseconds, so each token since the bucket was last full may be up to one late.
+            // A period is rounded up to whole nanoseconds, so each token since the bucket was last
+            // full may be up to one late.
             let taken = tokens.take(*at);
             let late = if case.has_whole_period() { 0 } else { taken };
             let (earliest, latest) = (theirs.saturating_sub(NANO), *theirs + NANO + Duration::from_nanos(late));

@@ -1,4 +1,5 @@
-//! Backoff and retry bucket joined by `max_of` are client-go's `DefaultControllerRateLimiter`, over 10,000 objects.
+//! Backoff and retry bucket joined by `max_of` are client-go's `DefaultControllerRateLimiter`, over
+//! 10,000 objects.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -46,7 +47,8 @@ fn default_controller() -> Policy {
     policy
 }
 
-/// Objects are tried, fail at once, and their retries come at once, which is when client-go reckons their tokens. How long each waits then.
+/// Objects are tried, fail at once, and their retries come at once, which is when client-go reckons
+/// their tokens. How long each waits then.
 fn failing_together(policy: Policy, count: usize) -> Vec<(usize, Duration)> {
     let mut gate = Gate::new(policy);
     for item in 0..count {

@@ -1,4 +1,5 @@
-//! Durations, in the configuration and in `?timeout=`, are read as Go's `time.ParseDuration` reads them.
+//! Durations, in the configuration and in `?timeout=`, are read as Go's `time.ParseDuration` reads
+//! them.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ fn durations() -> Vec<(String, Option<Duration>, Option<Duration>)> {
 /// Go keeps a duration in an `i64` of nanoseconds.
 const MOST: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
-/// Where Go reckons a fraction in floating point, and so may come out one nanosecond off the exact value.
+/// Where Go reckons a fraction in floating point, and so may come out one nanosecond off the exact
+/// value.
 fn has_long_fraction(text: &str) -> bool {
     text.split('.').skip(1).any(|after| after.bytes().take_while(u8::is_ascii_digit).count() > 9)
 }

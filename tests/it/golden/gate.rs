@@ -1,4 +1,5 @@
-//! A limiter in virtual time, driven as the proxy drives it: never late, with room on every connection.
+//! A limiter in virtual time, driven as the proxy drives it: never late, with room on every
+//! connection.
 
 use std::{collections::HashMap, num::NonZeroU32, time::Duration};
 

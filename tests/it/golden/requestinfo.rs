@@ -1,4 +1,5 @@
-//! Requests are read as kube-apiserver's `RequestInfo` and its long-running check read them; on-purpose differences have a test each.
+//! Requests are read as kube-apiserver's `RequestInfo` and its long-running check read them;
+//! on-purpose differences have a test each.
 
 use http::{Method, Uri};
 use serde::Deserialize;
@@ -273,7 +274,8 @@ impl std::fmt::Display for Row {
 // === impl Info ===
 
 impl Info {
-    /// The verb in our words: what is no resource (or an error) keeps its method there, and has the nearest verb here.
+    /// The verb in our words: what is no resource (or an error) keeps its method there, and has the
+    /// nearest verb here.
     fn word(&self, method: &Method) -> &str {
         match (self.is_resource && !self.failed, method.as_str()) {
             (true, _) if self.verb.is_empty() => "other",

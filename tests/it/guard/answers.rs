@@ -1,5 +1,6 @@
-//! Upstreams that attack: answers that could be read two ways, heads with other heads in them, answers that nobody asked for. The client gets
-//! a 502 or a body that is visibly cut, never a field or an answer that was smuggled in, and the next call has an answer of its own.
+//! Upstreams that attack: answers that could be read two ways, heads with other heads in them,
+//! answers that nobody asked for. The client gets a 502 or a body that is visibly cut, never a
+//! field or an answer that was smuggled in, and the next call has an answer of its own.
 
 use std::sync::{
     Arc,

@@ -1,5 +1,6 @@
-//! What the guard lets in, Go's net/http reads as the gate does: a corpus of requests, good, bad and odd, and 100,000 mutations of them go
-//! through a gate, and a Go program is given both sides of it (`tests/golden/requests`). Needs Go.
+//! What the guard lets in, Go's net/http reads as the gate does: a corpus of requests, good, bad
+//! and odd, and 100,000 mutations of them go through a gate, and a Go program is given both sides
+//! of it (`tests/golden/requests`). Needs Go.
 //!
 //! Time is paused in each gate's runtime, so that "nothing more comes" is known at once.
 
@@ -180,7 +181,8 @@ fn what_the_guard_lets_in_go_reads_as_the_gate_does() {
     });
     let said = compared(&program, &pairs);
 
-    // A byte that the kernel delivered late would count for the next pair: what differs is looked at again, alone.
+    // A byte that the kernel delivered late would count for the next pair: what differs is looked
+    // at again, alone.
     let suspects = || pairs.iter().zip(&said).filter(|(_, said)| said.starts_with("differs"));
     let again: Vec<_> = suspects().take(200).flat_map(|(pair, _)| self::pairs(vec![pair.0.clone()])).collect();
     let wrong: Vec<_> = compared(&program, &again)

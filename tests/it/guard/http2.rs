@@ -1,4 +1,5 @@
-//! Heads that no HTTP/2 library would send, in frames made by hand: each is refused, and nothing of it reaches an HTTP/1.1 upstream.
+//! Heads that no HTTP/2 library would send, in frames made by hand: each is refused, and nothing of
+//! it reaches an HTTP/1.1 upstream.
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -23,7 +24,8 @@ enum Became {
     Answered(bool),
 }
 
-/// Sends bytes after the preface on a connection of their own, and waits for what becomes of stream 1.
+/// Sends bytes after the preface on a connection of their own, and waits for what becomes of stream
+/// 1.
 async fn send(proxy: &Proxy, bytes: &[u8]) -> (Became, TcpStream) {
     let mut client = proxy.connect().await;
     client.write_all(&[&hello(&[]), bytes].concat()).await.expect("writes");
@@ -185,7 +187,8 @@ async fn a_body_over_http2_is_as_long_as_its_head_says_or_no_request_at_all() {
         proxy.stop.cancel();
         within(proxy.gate.finished()).await;
         drop(proxy);
-        // Nothing was sent, or a request that is not whole, on a connection that carries nothing else.
+        // Nothing was sent, or a request that is not whole, on a connection that carries nothing
+        // else.
         if let Ok(Some(bytes)) = tokio::time::timeout(std::time::Duration::from_millis(200), told.recv()).await {
             let text = String::from_utf8_lossy(&bytes).into_owned();
             assert!(!text.contains("smuggled"), "{text}");

@@ -1,4 +1,5 @@
-//! Paths that two readers could take for different ones: forwarded byte for byte, and held to the strictest class.
+//! Paths that two readers could take for different ones: forwarded byte for byte, and held to the
+//! strictest class.
 
 use std::sync::{Arc, Mutex};
 

@@ -30,7 +30,8 @@ struct Server {
 enum Kind {
     /// It counts, as APIs with quotas do, and takes crowds of so many.
     Counts(f64),
-    /// It works them off one after the other, and lets so many wait, as the API server's priority levels do.
+    /// It works them off one after the other, and lets so many wait, as the API server's priority
+    /// levels do.
     Queues(f64),
 }
 
@@ -156,8 +157,8 @@ fn adapting(rate: f64, burst: u32, floor: f64) -> Policy {
     Policy { bucket: Some(bucket), queue, ..open() }
 }
 
-/// Capacity drops to a quarter for two minutes and comes back: refusals in the two minutes from 10 s after the drop, and the calls taken
-/// per second from 45 s after the return.
+/// Capacity drops to a quarter for two minutes and comes back: refusals in the two minutes from 10
+/// s after the drop, and the calls taken per second from 45 s after the return.
 fn drop_and_return(kind: Kind, way: Duration, first: u64) -> (f64, f64, f64) {
     let mut play = Play::new(adapting(50.0, 100, 5.0), Server::new(50.0, kind), way);
     let (drop, back) = (secs(first), secs(first + 120));
@@ -277,7 +278,8 @@ fn a_reload_keeps_the_rate_that_was_found() {
 proptest! {
     #![proptest_config(super::promises::config(60))]
 
-    /// However the server behaves: the level at the start plus the integral of the rate, and never outside floor and rate.
+    /// However the server behaves: the level at the start plus the integral of the rate, and never
+    /// outside floor and rate.
     #[test]
     fn p1_holds_for_a_rate_that_adapts(
         rate in prop::sample::select(vec![0.5, 3.0, 50.0, 800.0]),

@@ -13,8 +13,9 @@ use super::{
 proptest! {
     #![proptest_config(config(60))]
 
-    /// One flow offers up to a hundred times its share; a quiet one never has more than one call waiting. A quiet call then waits for its own
-    /// turn and for at most one turn of every other flow, never for the crowd.
+    /// One flow offers up to a hundred times its share; a quiet one never has more than one call
+    /// waiting. A quiet call then waits for its own turn and for at most one turn of every other
+    /// flow, never for the crowd.
     #[test]
     fn p5_a_noisy_neighbour_costs_each_quiet_call_one_turn_of_every_flow(
         rate in 1_u32..200,

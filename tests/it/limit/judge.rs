@@ -1,4 +1,5 @@
-//! Judges of a life: they look at the list of what happened, and count in the plainest way there is.
+//! Judges of a life: they look at the list of what happened, and count in the plainest way there
+//! is.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -21,8 +22,9 @@ pub(super) enum Meter {
     Class(&'static str),
 }
 
-/// P1: counts tokens. A bucket holds `burst`, gains `rate` per second, and loses one for each call that left; it is never below zero (or
-/// what `lateness` seconds bring). Over a reload it keeps its level, capped by the new burst; a new one starts with one token.
+/// P1: counts tokens. A bucket holds `burst`, gains `rate` per second, and loses one for each call
+/// that left; it is never below zero (or what `lateness` seconds bring). Over a reload it keeps its
+/// level, capped by the new burst; a new one starts with one token.
 pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], lateness: f64) {
     let mut levels: HashMap<u64, (f64, Moment)> = HashMap::new();
     let mut number = 0;
@@ -30,7 +32,8 @@ pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], laten
     let mut bucket = policy_of(meter, &policies[0]);
     // What a bucket has that nobody has used yet.
     let mut fresh = bucket.map_or((0.0, Moment::ZERO), |bucket| (start(&bucket), Moment::ZERO));
-    // Lateness is made up for at the rate of its time, and a reload keeps the level that this has left.
+    // Lateness is made up for at the rate of its time, and a reload keeps the level that this has
+    // left.
     let mut fastest = bucket.map_or(0.0, |bucket| bucket.rate);
     for (at, event) in &world.events {
         match event {
@@ -111,7 +114,8 @@ fn policy_of(meter: Meter, policy: &Policy) -> Option<BucketPolicy> {
     }
 }
 
-/// Whether a call is charged to the bucket that is judged. Callers name classes by their place in the first policy.
+/// Whether a call is charged to the bucket that is judged. Callers name classes by their place in
+/// the first policy.
 fn is_metered(meter: Meter, caller: &Caller, policy: &Policy, policies: &[Policy]) -> bool {
     let name = &policies[0].classes[usize::from(caller.class)].name;
     let Some(class) = policy.classes.iter().find(|class| class.name == *name) else { return false };
@@ -144,9 +148,10 @@ struct Remembered {
     trial: Option<usize>,
 }
 
-/// P2, P3 and P4: no call of a failing key leaves early, none beside a trial, failures of one time count once, a success forgets. At the
-/// end the table must hold exactly the failing keys. For policies where all classes but the exempt have the same backoff. Gives the
-/// trials, and when each left.
+/// P2, P3 and P4: no call of a failing key leaves early, none beside a trial, failures of one time
+/// count once, a success forgets. At the end the table must hold exactly the failing keys. For
+/// policies where all classes but the exempt have the same backoff. Gives the trials, and when each
+/// left.
 pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) -> Vec<(usize, Moment)> {
     let mut trials = Vec::new();
     let mut keys: HashMap<u64, Remembered> = HashMap::new();
@@ -244,14 +249,16 @@ fn answered(
     known.forget_at = (at + backoff.forget_after).max(known.ready_at);
 }
 
-/// P5: within a flow of a class, calls that need the same leave in the order in which they came. For calls without keys.
+/// P5: within a flow of a class, calls that need the same leave in the order in which they came.
+/// For calls without keys.
 pub(super) fn order_holds(world: &World) {
     let mut last: HashMap<(u16, u64, u64, u8), (usize, usize)> = HashMap::new();
     let mut left: Vec<_> =
         world.calls.iter().enumerate().filter_map(|(call, record)| Some((record.left?.1, call))).collect();
     left.sort_unstable();
     for (turn, call) in left {
-        // Its turn came in its order, and a pause took it back before its caller came for it: who left meanwhile had come after it.
+        // Its turn came in its order, and a pause took it back before its caller came for it: who
+        // left meanwhile had come after it.
         if world.calls[call].came_back {
             continue;
         }

@@ -1,7 +1,8 @@
 //! The keys once more, slow and obvious: what each answer means for whom, and who may leave when.
 //!
-//! Requests are read and classified, and their answers told, by the code that does it for the proxy. The model knows neither hashes nor
-//! heads: it has words for what is asked, a table of what answers mean, and a list of who waits.
+//! Requests are read and classified, and their answers told, by the code that does it for the
+//! proxy. The model knows neither hashes nor heads: it has words for what is asked, a table of what
+//! answers mean, and a list of who waits.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -265,7 +266,8 @@ impl<'a> Model<'a> {
         self.fates[call].refused = Some((reason, at));
     }
 
-    /// Another one finds out, or those before it wait for that: told when a failure would let it go.
+    /// Another one finds out, or those before it wait for that: told when a failure would let it
+    /// go.
     fn refuse_behind_another(&mut self, call: usize) {
         let name = self.name(call);
         let known = &self.keys[&name];
@@ -617,7 +619,8 @@ proptest! {
         agree(&history)?;
     }
 
-    /// Reads and what is done to subresources, left out of a history, leave every call of the objects themselves where it was.
+    /// Reads and what is done to subresources, left out of a history, leave every call of the
+    /// objects themselves where it was.
     #[test]
     fn no_sequence_of_reads_changes_when_a_write_may_be_tried(history in histories(30)) {
         let is_write = |step: &Step| !step.ask.is_read() && step.ask.part.is_empty();

@@ -13,7 +13,8 @@ use tidegate::{
 
 use super::world::{Caller, Life, World, bucket, class, ms, open, secs, slots};
 
-/// One thing that happens, some time after the one before. Calls are named by a number that is taken modulo how many there are.
+/// One thing that happens, some time after the one before. Calls are named by a number that is
+/// taken modulo how many there are.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Arrive(Caller),

@@ -1,6 +1,8 @@
-//! The limiter once more, slow and obvious: one list of calls, token buckets that count tokens, and at every moment a look at everybody.
+//! The limiter once more, slow and obvious: one list of calls, token buckets that count tokens, and
+//! at every moment a look at everybody.
 //!
-//! No keys, no retries: what is compared is who leaves when, over classes, lanes, flows, buckets, slots and room.
+//! No keys, no retries: what is compared is who leaves when, over classes, lanes, flows, buckets,
+//! slots and room.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -34,8 +36,8 @@ struct Waiting {
     caller: Caller,
 }
 
-/// A queue's identity: class, flow, whether it is of long-running calls and of those that list first, and the credential where anything is
-/// split by it.
+/// A queue's identity: class, flow, whether it is of long-running calls and of those that list
+/// first, and the credential where anything is split by it.
 type Queue = (u16, u64, bool, bool, u64);
 
 #[derive(Debug)]

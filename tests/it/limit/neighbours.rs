@@ -17,7 +17,8 @@ use super::world::{Caller, World, bucket, class, ms, open, secs, slots};
 const SERVICE: Duration = Duration::from_millis(100);
 const NOISY: u64 = 0;
 
-/// How long calls wait that come at these times, and beside them as many of a noisy flow as there are in `noise`.
+/// How long calls wait that come at these times, and beside them as many of a noisy flow as there
+/// are in `noise`.
 fn waits(policy: &Policy, calls: &[(Moment, u64)], noise: &[Moment]) -> Vec<Duration> {
     let mut world = World::new(policy.clone());
     let mut all: Vec<(Moment, u64, Option<usize>)> = noise.iter().map(|at| (*at, NOISY, None)).collect();

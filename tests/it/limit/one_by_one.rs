@@ -79,7 +79,8 @@ fn a_key_is_forgotten_so_long_after_its_last_failure() {
     assert_eq!(world.limiter.keys().list(world.now).len(), 1);
     world.pass(ms(1));
     assert_eq!(fails(&mut world, caller), secs(1), "8 s after its last failure");
-    // A controller that comes back more slowly than that never gets further: with `auto` that is two longest delays.
+    // A controller that comes back more slowly than that never gets further: with `auto` that is
+    // two longest delays.
     world.pass(secs(8));
     assert_eq!(fails(&mut world, caller), secs(1));
     world.wind_down();

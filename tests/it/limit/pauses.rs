@@ -183,7 +183,8 @@ fn a_turn_that_nobody_has_claimed_when_a_pause_begins_is_taken_back() {
     world.wind_down();
 }
 
-/// Its turn had come before, so that who came after it could go; when the pause is over it is the first again.
+/// Its turn had come before, so that who came after it could go; when the pause is over it is the
+/// first again.
 #[test]
 fn a_turn_that_was_taken_back_is_the_next_one_though_others_left_meanwhile() {
     let mut world = World::new(waits_at_most(pausing(Scope::Gate), secs(8)));

@@ -1,4 +1,5 @@
-//! P1 to P9 and P11 of docs/design.md, each over random lives of a gate. P10 and P12 are the proxy's.
+//! P1 to P9 and P11 of docs/design.md, each over random lives of a gate. P10 and P12 are the
+//! proxy's.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -156,8 +157,8 @@ proptest! {
         world.wind_down();
     }
 
-    /// Sound: whoever is refused at the door could not have gone before the time it is told, as the same life with a patient caller in
-    /// its place shows.
+    /// Sound: whoever is refused at the door could not have gone before the time it is told, as the
+    /// same life with a patient caller in its place shows.
     #[test]
     fn p8_a_refusal_at_the_door_is_right(
         limits in lives::policies(),
@@ -192,7 +193,8 @@ proptest! {
         prop_assert!(left >= refusal.retry_at, "told {:?}, could have gone at {left:?}", refusal.retry_at);
     }
 
-    /// Complete where all need the same and nobody cuts in: whoever is let in goes in time, and nobody waits in vain.
+    /// Complete where all need the same and nobody cuts in: whoever is let in goes in time, and
+    /// nobody waits in vain.
     #[test]
     fn p8_whoever_is_let_in_goes_in_time(
         rate in select(vec![0.5, 3.0, 40.0]),
@@ -297,7 +299,8 @@ proptest! {
         world.wind_down();
     }
 
-    /// A reload drops nobody: whoever waited waits on, or goes, or is past a limit that is shorter now.
+    /// A reload drops nobody: whoever waited waits on, or goes, or is past a limit that is shorter
+    /// now.
     #[test]
     fn p11_a_reload_drops_no_call(
         limits in vec(lives::policies(), 4),
@@ -315,7 +318,8 @@ proptest! {
                     let short = refusal.reason.concerns_key() || waited >= policy.queue.max_wait || refusal.waited.is_zero();
                     let hurry = world.calls[call].caller.timeout.map(|timeout| timeout / 2);
                     let hurried = hurry.is_some_and(|hurry| waited >= hurry);
-                    // Let go by the write before it, it comes to its queue only now, and cannot be in time.
+                    // Let go by the write before it, it comes to its queue only now, and cannot be
+                    // in time.
                     let limit = hurry.map_or(policy.queue.max_wait, |hurry| hurry.min(policy.queue.max_wait));
                     let in_vain = refusal.retry_at > world.calls[call].arrived + limit;
                     prop_assert!(short || hurried || in_vain, "{refusal:?} under {policy:?}");
@@ -327,7 +331,8 @@ proptest! {
     }
 }
 
-/// At least 99% of the rate under constant demand, with a timer that rounds up to the next millisecond.
+/// At least 99% of the rate under constant demand, with a timer that rounds up to the next
+/// millisecond.
 #[test]
 fn p1_it_delivers_its_rate_from_one_in_a_hundred_seconds_to_ten_thousand_a_second() {
     for (rate, burst) in [

@@ -1,4 +1,5 @@
-//! Retries and the gate's own bucket: what a failing key costs its controller is never a wait for tokens that healthy calls want.
+//! Retries and the gate's own bucket: what a failing key costs its controller is never a wait for
+//! tokens that healthy calls want.
 
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ fn a_retry_that_would_have_to_wait_for_the_gates_bucket_is_refused_at_once() {
     world.wind_down();
 }
 
-/// The default bucket with 1,000 failing objects and a retry bucket at its own rate: one worker, which tries whatever its queue has.
+/// The default bucket with 1,000 failing objects and a retry bucket at its own rate: one worker,
+/// which tries whatever its queue has.
 #[test]
 fn a_worker_with_a_thousand_failing_objects_is_not_held_by_their_retries() {
     let mut policy = Policy { bucket: Some(bucket(50.0, 100)), retry_bucket: Some(bucket(50.0, 100)), ..open() };
@@ -56,7 +58,8 @@ fn a_worker_with_a_thousand_failing_objects_is_not_held_by_their_retries() {
         fail(&mut world, key..key + 1);
     }
     world.pass(secs(2));
-    // Healthy calls of others have taken what the gate's bucket held. One retry after the other: the worker is busy while one is held.
+    // Healthy calls of others have taken what the gate's bucket held. One retry after the other:
+    // the worker is busy while one is held.
     (0..100).for_each(|_| _ = world.arrive(Caller::new()));
     let begun = world.now;
     for key in 0..1000 {
@@ -178,7 +181,8 @@ fn a_retry_that_no_retry_bucket_meters_waits_for_the_gates_bucket_like_any_call(
 proptest! {
     #![proptest_config(super::promises::config(200))]
 
-    /// With connections and slots for everybody: whatever the buckets, whoever else wants their tokens.
+    /// With connections and slots for everybody: whatever the buckets, whoever else wants their
+    /// tokens.
     #[test]
     fn a_failing_key_holds_its_calls_for_hold_at_most(
         (rate, burst) in (1.0_f64..60.0, 1_u32..20),
@@ -196,7 +200,8 @@ proptest! {
         let mut retries = Vec::new();
         for (gap, key) in steps {
             world.pass(ms(gap));
-            // Whatever has left meanwhile is answered: keys fail each time, so that none recovers while its calls are held.
+            // Whatever has left meanwhile is answered: keys fail each time, so that none recovers
+            // while its calls are held.
             for call in 0..world.calls.len() {
                 if world.calls[call].is_out() {
                     let outcome = if world.calls[call].caller.key.is_some() { Outcome::Failure } else { Outcome::Success };

@@ -1,4 +1,5 @@
-//! A gate in virtual time: callers, a driver that may be late, and a record of everything that happened.
+//! A gate in virtual time: callers, a driver that may be late, and a record of everything that
+//! happened.
 
 use std::{
     collections::HashMap,
@@ -206,7 +207,8 @@ impl World {
         }
     }
 
-    /// Time goes on to `to`; the driver wakes whenever the limiter asks for it, each time `late()` too late.
+    /// Time goes on to `to`; the driver wakes whenever the limiter asks for it, each time `late()`
+    /// too late.
     pub(super) fn pass_to(&mut self, to: Moment, late: &mut dyn FnMut() -> Duration) {
         while let Some(wakeup) = self.limiter.next_wakeup() {
             let at = (wakeup + late()).max(self.now);

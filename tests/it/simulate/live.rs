@@ -1,4 +1,5 @@
-//! A log that a real gate wrote under load, replayed under the same limits: the waits come out as they were.
+//! A log that a real gate wrote under load, replayed under the same limits: the waits come out as
+//! they were.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,15 +18,17 @@ use tidegate::{
 use super::replayed::limits;
 use crate::support::{Backend, Proxy, reply, within};
 
-/// A bucket that is saturated, keys that fail, slots. The burst is half a second of the rate: so late may a busy machine be without
-/// tokens being lost, which the replay, never late, would not lose.
+/// A bucket that is saturated, keys that fail, slots. The burst is half a second of the rate: so
+/// late may a busy machine be without tokens being lost, which the replay, never late, would not
+/// lose.
 const LIMITS: &str = "bucket = { rate = 60, burst = 30 }\nretry_bucket = { rate = 20, burst = 5 }\nin_flight = { max = 20 }\n\
                       backoff = { base = \"200ms\", max = \"2s\" }\n";
 
 /// Healthy calls: so many together, so often.
 const HERDS: u64 = 4;
 const HERD: u64 = 100;
-/// Calls that make the gate connect before anything is measured: a replay has no connections to make.
+/// Calls that make the gate connect before anything is measured: a replay has no connections to
+/// make.
 const WARM: u64 = 25;
 
 #[tokio::test]
@@ -69,7 +72,8 @@ fn check(replays: &Replays, calls: usize) {
     assert_eq!((leases.longest_wait(), leases_again.longest_wait()), (Duration::ZERO, Duration::ZERO));
 }
 
-/// Herds of healthy calls, objects that fail each time, and a lease, through a gate with a log. How many calls there were.
+/// Herds of healthy calls, objects that fail each time, and a lease, through a gate with a log. How
+/// many calls there were.
 async fn live(gate: &Gate, path: &std::path::Path) -> usize {
     let backend = Backend::start(|seen| async move {
         Clock::start().sleep(Duration::from_millis(5)).await;

@@ -54,7 +54,8 @@ impl Event {
 pub(crate) struct Audit(pub(crate) Vec<Event>);
 
 impl Audit {
-    /// Reads the whole file. Of a request with several lines (a watch begins and ends) the first counts.
+    /// Reads the whole file. Of a request with several lines (a watch begins and ends) the first
+    /// counts.
     pub(crate) fn read(path: &Path) -> Self {
         let text = fs::read(path).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

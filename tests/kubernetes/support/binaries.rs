@@ -1,8 +1,9 @@
 //! The Go programs, each built at most once per machine and version.
 //!
-//! They live in `${XDG_CACHE_HOME:-~/.cache}/tidegate/kubernetes-HASH/bin`, HASH over go.sum and the linker
-//! flags, so a fresh clone finds what an older one has built. A file lock keeps parallel test processes from
-//! building the same thing; a rename at the end means that a path that exists is a finished program.
+//! They live in `${XDG_CACHE_HOME:-~/.cache}/tidegate/kubernetes-HASH/bin`, HASH over go.sum and
+//! the linker flags, so a fresh clone finds what an older one has built. A file lock keeps parallel
+//! test processes from building the same thing; a rename at the end means that a path that exists
+//! is a finished program.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,7 +13,8 @@ use std::sync::OnceLock;
 
 use super::{everything_is_required, now, say};
 
-/// The version that the programs call themselves: without it kubectl's skew checks see `v0.0.0-master`.
+/// The version that the programs call themselves: without it kubectl's skew checks see
+/// `v0.0.0-master`.
 const VERSION: &str = "v1.36.3";
 
 /// Where go.mod stands.
@@ -37,7 +39,8 @@ pub(crate) struct Binaries {
 }
 
 impl Binaries {
-    /// The programs, built on first use; `None`, and the reason said, where there is no Go to build them with.
+    /// The programs, built on first use; `None`, and the reason said, where there is no Go to build
+    /// them with.
     pub(crate) fn or_skip(test: &str) -> Option<&'static Self> {
         static FOUND: OnceLock<Result<Binaries, String>> = OnceLock::new();
         match FOUND.get_or_init(Self::find) {

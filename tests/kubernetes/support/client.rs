@@ -1,4 +1,5 @@
-//! A client whose connections the test holds in its own hand: one connection, one protocol, no retries.
+//! A client whose connections the test holds in its own hand: one connection, one protocol, no
+//! retries.
 
 use std::fs;
 use std::sync::Arc;

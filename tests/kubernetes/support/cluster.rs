@@ -1,4 +1,5 @@
-//! A control plane with a node that runs what it is given: `kubelet/` starts each container as a process.
+//! A control plane with a node that runs what it is given: `kubelet/` starts each container as a
+//! process.
 
 use std::collections::HashMap;
 use std::fs;

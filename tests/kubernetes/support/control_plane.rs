@@ -1,7 +1,7 @@
 //! etcd, kube-apiserver and, where asked for, kube-controller-manager on free loopback ports.
 //!
-//! Most tests share one; those that need other flags, or that stop it, start their own. The audit log is in
-//! blocking mode: what a client has been answered is in the file.
+//! Most tests share one; those that need other flags, or that stop it, start their own. The audit
+//! log is in blocking mode: what a client has been answered is in the file.
 
 use std::fs;
 use std::io::Write as _;
@@ -174,7 +174,8 @@ impl ControlPlane {
         Audit::read(&self.dir.path().join("audit.log"))
     }
 
-    /// kubectl as the harness, straight to the API server; its standard output, or a panic with what it said.
+    /// kubectl as the harness, straight to the API server; its standard output, or a panic with
+    /// what it said.
     pub(crate) fn kubectl(&self, args: &[&str]) -> String {
         let config = self.kubeconfig(&Self::harness());
         let mut run = command(self.binaries.path("kubectl"), args);

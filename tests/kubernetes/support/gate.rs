@@ -16,7 +16,8 @@ use super::process::{Process, command, scratch_dir};
 use super::{say, wait_for};
 use crate::ports::free_port;
 
-/// Of what is only told when debugging, why a call got no answer: a test that fails over it wants to know.
+/// Of what is only told when debugging, why a call got no answer: a test that fails over it wants
+/// to know.
 const LOG: &str = "info,tidegate::proxy::forward=debug";
 
 /// A running gate with a TLS listener that passes credentials through.
@@ -30,8 +31,8 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Starts a gate before the control plane. `settings` is what stands in `[gates.kubernetes]` beyond
-    /// listener, upstream and TLS: first its own keys, then its tables.
+    /// Starts a gate before the control plane. `settings` is what stands in `[gates.kubernetes]`
+    /// beyond listener, upstream and TLS: first its own keys, then its tables.
     pub(crate) fn start(plane: &ControlPlane, settings: &str) -> Self {
         Self::start_with(plane, settings, |_| ())
     }
@@ -57,7 +58,8 @@ impl Gate {
         })
     }
 
-    /// Starts a gate as a sidecar of a pod: everything from the pod's service account, and nothing said but where to listen.
+    /// Starts a gate as a sidecar of a pod: everything from the pod's service account, and nothing
+    /// said but where to listen.
     pub(crate) fn sidecar(pod: &InPod) -> Self {
         Self::run("\"in_cluster\"", "", |program, args| pod.command(program, args))
     }
@@ -144,7 +146,8 @@ impl Gate {
         self.metric("tidegate_refusals_total", &[])
     }
 
-    /// When each call of the default class took its tokens, by the gate's own clock: what its call log says of P1.
+    /// When each call of the default class took its tokens, by the gate's own clock: what its call
+    /// log says of P1.
     pub(crate) fn metered_departures(&self) -> Vec<Duration> {
         let lines = self.call_log().into_iter();
         let is = |line: &Value, field: &str, text: &str| line.get(field).and_then(Value::as_str) == Some(text);

@@ -1,8 +1,9 @@
-//! A process that finds what kubelet gives it: a service account's folder where every client looks for it, and the API
-//! server's address in the environment.
+//! A process that finds what kubelet gives it: a service account's folder where every client looks
+//! for it, and the API server's address in the environment.
 //!
-//! That folder's path cannot be configured in any client, so it is mounted there, in a mount namespace of the process's
-//! own that its user may make (`unshare`); nothing of the machine changes.
+//! That folder's path cannot be configured in any client, so it is mounted there, in a mount
+//! namespace of the process's own that its user may make (`unshare`); nothing of the machine
+//! changes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -34,7 +35,8 @@ pub(crate) struct InPod {
 }
 
 impl InPod {
-    /// Makes the namespace with a service account that may do everything in it, and the folder of its pods under `dir`.
+    /// Makes the namespace with a service account that may do everything in it, and the folder of
+    /// its pods under `dir`.
     pub(crate) fn direct(plane: &ControlPlane, namespace: &str, dir: &Path) -> Self {
         plane.namespace(namespace);
         let subjects = json!([{"kind": "ServiceAccount", "name": "controller", "namespace": namespace}]);

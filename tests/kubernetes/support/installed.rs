@@ -1,7 +1,9 @@
-//! What comes from registries: fetched once per machine and version into the cache of the control plane's programs.
+//! What comes from registries: fetched once per machine and version into the cache of the control
+//! plane's programs.
 //!
-//! Versions are pinned by the files in `clients/`; from where is what the tools are configured with (`pip`, `npm`, `apt`), or
-//! `MAVEN_REPOSITORY`. What cannot be fetched is a reason to skip, as a missing Go is.
+//! Versions are pinned by the files in `clients/`; from where is what the tools are configured with
+//! (`pip`, `npm`, `apt`), or `MAVEN_REPOSITORY`. What cannot be fetched is a reason to skip, as a
+//! missing Go is.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -39,7 +41,8 @@ pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
     }
 }
 
-/// A Python with the clients of `requirements.txt`; Node.js and a Java runtime come as packages of it.
+/// A Python with the clients of `requirements.txt`; Node.js and a Java runtime come as packages of
+/// it.
 pub(crate) fn python() -> Result<PathBuf, String> {
     let pins = Path::new(CLIENTS).join("requirements.txt");
     let dir = install("python", &[&pins], |dir| {
@@ -98,7 +101,8 @@ fn jars(name: &str, list: &str) -> Result<PathBuf, String> {
     install(name, &[&list, &fetch], |dir| run("fetch_jars.py", command(&python).args([&fetch, &list]).arg(dir)))
 }
 
-/// The class path of a program that is compiled against the jars of a folder, by the compiler in another.
+/// The class path of a program that is compiled against the jars of a folder, by the compiler in
+/// another.
 fn compiled(name: &str, source: &str, lib: &Path, compiler: &Path) -> Result<String, String> {
     let (source, java) = (Path::new(CLIENTS).join(source), java()?);
     let dir = install(name, &[&source], |dir| {
@@ -140,7 +144,8 @@ pub(crate) fn old_kubectl() -> Result<PathBuf, String> {
     Ok(dir.join("usr/bin/kubectl"))
 }
 
-/// Helm, built from its Go module; its versions are pinned by a `go.mod` of its own, so that they are not those of the control plane.
+/// Helm, built from its Go module; its versions are pinned by a `go.mod` of its own, so that they
+/// are not those of the control plane.
 pub(crate) fn helm() -> Result<PathBuf, String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/helm");
     let dir = install("helm", &[&module.join("go.mod"), &module.join("go.sum")], |dir| {
@@ -152,7 +157,8 @@ pub(crate) fn helm() -> Result<PathBuf, String> {
     Ok(dir.join("helm"))
 }
 
-/// A folder with the CustomResourceDefinitions that what is deployed names, out of the Go modules of those that define them.
+/// A folder with the CustomResourceDefinitions that what is deployed names, out of the Go modules
+/// of those that define them.
 pub(crate) fn definitions() -> Result<PathBuf, String> {
     let pins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/definitions.txt");
     install("definitions", &[&pins], |dir| {
@@ -203,7 +209,8 @@ fn debian(package: &str, dir: &Path) -> Result<(), String> {
     run("dpkg", command("sh").current_dir(dir).env("PACKAGE", package).args(["-c", "dpkg -x \"$PACKAGE\"_*.deb ."]))
 }
 
-/// A folder of the cache that `make` fills once; named by what it is made from, so that an edit makes another.
+/// A folder of the cache that `make` fills once; named by what it is made from, so that an edit
+/// makes another.
 fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
     let mut hash = Fnv::new();
     for file in from {

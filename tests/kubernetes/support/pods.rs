@@ -1,4 +1,5 @@
-//! Pods that run: KWOK gives the node and its pods their life, and `node/` serves what kubelet would serve of them.
+//! Pods that run: KWOK gives the node and its pods their life, and `node/` serves what kubelet
+//! would serve of them.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -18,7 +19,8 @@ struct Running {
     node: Process,
 }
 
-/// Makes a pod of this name with one container, on the shared control plane, and waits until it runs.
+/// Makes a pod of this name with one container, on the shared control plane, and waits until it
+/// runs.
 pub(crate) fn run(plane: &'static ControlPlane, namespace: &str, name: &str) {
     static RUNNING: OnceLock<Running> = OnceLock::new();
     let running = RUNNING.get_or_init(|| start(plane));

@@ -1,7 +1,8 @@
 //! Child processes that cannot outlive the test run, whichever way it ends.
 //!
-//! Each is killed by its pid on drop. What no drop reaches (statics, an aborted run) is left to one small
-//! shell, the reaper: it reads the pids and folders that live from a pipe, and clears up when the pipe closes.
+//! Each is killed by its pid on drop. What no drop reaches (statics, an aborted run) is left to one
+//! small shell, the reaper: it reads the pids and folders that live from a pipe, and clears up when
+//! the pipe closes.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,8 +14,8 @@ use std::time::Duration;
 
 use super::wait_for;
 
-/// One word and one argument per line: `+ PID`, `- PID`, `d FOLDER`. It ignores the terminal's signals,
-/// because it has to outlive what they end.
+/// One word and one argument per line: `+ PID`, `- PID`, `d FOLDER`. It ignores the terminal's
+/// signals, because it has to outlive what they end.
 const REAPER: &str = r#"trap '' INT TERM HUP
 pids=; dirs=
 while IFS=' ' read -r word rest; do
@@ -54,7 +55,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`; its stderr, and its stdout unless already set to go elsewhere, go to `DIR/NAME.log`.
+    /// Starts `command`; its stderr, and its stdout unless already set to go elsewhere, go to
+    /// `DIR/NAME.log`.
     pub(crate) fn start(name: &str, dir: &Path, mut command: Command) -> Self {
         let log = dir.join(format!("{name}.log"));
         let open = || File::options().create(true).append(true).open(&log).expect("the log file can be opened");

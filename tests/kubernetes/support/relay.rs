@@ -1,4 +1,5 @@
-//! A TCP relay before the API server that can be cut: an outage in which the server itself loses nothing.
+//! A TCP relay before the API server that can be cut: an outage in which the server itself loses
+//! nothing.
 
 use std::sync::{Mutex, PoisonError};
 

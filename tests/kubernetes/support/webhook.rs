@@ -1,7 +1,8 @@
 //! A validating admission webhook that makes the real API server answer 500 for chosen objects.
 //!
-//! A denial with a status is what kube-apiserver hands to the client as its own answer. Which objects fail, and
-//! how, is switched while it runs. It serves every namespace that is labelled `test: NAME` with the name it was given.
+//! A denial with a status is what kube-apiserver hands to the client as its own answer. Which
+//! objects fail, and how, is switched while it runs. It serves every namespace that is labelled
+//! `test: NAME` with the name it was given.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
