@@ -1,4 +1,4 @@
-//! A gate to be measured, and the calls that come to it.
+//! A gate to measure, and the calls that arrive at it.
 
 use std::{
     fmt::{self, Display},
@@ -13,7 +13,7 @@ use tidegate::{
     moment::Moment,
 };
 
-/// A limiter with room on its connections, and a time that the scene moves on.
+/// A limiter with room on its connections, and a clock that the scene moves on.
 pub(crate) struct Gate {
     pub(crate) limiter: Limiter,
     class: ClassId,
@@ -21,7 +21,7 @@ pub(crate) struct Gate {
     next: u64,
 }
 
-/// What a flow is called.
+/// The name of a flow.
 struct Name;
 
 impl Display for Name {
@@ -40,13 +40,13 @@ impl Gate {
         Self { limiter, class: ClassId(u16::try_from(class).expect("few classes")), now: Moment::ZERO, next: 1 << 32 }
     }
 
-    /// A key that was never asked for before.
+    /// Returns a key that no call has had before.
     pub(crate) fn fresh(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// Time goes by: enough for a token.
+    /// Lets enough time pass for a token.
     pub(crate) fn wait_for_token(&mut self) {
         self.now += Duration::from_millis(25);
     }
@@ -71,13 +71,13 @@ impl Gate {
         }
     }
 
-    /// A call that need not wait: arrive, settle, release, and its stream given back.
+    /// A call that need not wait: it arrives, settles, releases its slot and gives its stream back.
     pub(crate) fn call(&mut self, object: u64) {
         let Verdict::Admit(permit) = self.arrive(object, 0) else { panic!("nothing is in its way") };
         self.finish(permit);
     }
 
-    /// The same, and after every operation what the proxy asks of the limiter then.
+    /// The same call, with everything that the proxy asks of the limiter after each operation.
     pub(crate) fn driven_call(&mut self, object: u64) {
         let Verdict::Admit(permit) = self.arrive(object, 0) else { panic!("nothing is in its way") };
         self.follow_up();
@@ -89,7 +89,7 @@ impl Gate {
         self.follow_up();
     }
 
-    /// A call fails.
+    /// A call that fails.
     pub(crate) fn fail(&mut self, object: u64) {
         let Verdict::Admit(permit) = self.arrive(object, 0) else { panic!("nothing is in its way") };
         let (_, receipt, slot) = permit.admit(());
@@ -99,7 +99,7 @@ impl Gate {
         self.limiter.add_room(Group::Short, 1, self.now);
     }
 
-    /// A call has to wait.
+    /// A call that has to wait.
     pub(crate) fn enqueue(&mut self, object: u64, flow: u64) -> Ticket {
         let Verdict::Wait(ticket) = self.arrive(object, flow) else { panic!("there is a queue") };
         ticket
@@ -115,13 +115,13 @@ impl Gate {
         holder
     }
 
-    /// Time goes by, and what it brings about begins.
+    /// Lets time pass, and begins the work that this brings about.
     pub(crate) fn pass(&mut self, by: Duration) {
         self.now += by;
         self.go_on();
     }
 
-    /// What the driver does when something is left; says whether there is more.
+    /// Does what the driver does when work is left; true if there is more.
     pub(crate) fn go_on(&mut self) -> bool {
         self.limiter.advance(self.now);
         self.follow_up();
@@ -180,7 +180,7 @@ impl Gate {
         self.limiter.leave(ticket, self.now);
     }
 
-    /// A call ends, and whoever waited for its slot goes.
+    /// A call ends, and the call that waited for its slot goes.
     pub(crate) fn relay(&mut self, permit: Permit) -> Permit {
         self.finish(permit);
         let ticket = self.limiter.next_event().expect("the slot is free");
@@ -212,7 +212,7 @@ impl Gate {
     }
 }
 
-/// The limits that a Kubernetes gate has when nobody says otherwise.
+/// The default limits of a Kubernetes gate.
 pub(crate) fn usual() -> Policy {
     policy("")
 }
@@ -222,7 +222,7 @@ pub(crate) fn unlimited() -> Policy {
     policy("preset = 'none'")
 }
 
-/// The usual limits with a bucket that never runs dry, and keys that stay failing.
+/// The default limits with a bucket that never runs dry, and keys that stay failing.
 pub(crate) fn roomy() -> Policy {
     let mut policy = policy(
         "bucket = { rate = 1e9, burst = 4294967295, adapt = 'off' }
@@ -234,7 +234,7 @@ pub(crate) fn roomy() -> Policy {
     policy
 }
 
-/// One call at a time: everyone else waits.
+/// One call at a time: every other call waits.
 pub(crate) fn one_slot() -> Policy {
     let per = tidegate::limit::policy::Per::Gate;
     Policy { in_flight: Some(InFlight { max: NonZeroU32::MIN, per }), ..roomy() }
@@ -247,7 +247,8 @@ fn policy(keys: &str) -> Policy {
 }
 
 fn key(object: u64) -> Key {
-    // Real keys are hashes: neighbours are strangers. A collection has a hundred objects.
+    // Real keys are hashes, so neighbours in a table are unrelated. A collection has a hundred
+    // objects.
     Key { object: object.wrapping_mul(0x9e37_79b9_7f4a_7c15), collection: object / 100, facet: 1 }
 }
 

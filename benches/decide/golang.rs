@@ -3,17 +3,18 @@
 
 use std::{path::Path, process::Command};
 
-/// A line of `go test -bench`: what, nanoseconds, and bytes of each where that is told.
+/// A line of `go test -bench`: its name, nanoseconds, and bytes of each item if the line has them.
 pub(crate) struct Line {
     pub(crate) what: String,
     pub(crate) nanos: f64,
     pub(crate) bytes: Option<f64>,
 }
 
-/// What Go's limiters cost.
+/// Measures Go's limiters.
 ///
 /// # Errors
-/// Why it is not known.
+///
+/// The reason why there is no figure.
 pub(crate) fn limiters() -> Result<Vec<Line>, String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
     let mut command = Command::new("go");
@@ -26,7 +27,7 @@ pub(crate) fn limiters() -> Result<Vec<Line>, String> {
     let mut lines: Vec<Line> = Vec::new();
     for line in said.lines().filter_map(read) {
         match lines.iter_mut().find(|known| known.what == line.what) {
-            // What disturbs a round only ever adds.
+            // A disturbance only ever adds time.
             Some(known) => known.nanos = known.nanos.min(line.nanos),
             None => lines.push(line),
         }

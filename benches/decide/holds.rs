@@ -54,15 +54,15 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Something that concerns all of them.
+/// An operation on all keys or all waiting calls.
 struct Hold {
     name: &'static str,
     what: &'static str,
-    /// Sets the stage; what comes back does a piece of it and says whether there is more.
+    /// Prepares it. The returned function does one piece and says whether there is more.
     stage: fn(Size) -> Box<dyn FnMut() -> bool>,
 }
 
-/// How many of each.
+/// The number of keys and of waiting calls.
 #[derive(Clone, Copy)]
 struct Size {
     keys: u64,
@@ -93,9 +93,9 @@ const HOLDS: &[Hold] = &[
     hold("crowded",     "a key fails, and another is dropped for it",             crowded),
 ];
 
-/// The table at full size: the longest piece of each, or of those that are named, in microseconds
-/// of this thread's own time on a processor. Each piece has the best of some rounds, as what
-/// disturbs one only ever adds. Asserts nothing.
+/// Prints the table at full size: the longest piece of each operation, or of those that are named,
+/// in microseconds of this thread's own processor time. Each piece shows the best of some rounds,
+/// because a disturbance only ever adds time. Asserts nothing.
 fn table(names: &[&str]) {
     let what = "1,000,000 failing keys, 100,000 waiting calls";
     println!("{what:<60} {:>9} {:>14} {:>9}", "pieces", "longest, us", "which");
@@ -119,8 +119,8 @@ fn table(names: &[&str]) {
     }
 }
 
-/// How long this thread has had a processor: what others do with it meanwhile is not counted. The
-/// system writes it down when a thread yields.
+/// The processor time of this thread so far, without that of other threads. The system writes it
+/// down when a thread yields.
 fn on_processor() -> Duration {
     std::thread::yield_now();
     let known = fs::read_to_string("/proc/thread-self/schedstat").expect("a Linux that counts what threads do");
@@ -128,10 +128,12 @@ fn on_processor() -> Duration {
     Duration::from_nanos(nanos.expect("nanoseconds come first"))
 }
 
-/// The first and the mean of the others in instructions, of each; false when one is above the bar.
+/// Prints the instructions of the first piece and the mean of the others for each operation; false
+/// if one is above the bar.
 ///
 /// # Errors
-/// What valgrind said instead of a number.
+///
+/// What valgrind printed instead of a number.
 fn check() -> Result<bool, String> {
     let mut below = true;
     for pair in HOLDS.chunks(2) {
@@ -150,7 +152,7 @@ fn check() -> Result<bool, String> {
     Ok(below)
 }
 
-/// What the child does.
+/// Does the work of the child process.
 fn play(name: &str, pieces: u64) {
     let hold = HOLDS.iter().find(|hold| hold.name == name).expect("only this program asks");
     let mut piece = (hold.stage)(SMALL);
@@ -173,7 +175,7 @@ fn cost(hold: &Hold) -> Result<(u64, u64), String> {
     Ok((one.saturating_sub(none), others))
 }
 
-/// Instructions, and how many pieces there were.
+/// Returns the instructions, and the number of pieces they were for.
 fn count(hold: &Hold, pieces: u64) -> Result<(u64, u64), String> {
     let this = env::current_exe().map_err(|error| error.to_string())?;
     let done = Command::new("valgrind")
@@ -275,12 +277,13 @@ fn strand(size: Size) -> Box<dyn FnMut() -> bool> {
     pieces(crowd(size, FLOWS), |gate| gate.strand(Group::Short))
 }
 
-/// Into one queue for each flow where there were slots of the gate's: nothing is as it was.
+/// Moves all calls into one queue for each flow where the gate had slots: the reload that changes
+/// most.
 fn reload(size: Size) -> Box<dyn FnMut() -> bool> {
     let mut policy = one_slot();
     policy.in_flight = Some(InFlight { max: NonZeroU32::MIN, per: Per::Flow });
     policy.queue.max_wait = LONG / 4;
-    // Before them a call of each flow that holds its slot, so that they go on waiting.
+    // Before them a call of each flow takes its slot, so that they go on waiting.
     pieces(crowd(size, FLOWS), move |gate| gate.reload(policy.clone()))
 }
 
@@ -320,7 +323,7 @@ fn crowded(size: Size) -> Box<dyn FnMut() -> bool> {
     })
 }
 
-/// What is one piece, often enough for a mean.
+/// Repeats one piece, often enough for a mean.
 fn again(mut piece: impl FnMut() + 'static) -> Box<dyn FnMut() -> bool> {
     let mut times = 0;
     Box::new(move || {
@@ -330,7 +333,7 @@ fn again(mut piece: impl FnMut() + 'static) -> Box<dyn FnMut() -> bool> {
     })
 }
 
-/// The beginning first, then whatever is left.
+/// Does the beginning first, then the pieces that are left.
 fn pieces(mut gate: Gate, begin: impl FnOnce(&mut Gate) + 'static) -> Box<dyn FnMut() -> bool> {
     let mut begin = Some(begin);
     Box::new(move || match begin.take() {
@@ -342,7 +345,7 @@ fn pieces(mut gate: Gate, begin: impl FnOnce(&mut Gate) + 'static) -> Box<dyn Fn
     })
 }
 
-/// All keys fail, and all wait for one slot.
+/// All keys fail, and all calls wait for one slot.
 fn crowd(size: Size, flows: u64) -> Gate {
     crowd_of(one_slot(), size, flows)
 }
@@ -356,7 +359,7 @@ fn crowd_of(policy: Policy, size: Size, flows: u64) -> Gate {
     gate
 }
 
-/// All wait for a pause to end, and for nothing else.
+/// All calls wait for a pause to end, and for nothing else.
 fn paused(size: Size, length: Duration) -> Gate {
     let mut gate = Gate::new(roomy());
     let holder = gate.first();
@@ -371,23 +374,24 @@ fn wait(gate: &mut Gate, waiters: u64, flows: u64) -> Vec<Ticket> {
 
 /// Many queues, with calls in each.
 const FLOWS: u64 = 10_000;
-/// Objects of those who wait: none of the failing ones.
+/// Objects of the waiting calls: none of them is a failing one.
 const WAITING: u64 = 1 << 40;
 const ONE: u64 = 1;
-/// As long as anybody waits.
+/// Longer than any call waits.
 const LONG: Duration = Duration::from_secs(1_000_000_000);
 const FULL: Size = Size { keys: 1_000_000, waiters: 100_000 };
-/// What CI has the time for. The trees and heaps are a level or two lower than at full size;
-/// nothing else of a piece grows with how many there are.
+/// The size that CI has time for. The trees and heaps are a level or two lower than at full size;
+/// nothing else of a piece grows with the number of calls.
 const SMALL: Size = Size { keys: 20_000, waiters: 10_000 };
-/// The stage takes some ten thousand instructions more or fewer each time, because tables of the
-/// standard library hash by chance: a first piece of fewer than these is not known.
+/// The preparation takes some ten thousand instructions more or fewer each time, because the
+/// standard library's tables hash at random: a first piece below this number cannot be told from
+/// noise.
 const CHANCE: u64 = 40_000;
-/// Of the table at full size.
+/// Rounds of the table at full size.
 const ROUNDS: usize = 3;
-/// Enough for a mean.
+/// Pieces enough for a mean.
 const MANY: u64 = 60;
-/// A millisecond is three million instructions or more on what tidegate runs on, as long as they
-/// find what they need in the caches; half of that is left for where they do not, and for trees
-/// that are higher.
+/// A millisecond is three million instructions or more on the machines that tidegate runs on, as
+/// long as the data is in the caches. The bar is half of that: the rest is for cache misses and for
+/// higher trees.
 const BAR: u64 = 1_500_000;

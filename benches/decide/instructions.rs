@@ -1,6 +1,6 @@
-//! Instructions per decision: this binary runs itself under callgrind, once for so many decisions
-//! and once for twice as many. The difference is what the decisions cost, without the stage, and
-//! without symbols or markers in the code.
+//! Instructions per decision: this binary runs itself under callgrind, once for a number of
+//! decisions and once for twice as many. The difference is the cost of the decisions without their
+//! preparation, and the code needs no symbols or markers for it.
 
 use std::{
     env,
@@ -9,16 +9,17 @@ use std::{
 
 use crate::scenes::Scene;
 
-/// Whether there is a valgrind to ask.
+/// True if valgrind is installed.
 pub(crate) fn can_count() -> bool {
     let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     version.is_ok_and(|status| status.success())
 }
 
-/// Instructions of one decision.
+/// Returns the instructions of one decision.
 ///
 /// # Errors
-/// What valgrind said instead of a number.
+///
+/// What valgrind printed instead of a number.
 pub(crate) fn of(scene: &Scene) -> Result<u64, String> {
     let (once, twice) = std::thread::scope(|scope| {
         let once = scope.spawn(|| count(scene, TIMES));
@@ -27,11 +28,11 @@ pub(crate) fn of(scene: &Scene) -> Result<u64, String> {
     Ok((twice?.saturating_sub(once?) + TIMES / 2) / TIMES)
 }
 
-/// What the child does.
+/// Does the work of the child process.
 pub(crate) fn play(scene: &Scene, times: u64) {
     let mut once = (scene.stage)();
     (0..WARM_UP + times).for_each(|_| once());
-    // Taking the stage apart is nobody's cost.
+    // The cost of dropping the gate belongs to no decision.
     std::mem::forget(once);
 }
 
@@ -55,5 +56,5 @@ fn count(scene: &Scene, times: u64) -> Result<u64, String> {
 /// More than a thousand, so that a table that grows in between weighs little.
 const TIMES: u64 = 5_000;
 
-/// Until tables and caches are as large as they get.
+/// Decisions until tables and caches have their full size.
 const WARM_UP: u64 = 1_000;

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Everything there is to know.
+/// Prints every figure.
 fn table() {
     costs(&SCENES.iter().collect::<Vec<_>>());
     println!("{:<80} {:>8.0}", "a call, the usual limits, two threads at one mutex", two_threads());
@@ -86,7 +86,7 @@ fn costs(scenes: &[&Scene]) {
     }
 }
 
-/// Holds what has a bar to it.
+/// Compares everything that has a bar with it.
 fn check() -> ExitCode {
     if !instructions::can_count() {
         eprintln!("valgrind is not installed, and nothing else counts instructions");
@@ -129,7 +129,7 @@ fn two_threads() -> f64 {
     let gate = Mutex::new(Gate::new(gate::roomy()));
     let calls = || {
         for _ in 0..TIMES {
-            // As the proxy: the lock is had again for the end of a call.
+            // As in the proxy, the lock is taken again for the end of a call.
             let lock = || gate.lock().expect("no thread panics");
             let object = lock().fresh();
             let verdict = lock().arrive(object, 0);
@@ -169,5 +169,5 @@ fn now() -> Instant {
 
 const ROUNDS: usize = 5;
 
-/// In each round.
+/// Decisions in each round.
 const TIMES: u32 = 50_000;

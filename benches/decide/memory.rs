@@ -1,6 +1,6 @@
-//! Bytes of what is kept: as they were asked of the heap, spare room in tables included, and as the
-//! system sees them. Each in a process of its own, so that nothing lies in room that something else
-//! has left.
+//! Memory of what the limiter keeps: bytes requested from the heap, spare room in tables included,
+//! and bytes as the system counts them. Each is measured in a process of its own, so that no value
+//! lies in memory that another has freed.
 
 use std::{env, fs, process::Command};
 
@@ -9,13 +9,13 @@ use crate::{
     scenes::Hoard,
 };
 
-/// Bytes of one of many.
+/// The bytes of one item of many.
 pub(crate) struct Kept {
     pub(crate) allocated: u64,
     pub(crate) resident: u64,
 }
 
-/// What each of a hoard takes.
+/// Measures the bytes of each item of a hoard.
 pub(crate) fn of(hoard: &Hoard) -> Kept {
     let this = env::current_exe().expect("the system knows");
     let done = Command::new(this).args(["keep", hoard.name]).output().expect("it has run before");
@@ -27,9 +27,9 @@ pub(crate) fn of(hoard: &Hoard) -> Kept {
     Kept { allocated, resident }
 }
 
-/// What the child does.
+/// Does the work of the child process.
 pub(crate) fn keep(hoard: &Hoard) {
-    // What every process has once that makes a gate is nobody's.
+    // Memory that every process with a gate has once is counted for no item.
     let _first = Gate::new(usual());
     let before = resident();
     let mut kept = None;
@@ -40,7 +40,7 @@ pub(crate) fn keep(hoard: &Hoard) {
     drop(kept);
 }
 
-/// Bytes of memory that the process really has; zero where the system does not say.
+/// The resident memory of the process in bytes; zero where the system does not say.
 fn resident() -> u64 {
     let pages =
         fs::read_to_string("/proc/self/statm").ok().and_then(|statm| statm.split(' ').nth(1)?.parse::<u64>().ok());

@@ -10,13 +10,13 @@ use tidegate::limit::{Permit, Ticket, Verdict};
 
 use crate::gate::{Gate, one_slot, roomy, unlimited, usual};
 
-/// One thing that the limiter does.
+/// One operation of the limiter.
 pub(crate) struct Scene {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    /// Instructions at most.
+    /// The most instructions it may take.
     pub(crate) bar: Option<u64>,
-    /// Sets the stage; what comes back does it once.
+    /// Prepares the operation. The returned function does it once.
     pub(crate) stage: fn() -> Box<dyn FnMut()>,
 }
 
@@ -24,8 +24,8 @@ const fn scene(name: &'static str, what: &'static str, bar: Option<u64>, stage: 
     Scene { name, what, bar, stage }
 }
 
-/// "A call" is all that the limiter does for it: arrive, settle the outcome, release the slot, give
-/// the stream back.
+/// "A call" is everything that the limiter does for one: arrive, settle the outcome, release the
+/// slot, give the stream back.
 #[rustfmt::skip]
 pub(crate) const SCENES: &[Scene] = &[
     //    name                what                                                                         bar           stage
@@ -51,14 +51,14 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("serve_100k_1k",    "enqueue one, a call ends, another is claimed; 100,000 wait in 1,000 flows", None,         || serve(100_000, 1_000)),
 ];
 
-/// What is kept, and what it may take.
+/// Many items that the limiter keeps, and the memory that they may take.
 pub(crate) struct Hoard {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) count: u64,
-    /// Bytes of each.
+    /// The bytes that each item may take.
     pub(crate) bar: u64,
-    /// Makes all of it.
+    /// Makes all of them.
     pub(crate) make: fn() -> Gate,
 }
 
@@ -163,6 +163,6 @@ fn waiting(count: u64, flows: u64) -> (Gate, Permit, Vec<Ticket>) {
     (gate, holder, tickets)
 }
 
-/// From one to a far other, so that nothing is always in the cache.
+/// The distance from one object to the next: far, so that not everything is in the cache.
 const STEP: u64 = 7_919;
 const STEP_BACK: usize = 7_919;

@@ -1,12 +1,12 @@
 //! The least that a pass-through made of hyper can cost: no limits, no checks, no metrics, no
-//! retries; connections of its own.
+//! retries; only connections of its own.
 //!
 //! `floor LISTEN UPSTREAM [CA.pem [CERT.pem KEY.pem]]`: with a certificate it listens with TLS and
 //! speaks HTTP/2 there, else HTTP/1.1. To `http://IP:PORT` it speaks HTTP/1.1, to `https://IP:PORT`
-//! HTTP/2. One thread, which is where tidegate runs as well, and one pool.
+//! HTTP/2. It has one thread, as tidegate has, and one pool.
 //!
-//! What it leaves out is what tidegate is for, and what a proxy must not leave out elsewhere: it
-//! trusts its clients and its upstream.
+//! It leaves out everything that tidegate is for, and checks that no proxy in production may leave
+//! out: it trusts its clients and its upstream.
 
 mod pool;
 
@@ -53,14 +53,14 @@ async fn serve(arguments: &[String]) -> Result<()> {
         [_, certificate, key] => Some(acceptor(certificate, key)?),
         _ => None,
     };
-    // For the life of the process: a reference costs nothing to hand on.
+    // This lives as long as the process: a reference costs nothing to pass on.
     let gate: &'static Gate = Box::leak(Box::new(Gate::new(&upstream, files.first().map(String::as_str))?));
     let listener = TcpListener::bind(listen).await?;
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         let acceptor = acceptor.clone();
-        // A client that breaks off ends its own connection; there is nobody to tell.
+        // A client that breaks off ends its own connection; there is no one to answer.
         tokio::spawn(async move { drop(connection(gate, stream, acceptor).await) });
     }
 }
@@ -77,7 +77,7 @@ async fn connection(gate: &'static Gate, stream: TcpStream, acceptor: Option<Tls
     Ok(())
 }
 
-/// Where calls go.
+/// The upstream of all calls, with the connections to it.
 struct Gate {
     pool: Pool,
     authority: Authority,

@@ -1,8 +1,8 @@
-//! Connections to the upstream: idle ones of HTTP/1.1, the last used first; and those of HTTP/2,
-//! each with as many streams as it may have.
+//! Connections to the upstream: idle HTTP/1.1 connections, the last used first, and HTTP/2
+//! connections, each with as many streams as it may have.
 //!
-//! The locks are never contended, as there is one thread; they are what makes the pool a shared
-//! value.
+//! The locks are never contended, as there is one thread. They only make the pool a value that can
+//! be shared.
 
 use std::{
     net::SocketAddr,
@@ -26,7 +26,7 @@ use super::Result;
 
 type Idle = Arc<Mutex<Vec<http1::SendRequest<Incoming>>>>;
 
-/// What nginx and kube-apiserver allow is at least this.
+/// nginx and kube-apiserver allow at least this many.
 const STREAMS: usize = 100;
 
 pub(crate) struct Pool {
@@ -34,7 +34,7 @@ pub(crate) struct Pool {
     connector: Option<TlsConnector>,
     idle: Idle,
     shared: Mutex<Vec<Shared>>,
-    /// Whoever needs another connection of HTTP/2 waits for the one that is being made.
+    /// A call that needs another HTTP/2 connection waits for the one that is being made.
     dialing: tokio::sync::Mutex<()>,
 }
 
