@@ -1,6 +1,6 @@
-//! An upstream's bytes against a whole gate: the first byte says what the client asks and whether
-//! the upstream speaks HTTP/1 or HTTP/2, the others are its answer. The client gets one answer of
-//! HTTP or none, and the gate goes on serving.
+//! An upstream's bytes against a whole gate. The first byte chooses the client's request and
+//! whether the upstream speaks HTTP/1 or HTTP/2; the others are its answer. The client gets one
+//! HTTP answer or none, and the gate keeps serving.
 #![no_main]
 
 use std::sync::{Arc, LazyLock, Mutex};
@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 #[path = "../support/gate.rs"]
 mod gate;
 
-/// What the upstream answers next.
+/// The upstream's next answer.
 static ANSWER: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 static GATES: LazyLock<(Runtime, [Arc<Gate>; 2])> = LazyLock::new(|| {
@@ -56,14 +56,14 @@ async fn listen() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("a port")
 }
 
-/// Says its greeting, and its answer once something was asked.
+/// Sends its greeting, and its answer once a request has come.
 async fn answering<S: AsyncRead + AsyncWrite + Unpin>(mut socket: S, asked: &'static [u8], greeting: &'static [u8]) {
     if socket.write_all(greeting).await.is_err() || socket.flush().await.is_err() {
         return;
     }
     let mut some = Vec::new();
     while matches!(socket.read_buf(&mut some).await, Ok(read) if read > 0) {
-        // HTTP/2 compresses; a head is there when more has come than preface and settings
+        // HTTP/2 compresses: a head is there when more has come than preface and settings
         let is_asked =
             if greeting.is_empty() { some.windows(asked.len()).any(|piece| piece == asked) } else { some.len() > 90 };
         if is_asked {

@@ -1,5 +1,5 @@
-//! Configurations: nothing panics, every problem has one line, and what is in force reads as itself
-//! again.
+//! Configurations: nothing panics, every problem has one line, and the settings in force, written
+//! out, read as the same settings.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

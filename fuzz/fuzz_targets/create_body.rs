@@ -1,11 +1,11 @@
-//! The name in a create's body: JSON or protobuf, whole or cut off. What is found in a beginning is
-//! never contradicted by more of it.
+//! The name in a create's body: JSON or protobuf, whole or cut off. More of a body never
+//! contradicts what was found in its beginning.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tidegate::api::names::of_object;
 
-/// A call is keyed by what has come of its body: the rest must not make another call of it.
+/// A call gets its key from the part of its body that has come: the rest must not change the key.
 fn holds(body: &[u8]) {
     let whole = of_object(body);
     for cut in [body.len() / 3, body.len() / 2, body.len().saturating_sub(1)] {

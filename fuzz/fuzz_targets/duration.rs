@@ -1,4 +1,4 @@
-//! Durations: what is read is written so that it reads the same, and nothing panics.
+//! Durations: each that can be read is written so that it reads the same, and nothing panics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

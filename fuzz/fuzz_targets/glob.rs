@@ -1,5 +1,4 @@
-//! Globs against the obvious matcher: the first line is the pattern, the rest what it is held
-//! against.
+//! Globs against a simple matcher: the first line is the pattern, the rest is the text to match.
 #![no_main]
 
 use std::{hash::RandomState, sync::LazyLock};
@@ -13,7 +12,7 @@ use tidegate::{
 
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Which ends of the text the beginning of the pattern can reach, piece by piece.
+/// Returns which ends of the text the beginning of the pattern can reach, piece by piece.
 fn obviously(pattern: &str, text: &str) -> bool {
     let mut reached = vec![false; text.len() + 1];
     reached[0] = true;

@@ -12,12 +12,12 @@ static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
     folder.join(format!("tidegate-fuzz-{}", std::process::id()))
 });
 
-/// What stands before a value that nobody may see.
+/// The words that stand before a secret value.
 const SECRET: [&str; 4] = ["token: ", "password: ", "client-key-data: ", "value: "];
 
-/// Whether the word is certainly a user's secret and nothing else: a cluster's name, or what is no
-/// URL where one belongs, may be said. So no text may hold it that goes over lines, and none within
-/// its line.
+/// True if the word is certainly a user's secret and nothing else: a message may show the name of a
+/// cluster, or a value that is not a URL where one belongs. So no message may contain a secret that
+/// spans lines, nor one within its line.
 fn is_secret(text: &str) -> bool {
     let is_one = |line: &str| {
         line.match_indices("hunter2").all(|(at, _)| {
@@ -33,7 +33,7 @@ fn is_secret(text: &str) -> bool {
 }
 
 fuzz_target!(|text: &str| {
-    // Devices would be read as files, and some never end.
+    // Devices would be read as files, and some of them never end.
     if text.contains("dev") || text.contains("proc") || fs::write(&*FILE, text).is_err() {
         return;
     }

@@ -1,5 +1,5 @@
-//! The limiter against the slow and obvious one of its tests: the fuzzer's bytes seed the dice from
-//! which a life is made.
+//! The limiter against the slow and simple model of its tests: the fuzzer's bytes are the seed of
+//! the random choices that make up a run.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -17,8 +17,9 @@ mod model;
 #[path = "../../tests/it/limit/world.rs"]
 mod world;
 
-/// A seed that every byte has a part in. The bytes themselves cannot be the dice: proptest halves
-/// what is left with every choice among choices, and throws for ever once nothing is.
+/// Makes a seed in which every byte counts. The bytes themselves cannot be the random choices:
+/// proptest halves what is left with every choice among choices, and loops without end once nothing
+/// is left.
 fn seed(bytes: &[u8]) -> [u8; 32] {
     let mut seed = [0; 32];
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;

@@ -1,5 +1,5 @@
-//! Any YAML: nothing panics, what is injected twice is injected once, and what is taken out is
-//! gone.
+//! Any YAML: nothing panics, injecting twice gives the same as injecting once, and the removed
+//! sidecar is gone.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A recorded log of calls: whatever its lines say, a replay ends, and the reports can be written.
+//! A recorded log of calls: for any lines, a replay ends and its reports can be written.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! A client's bytes, HTTP/1 or HTTP/2, through a whole gate to an upstream that answers: what
-//! reaches the upstream is one well-formed request after the other, and the gate goes on serving.
+//! A client's bytes, HTTP/1 or HTTP/2, through a whole gate to an upstream that answers: the
+//! upstream gets one well-formed request after the other, and the gate keeps serving.
 #![no_main]
 
 use std::sync::{Arc, LazyLock, Mutex};
@@ -15,7 +15,7 @@ use tokio::{
 #[path = "../support/gate.rs"]
 mod gate;
 
-/// What reached the upstream and is no beginning of a request.
+/// Bytes that reached the upstream and do not begin a request.
 static WRONG: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 
 static GATE: LazyLock<(Runtime, Arc<Gate>)> = LazyLock::new(|| {
@@ -47,7 +47,7 @@ async fn answering(mut socket: TcpStream) {
     }
 }
 
-/// Where the first request ends, if all of it is there.
+/// Returns the end of the first request if all of it is there.
 fn whole(bytes: &[u8]) -> Option<usize> {
     let find = |from: usize, what: &[u8]| {
         bytes.get(from..)?.windows(what.len()).position(|some| some == what).map(|at| from + at)

@@ -1,5 +1,5 @@
-//! What an upstream says about itself: a status, lines of its head, a blank line, and the beginning
-//! of its body.
+//! An upstream's signals about its own limits: a status, lines of its head, a blank line, and the
+//! beginning of its body.
 #![no_main]
 
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::CONTENT_ENCOD
 use libfuzzer_sys::fuzz_target;
 use tidegate::api::signals::{PEEK, Response, Signal, Signals, Wait, in_clear, read, wants_body};
 
-/// Every family alone, then all together.
+/// Reads them for each family alone, then for all together.
 fn all(status: StatusCode, headers: &HeaderMap, body: &[u8], wall: Option<SystemTime>) {
     let clear = in_clear(headers, body);
     assert!(clear.len() <= PEEK, "a bomb");

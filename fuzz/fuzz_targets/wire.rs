@@ -1,5 +1,5 @@
-//! A client's bytes against a whole gate: whatever comes is answered as HTTP or not at all, and the
-//! gate goes on serving.
+//! A client's bytes against a whole gate: any bytes get an HTTP answer or none, and the gate keeps
+//! serving.
 #![no_main]
 
 use std::{sync::LazyLock, time::Duration};
@@ -19,8 +19,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A gate whose upstream is not there: every request that passes the guard is answered by the gate
-/// itself.
+/// A gate whose upstream does not exist: the gate itself answers every request that passes the
+/// guard.
 static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
@@ -66,8 +66,8 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
 
 const CONFIG: &str = "[gates.g]\nupstream = \"in_cluster\"\nqueue.max_wait = \"0s\"\n";
 
-/// What the gate answers. A client that closes its side is taken to have left, so it waits for a
-/// while first; time is the runtime's own, and passes when there is nothing else to do.
+/// Returns what the gate answers. A client that closes its side counts as gone, so this one waits
+/// for a while first. The time is the runtime's own, and passes when there is nothing else to do.
 async fn exchange(gate: &Gate, bytes: &[u8]) -> Vec<u8> {
     let (client, server) = duplex(1 << 20);
     let (mut reads, mut writes) = tokio::io::split(client);

@@ -1,4 +1,4 @@
-//! A gate in memory, and bytes sent to it.
+//! A gate in memory, and bytes to send to it.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 const CONFIG: &str = "[gates.g]\nupstream = \"in_cluster\"\nqueue.max_wait = \"0s\"\nbucket = \"off\"\nretry_bucket = \"off\"\nbackoff.strategy = \"off\"\n";
 
-/// A gate before this upstream; with a CA over TLS.
+/// Makes a gate for this upstream; with a CA it connects over TLS.
 pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
     let settings = config::load_text("f.toml".to_owned(), CONFIG.to_owned(), &[]).expect("a good configuration");
     let gate = settings.settings.gates.into_values().next().expect("a gate");
@@ -56,8 +56,8 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
     Gate::start(options, Clock::start(), CancellationToken::new()).await.expect("a port")
 }
 
-/// What the gate answers. A client that closes its side is taken to have left, so it waits for a
-/// while first; time is the runtime's own, and passes when there is nothing else to do.
+/// Returns what the gate answers. A client that closes its side counts as gone, so this one waits
+/// for a while first. The time is the runtime's own, and passes when there is nothing else to do.
 pub async fn exchange(gate: &Gate, bytes: &[u8]) -> Vec<u8> {
     let (client, server) = duplex(1 << 20);
     let (mut reads, mut writes) = tokio::io::split(client);
