@@ -1,4 +1,4 @@
-//! The import rule of ARCHITECTURE.md, held against the sources: who may know whom.
+//! Holds the sources to the import rule of ARCHITECTURE.md: which module may use which.
 
 mod circles;
 
@@ -8,8 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What each top-level module may import from the crate. A module that is missing here fails the
-/// test: it must be placed first.
+/// The modules of the crate that each top-level module may import. A module that is missing here
+/// fails the test: it must be placed first.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("moment", &[]),
     ("clock", &["moment"]),
@@ -76,7 +76,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
 ];
 
-/// Crates that only one module (and its children) may name: no type of theirs leaks out.
+/// Crates that only one module (and its children) may name: none of their types leaks out.
 const ONLY_IN: &[(&str, &[&str])] = &[
     ("governor", &["limit"]),
     ("dashmap", &["limit"]),
@@ -147,9 +147,9 @@ fn every_file_opens_with_what_it_is_and_stays_readable() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// A panic's text goes to the log of the pod. Those that are left (an index, an `expect` with its
-/// reason) have fixed texts and errors, whose `Debug` shows no secret; one that formats values
-/// could show any.
+/// A panic's text goes to the log of the pod. The panics that are left (an index, an `expect` with
+/// its reason) have fixed texts, and errors whose `Debug` shows no secret. A panic that formats
+/// values could show any.
 #[test]
 fn no_panic_of_the_product_formats_a_value() {
     let mut broken = Vec::new();
@@ -166,7 +166,7 @@ fn no_panic_of_the_product_formats_a_value() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// Whether a file is a module of tests.
+/// True if a file is a module of tests.
 fn is_test(file: &Path) -> bool {
     let text = |part: &std::ffi::OsStr| part.to_string_lossy().trim_end_matches(".rs").to_owned();
     file.iter().map(text).any(|part| part == "tests" || part == "conservation")
@@ -194,7 +194,7 @@ fn sources() -> Vec<(PathBuf, String, String)> {
     found
 }
 
-/// The top-level modules that `crate::...` paths of a text name, tests and comments aside.
+/// The top-level modules in a text's `crate::...` paths, without tests and comments.
 fn crate_paths(text: &str) -> BTreeSet<String> {
     let code = code(text);
     let mut found = BTreeSet::new();
@@ -224,7 +224,7 @@ fn group_heads(group: &str) -> Vec<String> {
     heads.iter().filter_map(|item| item.trim().split("::").next()).map(|head| head.trim().to_owned()).collect()
 }
 
-/// Whether the code of a text names a library's path.
+/// True if the code of a text names a library's path.
 fn names(text: &str, library: &str) -> bool {
     let code = code(text);
     let path = format!("{library}::");

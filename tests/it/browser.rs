@@ -1,5 +1,5 @@
-//! A real browser, led over Chromium's own protocol by two pipes, with a proxy on its way out that
-//! writes down whatever it asks for.
+//! A real browser, driven over Chromium's own protocol through two pipes. It reaches the network
+//! through a proxy that writes down every request.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -24,12 +24,12 @@ pub(crate) struct Browser {
     messages: Receiver<Value>,
     sent: u64,
     page: String,
-    /// Addresses of everything that the page has asked for.
+    /// The address of everything that the page has requested.
     pub(crate) asked: Vec<String>,
     _profile: tempfile::TempDir,
 }
 
-/// What a screen is like.
+/// The properties of a screen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Screen {
     pub(crate) width: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Screen {
     pub(crate) dark: bool,
 }
 
-/// Lets a browser reach one address, and writes down what it wanted.
+/// Lets a browser reach one address, and writes down what it requested.
 #[derive(Clone, Debug)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
@@ -48,10 +48,10 @@ pub(crate) struct Proxy {
 // === impl Browser ===
 
 impl Browser {
-    /// Starts it; whatever it asks for, itself or for the page, goes by the proxy.
+    /// Starts the browser. Everything that it or the page requests goes through the proxy.
     pub(crate) fn start(chromium: &Command, proxy: &Proxy) -> Self {
         let profile = tempfile::tempdir().expect("a folder");
-        // Its end of the pipes is to be 3 and 4.
+        // Its ends of the pipes are to be 3 and 4.
         let mut command = Command::new("sh");
         command.args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null"]).arg(chromium.get_program());
         for (name, value) in chromium.get_envs() {
@@ -94,7 +94,7 @@ impl Browser {
         browser
     }
 
-    /// Orders something, and waits for what comes of it.
+    /// Sends a command, and waits for its result.
     pub(crate) fn order(&mut self, method: &str, parameters: &Value) -> Value {
         self.sent += 1;
         let mut order = json!({ "id": self.sent, "method": method, "params": parameters });
@@ -108,7 +108,7 @@ impl Browser {
         answer["result"].clone()
     }
 
-    /// The next message that is wanted.
+    /// Returns the next message that `is_wanted` accepts.
     fn message(&mut self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             let message = self.messages.recv_timeout(PATIENCE);
@@ -122,7 +122,7 @@ impl Browser {
         }
     }
 
-    /// Looks like this from now on.
+    /// Sets the screen from now on.
     pub(crate) fn screen(&mut self, screen: Screen) {
         let Screen { width, height, phone, dark } = screen;
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone });
@@ -132,7 +132,7 @@ impl Browser {
         self.order("Emulation.setEmulatedMedia", &media);
     }
 
-    /// Opens an address, and returns when all of it is there.
+    /// Opens an address, and returns when the page is complete.
     pub(crate) fn open(&mut self, url: &str) {
         let opened = self.order("Page.navigate", &json!({ "url": url }));
         assert!(opened["errorText"].is_null(), "{url}: {opened}");
@@ -144,7 +144,7 @@ impl Browser {
         self.message("a page", |message| message["method"] == "Page.loadEventFired");
     }
 
-    /// What a script comes to; a promise is waited for.
+    /// Evaluates a script, and waits if it returns a promise.
     pub(crate) fn evaluate(&mut self, script: &str) -> Value {
         let script = json!({ "expression": script, "awaitPromise": true, "returnByValue": true });
         let result = self.order("Runtime.evaluate", &script);
@@ -152,7 +152,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// A picture of what the screen shows, as PNG.
+    /// A picture of the screen, as PNG.
     pub(crate) fn picture(&mut self) -> Vec<u8> {
         let picture = self.order("Page.captureScreenshot", &json!({ "format": "png", "optimizeForSpeed": false }));
         BASE64_STANDARD.decode(picture["data"].as_str().expect("a picture")).expect("base64")
@@ -169,7 +169,7 @@ impl Drop for Browser {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Only `to` can be reached.
+    /// Starts a proxy through which only `to` can be reached.
     pub(crate) fn start(to: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("bound").port();
@@ -178,20 +178,20 @@ impl Proxy {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let seen = Arc::clone(&seen);
-                // A browser that left is no fault.
+                // A browser that has left is no fault.
                 thread::spawn(move || drop(pass(stream, to, &seen)));
             }
         });
         proxy
     }
 
-    /// Method and address of everything that was wanted.
+    /// Method and address of every request.
     pub(crate) fn seen(&self) -> Vec<String> {
         self.seen.lock().expect("nobody panicked").clone()
     }
 }
 
-/// One request: passed on if it may be.
+/// Handles one request: passes it on if it is allowed.
 fn pass(mut stream: TcpStream, to: SocketAddr, seen: &Mutex<Vec<String>>) -> std::io::Result<()> {
     let mut head = Vec::new();
     let mut byte = [0];

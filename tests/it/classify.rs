@@ -1,4 +1,4 @@
-//! What a configuration makes of requests: class, connections, key.
+//! Requests read by a configuration: their class, connections and key.
 
 use std::hash::RandomState;
 
@@ -148,7 +148,8 @@ fn github_meters_what_changes_things() {
     let creates = gate.policy.classes.iter().find(|class| &*class.name == "creates").unwrap();
     let (per_second, burst, per) = rate(creates.bucket).expect("a bucket");
     assert_eq!((per_second, burst, per), (0.133, 20, Per::Gate));
-    // In any hour what it lets out, by P1; and no rate of three digits more does so.
+    // The calls that it lets through in any hour, by P1; and no rate with three digits more does
+    // that.
     let in_an_hour = |rate: f64| f64::from(burst) + rate * 3600.0;
     assert!(in_an_hour(per_second) < 500.0 && in_an_hour(per_second + 0.001) > 500.0, "GitHub's 500 an hour");
     for (document, says) in [
@@ -274,7 +275,7 @@ fn every_number_of_a_preset_is_overridden_by_itself() {
             }
         }
         let mut value: toml::Value = toml::from_str(text).unwrap();
-        // Classes begin with what their gate says.
+        // A class begins with the settings of its gate.
         value["gates"]["g"].as_table_mut().unwrap().remove("classes");
         let mut out = Vec::new();
         walk("", &value, &mut out);
@@ -310,7 +311,7 @@ fn every_number_of_a_preset_is_overridden_by_itself() {
         };
         let plain = load(&base).unwrap_or_else(|problems| panic!("{}", problems[0]));
         for (key, value) in overrides {
-            // What a preset leaves off has no number to override.
+            // A value that a preset switches off has no number to override.
             let path = format!(".gates.g.{key}");
             let Some(at) = plain.iter().position(|(found, _)| *found == path) else { continue };
             let changed =

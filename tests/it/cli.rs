@@ -1,4 +1,4 @@
-//! Running the command as a user does: what it prints, and its exit code. Helpers for the other
+//! Runs the command as a user does, and looks at its output and exit code. Helpers for the other
 //! `cli_*` modules.
 
 use std::{
@@ -29,7 +29,7 @@ pub(crate) struct Running {
     pub(crate) seen: Vec<String>,
 }
 
-/// `tidegate` with these arguments, and nothing of the environment that could configure it.
+/// `tidegate` with these arguments, and without environment variables that could configure it.
 pub(crate) fn tidegate<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     for (name, _) in std::env::vars_os() {
@@ -41,7 +41,7 @@ pub(crate) fn tidegate<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<I
     command
 }
 
-/// Runs it to its end.
+/// Runs a command to its end.
 pub(crate) fn end(mut command: Command) -> Ended {
     let mut child = command.spawn().expect("the binary was built");
     let (out, err) = (collected(child.stdout.take()), collected(child.stderr.take()));
@@ -53,7 +53,7 @@ pub(crate) fn end(mut command: Command) -> Ended {
     Ended { code, out, err }
 }
 
-/// Starts it and follows its standard error.
+/// Starts a command and follows its standard error.
 pub(crate) fn start(mut command: Command) -> Running {
     let mut child = command.stdout(Stdio::null()).spawn().expect("the binary was built");
     let (sender, lines) = channel();
@@ -84,7 +84,7 @@ pub(crate) fn with_config(what: &str, path: &Path) -> Command {
 // === impl Running ===
 
 impl Running {
-    /// Its process.
+    /// The process's id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -107,29 +107,29 @@ impl Running {
         }
     }
 
-    /// Waits until its gates are open.
+    /// Waits until the gates are open.
     pub(crate) fn ready(&mut self) {
         self.line_of(&["INFO ready gates=", "\"message\":\"ready\",\"gates\":"]);
     }
 
-    /// Whether a line that contains `wanted` has come by now.
+    /// True if a line that contains `wanted` has come by now.
     pub(crate) fn has_said(&mut self, wanted: &str) -> bool {
         self.seen.extend(self.lines.try_iter());
         self.seen.iter().any(|line| line.contains(wanted))
     }
 
-    /// SIGTERM, then its exit code.
+    /// Sends SIGTERM, and returns the exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
         self.signalled()
     }
 
-    /// SIGTERM, then everything it said.
+    /// Sends SIGTERM, and returns all lines that it wrote.
     pub(crate) fn end(mut self) -> Vec<String> {
         self.signalled();
         std::mem::take(&mut self.seen)
     }
 
-    /// SIGKILL: nothing is said and nothing is closed.
+    /// Sends SIGKILL: the process writes nothing and closes nothing.
     pub(crate) fn kill(mut self) {
         stop(&mut self.child);
     }
@@ -162,7 +162,7 @@ fn stop(child: &mut Child) {
     drop(child.wait());
 }
 
-/// Everything that a pipe brings, when it ends.
+/// Everything that comes through a pipe, once it ends.
 fn collected(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = channel();
     let mut pipe = pipe.expect("it is piped");

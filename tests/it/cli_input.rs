@@ -1,5 +1,5 @@
-//! Bad input: each says what is wrong, where, and what to do; nothing panics; `check` and `run`
-//! agree.
+//! Bad input: each message says what is wrong, where, and what to do; nothing panics; `check` and
+//! `run` agree.
 
 use std::{
     io::{Read as _, Write as _},
@@ -11,8 +11,8 @@ use super::{
     ports::free_port,
 };
 
-/// Runs `check` and `run` on the same file; both must refuse it with the same words. Returns what
-/// they said.
+/// Runs `check` and `run` on the same file; both must refuse it with the same words. Returns those
+/// words.
 fn refused(text: &str) -> String {
     let (_folder, path) = config(text);
     let [check, run] = ["check", "run"].map(|what| end(with_config(what, &path)));
@@ -27,7 +27,7 @@ fn unpanicked(ended: &Ended) {
     assert!(!ended.err.contains("panicked"), "{}", ended.err);
 }
 
-/// The line that has all of these.
+/// The line that contains all of these.
 fn line<'a>(said: &'a str, parts: &[&str]) -> &'a str {
     let found = said.lines().find(|line| parts.iter().all(|part| line.contains(part)));
     found.unwrap_or_else(|| panic!("no line has all of {parts:?}:\n{said}"))
@@ -203,7 +203,7 @@ pub(crate) fn certificate() -> rcgen::CertifiedKey<rcgen::KeyPair> {
     rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate")
 }
 
-/// Accepts TLS with this certificate until the test process ends. Its port.
+/// Accepts TLS with this certificate until the test process ends. Returns the port.
 pub(crate) fn tls_server(identity: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
     let port = listener.local_addr().expect("it is bound").port();
@@ -219,7 +219,7 @@ pub(crate) fn tls_server(identity: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let mut session = rustls::ServerConnection::new(config.clone()).expect("the configuration was checked");
-            // The gate is meant to hang up.
+            // The gate is expected to hang up.
             drop(session.complete_io(&mut stream));
         }
     });

@@ -1,4 +1,4 @@
-//! What `run` says when it starts and how it ends, and the kubeconfig that points at it.
+//! The output of `run` when it starts and when it ends, and the kubeconfig that points at it.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What shells, editors and `man` are given, tried with the real programs where they are there.
+//! The files for shells, editors and `man`, tried with the real programs where they are installed.
 
 use std::{
     fs,
@@ -8,14 +8,14 @@ use std::{
 
 use super::cli::{end, tidegate};
 
-/// What a command prints.
+/// The output of a command.
 fn printed(arguments: &[&str]) -> String {
     let ended = end(tidegate(arguments));
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{arguments:?}");
     ended.out
 }
 
-/// Runs a program of the machine; `None`, and a word of it, where there is no such program.
+/// Runs a program of the machine. Prints a line and returns `None` if there is no such program.
 fn run(program: &str, arguments: &[&str], input: &str) -> Option<(bool, String)> {
     let spawned = Command::new(program)
         .args(arguments)

@@ -1,4 +1,4 @@
-//! What the command says about itself, and its exit codes.
+//! The command's help and version, and its exit codes.
 
 use super::{
     cli::{config, end, start, tidegate, with_config},

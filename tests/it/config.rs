@@ -1,5 +1,5 @@
-//! What the configuration says of bad input: each problem on one line, with its place and what was
-//! expected, and all of them at once.
+//! The configuration's messages about bad input: one line for each problem, with its place and what
+//! was expected, and all problems at once.
 
 use std::{fs, path::PathBuf};
 
@@ -20,7 +20,7 @@ fn load(text: &str, env: &[(&str, &str)]) -> Result<Loaded, Vec<String>> {
     loaded.map_err(|problems| problems.iter().map(Problem::to_string).collect())
 }
 
-/// Exactly these problems, in this order.
+/// Expects exactly these problems, in this order.
 fn expect(text: &str, env: &[(&str, &str)], expected: &[&str]) {
     let problems = load(text, env).err().unwrap_or_default();
     assert_eq!(problems, expected, "\n{text}\n{env:?}\n{}\n", problems.join("\n"));
@@ -744,7 +744,7 @@ fn a_retry_bucket_that_leaves_healthy_calls_less_than_half_is_warned_of() {
         "retry_bucket = \"off\"",
         // Nothing fails, as far as this gate remembers.
         "backoff = \"off\"\nretry_bucket.rate = 50",
-        // Numbers of a preset are what they were elsewhere.
+        // Numbers that come from a preset keep the values they had elsewhere.
         "preset = \"controller_runtime\"",
     ] {
         assert_eq!(warnings(good), Vec::<String>::new(), "{good}");

@@ -18,7 +18,7 @@ use tidegate::{
     tls,
 };
 
-/// What no error, and no `Debug`, may show.
+/// A secret that no error and no `Debug` may show.
 const CANARY: &str = "canary-hunter2";
 
 fn around(variables: &[(&str, &str)], service_account: &Path) -> Environment {
@@ -37,7 +37,7 @@ fn ca() -> String {
     tls::self_signed(&[], &[], None).expect("a CA").ca().to_string()
 }
 
-/// The Authorization that requests get.
+/// The Authorization header that requests get.
 fn authorization(resolved: &Resolved) -> Option<String> {
     let mut headers = HeaderMap::new();
     Injector::inject(resolved.credential.clone(), false, Clock::start()).authorize(&mut headers);
@@ -271,7 +271,7 @@ fn the_controllers_folder_is_written_whole_and_readable() {
     }
     assert_eq!(fs::read_to_string(folder.join("token")).expect("readable"), "t2");
 
-    // and what it says is what tidegate itself understands
+    // and tidegate itself can read the file
     let resolved = kubeconfig(&folder.join("kubeconfig").display().to_string(), None).expect("resolved");
     assert_eq!((resolved.target.authority.as_str(), resolved.namespace.as_deref()), ("127.0.0.1:8001", Some("apps")));
     assert_eq!(authorization(&resolved).as_deref(), Some("Bearer t2"));

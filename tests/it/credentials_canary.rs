@@ -1,6 +1,5 @@
-//! No credential shows anywhere: the binary runs at its most talkative with every form of
-//! credential there is, is called rightly and wrongly, and then everything that it said is
-//! searched.
+//! No credential shows anywhere: the binary runs at its most verbose log level with every form of
+//! credential, gets correct and wrong calls, and then the test searches all its output.
 
 use std::{
     fs,
@@ -27,7 +26,7 @@ use crate::{
     support::{Backend, reply, within},
 };
 
-/// In every secret of this test.
+/// A text in every secret of this test.
 const CANARY: &str = "canary-hunter2";
 
 /// The kubeconfig's users, by name, as YAML.
@@ -84,7 +83,7 @@ fn configuration(folder: &Path, names: &[&str], port: impl Fn(&str) -> u16, admi
     text
 }
 
-/// A call with everything a client could show.
+/// A call with every secret that a client could send.
 fn call(port: u16, path: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the gate listens");
     let protocol = STANDARD.encode(format!("{CANARY}-socket"));
@@ -148,7 +147,7 @@ async fn no_credential_shows_at_any_level() {
     }
     let log = gate.end();
 
-    // what was to be sent was sent, and by nobody else's leave
+    // the right credentials were sent, and no call passed without permission
     let shown = |name: &str| {
         let lists = headers
             .lock()
@@ -210,7 +209,7 @@ fn write_kubeconfig(folder: &Path, plain: &str, server: &Server, users: &[(&str,
     fs::write(folder.join("kubeconfig"), text).expect("written");
 }
 
-/// A call over TLS and HTTP/2 with this token; status line and body.
+/// Makes a call over TLS and HTTP/2 with this token; returns status line and body.
 async fn over_http2(port: u16, ca: &str, token: &str) -> String {
     let config = tls::client(&Roots::Only(Pem::new(ca.into(), "the gate's CA")), None).expect("a client");
     let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("the gate listens");

@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::pool_support::{Caller, Server, answer, options, soon, text};
 
-/// An upstream that goes by a name only the proxy knows, and what the proxy was asked for.
+/// An upstream with a name that only the proxy knows, and a record of what the proxy was asked for.
 struct Stage {
     server: Server,
     asked: Arc<Mutex<Vec<String>>>,
@@ -33,7 +33,7 @@ impl Stage {
         Self { server, asked: Arc::default() }
     }
 
-    /// A kubeconfig's context with this proxy on the way.
+    /// A kubeconfig's context with this proxy in between.
     fn resolved(&self, proxy: &str, more_ca: &str) -> Resolved {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("config");
@@ -64,7 +64,7 @@ impl Stage {
     }
 }
 
-/// Answers one CONNECT and hands on what follows.
+/// Answers one CONNECT and passes on the bytes that follow.
 async fn connect<S: AsyncRead + AsyncWrite + Unpin>(mut client: S, to: SocketAddr, asked: &Mutex<Vec<String>>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -83,11 +83,11 @@ async fn connect<S: AsyncRead + AsyncWrite + Unpin>(mut client: S, to: SocketAdd
 
 async fn hand_on<S: AsyncRead + AsyncWrite + Unpin>(mut client: S, to: SocketAddr) {
     let mut server = TcpStream::connect(to).await.expect("it listens");
-    // however it ends, the test looks elsewhere
+    // however it ends, the test does not look here
     drop(tokio::io::copy_bidirectional(&mut client, &mut server).await);
 }
 
-/// SOCKS5 with user and password, as RFC 1928 and 1929 have it.
+/// SOCKS5 with user and password, as RFC 1928 and 1929 specify.
 async fn socks(mut client: TcpStream, to: SocketAddr, asked: &Mutex<Vec<String>>) {
     let mut take = async |count: usize| {
         let mut bytes = vec![0; count];

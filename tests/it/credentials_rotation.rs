@@ -1,5 +1,5 @@
-//! CAs, serving certificates and client certificates of the upstream change while calls are under
-//! way.
+//! CAs, serving certificates and client certificates of the upstream change while calls are
+//! running.
 
 use std::{
     convert::Infallible,
@@ -35,7 +35,7 @@ struct Stage {
     server: Server,
     listener: Arc<Listener>,
     caller: Caller,
-    /// Tells all watches that are open to send an event with this number.
+    /// Makes all open watches send an event with this number.
     events: watch::Sender<u64>,
     folder: TempDir,
 }
@@ -76,7 +76,7 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// The server shows a certificate by this CA from now on.
+    /// From now on the server shows a certificate of this CA.
     fn serve_by(&self, ca: &Ca) {
         write_identity(self.folder.path(), "server", ca);
         self.listener.refresh(tls::wall());
@@ -126,7 +126,7 @@ fn write_identity(folder: &Path, name: &str, ca: &Ca) {
     fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).expect("written");
 }
 
-/// Lets time pass at once, and then whatever is due.
+/// Lets time pass at once, and then runs everything that is due.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -174,7 +174,7 @@ async fn an_upstream_by_another_ca_is_believed_once_that_ca_is_here() {
     let (said, cause) = (error.to_string(), error.cause().expect("the log has more"));
     assert!(said.contains("set upstream_tls.ca") && !said.contains(&cause), "{said}; {cause}");
     fs::write(stage.path("ca.crt"), new.pem()).expect("written");
-    // no half minute passes: the failure is reason enough to look again
+    // the next check is not due for half a minute: the failure itself makes the gate read the files
     pass(Duration::from_secs(2)).await;
     assert_eq!(stage.get().await, 200);
 }

@@ -1,4 +1,4 @@
-//! The demo as a user starts it: it ends by itself, says what it saw, leaves a picture, and the
+//! The demo as a user starts it: it ends by itself, reports what it saw, leaves a picture, and the
 //! gate keeps its promise in it.
 
 use super::cli::{Ended, end, tidegate};

@@ -1,4 +1,4 @@
-//! What stands in `deploy/` is what the commands make, and names only what there is.
+//! The files in `deploy/` are what the commands print, and name only things that exist.
 
 use std::{
     fs,
@@ -83,7 +83,7 @@ fn files(of: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// A builder sees nothing else of the folder.
+/// The image is built from nothing else in the folder.
 #[test]
 fn what_the_dockerfile_copies_is_let_through_to_the_builder() {
     let let_through = file(".dockerignore").1;
@@ -98,7 +98,7 @@ fn what_the_dockerfile_copies_is_let_through_to_the_builder() {
     assert!(copied >= 5, "{copied}");
 }
 
-/// What is measured and tried out is what ships.
+/// The binary that is measured and tested is built as the one that ships.
 #[test]
 fn the_image_ci_and_the_benchmark_build_with_the_same_flags() {
     for path in ["Dockerfile", ".ci/run", "benches/profile/record", "benches/peers/prepare.py"] {

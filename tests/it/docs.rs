@@ -1,4 +1,4 @@
-//! The documents hold: links and anchors lead somewhere, configurations in them are valid, and
+//! Holds the documents to the code: links and anchors lead somewhere, configurations are valid, and
 //! figures from the simulator are those that it prints.
 
 use std::{
@@ -36,7 +36,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     found
 }
 
-/// What is written as text: no code.
+/// The text of a document without its code.
 fn prose(text: &str) -> String {
     let mut prose = String::new();
     let mut in_code = false;
@@ -62,7 +62,7 @@ fn links(text: &str) -> Vec<String> {
     markdown.chain(html).map(str::to_owned).collect()
 }
 
-/// The anchors of a document: what GitHub makes of its headings.
+/// The anchors of a document, which GitHub makes from its headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut in_code = false;
@@ -143,8 +143,8 @@ fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What is wrong with a block of TOML: a whole configuration, keys of a gate, sections beside one,
-/// or a scenario.
+/// Returns the problems of a TOML block, which may be a whole configuration, keys of a gate,
+/// sections beside one, or a scenario.
 fn fault(block: &str) -> Option<String> {
     let smallest = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
     let tries = [block.to_owned(), format!("{smallest}{block}"), format!("{block}{smallest}")];
@@ -176,8 +176,8 @@ fn every_configuration_in_the_documents_can_be_run() {
     assert!(fault("[gates.k]\nupstream = \"in_cluster\"\nbukcet = 1\n").is_some());
 }
 
-/// Where a `sh` block of docs/tuning.md is one `tidegate simulate`, the `text` block after it is
-/// what it prints before the picture.
+/// Wherever a `sh` block of docs/tuning.md is one `tidegate simulate`, the `text` block after it
+/// shows its output up to the picture.
 #[test]
 fn the_figures_of_the_tuning_guide_are_those_that_the_simulator_prints() {
     let path = root().join("docs/tuning.md");
@@ -208,7 +208,7 @@ fn the_figures_of_the_tuning_guide_are_those_that_the_simulator_prints() {
     }
 }
 
-/// The table and the sentences of a run, without its picture.
+/// The table and the sentences that a run prints, without its picture.
 fn figures_of(out: &str) -> String {
     let before: Vec<&str> = out.split("\n\n").collect();
     let picture = before.iter().position(|part| part.contains(['\u{2502}', '\u{2524}', '\u{253c}', '\u{2800}']));
@@ -229,7 +229,7 @@ fn the_index_names_every_document() {
     }
 }
 
-/// Every reason has a row in the document for whoever sees it in an error.
+/// Every reason has a row in the document for readers who see it in an error.
 #[test]
 fn every_refusal_has_a_remedy() {
     let text = fs::read_to_string(root().join("docs/troubleshooting.md")).expect("it is there");
@@ -251,7 +251,7 @@ fn the_contract_has_every_promise_and_every_reason() {
     }
 }
 
-/// What doctor looks at, by the sources: what its findings are about.
+/// The subjects of doctor's findings, read from the sources.
 fn examined() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(root().join("src/cli/doctor"))

@@ -1,5 +1,5 @@
-//! `tidegate doctor` against what can be wrong: each finding with a remedy, exit code 1, and
-//! nothing wrong where nothing is.
+//! `tidegate doctor` against everything that it can find wrong: each finding has a remedy, the exit
+//! code is 1, and a sound setup has no findings.
 
 use std::{net::TcpStream, process::Command};
 
@@ -10,7 +10,7 @@ use super::{
     ports::free_port,
 };
 
-/// What is wrong: lines with their remedies.
+/// The findings: lines with their remedies.
 fn wrong(ended: &Ended) -> Vec<String> {
     let lines: Vec<_> = ended.out.lines().collect();
     let pairs = lines.windows(2).filter(|pair| pair[0].starts_with("WRONG"));

@@ -1,5 +1,5 @@
-//! What clients of external APIs put into paths: slashes inside a segment, dots, spaces, plus
-//! signs; and what an attacker would put there.
+//! Paths as clients of external APIs write them: slashes inside a segment, dots, spaces, plus
+//! signs; and paths as an attacker would write them.
 
 use std::hash::RandomState;
 
@@ -27,7 +27,7 @@ impl Gate {
         self.0.policy.classes[usize::from(class.0)].name.to_string()
     }
 
-    /// Whether two calls share what is remembered of failures.
+    /// True if two calls share the memory of failures.
     fn same_key(&self, one: &str, other: &str) -> bool {
         let hasher = RandomState::new();
         self.classify(one, &hasher).key == self.classify(other, &hasher).key
@@ -42,7 +42,7 @@ fn class(name: &str, matching: &str, more: &str) -> String {
 fn what_octokit_and_go_github_send_is_of_the_class_that_it_would_be_without_the_escapes() {
     let gate = Gate::with("preset = \"github\"\n");
     for (line, expected) in [
-        // Octokit escapes every parameter whole.
+        // Octokit escapes every parameter as a whole.
         ("GET /repos/o/r/branches/feature%2Fx", "default"),
         ("GET /repos/o/r/git/ref/heads%2Ffeature%2Fx", "default"),
         ("GET /repos/o/r/contents/.github%2Fworkflows%2Fci.yml?ref=main", "default"),
@@ -54,7 +54,7 @@ fn what_octokit_and_go_github_send_is_of_the_class_that_it_would_be_without_the_
         ("DELETE /repos/o/r/git/refs/heads%2Ffeature%2Fx", "writes"),
         ("DELETE /repos/o/r/issues/1/labels/kind%2Fbug", "writes"),
         ("POST /repos/o/r/environments/prod%2Feu/deployment-branch-policies", "creates"),
-        // go-github escapes branches whole, and references and paths of files by their segments.
+        // go-github escapes branches as a whole, and references and file paths segment by segment.
         ("GET /repos/o/r/branches/feature%2Fx/protection", "default"),
         ("GET /repos/o/r/git/ref/heads/feature/x%23y", "default"),
         ("GET /repos/o/r/contents/docs/read%20me.txt", "default"),
@@ -123,7 +123,8 @@ fn s3_keys_are_what_they_say() {
         ("GET /bucket/100%25", "default"),
         ("GET /bucket/a%2Fb", "default"),
         ("GET /bucket/%21%27%28%29%2A~%3A%40%26%3D%24%2C%3F%23", "default"),
-        // Keys that others might read as another path: the strictest that a PUT, a GET can be of.
+        // Keys that others might read as another path: the strictest class that a PUT or a GET can
+        // have.
         ("PUT /bucket/photos%202026//a.jpg", "photos"),
         ("PUT /bucket/other//a.jpg", "photos"),
         ("GET /bucket/other//a.jpg", "plus"),
@@ -186,7 +187,7 @@ fn no_escape_talks_a_service_that_decodes_first_out_of_its_strict_class() {
         ("GET /repos/o%2Fr/issues", "issues"),
         ("GET /repos%2Fo%2Fr%2Fissues", "issues"),
         ("GET /repos/o/r%2fissues", "issues"),
-        // Exempt for who decodes first, and nothing of the kind for who splits first.
+        // Exempt if one decodes first, and an ordinary call if one splits first.
         ("GET /public%2Fa", "default"),
         ("GET /repos/o/public%2F..%2Fissues", "issues"),
     ] {

@@ -1,9 +1,9 @@
-//! Faults: what breaks around a gate, injected for real where a test can, and beside it what a
-//! direct connection makes of the same.
+//! Faults around a gate, injected for real where a test can do that, next to what a direct
+//! connection makes of the same fault.
 //!
-//! docs/reliability.md has a row for each of these. Where a fault needs a network or a file system
-//! of its own, the test runs itself again in namespaces of its own; where it may not have them, it
-//! says that it was skipped.
+//! docs/reliability.md has a row for each of these. A test that needs its own network or file
+//! system runs itself again in its own namespaces; where it may not have them, it says that it was
+//! skipped.
 
 mod api;
 mod clients;
@@ -19,14 +19,14 @@ mod throttled;
 
 use std::{fmt::Display, io::Write, process::Command};
 
-/// A figure for the report. Written past libtest's capture, so that it shows in a passing run.
+/// Prints a figure for the report, past libtest's capture, so that it shows in a passing run.
 fn say(line: impl Display) {
     // A closed stdout is no reason to fail a test.
     drop(writeln!(std::io::stdout().lock(), "faults: {line}"));
 }
 
-/// Runs the calling test again in namespaces of its own (`--net`, `--mount`), and says whether this
-/// is that run: only then is it to go on.
+/// Runs the calling test again in its own namespaces (`--net`, `--mount`). True if this is that
+/// second run; only then must the test go on.
 fn is_alone(test: &str, namespaces: &[&str]) -> bool {
     if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
         return true;

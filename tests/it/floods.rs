@@ -1,8 +1,8 @@
-//! Floods, against a `tidegate` of its own: its memory stays below what is stated here, leases keep
-//! flowing while it lasts, the metrics page does not grow with what comes, nothing panics, and
-//! afterwards nothing is left.
+//! Floods against a separate `tidegate` process: its memory stays below the bound stated here,
+//! leases keep flowing during the flood, the metrics page does not grow with the calls, nothing
+//! panics, and nothing is left afterwards.
 //!
-//! Every bound is on the peak of resident memory above what the process had before the flood, of a
+//! Every bound is on the peak of resident memory above what the process had before the flood, in a
 //! build without optimization.
 
 mod clients;
@@ -34,25 +34,25 @@ use crate::{
     support::{Backend, reply},
 };
 
-/// A gate under attack, and a leader that goes on renewing its lease through it.
+/// A gate under attack, and a leader that keeps renewing its lease through it.
 struct Flooded {
     process: Process,
     backend: Backend,
     /// Lease renewals answered with 200.
     leases: Arc<AtomicUsize>,
     leader: JoinHandle<()>,
-    /// Resident before the flood.
+    /// Resident memory before the flood.
     before: u64,
     page: usize,
 }
 
 /// The metrics page may grow by this much: classes, verbs and reasons that were not there before.
 const PAGE: usize = 64 << 10;
-/// So many leases must be renewed while a flood lasts.
+/// This many leases must be renewed during a flood.
 const LEASES: usize = 10;
 
 impl Flooded {
-    /// `more` is of the gate's table.
+    /// `more` goes into the gate's table.
     async fn start(more: &str) -> Self {
         more_files();
         let big: &'static str = Box::leak("x".repeat(4 << 20).into_boxed_str());
@@ -68,7 +68,7 @@ impl Flooded {
         Self::before(backend, &upstream, more).await
     }
 
-    /// A gate before this upstream.
+    /// A gate in front of this upstream.
     async fn before(backend: Backend, upstream: &str, more: &str) -> Self {
         let process = Process::start(upstream, more);
         let leases = Arc::new(AtomicUsize::new(0));
@@ -85,7 +85,7 @@ impl Flooded {
         format!("/proc/{}/{what}", self.process.running.id())
     }
 
-    /// A line of the kernel's on the process, in bytes.
+    /// A line of the kernel's about the process, in bytes.
     fn memory(&self, what: &str) -> u64 {
         let status = fs::read_to_string(self.proc("status")).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux says so");
@@ -104,7 +104,7 @@ impl Flooded {
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// Returns when so many leases more are renewed.
+    /// Returns when this many more leases are renewed.
     async fn leases(&self, more: usize) {
         let goal = self.leases.load(SeqCst) + more;
         while self.leases.load(SeqCst) < goal {
@@ -113,7 +113,7 @@ impl Flooded {
         }
     }
 
-    /// Floods in rounds, at least so many, and until leases were renewed meanwhile.
+    /// Floods in rounds: at least this many, and until leases were renewed meanwhile.
     async fn rounds(&self, at_least: usize, mut round: impl AsyncFnMut()) {
         let goal = self.leases.load(SeqCst) + LEASES;
         let mut rounds = 0;
@@ -136,8 +136,8 @@ impl Flooded {
         send
     }
 
-    /// The flood is over, its connections are closed: nothing is left of it but the leader, and it
-    /// cost no more than `most`.
+    /// The flood is over and its connections are closed: only the leader is left, and it cost no
+    /// more than `most`.
     async fn over(self, most: u64) {
         let goal = self.leases.load(SeqCst) + LEASES;
         for (name, rest) in [
@@ -192,26 +192,26 @@ async fn lead(port: u16, renewed: Arc<AtomicUsize>) {
     }
 }
 
-/// Lets others go on.
+/// Lets other tasks run.
 async fn pause() {
     drop(tokio::time::timeout(Duration::from_millis(2), std::future::pending::<()>()).await);
 }
 
-/// How many of them a flood has; with `TIDEGATE_FLOODS=full`, which takes minutes, as many as a
-/// determined attacker would send.
+/// The size of a flood; with `TIDEGATE_FLOODS=full`, which takes minutes, as many as a determined
+/// attacker would send.
 fn many(usual: usize, full: usize) -> usize {
     if std::env::var_os("TIDEGATE_FLOODS").is_some_and(|floods| floods == "full") { full } else { usual }
 }
 
-/// As many open files as may be had, for this process and what it starts.
+/// Raises the limit of open files as far as possible, for this process and those that it starts.
 fn more_files() {
     let of = std::process::id().to_string();
     let most = limit("Max open files", 4);
-    // Without prlimit it stays as it is, and there are fewer connections.
+    // Without prlimit the limit stays, and there are fewer connections.
     drop(Command::new("prlimit").args(["--pid", &of, &format!("--nofile={most}:{most}")]).status());
 }
 
-/// So many connections one process can have, at most as many as `wanted`.
+/// The number of connections that one process can have, at most `wanted`.
 fn connections(wanted: usize) -> usize {
     let can = limit("Max open files", 3).saturating_sub(400);
     if can < wanted {

@@ -1,4 +1,4 @@
-//! HTTP/2 frames made by hand: what no library would send. Header blocks are literals without
+//! HTTP/2 frames made by hand, as no library would send them. Header blocks are literals without
 //! Huffman and without the dynamic table.
 
 use tokio::io::{AsyncRead, AsyncReadExt};

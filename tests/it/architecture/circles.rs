@@ -1,9 +1,9 @@
-//! Inside a folder of src no file needs, by way of others, what needs itself: each room can be read
-//! after those below it.
+//! Inside a folder of src no file depends on itself through others: you can read each room after
+//! those that it uses.
 //!
 //! A room is a file, or a file with the folder of its name. The graph is read from the `use`
-//! declarations and the inline paths of the code; a name that a file hands on (`pub use`) counts
-//! for the file that has it.
+//! declarations and the inline paths of the code. A name that a file re-exports (`pub use`) counts
+//! for the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +68,7 @@ fn a_circle_is_found_whichever_way_its_files_name_each_other() {
     assert_eq!(of(&below), circle("a", &["x", "y"]));
 }
 
-/// Every file of the product by the path of its module, with its code.
+/// Every file of the product by its module path, with its code.
 fn modules() -> BTreeMap<String, String> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let product = sources().into_iter().filter(|(file, ..)| !is_test(file));
@@ -89,7 +89,7 @@ fn circles(modules: &BTreeMap<String, String>) -> Vec<(String, BTreeSet<String>)
     let mut folders: BTreeMap<String, Graph> = BTreeMap::new();
     for (from, paths) in paths {
         for to in paths.into_iter().filter_map(|path| home(path, modules, &handed_on)) {
-            // What they share of their paths is the folder in which they are different rooms.
+            // The part that their paths share is the folder in which they are different rooms.
             let (from, to): (Vec<&str>, Vec<&str>) = (from.split("::").collect(), to.split("::").collect());
             let shared = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
             if let (Some(room), Some(needed)) = (from.get(shared), to.get(shared)) {
@@ -126,7 +126,7 @@ fn knots(graph: &Graph) -> Vec<BTreeSet<String>> {
     graph.keys().map(knot).filter(|knot| knot.len() > 1).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Which file a path leads to.
+/// Returns the file that a path leads to.
 fn home(
     mut path: Vec<String>,
     modules: &BTreeMap<String, String>,
@@ -142,7 +142,7 @@ fn home(
     (!path.is_empty()).then(|| path.join("::"))
 }
 
-/// Names that a file hands on, and where they come from.
+/// Names that a file re-exports, and the paths they come from.
 fn handed_on(modules: &BTreeMap<String, String>) -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     for (module, code) in modules {
@@ -159,7 +159,7 @@ fn handed_on(modules: &BTreeMap<String, String>) -> BTreeMap<String, Vec<String>
     found
 }
 
-/// Every path into the crate that a file names.
+/// Every path into the crate in a file.
 fn imports(module: &str, code: &str) -> Vec<Vec<String>> {
     let declared = declarations(code).into_iter().flat_map(|(declaration, _)| flat(&declaration));
     let inline = ["crate::", "super::"].into_iter().flat_map(|start| {
@@ -174,7 +174,7 @@ fn imports(module: &str, code: &str) -> Vec<Vec<String>> {
     declared.chain(inline).filter_map(|path| absolute(module, &path)).collect()
 }
 
-/// The trees of `use` declarations, and whether they hand on.
+/// The trees of `use` declarations; true for those that re-export.
 fn declarations(code: &str) -> Vec<(String, bool)> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("use ") {
@@ -187,7 +187,7 @@ fn declarations(code: &str) -> Vec<(String, bool)> {
     found
 }
 
-/// `a::{b, c::{d}}` as `a::b` and `a::c::d`.
+/// Turns `a::{b, c::{d}}` into `a::b` and `a::c::d`.
 fn flat(tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some((start, rest)) = tree.split_once('{') else {
@@ -212,7 +212,7 @@ fn flat(tree: &str) -> Vec<String> {
     all.map(|path| format!("{}{path}", start.trim())).collect()
 }
 
-/// A path from the crate's root; `None` where it leads out of the crate.
+/// Returns the path from the crate's root; `None` if it leads out of the crate.
 fn absolute(module: &str, path: &str) -> Option<Vec<String>> {
     let mut here: Vec<String> =
         if module == "lib" { Vec::new() } else { module.split("::").map(str::to_owned).collect() };

@@ -1,4 +1,4 @@
-//! A scripted API over HTTP/1.1 on threads of its own, for a gate in another process: it says 200
+//! A scripted API over HTTP/1.1 on its own threads, for a gate in another process: it answers 200
 //! to everything, and counts.
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-/// What it was asked, and how often.
+/// The requests it got, and how often.
 #[derive(Debug, Default)]
 struct Books {
     asked: Mutex<HashMap<String, usize>>,
@@ -37,7 +37,7 @@ impl Api {
         Self { port, books }
     }
 
-    /// How often each `METHOD target` was asked.
+    /// The number of requests for each `METHOD target`.
     pub(super) fn asked(&self) -> HashMap<String, usize> {
         self.books.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -65,7 +65,7 @@ fn serve(mut stream: TcpStream, books: &Books) {
     }
 }
 
-/// The length of the first request in these bytes, if all of it is there. Bodies have a length
+/// The length of the first request in these bytes, if all of it is there. Bodies must have a length
 /// here.
 fn length(bytes: &[u8]) -> Option<usize> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;

@@ -1,5 +1,5 @@
-//! Clients of a gate in another process: one connection each, on which they ask one call after the
-//! other.
+//! Clients of a gate in another process: each has one connection, on which it sends one call after
+//! the other.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -12,7 +12,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName}
 
 use crate::cli::PATIENCE;
 
-/// A connection, plain or by TLS.
+/// A connection, plain or with TLS.
 pub(super) struct Client {
     stream: Stream,
 }
@@ -22,12 +22,12 @@ enum Stream {
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     /// A whole answer, with this status.
     Whole(u16),
-    /// The connection ended, and of the answer had come this much.
+    /// The connection ended after this many bytes of the answer.
     Cut(usize),
 }
 
@@ -46,7 +46,7 @@ impl Client {
         Ok(Self { stream: Stream::Tls(Box::new(stream)) })
     }
 
-    /// Asks, and reads the answer.
+    /// Sends a call, and reads the answer.
     pub(super) fn ask(&mut self, call: &str, body: &str) -> Came {
         let head = format!("{call} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         if self.stream.send(head.as_bytes()).is_err() {
@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    /// What it was answered to what it sent, if that has come by now.
+    /// Returns the status of the answer to what it sent, if one has come by now.
     pub(super) fn was_answered(&mut self) -> Option<u16> {
         let Stream::Plain(socket) = &mut self.stream else { return None };
         let mut answer = [0; 4096];
@@ -73,7 +73,7 @@ impl Client {
         whole(&answer[..read])
     }
 
-    /// Sends and reads nothing.
+    /// Sends bytes and reads nothing.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.send(bytes)
     }
@@ -98,12 +98,12 @@ impl Stream {
 fn socket(port: u16) -> io::Result<TcpStream> {
     let socket = TcpStream::connect(("127.0.0.1", port))?;
     socket.set_nodelay(true)?;
-    // Only that a hang does not last for ever.
+    // Only keeps a hang from lasting forever.
     socket.set_read_timeout(Some(PATIENCE.max(Duration::from_secs(1))))?;
     Ok(socket)
 }
 
-/// The status of an answer that is all there.
+/// The status of a complete answer.
 fn whole(answer: &[u8]) -> Option<u16> {
     let head = answer.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&answer[..head]).to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! File descriptors run out.
+//! The process runs out of file descriptors.
 
 use std::{fs, net::TcpStream, process::Command, thread, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{
     ports::free_port,
 };
 
-/// What the process may open; a gate with one client has about 20.
+/// The descriptors that the process may open; a gate with one client has about 20.
 const MAY_OPEN: usize = 60;
 
-/// More clients than that, who say nothing.
+/// More clients than that, which send nothing.
 const IDLE: usize = 150;
 
 #[test]
@@ -45,7 +45,7 @@ fn a_gate_out_of_file_descriptors_serves_whom_it_has_says_so_once_and_recovers()
         assert_eq!(early.ask("GET /api/v1/nodes/one", ""), Came::Whole(200), "who is connected is served");
         assert_eq!(early.ask(lease, "{}"), Came::Whole(200), "a lease too");
     }
-    // It is about a time in which accepting is tried again and again.
+    // This is about a time in which the gate tries to accept again and again.
     thread::park_timeout(Duration::from_millis(700));
     drop(idle);
     let mut late = Client::plain(port).expect("it listens");

@@ -16,12 +16,12 @@ use crate::{
     ports::free_port,
 };
 
-/// A small disk at a folder.
+/// Mounts a small disk at a folder.
 fn small_disk(at: &Path) {
     must("mount", &["-t", "tmpfs", "-o", "size=64k", "tmpfs", &at.display().to_string()]);
 }
 
-/// Leaves no byte on it.
+/// Fills it to the last byte.
 fn fill(disk: &Path) {
     let mut file = File::create(disk.join("filler")).expect("there is room for a name");
     for size in [4096, 1] {
@@ -59,7 +59,8 @@ fn calls_go_on_while_the_disk_of_the_call_log_is_full_and_lines_come_again_when_
     ask("before");
     fill(&disk);
     let mut asked = 0;
-    // What the log may still hold in memory goes first; then it says that it cannot be written.
+    // The log may still hold some lines in memory, which go first; then it reports that it cannot
+    // write.
     while !gate.has_said("the call log cannot be written") {
         ask("while-full");
         asked += 1;

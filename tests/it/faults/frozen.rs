@@ -15,7 +15,7 @@ use crate::{
 const RATE: f64 = 100.0;
 const BURST: u32 = 5;
 
-/// Who waits when it stops, and comes when it goes on.
+/// Calls that wait when it stops, and that come when it goes on.
 const CALLS: usize = 300;
 
 #[test]
@@ -49,7 +49,7 @@ fn a_gate_that_was_stopped_for_a_while_lets_out_no_more_than_its_bucket_allows()
             thread::yield_now();
         }
         gate.signal("-STOP");
-        // It is about a time that passes for everybody but the gate.
+        // This is about a time that passes for everything except the gate.
         thread::park_timeout(Duration::from_millis(400));
         gate.signal("-CONT");
     }

@@ -1,4 +1,4 @@
-//! A memory limit, and clients that hold more than it with bodies of calls that wait.
+//! A memory limit, and clients that hold more than that with the bodies of waiting calls.
 
 use std::{
     fs,
@@ -17,17 +17,17 @@ use crate::{
     ports::free_port,
 };
 
-/// What the deployment examples give the sidecar.
+/// The limit that the deployment examples give the sidecar.
 const LIMIT: u64 = 256 << 20;
 
-/// Each with 1 MiB: three times what may be in memory at all.
+/// Each has 1 MiB: three times what may be in memory in total.
 const BODIES: usize = 400;
 
-/// A control group of the kernel's (version 1 or 2) with a memory limit; removed in the end.
+/// A control group of the kernel (version 1 or 2) with a memory limit; removed at the end.
 struct Group(PathBuf);
 
 impl Group {
-    /// `None` where this user may not make one.
+    /// `None` if this user may not make one.
     fn limited(bytes: u64) -> Option<Self> {
         let name = format!("tidegate-test-{}", std::process::id());
         for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
@@ -47,7 +47,8 @@ impl Group {
         fs::write(self.0.join("cgroup.procs"), process.to_string()).expect("the group is ours");
     }
 
-    /// Returns what it held at most, or how often it was at its limit, as far as the kernel says.
+    /// Returns the most that the group held, or how often it reached its limit, as far as the
+    /// kernel says.
     fn peak(&self) -> String {
         let read = |name: &str| fs::read_to_string(self.0.join(name)).ok();
         let peak = read("memory.max_usage_in_bytes").or_else(|| read("memory.peak")).unwrap_or_default();
@@ -57,12 +58,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Empty once its process is gone; a folder that stays behind harms nobody.
+        // It is empty once its process is gone; a folder that stays behind does no harm.
         drop(fs::remove_dir(&self.0));
     }
 }
 
-/// How many calls wait.
+/// The number of waiting calls.
 fn waiting(admin: u16) -> usize {
     let page = get(admin, "/metrics");
     let line = page.lines().find_map(|line| line.strip_prefix("tidegate_waiting{gate=\"kubernetes\"} "));
@@ -97,7 +98,8 @@ fn under_a_memory_limit_waiting_bodies_are_refused_and_leases_go_on() {
             "PUT /api/v1/namespaces/n/configmaps/c{number} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        // One that is refused may be closed before all of it was taken.
+        // A client whose call is refused may see the connection close before it has sent
+        // everything.
         drop(client.send(head.as_bytes()).and_then(|()| client.send(body.as_bytes())));
         clients.push(client);
     }

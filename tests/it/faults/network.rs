@@ -1,10 +1,10 @@
-//! The network swallows everything: no answer, no reset, no end. In a network namespace of the
-//! test's own, where the address of the upstream is taken away under open connections and what is
-//! sent to it goes down a cable that nobody holds.
+//! The network swallows everything: no answer, no reset, no end. In its own network namespace, the
+//! test takes away the upstream's address under open connections, and what is sent to it goes into
+//! a cable with nothing at the other end.
 //!
-//! Time is tokio's and paused while nothing happens, so that the minutes in which nobody answers
-//! take none. The direct connection beside each is a Go client's as far as its times go: a ping
-//! after 30 s of silence, and 15 s for its answer.
+//! Time is tokio's and paused while nothing happens, so the minutes without an answer take none.
+//! The direct connection beside each has the times of a Go client: a ping after 30 s of silence,
+//! and 15 s for its answer.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::{
 
 const UPSTREAM: &str = "10.77.0.1";
 
-/// A network whose only way out ends in nothing.
+/// Makes a network whose only way out ends in nothing.
 fn make_network() {
     must("ip", &["link", "set", "lo", "up"]);
     must("ip", &["link", "add", "out", "type", "veth", "peer", "name", "nowhere"]);
@@ -37,8 +37,8 @@ fn make_network() {
         must("ip", &["address", "add", address, "dev", end]);
         must("ip", &["link", "set", end, "up"]);
     }
-    // Whoever has no address here is behind the cable, and the cable's other end does not pass on
-    // what comes.
+    // An address that is not here is behind the cable, and the other end of the cable passes
+    // nothing on.
     must("ip", &["neighbour", "add", "10.77.1.2", "lladdr", "02:00:00:00:00:01", "dev", "out"]);
     must("ip", &["route", "add", "default", "via", "10.77.1.2", "dev", "out"]);
     plug_in();
@@ -52,7 +52,7 @@ fn pull_out() {
     must("ip", &["address", "del", &format!("{UPSTREAM}/32"), "dev", "lo"]);
 }
 
-/// A server that answers at once, and a watch never.
+/// A server that answers calls at once, and never answers a watch.
 async fn server() -> Server {
     Server::http2_on(TcpListener::bind((UPSTREAM, 0)).await.expect("plugged in"), 100, |request, _| {
         let is_watch = request.uri().query().is_some_and(|query| query.contains("watch"));
@@ -96,16 +96,16 @@ fn request(target: &str) -> Request<Full<Bytes>> {
     Request::get(format!("http://localhost{target}")).body(Full::default()).expect("valid")
 }
 
-/// When somebody learns that the other side is gone: of a call that is answered by nobody, and of a
-/// watch.
+/// The moments at which a client learns that the other side is gone: with a call that gets no
+/// answer, and with a watch.
 struct Learned {
     call: Duration,
     watch: Duration,
-    /// What the call came to: a status, or nothing where the connection broke.
+    /// The call's status, or nothing if the connection broke.
     status: Option<u16>,
 }
 
-/// Opens a watch, has the cable pulled, and asks.
+/// Opens a watch, has the cable pulled, and sends a call.
 async fn swallowed(send: &mut http2::SendRequest<Full<Bytes>>, pull: impl FnOnce(), clock: Clock) -> Learned {
     assert_eq!(within(send.send_request(request("/api/v1/nodes/n"))).await.expect("an answer").status(), 200);
     let watch = within(send.send_request(request("/api/v1/pods?watch=1"))).await.expect("a head");
@@ -143,8 +143,8 @@ async fn an_upstream_that_is_swallowed_by_the_network_is_noticed_as_soon_as_dire
     let server = server().await;
     let proxy = proxy(&server).await;
     let through = swallowed(&mut proxy.connect_http2().await, pull_out, clock).await;
-    // Who asks while nobody can be reached is told so after the connect timeout, and nothing waits
-    // for ever.
+    // A call while the upstream cannot be reached gets its answer after the connect timeout, and
+    // nothing waits forever.
     tokio::time::pause();
     let begun = clock.now();
     let (status, said) = proxy.get("/api/v1/nodes/dialled").await;
@@ -174,8 +174,8 @@ async fn an_upstream_that_is_swallowed_by_the_network_is_noticed_as_soon_as_dire
     assert_eq!(proxy.metric("tidegate_slots_in_use", &[]), 0.0);
 }
 
-/// The peer's machine is gone without a word and another takes its place: the gate must not put a
-/// call on what it believes to be open.
+/// The peer's machine disappears without a word and another takes its place: the gate must not put
+/// a call on a connection that only seems to be open.
 #[tokio::test]
 async fn a_half_open_connection_costs_one_ping_and_no_call_that_comes_after_it() {
     let test = "faults::network::a_half_open_connection_costs_one_ping_and_no_call_that_comes_after_it";
@@ -189,7 +189,7 @@ async fn a_half_open_connection_costs_one_ping_and_no_call_that_comes_after_it()
     let proxy = proxy(&first).await;
     assert_eq!(proxy.get("/api/v1/nodes/n").await.0, 200);
     pull_out();
-    // Its sockets close, and no word of that gets through.
+    // Its sockets close, and nothing of that reaches the gate.
     drop(first);
     tokio::time::pause();
     clock.sleep(Duration::from_secs(46)).await;

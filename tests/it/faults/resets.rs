@@ -1,5 +1,5 @@
-//! A connection is reset in the middle of a body, either way: what the other side sees is as
-//! incomplete as it would be without the gate.
+//! A connection is reset in the middle of a body, in either direction: the other side sees it as
+//! incomplete, as it would without the gate.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -23,7 +23,7 @@ fn reset(stream: TcpStream) {
     drop(stream);
 }
 
-/// Reads until this has come.
+/// Reads until these bytes have come.
 async fn until(stream: &mut TcpStream, read: &mut Vec<u8>, wanted: &str) {
     within(async {
         while !String::from_utf8_lossy(read).contains(wanted) {
@@ -33,7 +33,7 @@ async fn until(stream: &mut TcpStream, read: &mut Vec<u8>, wanted: &str) {
     .await;
 }
 
-/// An API that answers half and resets.
+/// An API that sends half an answer and resets.
 async fn breaking_off(framing: &'static str, half: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -42,7 +42,7 @@ async fn breaking_off(framing: &'static str, half: &'static str) -> SocketAddr {
             until(&mut stream, &mut Vec::new(), "\r\n\r\n").await;
             let answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n{half}");
             stream.write_all(answer.as_bytes()).await.expect("it is read");
-            // What is on its way arrives before the reset.
+            // Bytes on their way arrive before the reset.
             until(&mut stream, &mut Vec::new(), "go on").await;
             reset(stream);
         }
@@ -50,7 +50,7 @@ async fn breaking_off(framing: &'static str, half: &'static str) -> SocketAddr {
     address
 }
 
-/// What a client sees of an answer that is reset: whether it could take it for whole.
+/// True if a client could take an answer that is reset for a whole one.
 async fn sees_a_whole_answer(to: SocketAddr) -> bool {
     let mut client = TcpStream::connect(to).await.expect("it listens");
     let ask = "POST /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n";
@@ -63,7 +63,7 @@ async fn sees_a_whole_answer(to: SocketAddr) -> bool {
     is_whole(&String::from_utf8_lossy(&answer))
 }
 
-/// What an API sees of a request whose client resets: whether it could take it for whole.
+/// True if an API could take a request whose client resets for a whole one.
 async fn gets_a_whole_request(framing: &str, half: &str, through: bool) -> bool {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");

@@ -1,4 +1,4 @@
-//! The gate ends under load: killed and started again, and told to stop.
+//! The gate ends under load: killed and started again, or asked to stop.
 
 use std::{
     fs, io,
@@ -26,7 +26,7 @@ use crate::{
 
 const WORKERS: usize = 8;
 
-/// A gate with TLS that lends its own identity, and what it is made from.
+/// A gate with TLS that lends its own identity, and the files that it is made from.
 struct Setup {
     folder: tempfile::TempDir,
     path: PathBuf,
@@ -68,7 +68,7 @@ impl Setup {
         fs::read_to_string(self.shared(name)).expect("the gate wrote it")
     }
 
-    /// What a client trusts that has read the folder once.
+    /// The trust of a client that has read the folder once.
     fn trust(&self) -> Arc<ClientConfig> {
         let roots = Roots::Only(Pem::new(self.read("ca.crt").into(), "ca.crt"));
         let mut config = (*tls::client(&roots, None).expect("TLS")).clone();
@@ -77,7 +77,7 @@ impl Setup {
     }
 }
 
-/// What a worker went through.
+/// The results of a worker.
 #[derive(Debug, Default)]
 struct Story {
     answered: Vec<String>,
@@ -86,7 +86,7 @@ struct Story {
     distrusted: Vec<String>,
 }
 
-/// Writes one object after the other until told to stop, by new connections when one breaks.
+/// Writes one object after the other until it is stopped, on a new connection when one breaks.
 fn worker(number: usize, port: u16, trust: Arc<ClientConfig>, stop: Arc<AtomicBool>) -> JoinHandle<Story> {
     thread::spawn(move || {
         let (mut story, mut client) = (Story::default(), None);
@@ -116,7 +116,7 @@ fn worker(number: usize, port: u16, trust: Arc<ClientConfig>, stop: Arc<AtomicBo
 fn connect(port: u16, trust: &Arc<ClientConfig>, story: &mut Story) -> Option<Client> {
     match Client::tls(port, trust) {
         Ok(client) => Some(client),
-        // Who talks to another CA's gate is told so in the handshake.
+        // A client that trusts another CA fails in the handshake.
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             story.distrusted.push(error.to_string());
             None
@@ -128,7 +128,7 @@ fn connect(port: u16, trust: &Arc<ClientConfig>, story: &mut Story) -> Option<Cl
     }
 }
 
-/// Waits until so many more calls have reached the API.
+/// Waits until this many more calls have reached the API.
 fn busy(api: &Api, more: usize) {
     let before = api.asked().len();
     while api.asked().len() < before + more {

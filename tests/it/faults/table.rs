@@ -1,5 +1,5 @@
-//! docs/reliability.md held against the sources: no row without a test, and no fault rehearsed here
-//! that the page does not tell of.
+//! Holds docs/reliability.md to the sources: no row without a test, and no fault tested here that
+//! is missing from the page.
 
 use std::{
     collections::BTreeSet,
@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Its tables of faults, attacks and the rest name a test in their last column; what others promise
-/// has none of ours.
+/// The tables of faults, attacks and the rest name a test in their last column. The table of what
+/// others promise names none of our tests.
 const WITHOUT_TESTS: &str = "What others promise";
 
 #[test]
@@ -45,7 +45,7 @@ fn every_row_of_the_reliability_page_names_a_test_that_is_there() {
 
 const OWN: &str = "every_row_of_the_reliability_page_names_a_test_that_is_there";
 
-/// Everything that may stand as a test: functions marked as one, and fuzz targets.
+/// The names of everything that counts as a test: functions marked as one, and fuzz targets.
 fn tests_of(root: &Path) -> BTreeSet<String> {
     let mut known = BTreeSet::new();
     for folder in ["tests", "src"] {
@@ -59,8 +59,7 @@ fn tests_of(root: &Path) -> BTreeSet<String> {
     known
 }
 
-/// The names of functions that stand below a `#[test]` or `#[tokio::test]`, or in a `proptest!`
-/// block.
+/// The names of functions below a `#[test]` or `#[tokio::test]`, or in a `proptest!` block.
 fn functions(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).expect("a source can be read");
     let mut names = Vec::new();

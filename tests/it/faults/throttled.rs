@@ -1,6 +1,6 @@
 //! The API answers 429 to everything for a minute of virtual time. Clients do what controllers do:
-//! wait for as long as Retry-After says, or else back off by themselves from 5 ms on, doubling, as
-//! controller-runtime's queue does.
+//! they wait for as long as Retry-After says, or else back off by themselves from 5 ms, doubling,
+//! as controller-runtime's queue does.
 
 use std::{
     collections::HashMap,
@@ -38,7 +38,7 @@ async fn api(clock: Clock) -> Backend {
     .await
 }
 
-/// A status, and what Retry-After says.
+/// The status, and the value of Retry-After.
 async fn ask(to: SocketAddr, target: &str) -> (u16, Option<u64>) {
     let mut stream = TcpStream::connect(to).await.expect("it listens");
     let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -49,7 +49,7 @@ async fn ask(to: SocketAddr, target: &str) -> (u16, Option<u64>) {
     (status(&answer), after)
 }
 
-/// Tries until it succeeds; how long that took.
+/// Tries until it succeeds; returns the time that this took.
 async fn reconcile(to: SocketAddr, object: usize, clock: Clock, tries: Arc<AtomicUsize>) -> Duration {
     let (begun, mut own) = (clock.now(), Duration::from_millis(5));
     loop {
@@ -68,11 +68,11 @@ async fn reconcile(to: SocketAddr, object: usize, clock: Clock, tries: Arc<Atomi
 }
 
 struct Went {
-    /// By clients.
+    /// Tries by clients.
     tries: usize,
-    /// At the API, by object.
+    /// Arrivals at the API, by object.
     reached: HashMap<String, Vec<Duration>>,
-    /// Until the last object had succeeded.
+    /// The time until the last object had succeeded.
     took: Duration,
 }
 
@@ -113,7 +113,7 @@ async fn a_minute_of_429_for_everything_costs_the_api_fewer_calls_than_directly_
     assert!(calls(&through) < calls(&direct), "{} calls, {} directly", calls(&through), calls(&direct));
     for (object, at) in &through.reached {
         for (number, pair) in at.windows(2).enumerate() {
-            // What the API asked for, and the key's own backoff of 200 ms, doubling.
+            // The wait that the API asked for, and the key's own backoff of 200 ms, doubling.
             let backoff = Duration::from_millis(200) * 2_u32.pow(u32::try_from(number).expect("few"));
             let rest = backoff.max(Duration::from_secs(1));
             let rested = pair[1] - pair[0];
@@ -121,6 +121,6 @@ async fn a_minute_of_429_for_everything_costs_the_api_fewer_calls_than_directly_
         }
     }
     assert_eq!(proxy.metric("tidegate_keys_failing", &[]), 0.0, "all is forgotten");
-    // Nobody waits beyond the minute for more than the longest rest begun within it.
+    // No call waits beyond the minute for more than the longest wait that began within it.
     assert!(through.took <= 3 * MINUTE, "{:?}", through.took);
 }

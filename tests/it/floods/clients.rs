@@ -14,7 +14,7 @@ use crate::{
     support::Backend,
 };
 
-/// Opens connections, each with these bytes.
+/// Opens connections, and sends these bytes on each.
 async fn open(flooded: &Flooded, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
     let mut clients = Vec::with_capacity(count);
     for _ in 0..count {
@@ -44,7 +44,7 @@ async fn ten_thousand_idle_connections_cost_3_kibibytes_each() {
     flooded.over(4 * 1024 * count as u64 + (8 << 20)).await;
 }
 
-/// Between calls nothing of hyper's is kept: with its buffers each would cost 20 KiB.
+/// Between calls the gate keeps no state of hyper's: with its buffers each would cost 20 KiB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_thousand_connections_that_rest_after_a_call_cost_a_few_kibibytes_each() {
     let flooded = Flooded::start("").await;
@@ -61,8 +61,8 @@ async fn five_thousand_connections_that_rest_after_a_call_cost_a_few_kibibytes_e
         answered(client).await;
     }
     drop(clients);
-    // 2.9 KiB each were measured, without optimization; some hundred have not come to rest when the
-    // next come
+    // 2.9 KiB each were measured, without optimization; some hundred are still active when the next
+    // come
     flooded.over(5 * 1024 * count as u64 + (16 << 20)).await;
 }
 
@@ -75,8 +75,8 @@ async fn answered(client: &mut TcpStream) {
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{:?}", String::from_utf8_lossy(&answer));
 }
 
-/// Each head comes a byte at a time. That it must come to its end within 30 s is tested in paused
-/// time, in `guard/bytes.rs`.
+/// Each head comes a byte at a time. That it must be complete within 30 s is tested in paused time,
+/// in `guard/bytes.rs`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heads_that_come_a_byte_at_a_time_hold_up_nobody() {
     let flooded = Flooded::start("").await;
@@ -110,8 +110,8 @@ async fn bodies_that_never_come_to_their_end_hold_up_nobody() {
 }
 
 /// 100 answers of 4 MiB to clients that do not read. hyper has one limit for a head and for what it
-/// holds of a body, and kube-apiserver's heads may be 1 MiB: were it not read by 16 KiB at a time,
-/// so much would be held on either side.
+/// holds of a body, and kube-apiserver's heads may be 1 MiB. If the gate did not read 16 KiB at a
+/// time, either side would hold that much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_do_not_read_hold_no_answers_in_memory() {
     let flooded = Flooded::start("").await;
@@ -124,7 +124,8 @@ async fn clients_that_do_not_read_hold_no_answers_in_memory() {
     flooded.over(32 << 20).await;
 }
 
-/// 1,000 of them, by each HTTP upstream: the whole is bounded, and below the limit of the manifest.
+/// 1,000 of them, for each HTTP version of the upstream: their total is bounded, and below the
+/// limit of the manifest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_clients_that_do_not_read_fit_into_the_memory_limit() {
     let big: &'static [u8] = vec![b'x'; 4 << 20].leak();
@@ -155,7 +156,7 @@ async fn a_thousand_clients_that_do_not_read_fit_into_the_memory_limit() {
     }
 }
 
-/// A body of 3 MiB each, of which the gate holds 16 MiB together.
+/// A body of 3 MiB each; the gate holds 16 MiB of them in total.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_three_thousand_waiting_bodies_the_gate_holds_its_16_mebibytes() {
     let flooded = Flooded::start("bucket = { rate = 0.01, burst = 1 }\nqueue = { max_wait = \"10h\" }\n").await;
@@ -168,7 +169,7 @@ async fn of_three_thousand_waiting_bodies_the_gate_holds_its_16_mebibytes() {
         let mut client = flooded.connect().await;
         sent += 1;
         waiting.spawn(async move {
-            // It may be refused before it has sent everything.
+            // The call may be refused before the client has sent everything.
             if client.write_all(head).await.is_ok() {
                 drop(client.write_all(body).await);
             }
@@ -187,8 +188,8 @@ async fn of_three_thousand_waiting_bodies_the_gate_holds_its_16_mebibytes() {
     flooded.over(112 << 20).await;
 }
 
-/// Nearly 1 MiB of head each. While they wait they count as bodies do; hyper's buffers, which have
-/// grown, go with their connections.
+/// Nearly 1 MiB of head each. While the calls wait, their heads count as bodies do; hyper's
+/// buffers, which have grown, go with their connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_hundred_waiting_heads_of_a_mebibyte_the_gate_holds_16_mebibytes() {
     let flooded = Flooded::start("bucket = { rate = 0.01, burst = 1 }\nqueue = { max_wait = \"10h\" }\n").await;
@@ -200,8 +201,8 @@ async fn of_two_hundred_waiting_heads_of_a_mebibyte_the_gate_holds_16_mebibytes(
         soon(client.write_all(head.as_bytes())).await.expect("the gate reads it to its end");
         waiting.push(client);
     }
-    // One went, by the first token; who comes while those before are still being refused finds no
-    // room.
+    // One went with the first token. A call that comes while earlier ones are still being refused
+    // finds no room.
     let turned_away = || flooded.metric("tidegate_refusals_total") + flooded.metric("tidegate_guarded_total");
     soon(async {
         while flooded.metric("tidegate_waiting") + turned_away() < 199.0 {
@@ -216,7 +217,7 @@ async fn of_two_hundred_waiting_heads_of_a_mebibyte_the_gate_holds_16_mebibytes(
     flooded.over(64 << 20).await;
 }
 
-/// Heads of which everything has come but the end: there is room for 32 MiB of them.
+/// Heads that are complete except for their end: there is room for 32 MiB of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_four_hundred_heads_without_an_end_the_gate_holds_32_mebibytes() {
     let flooded = Flooded::start("").await;
@@ -225,7 +226,7 @@ async fn of_four_hundred_heads_without_an_end_the_gate_holds_32_mebibytes() {
     let mut unended = Vec::new();
     for _ in 0..400 {
         let mut client = flooded.connect().await;
-        // It may be turned away before it has sent everything.
+        // The client may be turned away before it has sent everything.
         drop(soon(client.write_all(head.as_bytes())).await);
         unended.push(client);
     }
@@ -240,7 +241,7 @@ async fn of_four_hundred_heads_without_an_end_the_gate_holds_32_mebibytes() {
     })
     .await;
     println!("{guarded} of 400 were turned away");
-    // A usual call finds nothing of it.
+    // An ordinary call notices nothing.
     assert!(
         crate::cli_input::get(flooded.process.gate, "/api/v1/namespaces/a/configmaps/c").starts_with("HTTP/1.1 200")
     );
@@ -249,7 +250,7 @@ async fn of_four_hundred_heads_without_an_end_the_gate_holds_32_mebibytes() {
     flooded.over(96 << 20).await;
 }
 
-/// What it costs in memory is tested where it is kept, in `proxy/admission/intake.rs`.
+/// The cost in memory is tested at its place, in `proxy/admission/intake.rs`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_bodies_in_chunks_of_a_byte_hold_up_nobody() {
     const BYTES: usize = 4 << 10;

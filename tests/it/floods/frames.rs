@@ -17,16 +17,16 @@ use crate::{
 /// GOAWAY's code for a peer that does too much.
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// What came back.
+/// The answer to a flood.
 #[derive(Debug, Default)]
 struct Came {
     frames: usize,
-    /// Why the gate ended the connection, if it did.
+    /// The reason for which the gate ended the connection, if it did.
     away: Option<u32>,
 }
 
-/// Sends the greeting and then these pieces on a connection of their own, as far as they are taken,
-/// and reads what comes.
+/// Sends the greeting and then these pieces on a new connection, as far as they are accepted, and
+/// reads what comes back.
 async fn pour(
     flooded: &Flooded,
     settings: &[(u16, u32)],
@@ -38,7 +38,7 @@ async fn pour(
     let writer = tokio::spawn(async move {
         let pieces = std::iter::once(hello).chain(pieces);
         for piece in pieces {
-            // The gate may have ended it.
+            // The gate may have ended the connection.
             if writing.write_all(&piece).await.is_err()
                 || !matches!(end.try_recv(), Err(oneshot::error::TryRecvError::Empty))
             {
@@ -60,7 +60,7 @@ async fn pour(
     came
 }
 
-/// Many of a frame, in pieces.
+/// Many copies of a frame, in pieces.
 fn many(frame: &[u8], count: usize) -> impl Iterator<Item = Vec<u8>> + use<> {
     let piece = 1000;
     let bytes = frame.repeat(piece);
@@ -142,7 +142,7 @@ async fn pings_and_settings_cost_nothing_whether_their_answers_are_read_or_not()
         })
         .await;
     for flood in [ping, settings] {
-        // Nothing is read: written is what the gate takes while leases are renewed.
+        // Nothing is read: the client writes as much as the gate takes while leases are renewed.
         let mut client = flooded.connect().await;
         client.write_all(&hello(&[])).await.expect("writes");
         let piece = flood.repeat(1000);
@@ -178,7 +178,8 @@ async fn empty_and_one_byte_frames_of_a_body_cost_no_more_than_the_body() {
     flooded.over(48 << 20).await;
 }
 
-/// 100 answers of 4 MiB, asked for by clients that open no window, one byte of it, or far too much.
+/// 100 answers of 4 MiB to clients that open no window, a window of one byte, or one that is far
+/// too large.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn games_with_windows_hold_no_answers_in_memory() {
     const INITIAL_WINDOW_SIZE: u16 = 4;

@@ -1,4 +1,4 @@
-//! Paths, namespaces and user agents without end: what is remembered of them is bounded.
+//! Paths, namespaces and user agents without end: what the gate remembers of them is bounded.
 
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
@@ -6,7 +6,7 @@ use http_body_util::{BodyExt as _, Full};
 use super::{Flooded, LEASES, many};
 use crate::pool_support::soon;
 
-/// Every call fails, so that its key would be remembered; no name comes twice.
+/// Every call fails, so that its key would be remembered, and no name comes twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_never_come_again_are_not_remembered_for_ever() {
     let count = many(20_000, 1_000_000); // a debug build serves some thousands a second
