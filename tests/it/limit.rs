@@ -1,4 +1,4 @@
-//! The limiter's promises, in virtual time: random lives of a gate, judged from the list of what
+//! The limiter's promises, in virtual time: random runs of a gate, judged from the record of what
 //! happened.
 
 mod adaptive;

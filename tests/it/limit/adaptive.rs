@@ -1,4 +1,4 @@
-//! The adaptive bucket before a server that throttles.
+//! The adaptive bucket in front of a server that throttles.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,20 +17,20 @@ use super::{
     world::{Caller, World, at, bucket, ms, open, secs},
 };
 
-/// A server that takes so many calls per second and turns the rest away.
+/// A server that accepts this many calls per second and turns the rest away.
 struct Server {
     capacity: f64,
     kind: Kind,
-    /// Calls it could take at once, or calls that wait in it.
+    /// Calls that it could accept at once, or calls that wait in it.
     held: f64,
     seen: Moment,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// It counts, as APIs with quotas do, and takes crowds of so many.
+    /// Counts calls, as APIs with quotas do, and accepts this many at once.
     Counts(f64),
-    /// It works them off one after the other, and lets so many wait, as the API server's priority
+    /// Works calls off one after the other and lets this many wait, as the API server's priority
     /// levels do.
     Queues(f64),
 }
@@ -41,7 +41,7 @@ impl Server {
         Self { capacity, kind, held, seen: Moment::ZERO }
     }
 
-    /// How long it works on a call that it takes.
+    /// The time it works on a call that it accepts.
     fn takes(&mut self, now: Moment) -> Option<Duration> {
         let done = self.capacity * (now - self.seen).as_secs_f64();
         self.seen = now;
@@ -62,19 +62,19 @@ impl Server {
     }
 }
 
-/// What happens between a gate and a server, in virtual time.
+/// A gate and a server, in virtual time.
 struct Play {
     world: World,
     server: Server,
-    /// From the gate to the server, and back again.
+    /// The time from the gate to the server, and the same back.
     way: Duration,
-    /// Calls that wait, all the time.
+    /// The number of calls that wait at every moment.
     demand: usize,
     /// Calls on their way to the server, and their answers on the way back.
     going: BTreeMap<(Moment, usize), ()>,
     coming: BTreeMap<(Moment, usize), bool>,
     seen: usize,
-    /// When each answer was given, and whether it was a refusal.
+    /// The moment of each answer; true for a refusal.
     answers: Vec<(Moment, bool)>,
 }
 
@@ -85,7 +85,7 @@ impl Play {
         Self { world, server, way, demand: 60, going, coming, seen: 0, answers: Vec::new() }
     }
 
-    /// Lets everything happen until `to`.
+    /// Runs everything until `to`.
     fn pass_to(&mut self, to: Moment) {
         loop {
             self.send();
@@ -101,7 +101,7 @@ impl Play {
         self.world.pass_to(to, &mut || Duration::ZERO);
     }
 
-    /// Keeps the gate's queue filled, and takes note of who has left.
+    /// Keeps the gate's queue filled, and records the calls that have left.
     fn send(&mut self) {
         while self.world.limiter.waiting() < self.demand {
             self.world.arrive(Caller::new());
@@ -128,7 +128,7 @@ impl Play {
         }
     }
 
-    /// Answers in a span of time: all, and refusals.
+    /// The answers in a span of time: all of them, and the refusals.
     fn count(&self, from: Moment, to: Moment) -> (usize, usize) {
         let all = self.answers.iter().filter(|(at, _)| (from..to).contains(at));
         (all.clone().count(), all.filter(|(_, refused)| *refused).count())
@@ -157,8 +157,8 @@ fn adapting(rate: f64, burst: u32, floor: f64) -> Policy {
     Policy { bucket: Some(bucket), queue, ..open() }
 }
 
-/// Capacity drops to a quarter for two minutes and comes back: refusals in the two minutes from 10
-/// s after the drop, and the calls taken per second from 45 s after the return.
+/// Capacity drops to a quarter for two minutes and comes back. Returns the refusals in the two
+/// minutes from 10 s after the drop, and the accepted calls per second from 45 s after the return.
 fn drop_and_return(kind: Kind, way: Duration, first: u64) -> (f64, f64, f64) {
     let mut play = Play::new(adapting(50.0, 100, 5.0), Server::new(50.0, kind), way);
     let (drop, back) = (secs(first), secs(first + 120));
@@ -209,7 +209,8 @@ fn a_gate_that_is_not_short_of_tokens_learns_nothing() {
     world.wind_down();
 }
 
-/// A gate that never holds refuses instead, and those are short of tokens too.
+/// A gate that never holds calls refuses them instead, and the refused ones count as short of
+/// tokens too.
 #[test]
 fn a_gate_that_only_refuses_comes_back_too() {
     let mut policy = adapting(50.0, 1, 5.0);
@@ -278,8 +279,8 @@ fn a_reload_keeps_the_rate_that_was_found() {
 proptest! {
     #![proptest_config(super::promises::config(60))]
 
-    /// However the server behaves: the level at the start plus the integral of the rate, and never
-    /// outside floor and rate.
+    /// For any server: the level at the start plus the integral of the rate bounds the calls, and
+    /// the rate stays between its floor and the configured one.
     #[test]
     fn p1_holds_for_a_rate_that_adapts(
         rate in prop::sample::select(vec![0.5, 3.0, 50.0, 800.0]),

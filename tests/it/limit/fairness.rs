@@ -1,4 +1,4 @@
-//! Fairness over random crowds: what a noisy neighbour can cost.
+//! Fairness over random crowds: the most that a noisy neighbour can cost.
 
 use std::time::Duration;
 

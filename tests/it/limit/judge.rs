@@ -1,5 +1,4 @@
-//! Judges of a life: they look at the list of what happened, and count in the plainest way there
-//! is.
+//! Judges of a run: they read the record of what happened, and count in the plainest way.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,31 +13,31 @@ use tidegate::{
 
 use super::world::{Caller, Event, World};
 
-/// Whose bucket is judged.
+/// The owner of the bucket that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meter {
     Gate,
-    /// By its name, which stays the same over a reload.
+    /// A class by its name, which stays the same over a reload.
     Class(&'static str),
 }
 
 /// P1: counts tokens. A bucket holds `burst`, gains `rate` per second, and loses one for each call
-/// that left; it is never below zero (or what `lateness` seconds bring). Over a reload it keeps its
-/// level, capped by the new burst; a new one starts with one token.
+/// that left. It is never below zero (or below what `lateness` seconds bring). Over a reload it
+/// keeps its level, capped by the new burst; a new bucket starts with one token.
 pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], lateness: f64) {
     let mut levels: HashMap<u64, (f64, Moment)> = HashMap::new();
     let mut number = 0;
     let place = meter.place(&policies[0]);
     let mut bucket = policy_of(meter, &policies[0]);
-    // What a bucket has that nobody has used yet.
+    // The level of a bucket that no call has used yet.
     let mut fresh = bucket.map_or((0.0, Moment::ZERO), |bucket| (start(&bucket), Moment::ZERO));
-    // Lateness is made up for at the rate of its time, and a reload keeps the level that this has
-    // left.
+    // The gate makes up for lateness at the rate of that time, and a reload keeps the resulting
+    // level.
     let mut fastest = bucket.map_or(0.0, |bucket| bucket.rate);
     for (at, event) in &world.events {
         match event {
             Event::Rate(changed, rate) => {
-                // Of many buckets one is looked at: for the others the full rate is the bound.
+                // Of many buckets only one is followed: for the others the full rate is the bound.
                 let Some(bucket) = bucket.as_mut().filter(|bucket| *changed == place && bucket.per == Per::Gate) else {
                     continue;
                 };
@@ -83,7 +82,7 @@ pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], laten
 }
 
 impl Meter {
-    /// Which bucket [`Event::Rate`] means.
+    /// The bucket's number in [`Event::Rate`].
     fn place(self, policy: &Policy) -> u16 {
         let Self::Class(name) = self else { return 0 };
         let place = policy.classes.iter().position(|class| &*class.name == name).expect("it is a class");
@@ -114,8 +113,8 @@ fn policy_of(meter: Meter, policy: &Policy) -> Option<BucketPolicy> {
     }
 }
 
-/// Whether a call is charged to the bucket that is judged. Callers name classes by their place in
-/// the first policy.
+/// True if a call is charged to the judged bucket. Callers name classes by their place in the first
+/// policy.
 fn is_metered(meter: Meter, caller: &Caller, policy: &Policy, policies: &[Policy]) -> bool {
     let name = &policies[0].classes[usize::from(caller.class)].name;
     let Some(class) = policy.classes.iter().find(|class| class.name == *name) else { return false };
@@ -137,7 +136,7 @@ fn is_metered(meter: Meter, caller: &Caller, policy: &Policy, policies: &[Policy
     }
 }
 
-/// What a judge remembers of a key.
+/// A judge's memory of a key.
 #[derive(Debug, Default)]
 struct Remembered {
     failures: u32,
@@ -148,10 +147,10 @@ struct Remembered {
     trial: Option<usize>,
 }
 
-/// P2, P3 and P4: no call of a failing key leaves early, none beside a trial, failures of one time
-/// count once, a success forgets. At the end the table must hold exactly the failing keys. For
-/// policies where all classes but the exempt have the same backoff. Gives the trials, and when each
-/// left.
+/// P2, P3 and P4: no call of a failing key leaves early, and none beside a trial; failures at one
+/// time count once; a success forgets. At the end the table must hold exactly the failing keys. For
+/// policies in which all classes except the exempt one have the same backoff. Returns the trials,
+/// and the moment at which each left.
 pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) -> Vec<(usize, Moment)> {
     let mut trials = Vec::new();
     let mut keys: HashMap<u64, Remembered> = HashMap::new();
@@ -189,7 +188,7 @@ pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) -> Vec<(u
     trials
 }
 
-/// P1 for the retry bucket: the same count, of trials.
+/// P1 for the retry bucket: the same count, for trials only.
 pub(super) fn retries_hold(world: &World, trials: &[(usize, Moment)], policy: &Policy, lateness: f64) {
     let Some(bucket) = policy.retry_bucket else { return };
     let mut levels: HashMap<u64, (f64, Moment)> = HashMap::new();
@@ -242,7 +241,7 @@ fn answered(
     let Strategy::Exponential { base, max, .. } = backoff.strategy else {
         unreachable!("judged with a doubling backoff")
     };
-    // Key 0 is a collection's own: informers back off by themselves.
+    // Key 0 is that of a collection: informers back off by themselves.
     let longest = if key == 0 { Duration::from_secs(5) } else { Duration::MAX };
     let delay = base.saturating_mul(2_u32.saturating_pow(known.failures - 1)).min(max).min(longest);
     known.ready_at = known.ready_at.max(at + delay).max(after);
@@ -257,8 +256,8 @@ pub(super) fn order_holds(world: &World) {
         world.calls.iter().enumerate().filter_map(|(call, record)| Some((record.left?.1, call))).collect();
     left.sort_unstable();
     for (turn, call) in left {
-        // Its turn came in its order, and a pause took it back before its caller came for it: who
-        // left meanwhile had come after it.
+        // Its turn came in order, and a pause took it back before its caller claimed it. The calls
+        // that left meanwhile had come after it.
         if world.calls[call].came_back {
             continue;
         }
@@ -271,16 +270,16 @@ pub(super) fn order_holds(world: &World) {
     }
 }
 
-/// What a judge remembers of a scope's pauses.
+/// A judge's memory of a scope's pauses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Paused {
     until: Moment,
     grown: Duration,
-    /// The event of the last one that grew.
+    /// The event of the last pause that grew.
     began: usize,
 }
 
-/// Nobody leaves whose pause is not over. Scopes are told apart by what they are and whose.
+/// No call leaves before its pause is over. A scope is known by its kind and its owner.
 pub(super) fn pauses_hold(world: &World, scope: Scope, exempt: u16) {
     let mut scopes: HashMap<(u8, u64), Paused> = HashMap::new();
     let mut left = HashMap::new();
@@ -317,7 +316,7 @@ pub(super) fn pauses_hold(world: &World, scope: Scope, exempt: u16) {
                 };
                 paused.until = paused.until.max(*at + length);
             }
-            // An exempt call passes every pause: its success says nothing of one.
+            // An exempt call passes every pause, so its success says nothing about one.
             Event::Answered(call, Outcome::Success) if world.calls[*call].caller.class != exempt => {
                 for scope in all(call) {
                     let paused = scopes.entry(scope).or_default();
@@ -329,7 +328,7 @@ pub(super) fn pauses_hold(world: &World, scope: Scope, exempt: u16) {
     }
 }
 
-/// At most one write of a key is out, failing or not.
+/// At most one write of a key is out at a time, failing or not.
 pub(super) fn writes_hold(world: &World, exempt: u16) {
     let mut out: HashMap<u64, usize> = HashMap::new();
     for (at, event) in &world.events {

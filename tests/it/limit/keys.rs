@@ -1,8 +1,9 @@
-//! The keys once more, slow and obvious: what each answer means for whom, and who may leave when.
+//! A second implementation of keys, slow and simple: what each answer means for which calls, and
+//! which calls may leave when.
 //!
-//! Requests are read and classified, and their answers told, by the code that does it for the
-//! proxy. The model knows neither hashes nor heads: it has words for what is asked, a table of what
-//! answers mean, and a list of who waits.
+//! The proxy's own code reads and classifies the requests, and reports their answers. The model
+//! knows neither hashes nor heads: it has words for requests, a table of what answers mean, and a
+//! list of waiting calls.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +26,7 @@ use super::{
     world::{Caller, World, ms, open, secs},
 };
 
-/// What is asked of an object.
+/// The operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Get,
@@ -43,22 +44,22 @@ enum Does {
 struct Ask {
     does: Does,
     object: char,
-    /// Its subresource, or nothing.
+    /// The subresource, or nothing.
     part: &'static str,
     dry: bool,
 }
 
-/// How it ends, if it is sent.
+/// The end of a request, if it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Answered(u16),
-    /// With a Retry-After.
+    /// This status with a Retry-After.
     Named(u16, u64),
     Lost,
     Left,
 }
 
-/// A request, so long after the one before, and its end, so long after it left.
+/// A request, the time since the one before, and its end, with the time since it left.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     gap: Duration,
@@ -67,7 +68,7 @@ struct Step {
     end: End,
 }
 
-/// What clients and the upstream do.
+/// The actions of clients and of the upstream.
 #[derive(Clone)]
 struct History {
     kind: Kind,
@@ -77,33 +78,33 @@ struct History {
     steps: Vec<Step>,
 }
 
-/// What failure is remembered for, in words.
+/// The name under which a failure is remembered, in words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     object: String,
     touch: String,
 }
 
-/// What an end means.
+/// The meaning of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
     Nothing,
     Works,
     Fails(Option<Duration>),
-    /// A DELETE did what it should; whether it was it that removed the object.
+    /// A DELETE worked; true if it was the one that removed the object.
     Deleted(bool),
     /// A write found no object.
     Missed,
 }
 
-/// What became of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fate {
     left: Option<Moment>,
     refused: Option<(Reason, Moment)>,
 }
 
-/// What happened, in order.
+/// The events of a run, in order.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Left(usize),
@@ -128,10 +129,10 @@ struct Model<'a> {
     now: Moment,
     events: usize,
     keys: BTreeMap<Name, Known>,
-    /// Who waits for its key, in order, and until when.
+    /// The calls that wait for their key, in order, and the end of each wait.
     held: Vec<(usize, Moment)>,
     fates: Vec<Fate>,
-    /// The event of each leaving.
+    /// The event at which each call left.
     left: Vec<usize>,
 }
 
@@ -175,7 +176,7 @@ impl Ask {
             Does::List | Does::Watch => "all".to_owned(),
             Does::DeleteAll if kind == Kind::Kubernetes => "many".to_owned(),
             Does::DeleteAll => "all".to_owned(),
-            // An operation is known by its body.
+            // An operation on an external API is known by its body.
             Does::Create if kind == Kind::Http => format!("post to {}", self.object),
             _ => self.object.to_string(),
         };
@@ -190,12 +191,12 @@ impl Ask {
         Name { object, touch: format!("{does} {}", self.part) }
     }
 
-    /// docs/design.md, "Outcomes".
+    /// The table in docs/design.md, "Outcomes".
     fn means(self, kind: Kind, end: End, takes: Duration) -> Means {
         let of_object = self.part.is_empty() && (kind == Kind::Http || self.does != Does::DeleteAll);
         match end {
             End::Named(_, seconds) => Means::Fails(Some(secs(seconds))),
-            // It says nothing of the real write, whichever way it ends.
+            // A dry run says nothing about the real write, however it ends.
             _ if self.dry => Means::Nothing,
             End::Lost => Means::Fails(None),
             End::Left if kind == Kind::Http || self.does == Does::Watch || takes <= secs(1) => Means::Nothing,
@@ -212,7 +213,7 @@ impl Ask {
 }
 
 impl fmt::Debug for History {
-    /// One line a step: a history that fails is read, not scrolled through.
+    /// One line for each step: a history that fails is to be read, not scrolled through.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, hold, longest, forget_after, steps } = self;
         writeln!(f, "{kind} gate, hold {hold:?}, backoff at most {longest:?}, forgotten after {forget_after:?}")?;
@@ -266,8 +267,8 @@ impl<'a> Model<'a> {
         self.fates[call].refused = Some((reason, at));
     }
 
-    /// Another one finds out, or those before it wait for that: told when a failure would let it
-    /// go.
+    /// Another call is the trial, or earlier ones wait for it. The time given is the one that a
+    /// failure of the trial would set.
     fn refuse_behind_another(&mut self, call: usize) {
         let name = self.name(call);
         let known = &self.keys[&name];
@@ -310,7 +311,7 @@ impl<'a> Model<'a> {
         self.settle();
     }
 
-    /// The object is gone: its failures are forgotten, a time that the upstream named is not.
+    /// The object is gone: its failures are forgotten, but not a time that the upstream named.
     fn lose(&mut self, name: &Name) {
         let Some(known) = self.keys.get_mut(name) else { return };
         (known.failures, known.ready_at, known.forget_at) = (1, known.named, known.named);
@@ -332,7 +333,7 @@ impl<'a> Model<'a> {
             trial: None,
         });
         known.named = known.named.max(after);
-        // It left before the last failure was known, and says nothing new but the time.
+        // It left before the last failure was known: only a later time would be news.
         if self.left[call] < known.failed && after <= known.ready_at {
             return;
         }
@@ -345,7 +346,7 @@ impl<'a> Model<'a> {
         known.forget_at = (known.last_failure + self.history.forget_after).max(known.ready_at);
     }
 
-    /// Everybody whose wait is over goes or is refused.
+    /// Every call whose wait is over goes or is refused.
     fn settle(&mut self) {
         let now = self.now;
         self.keys.retain(|_, known| known.forget_at > now);
@@ -396,7 +397,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// A gate as the proxy has it, for one class.
+/// A gate as the proxy has it, with one class.
 struct Real {
     rules: Rules,
     hasher: RandomState,
@@ -464,7 +465,7 @@ impl Real {
     }
 }
 
-/// Lives through a history; `look` is called after each moment. Gives what happened, and the fates.
+/// Runs a history, and calls `look` after each moment. Returns the events and the fates.
 fn live(history: &History, mut look: impl FnMut(&Real, Doing)) -> (Vec<(Moment, Event)>, Vec<Fate>) {
     let mut real = Real::new(history);
     let mut agenda: BTreeSet<(Moment, bool, usize)> = BTreeSet::new();
@@ -500,7 +501,7 @@ fn live(history: &History, mut look: impl FnMut(&Real, Doing)) -> (Vec<(Moment, 
     (events, fates)
 }
 
-/// What a history has just done.
+/// The part of a history that was just done.
 #[derive(Clone, Copy, Debug)]
 enum Doing {
     Pass(Moment),
@@ -508,7 +509,7 @@ enum Doing {
     End(usize),
 }
 
-/// Whoever has left will come to its end.
+/// Schedules the end of each call that has left.
 fn note(
     real: &Real,
     history: &History,
@@ -543,7 +544,7 @@ fn histories(length: usize) -> impl Strategy<Value = History> {
                     ask.dry = false;
                 }
             }
-            // A nanosecond more than whole: no hold ends at the moment of anything else.
+            // A nanosecond more than whole: no hold ends at the same moment as anything else.
             let hold = if hold.is_zero() { hold } else { hold + Duration::from_nanos(1) };
             let forget_after = secs(longest) * u32::try_from(forgetful + 1).expect("a few");
             History { kind, hold, longest: secs(longest), forget_after, steps }
@@ -579,7 +580,7 @@ fn steps() -> impl Strategy<Value = Step> {
     (gap, ask, takes, end).prop_map(|(gap, ask, takes, end)| Step { gap, ask, takes, end })
 }
 
-/// Lives a history with both.
+/// Runs a history with both.
 fn agree(history: &History) -> Result<(), TestCaseError> {
     let mut model = Model::new(history);
     let mut differs = None;
@@ -619,8 +620,8 @@ proptest! {
         agree(&history)?;
     }
 
-    /// Reads and what is done to subresources, left out of a history, leave every call of the
-    /// objects themselves where it was.
+    /// Without the reads and the calls to subresources of a history, every call to the objects
+    /// themselves leaves at the same moment.
     #[test]
     fn no_sequence_of_reads_changes_when_a_write_may_be_tried(history in histories(30)) {
         let is_write = |step: &Step| !step.ask.is_read() && step.ask.part.is_empty();

@@ -1,4 +1,4 @@
-//! Random lives of a gate: policies, and what callers, upstream and driver do, step by step.
+//! Random runs of a gate: policies, and the actions of callers, upstream and driver, step by step.
 
 use std::{fmt, ops::Range, time::Duration};
 
@@ -13,8 +13,8 @@ use tidegate::{
 
 use super::world::{Caller, Life, World, bucket, class, ms, open, secs, slots};
 
-/// One thing that happens, some time after the one before. Calls are named by a number that is
-/// taken modulo how many there are.
+/// One event, some time after the one before. A call is named by a number that is taken modulo the
+/// number of calls.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Arrive(Caller),
@@ -29,7 +29,7 @@ pub(super) enum Op {
     Reload(usize),
 }
 
-/// A life: what happens, and how late the driver is each time.
+/// A run: its events, and how late the driver is each time.
 #[derive(Clone)]
 pub(super) struct Story {
     pub(super) steps: Vec<(Duration, Op)>,
@@ -41,7 +41,7 @@ pub(super) struct Story {
 #[derive(Clone)]
 pub(super) struct Limits(pub(super) Policy);
 
-/// Which kinds of things may happen.
+/// The kinds of events that may happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cast {
     pub(super) classes: u16,
@@ -54,7 +54,7 @@ pub(super) struct Cast {
     pub(super) timeouts: bool,
     pub(super) late: bool,
     pub(super) prompt: bool,
-    /// Whether answers ask for pauses and say that the upstream throttles.
+    /// True if answers ask for pauses and say that the upstream throttles.
     pub(super) signals: bool,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Debug for Limits {
 }
 
 impl fmt::Debug for Story {
-    /// One line a step: a life that fails is read, not scrolled through.
+    /// One line for each step: a run that fails is to be read, not scrolled through.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let patience = if self.prompt { "at once" } else { "when told" };
         writeln!(f, "claims {patience}, lateness {:?}", self.lateness)?;
@@ -96,7 +96,7 @@ impl Cast {
     };
 }
 
-/// Policies of every shape: five classes, of which the last is exempt.
+/// Policies of every shape, with five classes, of which the last is exempt.
 pub(super) fn policies() -> impl Strategy<Value = Limits> {
     let buckets = || prop_oneof![1 => Just(None), 4 => buckets().prop_map(Some)];
     let pauses = select(vec![Scope::Key, Scope::Class, Scope::Credential, Scope::Gate]);
@@ -153,7 +153,7 @@ fn holds() -> impl Strategy<Value = Duration> {
     select(vec![0, 20, 100, 2500]).prop_map(ms)
 }
 
-/// A policy with nothing but a backoff that is quick enough to be lived through.
+/// A policy with only a backoff, which is short enough for a run.
 pub(super) fn backing_off(base: Duration, max: Duration, hold: Duration) -> Policy {
     let mut policy = open();
     policy.classes[0].backoff =
@@ -161,7 +161,7 @@ pub(super) fn backing_off(base: Duration, max: Duration, hold: Duration) -> Poli
     policy
 }
 
-/// What happens in a life of at most `length` steps.
+/// Runs of at most `length` steps.
 pub(super) fn stories(cast: Cast, length: Range<usize>) -> impl Strategy<Value = Story> {
     let [hang_ups, answers, take_backs, rooms, reloads] = cast.weights;
     let call = || any::<prop::sample::Index>().prop_map(|index| index.index(1 << 20));
@@ -177,7 +177,7 @@ pub(super) fn stories(cast: Cast, length: Range<usize>) -> impl Strategy<Value =
         rooms => Just(Op::FailGroup),
         reloads => (0_usize..8).prop_map(Op::Reload),
     ];
-    // Many things at one moment, some a little apart, a few after a long rest.
+    // Many events at one moment, some a little later, a few after a long rest.
     let gap = prop_oneof![
         4 => Just(Duration::ZERO),
         4 => (0_u64..2_000).prop_map(Duration::from_micros),
@@ -246,7 +246,7 @@ fn pauses() -> impl Strategy<Value = Pause> {
         .prop_map(|(scope, length)| Pause { scope, length })
 }
 
-/// Lives a life. `policies` are what `Reload` reloads; `look` is called after every step.
+/// Runs a story. `policies` are those that `Reload` loads; `look` is called after every step.
 pub(super) fn live(world: &mut World, story: &Story, policies: &[Policy], mut look: impl FnMut(&World)) {
     let mut turn = 0_usize;
     let mut late = || {
@@ -276,7 +276,7 @@ pub(super) fn live(world: &mut World, story: &Story, policies: &[Policy], mut lo
         }
         look(world);
     }
-    // Now it shows who was granted and who was refused.
+    // This shows which calls were granted and which were refused.
     world.prompt = true;
     (0..world.calls.len())
         .filter(|call| matches!(world.calls[*call].life, Life::Granted(_)))

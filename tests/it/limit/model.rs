@@ -1,8 +1,8 @@
-//! The limiter once more, slow and obvious: one list of calls, token buckets that count tokens, and
-//! at every moment a look at everybody.
+//! A second limiter, slow and simple: one list of calls, token buckets that count tokens, and at
+//! every moment a look at every call.
 //!
-//! No keys, no retries: what is compared is who leaves when, over classes, lanes, flows, buckets,
-//! slots and room.
+//! It has no keys and no retries. What is compared is which call leaves when, over classes, lanes,
+//! flows, buckets, slots and room.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -36,28 +36,28 @@ struct Waiting {
     caller: Caller,
 }
 
-/// A queue's identity: class, flow, whether it is of long-running calls and of those that list
-/// first, and the credential where anything is split by it.
+/// A queue's identity: class, flow, true for long-running calls, true for calls that list first,
+/// and the credential if anything is split by it.
 type Queue = (u16, u64, bool, bool, u64);
 
 #[derive(Debug)]
 struct Model {
     policy: Policy,
-    /// The gate's, then the classes'.
+    /// The gate's bucket, then those of the classes.
     buckets: Vec<Option<BucketPolicy>>,
-    /// By bucket and flow or credential; made when first asked for, full.
+    /// By bucket and flow or credential; made full at the first use.
     tokens: HashMap<(usize, u64), Tokens>,
     rooms: HashMap<bool, i64>,
     /// Calls in flight that hold a slot.
     flying: Vec<Caller>,
     waiting: Vec<Waiting>,
-    /// Turns: of queues, of classes, and how often a lane was passed.
+    /// Turns of queues and of classes, and how often each lane was passed over.
     queue_turns: HashMap<Queue, u64>,
     class_turns: Vec<u64>,
     passed: [u32; 3],
     turns: u64,
     now: Moment,
-    /// When the pause of the gate, of a class, of a credential ends.
+    /// The end of the pause of the gate, of a class, or of a credential.
     pauses: HashMap<(Scope, u64), Moment>,
     left: Vec<(usize, Moment)>,
 }
@@ -134,7 +134,7 @@ impl Model {
         }
     }
 
-    /// Which buckets a call needs.
+    /// The buckets that a call needs.
     fn charged(&self, caller: &Caller) -> Vec<usize> {
         let class = self.class(caller);
         if caller.long_running && !caller.lists_first && !class.meter_long_running {
@@ -169,7 +169,7 @@ impl Model {
         caller.long_running || free(self.policy.in_flight, false) && free(self.class(caller).in_flight, true)
     }
 
-    /// Whose pauses a call heeds.
+    /// The scopes whose pauses apply to a call.
     fn scopes(&self, caller: &Caller) -> Vec<(Scope, u64)> {
         let mut scopes = vec![(Scope::Gate, 0), (Scope::Class, u64::from(caller.class))];
         scopes.extend((self.policy.pause_scope == Scope::Credential).then_some((Scope::Credential, caller.credential)));
@@ -241,7 +241,7 @@ impl Model {
         self.waiting.push(Waiting { call, caller });
     }
 
-    /// Everyone who can leave leaves, by all rules of order.
+    /// Every call that can leave leaves, by all rules of order.
     fn settle(&mut self) {
         loop {
             let heads = self.waiting.iter().enumerate().filter(|(at, waiting)| {
@@ -297,13 +297,13 @@ impl Model {
     }
 }
 
-/// What is lived through here: nothing that the model has no word for.
+/// The runs that are compared: with nothing that the model does not know.
 pub(super) fn lives() -> impl Strategy<Value = (Limits, Story)> {
     let cast = Cast { keys: 0, timeouts: false, late: false, prompt: true, weights: [2, 8, 0, 1, 0], ..Cast::ALL };
     (lives::policies(), stories(cast, 1..120))
 }
 
-/// Lives a life with both.
+/// Runs a story with both.
 pub(super) fn agree(limits: Limits, story: &Story) -> Result<(), TestCaseError> {
     let mut policy = limits.0;
     policy.queue = QueuePolicy { max_wait: secs(100_000), ..open().queue };
@@ -316,7 +316,7 @@ pub(super) fn agree(limits: Limits, story: &Story) -> Result<(), TestCaseError> 
         let pick = |n: &usize| world.calls.len().checked_sub(1 + n % world.calls.len().clamp(1, 12));
         match op {
             Op::Arrive(caller) => {
-                // One flow comes in crowds, so that lanes are passed and flows have turns.
+                // One flow comes in crowds, so that lanes are passed over and flows have turns.
                 for _ in 0..if caller.flow == 2 { 8 } else { 1 } {
                     let call = world.arrive(*caller);
                     model.arrive(call, *caller);
@@ -346,7 +346,7 @@ pub(super) fn agree(limits: Limits, story: &Story) -> Result<(), TestCaseError> 
                 }
             }
             Op::Room(change) => {
-                // Far below zero and back, so that it matters.
+                // The level goes far below zero and back, so that it matters.
                 let change = change * (1 << 39);
                 world.room(Group::Short, change);
                 *model.rooms.get_mut(&false).expect("both are there") += change;

@@ -13,12 +13,12 @@ use tidegate::{
 
 use super::world::{Caller, World, bucket, class, ms, open, secs, slots};
 
-/// What one token takes, or one call in the one slot.
+/// The time of one token, or of one call in the only slot.
 const SERVICE: Duration = Duration::from_millis(100);
 const NOISY: u64 = 0;
 
-/// How long calls wait that come at these times, and beside them as many of a noisy flow as there
-/// are in `noise`.
+/// Returns the waits of calls that come at these times, beside the calls of a noisy flow at the
+/// times in `noise`.
 fn waits(policy: &Policy, calls: &[(Moment, u64)], noise: &[Moment]) -> Vec<Duration> {
     let mut world = World::new(policy.clone());
     let mut all: Vec<(Moment, u64, Option<usize>)> = noise.iter().map(|at| (*at, NOISY, None)).collect();
@@ -40,7 +40,7 @@ fn waits(policy: &Policy, calls: &[(Moment, u64)], noise: &[Moment]) -> Vec<Dura
     waits
 }
 
-/// Calls take [`SERVICE`] upstream.
+/// Runs until `to`; calls take [`SERVICE`] upstream.
 fn serve_to(world: &mut World, to: Moment) {
     loop {
         let out = world.calls.iter().enumerate().filter(|(_, record)| record.is_out());
@@ -86,7 +86,7 @@ proptest! {
         let mut now = Moment::from_millis(500);
         let mut calls = Vec::new();
         for (gap, flow) in gaps {
-            // Nobody of the quiet ones offers more than its share.
+            // No quiet flow offers more than its share.
             now += ms(gap);
             let last = calls.iter().rev().find(|(_, other)| *other == flow).map(|(at, _)| *at);
             if last.is_none_or(|last| now - last >= 10 * SERVICE) {

@@ -1,4 +1,4 @@
-//! Limits that the random lives do not tell apart from their absence, one by one.
+//! Limits that the random runs cannot tell from their absence, one by one.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -19,7 +19,7 @@ fn backing_off(strategy: Strategy) -> Policy {
     policy
 }
 
-/// A key's next delay, after one more failure.
+/// The key's next delay, after one more failure.
 fn fails(world: &mut World, caller: Caller) -> Duration {
     let call = world.arrive(caller);
     assert!(world.left_at(call).is_some(), "{:?}", world.calls[call]);
@@ -79,7 +79,7 @@ fn a_key_is_forgotten_so_long_after_its_last_failure() {
     assert_eq!(world.limiter.keys().list(world.now).len(), 1);
     world.pass(ms(1));
     assert_eq!(fails(&mut world, caller), secs(1), "8 s after its last failure");
-    // A controller that comes back more slowly than that never gets further: with `auto` that is
+    // A controller that comes back more slowly than that never gets further. With `auto` that is
     // two longest delays.
     world.pass(secs(8));
     assert_eq!(fails(&mut world, caller), secs(1));
@@ -149,7 +149,7 @@ fn slots_and_retries_are_split_by_credential_where_the_policy_says_so() {
     world.wind_down();
 }
 
-/// When calls left.
+/// The moments at which calls left.
 trait MapLeft {
     fn map_left(&self, world: &World) -> Vec<Moment>;
 }

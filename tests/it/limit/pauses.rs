@@ -1,4 +1,4 @@
-//! Pauses: the upstream says wait, and nobody in the scope leaves before it is over.
+//! Pauses: the upstream asks for one, and no call in the scope leaves before it is over.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn growing(scope: Scope) -> Pause {
     Pause { scope, length: PauseLength::Growing { first: secs(60), most: secs(3600) } }
 }
 
-/// A call is sent, and its answer asks for a pause.
+/// Sends a call whose answer asks for a pause.
 fn paused_by(world: &mut World, caller: Caller, pause: Pause) -> usize {
     let call = world.arrive(caller);
     assert!(world.left_at(call).is_some(), "{:?}", world.calls[call]);
@@ -183,8 +183,8 @@ fn a_turn_that_nobody_has_claimed_when_a_pause_begins_is_taken_back() {
     world.wind_down();
 }
 
-/// Its turn had come before, so that who came after it could go; when the pause is over it is the
-/// first again.
+/// Its turn had come before, so that a later call could go; when the pause is over it is first
+/// again.
 #[test]
 fn a_turn_that_was_taken_back_is_the_next_one_though_others_left_meanwhile() {
     let mut world = World::new(waits_at_most(pausing(Scope::Gate), secs(8)));

@@ -1,5 +1,5 @@
-//! P1 to P9 and P11 of docs/design.md, each over random lives of a gate. P10 and P12 are the
-//! proxy's.
+//! P1 to P9 and P11 of docs/design.md, each over random runs of a gate. P10 and P12 are promises of
+//! the proxy.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -26,7 +26,7 @@ fn unwrap(limits: &[Limits]) -> Vec<Policy> {
     limits.iter().map(|limits| limits.0.clone()).collect()
 }
 
-/// As many lives as a test of a second or two has time for.
+/// As many runs as a test of a second or two has time for.
 pub(super) fn config(cases: u32) -> ProptestConfig {
     let chosen = ProptestConfig::default();
     // `PROPTEST_CASES=10000 cargo test` for the long run.
@@ -37,7 +37,7 @@ pub(super) fn config(cases: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(config(250))]
 
-    /// For a driver that is never late: exactly, across waits, hang-ups, take-backs and reloads.
+    /// Exact for a driver that is never late: across waits, hang-ups, take-backs and reloads.
     #[test]
     fn p1_no_bucket_ever_lets_more_out_than_it_holds(
         limits in vec(lives::policies(), 3),
@@ -52,7 +52,7 @@ proptest! {
         world.wind_down();
     }
 
-    /// A driver up to 20 ms late: two of them, and no more, are made up for.
+    /// Of the up to 20 ms that the driver is late, 2 ms are made up for, and no more.
     #[test]
     fn p1_lateness_is_made_up_for_by_two_milliseconds_at_most(
         limits in vec(lives::policies(), 3),
@@ -100,7 +100,7 @@ proptest! {
         world.wind_down();
     }
 
-    /// Whoever hung up might as well never have come.
+    /// A caller that hung up might as well never have come.
     #[test]
     fn p6_a_caller_that_hangs_up_spends_nothing(
         rate in select(vec![0.7, 1.0, 13.0, 400.0]),
@@ -157,8 +157,8 @@ proptest! {
         world.wind_down();
     }
 
-    /// Sound: whoever is refused at the door could not have gone before the time it is told, as the
-    /// same life with a patient caller in its place shows.
+    /// Sound: a call that is refused on arrival could not have gone before the time in its refusal,
+    /// as the same run with a patient caller in its place shows.
     #[test]
     fn p8_a_refusal_at_the_door_is_right(
         limits in lives::policies(),
@@ -193,8 +193,8 @@ proptest! {
         prop_assert!(left >= refusal.retry_at, "told {:?}, could have gone at {left:?}", refusal.retry_at);
     }
 
-    /// Complete where all need the same and nobody cuts in: whoever is let in goes in time, and
-    /// nobody waits in vain.
+    /// Complete where all calls need the same and none overtakes: a call that is let in goes in
+    /// time, and none waits in vain.
     #[test]
     fn p8_whoever_is_let_in_goes_in_time(
         rate in select(vec![0.5, 3.0, 40.0]),
@@ -222,7 +222,7 @@ proptest! {
         }
     }
 
-    /// Whatever it waits for, nobody waits longer than its limit (but for the driver's lateness).
+    /// No call waits longer than its limit (plus the driver's lateness), for whatever it waits.
     #[test]
     fn p8_nobody_waits_past_its_limit(
         limits in lives::policies(),
@@ -256,7 +256,7 @@ proptest! {
         let keys = policies.iter().map(|policy| policy.max_keys).max().unwrap_or(0);
         live(&mut world, &story, &policies, |world| {
             let now = world.limiter.snapshot(world.now);
-            // Calls that came back from a grant wait beyond the limit: they were let in before.
+            // Calls that came back from a grant wait beyond the limit: they had been let in before.
             let came_back = |life: &Life, again: bool| match life {
                 Life::Granted(_) => true,
                 Life::Waiting(_) => again,
@@ -269,7 +269,7 @@ proptest! {
         world.wind_down();
     }
 
-    /// Reloads that split nothing differently end no pause.
+    /// A reload that splits nothing differently ends no pause.
     #[test]
     fn nobody_leaves_while_its_pause_lasts(
         limits in vec(lives::policies(), 3),
@@ -299,8 +299,8 @@ proptest! {
         world.wind_down();
     }
 
-    /// A reload drops nobody: whoever waited waits on, or goes, or is past a limit that is shorter
-    /// now.
+    /// A reload drops no call: each waiting call waits on, or goes, or is past a limit that is
+    /// shorter now.
     #[test]
     fn p11_a_reload_drops_no_call(
         limits in vec(lives::policies(), 4),
@@ -318,7 +318,7 @@ proptest! {
                     let short = refusal.reason.concerns_key() || waited >= policy.queue.max_wait || refusal.waited.is_zero();
                     let hurry = world.calls[call].caller.timeout.map(|timeout| timeout / 2);
                     let hurried = hurry.is_some_and(|hurry| waited >= hurry);
-                    // Let go by the write before it, it comes to its queue only now, and cannot be
+                    // Released by the write before it, it reaches its queue only now, and cannot be
                     // in time.
                     let limit = hurry.map_or(policy.queue.max_wait, |hurry| hurry.min(policy.queue.max_wait));
                     let in_vain = refusal.retry_at > world.calls[call].arrived + limit;

@@ -1,5 +1,5 @@
-//! Retries and the gate's own bucket: what a failing key costs its controller is never a wait for
-//! tokens that healthy calls want.
+//! Retries and the gate's own bucket: a failing key never makes its controller wait for tokens that
+//! healthy calls want.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tidegate::{
 
 use super::world::{Caller, Life, World, at, bucket, ms, open, secs, slots};
 
-/// A gate whose retry bucket is no bound, as `retry_bucket.rate` at `bucket.rate` is none.
+/// A gate whose retry bucket is no bound, as when `retry_bucket.rate` equals `bucket.rate`.
 fn generous(rate: f64, burst: u32) -> Policy {
     Policy { bucket: Some(bucket(rate, burst)), retry_bucket: Some(bucket(1000.0, 1000)), ..open() }
 }
@@ -46,7 +46,7 @@ fn a_retry_that_would_have_to_wait_for_the_gates_bucket_is_refused_at_once() {
     world.wind_down();
 }
 
-/// The default bucket with 1,000 failing objects and a retry bucket at its own rate: one worker,
+/// The default bucket with 1,000 failing objects and a retry bucket at its own rate; one worker,
 /// which tries whatever its queue has.
 #[test]
 fn a_worker_with_a_thousand_failing_objects_is_not_held_by_their_retries() {
@@ -58,8 +58,8 @@ fn a_worker_with_a_thousand_failing_objects_is_not_held_by_their_retries() {
         fail(&mut world, key..key + 1);
     }
     world.pass(secs(2));
-    // Healthy calls of others have taken what the gate's bucket held. One retry after the other:
-    // the worker is busy while one is held.
+    // Other healthy calls have taken the gate's tokens. The retries come one after the other,
+    // because the worker is busy while one is held.
     (0..100).for_each(|_| _ = world.arrive(Caller::new()));
     let begun = world.now;
     for key in 0..1000 {
@@ -79,7 +79,7 @@ fn a_worker_with_a_thousand_failing_objects_is_not_held_by_their_retries() {
 fn a_retry_that_its_key_lets_go_waits_for_the_gates_bucket_no_longer_than_hold() {
     let mut world = World::new(generous(1.0, 2));
     fail(&mut world, 1..3);
-    // Both tokens are spent; the next comes at 1 s, when the backoff ends too, and another at 2 s.
+    // Both tokens are spent. The next comes at 1 s, when the backoff ends too, and another at 2 s.
     world.pass(ms(950));
     let held = [world.arrive(Caller::new().of_key(1)), world.arrive(Caller::new().of_key(2))];
     assert!(held.iter().all(|call| world.is_waiting(*call)), "50 ms of backoff are left, and hold is 100 ms");
@@ -181,7 +181,7 @@ fn a_retry_that_no_retry_bucket_meters_waits_for_the_gates_bucket_like_any_call(
 proptest! {
     #![proptest_config(super::promises::config(200))]
 
-    /// With connections and slots for everybody: whatever the buckets, whoever else wants their
+    /// With connections and slots for all calls, and for any buckets and any other demand for their
     /// tokens.
     #[test]
     fn a_failing_key_holds_its_calls_for_hold_at_most(
@@ -200,7 +200,7 @@ proptest! {
         let mut retries = Vec::new();
         for (gap, key) in steps {
             world.pass(ms(gap));
-            // Whatever has left meanwhile is answered: keys fail each time, so that none recovers
+            // Every call that has left is answered: keys fail each time, so that none recovers
             // while its calls are held.
             for call in 0..world.calls.len() {
                 if world.calls[call].is_out() {

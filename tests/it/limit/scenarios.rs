@@ -1,4 +1,4 @@
-//! What the semantics say, one sentence a test.
+//! The semantics, one sentence for each test.
 
 use std::time::Duration;
 
@@ -419,8 +419,8 @@ fn retries_without_a_retry_token_are_refused_and_block_no_healthy_call() {
     assert_eq!(world.left_at(again), Some(world.now), "a refused trial is not out");
 }
 
-/// One worker and many failing objects: were each retry held for the next token, however near, the
-/// worker would do nothing else.
+/// One worker and many failing objects: if each retry were held for the next token, however near,
+/// the worker would do nothing else.
 #[test]
 fn a_retry_that_must_wait_for_its_token_is_refused_and_not_held() {
     let mut world = World::new(Policy { retry_bucket: Some(bucket(20.0, 1)), ..open() });
@@ -472,8 +472,8 @@ fn max_of_reckons_the_retry_token_on_arrival() {
         let call = world.arrive(Caller::new().of_key(key));
         world.answer(call, Outcome::Failure);
     }
-    // Tokens at 0, 100, 200, 300 and 400 ms; the backoff of all ends at 1 s: then all leave
-    // together, as client-go's would.
+    // Tokens come at 0, 100, 200, 300 and 400 ms, and the backoff of all ends at 1 s: then all
+    // leave together, as client-go's would.
     let retries: Vec<_> = (0..5).map(|key| world.arrive(Caller::new().of_key(key))).collect();
     world.pass(secs(1));
     assert!(retries.iter().all(|call| world.left_at(*call) == Some(at(1000))));

@@ -1,5 +1,5 @@
-//! What concerns many waiting calls or many keys is done a little at a time: no operation pays for
-//! all of it, and nothing that was promised is late for it.
+//! Work that concerns many waiting calls or many keys is done a little at a time: no operation pays
+//! for all of it, and it makes nothing late that was promised.
 
 use tidegate::{
     api::{Answer, Group, Outcome, Pause, PauseLength, Scope},
@@ -10,11 +10,11 @@ use super::world::{Caller, Life, Record, World, at, bucket, class, ms, open, sec
 
 /// More than anything may look at in one go.
 const MANY: usize = 3_000;
-/// What one operation may do to waiting calls: two turns of 80 steps, and the last step's own.
-/// Some of what a caller does are two operations.
+/// The most that one operation may do to waiting calls: two turns of 80 steps, and the last step's
+/// own. Some actions of a caller are two operations.
 const AT_MOST: usize = 2 * (2 * 80 + 64);
 
-/// One call holds the only slot, and so many others wait for it, in flows of ten.
+/// One call holds the only slot, and the others wait for it, in flows of ten.
 fn crowd(policy: Policy) -> World {
     let mut world = World::new(Policy { in_flight: Some(slots(1)), ..policy });
     let first = world.arrive(Caller::new());
@@ -26,8 +26,8 @@ fn crowd(policy: Policy) -> World {
     world
 }
 
-/// Lets what was begun come to its end; each time that others have their turns, few have waited
-/// less. Says how often that was.
+/// Finishes the work that was begun. Between two turns of other tasks only a few waits end. Returns
+/// the number of pieces.
 fn goes_on_in_pieces(world: &mut World) -> usize {
     let (mut pieces, mut before) = (1, MANY);
     loop {
@@ -43,7 +43,7 @@ fn goes_on_in_pieces(world: &mut World) -> usize {
     }
 }
 
-/// Every caller looks what became of its call.
+/// Every caller looks for its grant.
 fn claim_all(world: &mut World) {
     (0..world.calls.len()).for_each(|call| world.claim(call));
 }
@@ -153,7 +153,7 @@ fn a_reload_moves_everyone_a_few_at_a_time_and_nobody_loses_a_place() {
     world.limiter.reconfigure(Policy { in_flight: Some(slots(2)), ..next.clone() }, world.now);
     assert!(world.limiter.is_behind(), "not all at once");
     assert_eq!(world.limiter.waiting(), MANY, "nobody left before everyone had moved: there is a free slot");
-    // Somebody comes meanwhile, in a flow that nobody waits in, and somebody leaves.
+    // Meanwhile a call comes, in a flow where none waits, and another leaves.
     let late = world.arrive(Caller::new().of_flow(1 << 40));
     assert!(world.is_waiting(late), "past nobody");
     world.hang_up(17);
@@ -163,11 +163,11 @@ fn a_reload_moves_everyone_a_few_at_a_time_and_nobody_loses_a_place() {
         pieces += 1;
     }
     assert!(pieces >= MANY / (2 * AT_MOST), "{pieces}");
-    // One by one: what is first in its flow goes before what came later in it.
+    // One by one: the first of a flow goes before later ones.
     world.room(Group::Short, 0);
     while let Some(out) = world.calls.iter().position(Record::is_out) {
         world.answer(out, Outcome::Success);
-        // A token of the new bucket comes meanwhile.
+        // Meanwhile a token of the new bucket comes.
         world.now += ms(1);
         world.end(out);
     }
@@ -256,7 +256,7 @@ fn fewer_keys_and_keys_whose_time_is_over_go_a_few_at_a_time() {
             let before = limiter.keys().len();
             limiter.advance(now);
             let gone = before - limiter.keys().len();
-            // None, where what was dropped before still stands among those whose time is over.
+            // None, if what was dropped earlier is still listed among those whose time is over.
             assert!(gone <= 32, "{gone} in one go");
             pieces += 1;
             assert!(pieces < 1_000, "it comes to an end");

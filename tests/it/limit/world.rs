@@ -19,14 +19,14 @@ use tidegate::{
     moment::Moment,
 };
 
-/// What a caller brings.
+/// The properties of a caller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Caller {
     pub(super) class: u16,
     pub(super) flow: u64,
     pub(super) key: Option<u64>,
     pub(super) facet: u64,
-    /// Where the key says nothing of it.
+    /// The collection, if the key does not give it.
     pub(super) collection: Option<u64>,
     pub(super) credential: u64,
     pub(super) group: Group,
@@ -36,15 +36,15 @@ pub(super) struct Caller {
     pub(super) timeout: Option<Duration>,
 }
 
-/// Where a call is.
+/// The state of a call.
 #[derive(Debug)]
 pub(super) enum Life {
     Waiting(Ticket),
-    /// Granted, and its caller takes its time.
+    /// Granted, and its caller has not claimed it yet.
     Granted(Ticket),
-    /// Claimed; no byte has left.
+    /// Claimed; no byte has been sent.
     Admitted(Permit),
-    /// Sent: an outcome and a slot are owed.
+    /// Sent: it still owes an outcome and a slot.
     Out(Option<Receipt>, Option<Slot>),
     Refused(Refusal),
     Unconnected,
@@ -60,25 +60,26 @@ pub(super) struct Record {
     pub(super) caller: Caller,
     pub(super) arrived: Moment,
     pub(super) life: Life,
-    /// When it left, and the order among all leaves.
+    /// The moment at which it left, and its place among all that left.
     pub(super) left: Option<(Moment, usize)>,
     pub(super) waited: Option<(Reason, Duration)>,
-    /// Where its leaving is written down.
+    /// The event at which it left.
     noted: usize,
-    /// Its grant was taken back once: it waits for the second time, beside whoever took its place.
+    /// True once its grant was taken back: it waits for the second time, beside the call that took
+    /// its place.
     pub(super) came_back: bool,
 }
 
-/// What happened, in order.
+/// The events, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Event {
     Left(usize),
-    /// It was about to leave, and did not.
+    /// The call was about to leave, and did not.
     Stayed,
     Answered(usize, Outcome),
     /// The answer of a call asked for a pause.
     Paused(usize, Pause),
-    /// The gate's bucket (0) or that of a class (its place and one) has another rate now.
+    /// The bucket of the gate (0) or of a class (its place plus one) has a new rate.
     Rate(u16, f64),
     Reloaded(usize),
 }
@@ -91,10 +92,10 @@ pub(super) struct World {
     pub(super) calls: Vec<Record>,
     pub(super) events: Vec<(Moment, Event)>,
     tickets: HashMap<Ticket, usize>,
-    /// Callers claim at once; otherwise they must be told to.
+    /// True if callers claim at once; otherwise the test must claim for them.
     pub(super) prompt: bool,
     leaves: usize,
-    /// Whether any rate adapts, and the rates when they were last looked at.
+    /// True if any rate adapts, and the rates at the last look.
     adapts: bool,
     rates: Vec<(u16, f64)>,
 }
@@ -161,12 +162,12 @@ impl Caller {
         }
     }
 
-    /// A DELETE of what the other calls of its key write.
+    /// Makes it a DELETE of the object that the other calls of its key write.
     pub(super) fn deleting(self) -> Self {
         Self { facet: facet(self.facet, true), ..self }
     }
 
-    /// Odd keys are those of writes.
+    /// True for odd keys, which are those of writes.
     pub(super) fn writes(&self) -> bool {
         self.key.is_some_and(|key| key % 2 == 1)
     }
@@ -175,7 +176,7 @@ impl Caller {
 // === impl Record ===
 
 impl Record {
-    /// Whether it is upstream.
+    /// True while the call is upstream.
     pub(super) fn is_out(&self) -> bool {
         matches!(self.life, Life::Admitted(_) | Life::Out(_, Some(_)))
     }
@@ -184,7 +185,7 @@ impl Record {
 // === impl World ===
 
 impl World {
-    /// With plenty of room on every connection.
+    /// A world with plenty of room on every connection.
     pub(super) fn new(policy: Policy) -> Self {
         let mut world = Self::without_room(policy);
         for group in [Group::Exempt, Group::Short, Group::LongRunning] {
@@ -207,7 +208,7 @@ impl World {
         }
     }
 
-    /// Time goes on to `to`; the driver wakes whenever the limiter asks for it, each time `late()`
+    /// Moves time to `to`. The driver wakes whenever the limiter asks for it, each time `late()`
     /// too late.
     pub(super) fn pass_to(&mut self, to: Moment, late: &mut dyn FnMut() -> Duration) {
         while let Some(wakeup) = self.limiter.next_wakeup() {
@@ -251,7 +252,7 @@ impl World {
         });
         match self.limiter.arrive(&arrival, self.now) {
             Verdict::Admit(permit) => {
-                // Whatever time brought about in the same operation came before.
+                // Everything that time brought about in the same operation came before.
                 self.drain();
                 self.go(call, permit, true);
             }
@@ -276,7 +277,7 @@ impl World {
         self.calls[call].life = Life::Admitted(permit);
     }
 
-    /// The request goes out.
+    /// Sends the request.
     fn send(&mut self, call: usize) {
         match std::mem::replace(&mut self.calls[call].life, Life::Moving) {
             Life::Admitted(permit) => {
@@ -295,12 +296,12 @@ impl World {
         self.events.push((self.now, Event::Left(call)));
     }
 
-    /// Takes note of what the limiter has done when it was driven by hand.
+    /// Records what the limiter has done while a test drove it directly.
     pub(super) fn notice(&mut self) {
         self.drain();
     }
 
-    /// Takes note of rates that have changed.
+    /// Records rates that have changed.
     fn note_rates(&mut self) {
         if !self.adapts {
             return;
@@ -315,7 +316,7 @@ impl World {
         self.rates = rates;
     }
 
-    /// Takes note of whose answer has changed.
+    /// Records the calls whose answer has changed.
     fn drain(&mut self) {
         self.note_rates();
         while let Some(ticket) = self.limiter.next_event() {
@@ -334,7 +335,7 @@ impl World {
         }
     }
 
-    /// The caller of a call looks whether it may go.
+    /// The caller of a call claims its grant, if there is one.
     pub(super) fn claim(&mut self, call: usize) {
         let (ticket, noted) = match self.calls[call].life {
             Life::Waiting(ticket) => (ticket, false),
@@ -345,7 +346,7 @@ impl World {
             Claim::Permit(permit) => self.go(call, permit, !noted),
             Claim::Waiting => {
                 if noted {
-                    // It was taken back before its caller came for it.
+                    // It was taken back before its caller claimed it.
                     self.unleave(call);
                     self.calls[call].life = Life::Waiting(ticket);
                     self.calls[call].came_back = true;
@@ -386,7 +387,7 @@ impl World {
         self.drain();
     }
 
-    /// The response head is there.
+    /// The response head arrives.
     pub(super) fn answer(&mut self, call: usize, outcome: Outcome) {
         self.answer_with(call, Answer::new(outcome, Some(500)));
     }
@@ -395,7 +396,7 @@ impl World {
         self.send(call);
         let Life::Out(receipt, _) = &mut self.calls[call].life else { return };
         let Some(receipt) = receipt.take() else { return };
-        // What time has brought about came before.
+        // Everything that time has brought about came before.
         self.limiter.advance(self.now);
         self.drain();
         self.events.push((self.now, Event::Answered(call, answer.outcome)));
@@ -406,7 +407,7 @@ impl World {
         self.drain();
     }
 
-    /// The end of the body: the slot and the connection's stream are free.
+    /// The body ends: the slot and the connection's stream are free.
     pub(super) fn end(&mut self, call: usize) {
         let group = self.calls[call].caller.group;
         self.send(call);
@@ -446,7 +447,7 @@ impl World {
     }
 
     pub(super) fn reload(&mut self, policy: Policy, number: usize) {
-        // What time has brought about belongs to the old limits.
+        // Everything that time has brought about belongs to the old limits.
         self.limiter.advance(self.now);
         self.drain();
         self.events.push((self.now, Event::Reloaded(number)));
@@ -471,7 +472,7 @@ impl World {
         matches!(self.calls[call].life, Life::Waiting(_))
     }
 
-    /// Everything comes to its end; then nothing may be left in the limiter (conservation).
+    /// Lets everything end; then nothing may be left in the limiter (conservation).
     pub(super) fn wind_down(&mut self) {
         self.prompt = true;
         for call in 0..self.calls.len() {
@@ -547,7 +548,7 @@ pub(super) fn class(name: &str) -> ClassPolicy {
     }
 }
 
-/// No limits but those of the waiting room: an hour, ten thousand calls.
+/// No limits except those of the waiting room: an hour, ten thousand calls.
 pub(super) fn open() -> Policy {
     Policy {
         bucket: None,
