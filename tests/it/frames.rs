@@ -3,7 +3,7 @@
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// What a client says first.
+/// The bytes that a client sends first.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(crate) const DATA: u8 = 0;
@@ -20,7 +20,7 @@ pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// A frame that came.
+/// A frame that was received.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
@@ -29,7 +29,7 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// One frame.
+/// Makes one frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a frame is short").to_be_bytes();
     let mut bytes = vec![length[1], length[2], length[3], kind, flags];
@@ -38,7 +38,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// A header block.
+/// Makes a header block.
 pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in fields {
@@ -49,7 +49,7 @@ pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// A length of seven bits and more, then the text as it is.
+/// Writes a length of seven bits or more, then the text without coding.
 fn text(bytes: &mut Vec<u8>, text: &str) {
     let mut length = text.len();
     if length < 127 {
@@ -66,7 +66,7 @@ fn text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend(text.as_bytes());
 }
 
-/// The head of a GET that a gate takes.
+/// The head of a GET that a gate accepts.
 pub(crate) fn good<'a>(path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut fields = vec![(":method", "GET"), (":scheme", "http"), (":authority", "localhost"), (":path", path)];
     fields.extend(more);
@@ -85,7 +85,7 @@ pub(crate) fn hello(settings: &[(u16, u32)]) -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, &payload)].concat()
 }
 
-/// The next frame, or none at the end.
+/// Returns the next frame, or `None` at the end.
 pub(crate) async fn next<S: AsyncRead + Unpin>(stream: &mut S) -> Option<Frame> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.ok()?;

@@ -1,4 +1,4 @@
-//! Eight clients before a GitHub that keeps its documented limits, in virtual time: the preset
+//! Eight clients in front of a GitHub that keeps its documented limits, in virtual time: the preset
 //! `github`, the real parsers, the limiter.
 
 mod city;
@@ -14,7 +14,7 @@ use self::{
 const HOUR: Duration = Duration::from_secs(3600);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What must hold of every run: writes apart, new things few.
+/// Holds for every run: writes are at least a second apart, and few things are created in an hour.
 fn keeps_its_distance(sent: &[Sent]) {
     let writes: Vec<Duration> = sent.iter().filter(|sent| sent.kind != Kind::Read).map(|sent| sent.at).collect();
     for pair in writes.windows(2) {
@@ -27,7 +27,7 @@ fn keeps_its_distance(sent: &[Sent]) {
     }
 }
 
-/// No call was sent, and refused, when a refusal of the same trouble had already come back.
+/// No call was sent, and refused, after a refusal for the same reason had already come back.
 fn is_refused_once(sent: &[Sent]) {
     for late in sent.iter().filter(|sent| sent.refused.is_some()) {
         let known = sent.iter().find(|sent| sent.refused == late.refused && sent.answered <= late.at);
@@ -57,7 +57,7 @@ fn the_quota_is_used_and_nothing_is_refused() {
 
 #[test]
 fn what_other_tools_need_is_left_to_them() {
-    // They take up to a tenth, from the same token.
+    // They take up to a tenth of the same token's quota.
     let city = City::run(Plan { last: 2 * HOUR, others_per_hour: 490, ..Plan::default() }, Hub::default());
     assert_eq!(city.refusals(), 0, "{:?}", city.sent.iter().find(|sent| sent.refused.is_some()));
     assert_eq!(city.others_refused, 0);
@@ -80,7 +80,7 @@ fn a_used_up_quota_is_asked_for_only_once() {
         assert!(city.refusals() <= 2 * 24, "{} calls were under way at most", city.refusals());
         is_refused_once(&city.sent);
         keeps_its_distance(&city.sent);
-        // Nothing in the first hour, a third of the second.
+        // No call in the first hour, and a third of them in the second.
         let used = used(&city.sent, HOUR, 2 * HOUR);
         assert!(used > 1400, "{used}");
         assert!(city.exempt_waits.iter().all(|waited| !waited), "a pause is never applied to exempt calls");

@@ -1,8 +1,8 @@
-//! Holds the core to what the originals answered: client-go, Crossplane and kube-apiserver, by the
+//! Holds the core to the answers of the originals, client-go, Crossplane and kube-apiserver, by the
 //! vectors in `tests/golden`.
 //!
-//! `tests/golden/README.md` says what was run and how; `tests/golden/DIFFERENCES.md` where we
-//! differ on purpose, and names the tests here that hold those differences.
+//! `tests/golden/README.md` describes what was run and how. `tests/golden/DIFFERENCES.md` describes
+//! where tidegate differs on purpose, and names the tests here that hold those differences.
 
 mod backoff;
 mod bucket;
@@ -29,7 +29,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-/// Fails with the first few of what went wrong, and how much it was.
+/// Fails with the first few differences, and their number.
 #[track_caller]
 fn none(wrong: &[String], of: usize) {
     assert!(wrong.is_empty(), "{} of {of} differ:\n{}", wrong.len(), wrong[..wrong.len().min(25)].join("\n"));

@@ -1,4 +1,4 @@
-//! The guard, row by row: an attack as bytes, the answer, and what reached the upstream.
+//! The guard, row by row: an attack as bytes, the answer, and the bytes that reached the upstream.
 //! docs/reliability.md lists the rows.
 
 mod answers;

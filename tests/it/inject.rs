@@ -1,4 +1,4 @@
-//! `tidegate inject` over manifests in the styles people and their tools write.
+//! `tidegate inject` over manifests in the styles that people and their tools write.
 
 use std::{fs, path::Path};
 
@@ -32,12 +32,12 @@ fn streams() -> Vec<(String, String)> {
     streams
 }
 
-/// What a stream says, read by another reader of YAML than the edit's.
+/// The values of a stream, read by another YAML reader than the edit's.
 fn meaning(name: &str, stream: &str) -> Vec<Value> {
     serde_saphyr::from_multiple::<Value>(stream).unwrap_or_else(|error| panic!("{name}: {error}\n{stream}"))
 }
 
-/// What takes the place of nothing: no key, or one that says nothing.
+/// Removes nulls: a key with null means the same as no key.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(entries) => entries
@@ -54,13 +54,13 @@ fn pretty(value: Value) -> String {
     serde_json::to_string_pretty(&without_nulls(value)).expect("a value is JSON")
 }
 
-/// Says where two texts begin to differ: whole, they would fill screens.
+/// Shows where two texts begin to differ: in full they would fill screens.
 fn assert_same(name: &str, what: &str, left: &str, right: &str) {
     let differs = left.lines().zip(right.lines()).find(|(left, right)| left != right);
     assert!(left == right, "{name}: {what}: {differs:?}, {} and {} lines", left.lines().count(), right.lines().count());
 }
 
-/// Injects a stream, and sees that the result says what it must.
+/// Injects a stream, and checks that the result has the right values.
 fn check(name: &str, stream: &str, mode: Mode) -> Edited {
     let once = inject(stream, &options(mode)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let twice = inject(&once.text, &options(mode)).unwrap_or_else(|error| panic!("{name}: {error}\n{}", once.text));

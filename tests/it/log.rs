@@ -1,5 +1,5 @@
-//! The log while everything happens that there is a line for: one each, in text and in JSON, none
-//! for a call, and nobody writes their own.
+//! The log while everything happens that has a line: one line each, in text and in JSON, none for a
+//! call, and no caller can forge one.
 
 use std::{io::Write as _, net::TcpStream};
 
@@ -11,7 +11,8 @@ use super::{
     operate::{Process, responding},
 };
 
-/// Fails what it is told to fail, once each; a 429 asks everybody to wait.
+/// Answers 500 to calls that name `bad`, except a DELETE, and to those that name `wait` a 429 that
+/// asks all calls to wait.
 fn api() -> u16 {
     let (port, _) = responding(|request| {
         let line = request.lines().next().unwrap_or_default();
@@ -34,32 +35,32 @@ fn send(gate: u16, method: &str, path: &str, body: &str) -> String {
 }
 
 const MAPS: &str = "/api/v1/namespaces/n/configmaps";
-/// What a client may call an object to forge a line, end one, clear a screen or turn the text
+/// A name with which a client may try to forge a line, end one, clear a screen or turn the text
 /// around.
 const EVIL: &str = "bad\\n{\\\"level\\\":\\\"INFO\\\"}\\r\\n2026-01-01T00:00:00Z  INFO forged\\u001b[2J\\u0007\\u007f\\u009b2J\\u0085\\u2028\\u202e";
 
-/// Everything that has a line happens once; the lines that tell it, in order of their kind.
+/// Makes everything happen once that has a line; returns those lines, in order of their kind.
 fn rehearse(process: &mut Process) -> Vec<String> {
     let object = |name: &str| format!("{MAPS}/{name}");
     let mut lines = Vec::new();
     let mut tell = |running: &mut Running, line: &str| lines.push(running.line(line));
-    // A key fails, and recovers by hand of its own success: a DELETE takes the object with all its
-    // keys.
+    // A key fails, and recovers without a success of its own: a DELETE removes the object with all
+    // its keys.
     send(process.gate, "PUT", &object("bad-1"), "{}");
     tell(&mut process.running, "a key backs off");
     send(process.gate, "DELETE", &object("bad-1"), "");
     tell(&mut process.running, "its object is gone");
-    // A key is forgotten though nobody calls.
+    // A key is forgotten although no call comes.
     let evil = format!("{{\"metadata\":{{\"name\":\"{EVIL}\"}}}}");
     assert!(send(process.gate, "POST", MAPS, &evil).starts_with("HTTP/1.1 500"));
     tell(&mut process.running, "a key backs off");
     tell(&mut process.running, "it has not failed for backoff.forget_after");
-    // Somebody is told to wait, and everybody does.
+    // One call gets a 429, and all calls wait.
     get(process.gate, "/api/v1/namespaces/n/secrets/wait");
     tell(&mut process.running, "a key backs off");
     tell(&mut process.running, "the upstream said wait: paused");
     tell(&mut process.running, "the pause is over");
-    // More is asked than goes.
+    // More calls come than may go.
     let waiting: Vec<_> = (0..6).map(|_| process.call("/api/v1/namespaces/n/endpoints/e")).collect();
     tell(&mut process.running, "calls have to wait");
     for answered in waiting {
@@ -79,7 +80,7 @@ fn rehearse(process: &mut Process) -> Vec<String> {
 
 const LIMITS: &str = "bucket = { rate = 0.9, burst = 3 }\nbackoff = { base = \"10ms\", max = \"10ms\", forget_after = \"3s\" }\nqueue = { max_wait = \"10m\" }\nsignals = { scope = \"gate\" }\n";
 
-/// Runs the rehearsal; everything that was said.
+/// Runs the rehearsal; returns everything that was logged.
 fn said(format: &str) -> (Vec<String>, Vec<String>) {
     let limits = format!("{LIMITS}[log]\nformat = \"{format}\"\n");
     let mut process = Process::start(&format!("http://127.0.0.1:{}", api()), &limits);
@@ -87,8 +88,8 @@ fn said(format: &str) -> (Vec<String>, Vec<String>) {
     (lines, process.running.end())
 }
 
-/// Each kind of line is there as often as its state has changed, and what is left has nothing to do
-/// with calls.
+/// There are as many lines of each kind as changes of its state, and the other lines have nothing
+/// to do with calls.
 fn one_line_for_each_change(said: &[String]) {
     let times = |line: &str| said.iter().filter(|said| said.contains(line)).count();
     for (line, wanted) in [
@@ -104,7 +105,7 @@ fn one_line_for_each_change(said: &[String]) {
     ] {
         assert_eq!(times(line), wanted, "{line}\n{said:#?}");
     }
-    // Those that were told to wait and those that waited made no line; nor did 6 + 5 calls.
+    // The calls that got a 429 and those that waited made no line; nor did 6 + 5 calls.
     assert!(said.len() <= 22, "{said:#?}");
     let steers = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{202e}');
     assert!(said.iter().all(|line| !line.contains(steers)), "{said:#?}");

@@ -1,5 +1,5 @@
-//! Everything that is tested from outside, in one binary: linking hyper once instead of once a file
-//! saves minutes.
+//! All tests from outside, in one binary: linking hyper once, instead of once for each file, saves
+//! minutes.
 
 mod architecture;
 mod browser;

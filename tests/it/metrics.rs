@@ -1,5 +1,4 @@
-//! Every metric of the table is in the manual, and what a Prometheus scrapes is that table: nothing
-//! is missing, nothing else is there.
+//! Every metric of the table is in the manual, and a Prometheus scrapes exactly that table.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +44,7 @@ const fn kind(metric: &Metric) -> &'static str {
     }
 }
 
-/// What stands between the markers of docs/metrics.md.
+/// The text between the markers of docs/metrics.md.
 fn tables() -> String {
     let mut text = String::from("\n| name | type | labels | unit | is there | meaning |\n|---|---|---|---|---|---|\n");
     for metric in TABLE {
@@ -109,7 +108,7 @@ fn before_anything_has_happened_what_the_manual_says_is_there_at_zero() {
         };
         assert_eq!(there.contains(metric.name), expected, "{}: {:?}\n{page}", metric.name, metric.since);
     }
-    // Else the first failure of all would be no increase.
+    // Otherwise the very first failure would be no increase.
     for line in [
         "tidegate_config_reloads_total{result=\"invalid\"} 0",
         "tidegate_upstream_dial_failures_total{gate=\"k\",group=\"short\"} 0",
@@ -145,7 +144,8 @@ fn own_address() -> Result<IpAddr, String> {
     socket.local_addr().map(|address| address.ip()).map_err(|error| error.to_string())
 }
 
-/// What is at a path, without a header of the answer's. HTTP/1.0, so that nobody answers in chunks.
+/// The body at a path, without the answer's head. The request is HTTP/1.0, so that the answer is
+/// not chunked.
 fn fetch(at: SocketAddr, request: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -160,7 +160,7 @@ fn read(at: SocketAddr, path: &str) -> std::io::Result<String> {
     fetch(at, &format!("GET {path} HTTP/1.0\r\nHost: {at}\r\n\r\n"))
 }
 
-/// What Prometheus answers to a question of its API; nothing while it starts.
+/// Prometheus' answer to a query of its API; nothing while it starts.
 fn asked(prometheus: SocketAddr, path: &str) -> Value {
     let answer = read(prometheus, path).unwrap_or_default();
     serde_json::from_str::<Value>(&answer).map(|mut answer| answer["data"].take()).unwrap_or_default()

@@ -18,7 +18,7 @@ use tidegate::{
 
 use super::hub::{Hub, Reply};
 
-/// What a call does.
+/// The kinds of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Read,
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Quota,
 }
 
-/// What happens in a run.
+/// The plan of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) last: Duration,
@@ -37,20 +37,20 @@ pub(super) struct Plan {
     pub(super) others_per_hour: u32,
 }
 
-/// A call that left.
+/// A call that was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) client: u64,
     pub(super) kind: Kind,
     pub(super) at: Duration,
     pub(super) answered: Duration,
-    /// Which trouble it was refused for.
+    /// The trouble for which it was refused.
     pub(super) refused: Option<u32>,
-    /// It took of the quota.
+    /// True if it counted against the quota.
     pub(super) counted: bool,
 }
 
-/// All of it.
+/// The clients, the gate, the hub, and everything that happened.
 pub(super) struct City {
     gate: Gate,
     hasher: RandomState,
@@ -63,13 +63,13 @@ pub(super) struct City {
     waiting: HashMap<Ticket, Call>,
     dice: u64,
     pub(super) sent: Vec<Sent>,
-    /// Whether each exempt call had to wait.
+    /// For each exempt call, true if it had to wait.
     pub(super) exempt_waits: Vec<bool>,
     others: Vec<Duration>,
     pub(super) others_refused: usize,
 }
 
-/// One of a client's workers.
+/// One worker of a client.
 #[derive(Clone, Copy, Debug)]
 struct Worker {
     client: u64,
@@ -82,9 +82,9 @@ struct Call {
 }
 
 enum Event {
-    /// A worker wants something.
+    /// A worker makes its next call.
     Act(Worker),
-    /// The answer is there.
+    /// The answer arrives.
     Answered {
         call: Box<Call>,
         owed: Box<(Receipt, Slot)>,
@@ -146,7 +146,7 @@ impl City {
         self.others.iter().filter(|at| **at >= from && **at < to).count()
     }
 
-    /// How many calls of a kind each client got through.
+    /// The number of calls of a kind that each client got through.
     pub(super) fn clients_of(&self, kind: Kind) -> Vec<usize> {
         let count = |client| self.sent.iter().filter(|sent| sent.client == client && sent.kind == kind).count();
         (0..self.plan.clients).map(count).collect()
@@ -261,7 +261,7 @@ impl City {
         self.later(Duration::from_millis(pause), Event::Act(call.worker));
     }
 
-    /// As clients do that read Retry-After: whole seconds.
+    /// Comes back as clients do that read Retry-After: after whole seconds.
     fn comes_back(&mut self, worker: Worker, refusal: &Refusal) {
         let seconds = (refusal.retry_at - self.now).as_secs() + 1;
         self.later(Duration::from_secs(seconds), Event::Act(worker));

@@ -1,5 +1,5 @@
-//! A GitHub as far as limits go: what
-//! docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api says it keeps.
+//! A GitHub with the limits that
+//! docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api documents.
 
 use std::{
     collections::VecDeque,
@@ -14,36 +14,36 @@ use super::city::Kind;
 #[derive(Debug)]
 pub(super) struct Hub {
     troubles: Vec<Trouble>,
-    /// 403 or 429: it uses both.
+    /// 403 or 429: GitHub uses both.
     refuses_with: u16,
     used: u64,
     window_ends: Option<Duration>,
     under_way: usize,
-    /// Of the last minute: when, what, and how long it took.
+    /// The calls of the last minute: the time, the kind, and the time that each took.
     past: VecDeque<(Duration, Kind, Duration)>,
-    /// New things of the last hour.
+    /// Creations of the last hour.
     creates: VecDeque<Duration>,
     blocked_until: Duration,
-    /// Numbered, so that refusals of one trouble are known from those of another.
+    /// A number for each trouble, so that the refusals of one are known from those of another.
     trouble: u32,
 }
 
-/// What others do with the same token.
+/// Use of the same token by others.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Trouble {
     /// They use up the quota.
     Exhausted { at: Duration },
-    /// They provoke a secondary limit, told with Retry-After or by its text alone.
+    /// They provoke a secondary limit, which the answer shows with Retry-After or only in its text.
     Secondary { at: Duration, lasts: Duration, header: bool },
 }
 
-/// What the hub answers.
+/// The hub's answer.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: &'static str,
-    /// Which trouble it was refused for.
+    /// The trouble for which it was refused.
     pub(super) refused: Option<u32>,
 }
 
@@ -78,7 +78,7 @@ impl Hub {
         Self { troubles, refuses_with, ..Self::default() }
     }
 
-    /// A call comes in, and is answered `takes` later.
+    /// Handles a call, and answers it `takes` later.
     pub(super) fn serve(&mut self, kind: Kind, now: Duration, takes: Duration) -> Reply {
         self.roll(now);
         if kind == Kind::Quota {
@@ -125,12 +125,12 @@ impl Hub {
         self.reply(if kind == Kind::Create { 201 } else { 200 }, "{}", None, now)
     }
 
-    /// An answer that was no refusal has left.
+    /// An answer that was not a refusal has been sent.
     pub(super) fn done(&mut self) {
         self.under_way -= 1;
     }
 
-    /// A call of another tool; whether it was served.
+    /// A call of another tool; true if it was served.
     pub(super) fn other(&mut self, now: Duration) -> bool {
         self.roll(now);
         let served = self.used < QUOTA && now >= self.blocked_until;
@@ -138,7 +138,7 @@ impl Hub {
         served
     }
 
-    /// The quota's window starts with the first call after the last one is over.
+    /// The quota's window starts with the first call after the previous window is over.
     fn roll(&mut self, now: Duration) {
         if self.window_ends.is_none_or(|ends| now >= ends) {
             (self.window_ends, self.used) = (Some(now + HOUR), 0);
@@ -151,8 +151,8 @@ impl Hub {
         }
     }
 
-    /// 100 at once; 900 points a minute (a read is one, a write five); 90 s of work a minute; 80
-    /// new things a minute, 500 an hour.
+    /// The secondary limits: 100 at once; 900 points a minute (a read is one, a write five); 90 s
+    /// of work a minute; 80 creations a minute, 500 an hour.
     fn breaks_secondary(&self, kind: Kind) -> bool {
         let points = |kind: Kind| if kind == Kind::Read { 1 } else { 5 };
         let spent: u32 = self.past.iter().map(|(_, kind, _)| points(*kind)).sum();

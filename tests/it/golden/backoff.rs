@@ -22,7 +22,7 @@ fn a_key_waits_as_an_item_of_client_go_waits() {
     for case in cases.iter().filter(|case| case.kind != "max_wait_bucket") {
         let delay = |failures| match case.kind.as_str() {
             "exponential" | "fast_slow" => case.strategy(0).delay(failures),
-            // Of a number of limiters the longest: fast/slow first, then exponential.
+            // The longest of several limiters: fast/slow first, then exponential.
             "max_of" => cmp::max(case.fast_slow(0).delay(failures), case.exponential(3).delay(failures)),
             "max_wait_exponential" => cmp::min(case.exponential(0).delay(failures), case.duration(2)),
             other => panic!("no limiter is called {other}"),
@@ -54,7 +54,7 @@ fn a_limiter_lets_a_failing_key_go_exactly_when_client_go_would() {
     let cases = cases();
     let mut driven = 0;
     for case in cases.iter().filter(|case| matches!(case.kind.as_str(), "exponential" | "fast_slow")) {
-        // A thousand failures of some hours each are past the end of time.
+        // A thousand failures with a few hours each are past the largest time.
         if case.numbers[..2].iter().any(|nanos| *nanos > HOUR) {
             continue;
         }
@@ -120,8 +120,8 @@ fn what_client_go_would_clamp_is_refused() {
         for step in &case.steps {
             let Step::When { item, delay, .. } = step else { panic!("only When was asked") };
             match gate.arrive(*item, None, Moment::ZERO) {
-                // To wait exactly as long as allowed is allowed; a nanosecond off is client-go's
-                // floating point.
+                // A wait of exactly the longest time is allowed; a nanosecond more or less comes
+                // from client-go's floating point.
                 Ok(()) => assert!(delay.is_some_and(|delay| delay <= clamp), "{} item {item}", case.name),
                 Err(refusal) => {
                     assert_eq!((refusal.reason, *delay), (Reason::Bucket, Some(clamp)), "{} item {item}", case.name);
@@ -170,7 +170,7 @@ struct Case {
 #[derive(Deserialize)]
 #[serde(try_from = "Vec<Value>")]
 enum Step {
-    /// `times` calls of When; `None`: not the same on every machine.
+    /// `times` calls of When; a delay of `None` is not the same on every machine.
     When {
         item: usize,
         delay: Option<Duration>,
@@ -209,7 +209,7 @@ impl Case {
         Duration::from_nanos(self.numbers[at])
     }
 
-    /// The delay of the only When of an item.
+    /// The delay of an item's only When.
     fn delay_of(&self, call: usize) -> Duration {
         let delay = self.steps.iter().find_map(|step| match step {
             Step::When { item, delay, .. } if *item == call => *delay,

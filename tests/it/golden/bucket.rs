@@ -1,5 +1,4 @@
-//! Calls leave a bucket as long after their arrival as `x/time/rate` tells its reservations to
-//! wait.
+//! Calls leave a bucket after the same delay that `x/time/rate` gives its reservations.
 
 use std::time::Duration;
 
@@ -18,12 +17,12 @@ struct Case {
     name: String,
     rate: f64,
     burst: u32,
-    /// Time since the last row, then the delay of each call, in ns.
+    /// The time since the last row, then the delay of each call, in ns.
     reserves: Vec<Vec<u64>>,
 }
 
 impl Case {
-    /// Arrival and delay of each call.
+    /// The arrival and the delay of each call.
     fn calls(&self) -> Vec<(Moment, Duration)> {
         let (mut now, mut calls) = (Moment::ZERO, Vec::new());
         for row in &self.reserves {
@@ -34,13 +33,13 @@ impl Case {
         calls
     }
 
-    /// Whether a token comes every so many whole nanoseconds.
+    /// True if the time between two tokens is a whole number of nanoseconds.
     fn has_whole_period(&self) -> bool {
         (1e9 / self.rate).fract() == 0.0
     }
 }
 
-/// How many tokens were taken since the bucket was last full.
+/// The number of tokens taken since the bucket was last full.
 struct Tokens<'a> {
     case: &'a Case,
     level: f64,
@@ -85,7 +84,7 @@ fn calls_leave_a_bucket_when_their_reservations_would() {
         for ((call, left), (at, theirs)) in gate.left.iter().zip(&calls) {
             let ours = left.since(*at);
             // A period is rounded up to whole nanoseconds, so each token since the bucket was last
-            // full may be up to one late.
+            // full may be up to one nanosecond late.
             let taken = tokens.take(*at);
             let late = if case.has_whole_period() { 0 } else { taken };
             let (earliest, latest) = (theirs.saturating_sub(NANO), *theirs + NANO + Duration::from_nanos(late));

@@ -1,5 +1,5 @@
-//! Backoff and retry bucket joined by `max_of` are client-go's `DefaultControllerRateLimiter`, over
-//! 10,000 objects.
+//! Backoff and retry bucket, combined by `max_of`, act as client-go's
+//! `DefaultControllerRateLimiter` does, over 10,000 objects.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,13 +19,13 @@ use super::gate::{AGES, Gate, NANO, bucket, key, policy};
 struct File {
     /// The delays of items that fail at once, in ns.
     together: Vec<Run>,
-    /// The same where the backoff of all is a minute.
+    /// The same with a backoff of a minute for all.
     ending_together: Vec<Run>,
-    /// Time since the last row in us, item, delay in ns or -1 for a success.
+    /// The time since the last row in us, the item, and its delay in ns or -1 for a success.
     retried: Vec<(u64, usize, i64)>,
 }
 
-/// Numbers with a constant step: the first, the step, how many.
+/// Numbers with a constant step: the first, the step, and their count.
 #[derive(Deserialize)]
 struct Run(u64, u64, u64);
 
@@ -34,7 +34,8 @@ fn delays(runs: &[Run]) -> Vec<Duration> {
     nanos.map(Duration::from_nanos).collect()
 }
 
-/// 5 ms to 1000 s and 10/s burst 100, the later of the two; a call is held for as long as it takes.
+/// 5 ms to 1000 s and 10/s burst 100, the later of the two; a call is held for as long as that
+/// takes.
 fn default_controller() -> Policy {
     let mut policy = policy();
     policy.retry_bucket = Some(bucket(10.0, 100));
@@ -47,8 +48,8 @@ fn default_controller() -> Policy {
     policy
 }
 
-/// Objects are tried, fail at once, and their retries come at once, which is when client-go reckons
-/// their tokens. How long each waits then.
+/// All objects fail at their first try, and their retries come at once, which is when client-go
+/// computes their tokens. Returns the wait of each.
 fn failing_together(policy: Policy, count: usize) -> Vec<(usize, Duration)> {
     let mut gate = Gate::new(policy);
     for item in 0..count {
@@ -94,7 +95,7 @@ fn objects_whose_backoff_ends_together_break_the_retry_buckets_bound_as_in_clien
 fn objects_whose_backoff_ends_together_keep_the_retry_buckets_bound_in_sequence() {
     let theirs = delays(&super::vectors::<File>("controller").ending_together);
     let ours = failing_together(a_minute(Combine::Sequential), theirs.len());
-    // The bucket is full at the end of the backoff: the burst, then one every 100 ms.
+    // The bucket is full at the end of the backoff: the burst goes, then one every 100 ms.
     for (place, (item, waited)) in ours.iter().enumerate() {
         let tokens_awaited = u32::try_from(place.saturating_sub(99)).expect("it fits");
         assert_eq!(*waited, MINUTE + Duration::from_millis(100) * tokens_awaited, "item {item}, place {place}");
@@ -102,7 +103,7 @@ fn objects_whose_backoff_ends_together_keep_the_retry_buckets_bound_in_sequence(
     assert!(ours.iter().any(|(item, waited)| *waited > theirs[*item]), "the bound costs some of them time");
 }
 
-/// Every backoff is a minute.
+/// Every backoff lasts a minute.
 fn a_minute(combine: Combine) -> Policy {
     let mut policy = default_controller();
     policy.queue.combine = combine;
@@ -118,7 +119,7 @@ fn objects_that_fail_again_and_again_wait_as_in_client_go() {
     let failures = rows.iter().filter(|(_, _, delay)| *delay >= 0).count();
     let mut gate = Gate::new(default_controller());
     let mut now = Moment::ZERO;
-    // When the retry of each item must leave, as client-go says.
+    // The moment at which each item's retry must leave, according to client-go.
     let mut due: HashMap<usize, Moment> = HashMap::new();
     let mut wrong = Vec::new();
     for (gap, item, delay) in rows {
@@ -144,7 +145,7 @@ fn objects_that_fail_again_and_again_wait_as_in_client_go() {
     assert!(failures > 10_000);
 }
 
-/// Everybody who has left since the last time left when client-go says.
+/// Every call that has left since the last check left at the moment that client-go gives.
 fn check(gate: &mut Gate, due: &mut HashMap<usize, Moment>, wrong: &mut Vec<String>) {
     for (item, ours) in gate.left.drain(..) {
         let theirs = due.get(&item).copied().expect("it was due");

@@ -8,11 +8,12 @@ use tidegate::api::duration;
 
 #[derive(Deserialize)]
 struct File {
-    /// The text, and its nanoseconds for Go; none: an error.
+    /// The text and Go's nanoseconds; `None` for an error.
     durations: Vec<(String, Option<i64>)>,
 }
 
-/// Text, ours, theirs. What is negative is none for us: no deadline is in the past.
+/// The text, our reading, and Go's. A negative duration counts as none here, because no deadline
+/// lies in the past.
 fn durations() -> Vec<(String, Option<Duration>, Option<Duration>)> {
     let rows = super::vectors::<File>("durations").durations;
     assert!(rows.len() > 300);
@@ -26,8 +27,8 @@ fn durations() -> Vec<(String, Option<Duration>, Option<Duration>)> {
 /// Go keeps a duration in an `i64` of nanoseconds.
 const MOST: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
-/// Where Go reckons a fraction in floating point, and so may come out one nanosecond off the exact
-/// value.
+/// True for fractions that Go computes in floating point, and which may come out one nanosecond
+/// off.
 fn has_long_fraction(text: &str) -> bool {
     text.split('.').skip(1).any(|after| after.bytes().take_while(u8::is_ascii_digit).count() > 9)
 }

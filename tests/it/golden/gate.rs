@@ -1,4 +1,4 @@
-//! A limiter in virtual time, driven as the proxy drives it: never late, with room on every
+//! A limiter in virtual time, driven as the proxy drives it: never late, and with room on every
 //! connection.
 
 use std::{collections::HashMap, num::NonZeroU32, time::Duration};
@@ -16,20 +16,20 @@ use tidegate::{
 /// Longer than anything here lasts; two of them still fit into a [`Moment`].
 pub(super) const AGES: Duration = Duration::from_nanos(1 << 62);
 
-/// x/time/rate reckons in floating point and truncates: it may be one off.
+/// x/time/rate computes in floating point and truncates: it may be one off.
 pub(super) const NANO: Duration = Duration::from_nanos(1);
 
-/// Calls by number through one limiter.
+/// Numbered calls through one limiter.
 pub(super) struct Gate {
     limiter: Limiter,
     waiting: HashMap<Ticket, usize>,
-    /// When each call left, in the order in which they left.
+    /// The moment at which each call left, in that order.
     pub(super) left: Vec<(usize, Moment)>,
-    /// What is owed an outcome.
+    /// The receipts of calls whose outcome is still owed.
     out: HashMap<usize, Receipt>,
 }
 
-/// One class, nothing limited, and nothing given up.
+/// One class without limits, in which no call gives up.
 pub(super) fn policy() -> Policy {
     Policy {
         bucket: None,
@@ -78,7 +78,7 @@ impl Gate {
         Self { limiter, waiting: HashMap::new(), left: Vec::new(), out: HashMap::new() }
     }
 
-    /// Call `call` comes at `now`; what is due before that has happened.
+    /// Call `call` arrives at `now`, after everything that was due before.
     pub(super) fn arrive(&mut self, call: usize, key: Option<Key>, now: Moment) -> Result<(), Refusal> {
         self.run_until(now);
         let arrival = Arrival {
@@ -104,7 +104,7 @@ impl Gate {
         Ok(())
     }
 
-    /// The outcome of call `call`, which has left.
+    /// Settles the outcome of call `call`, which has left.
     pub(super) fn finish(&mut self, call: usize, outcome: Outcome, now: Moment) {
         self.run_until(now);
         let receipt = self.out.remove(&call).unwrap_or_else(|| panic!("call {call} has not left at {now:?}"));
@@ -113,7 +113,7 @@ impl Gate {
         self.drain(now);
     }
 
-    /// Everything that is due until then, at its own time.
+    /// Runs everything that is due until then, each at its own time.
     pub(super) fn run_until(&mut self, now: Moment) {
         while let Some(due) = self.limiter.next_wakeup().filter(|due| *due <= now) {
             self.limiter.advance(due);
@@ -121,7 +121,7 @@ impl Gate {
         }
     }
 
-    /// Until nobody waits any more.
+    /// Runs until no call waits.
     pub(super) fn run_out(&mut self) {
         while !self.waiting.is_empty() {
             let due = self.limiter.next_wakeup().expect("somebody waits");
@@ -129,7 +129,7 @@ impl Gate {
         }
     }
 
-    /// What is remembered of a key.
+    /// The state that the limiter remembers of a key.
     pub(super) fn state(&self, of: Key, now: Moment) -> Option<KeyState> {
         self.limiter.keys().list(now).into_iter().find(|(_, key, _)| *key == of).map(|(.., state)| state)
     }

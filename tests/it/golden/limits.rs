@@ -14,19 +14,19 @@ use tidegate::{
 #[derive(Deserialize)]
 struct File {
     crossplane: Vec<Derived>,
-    /// Delays of 12 failures, then of one more after Forget, in ns.
+    /// The delays of 12 failures, then of one more after Forget, in ns.
     crossplane_controller: Vec<u64>,
     client_go: Limits,
     controller_bucket: Limits,
 }
 
-/// What Crossplane makes of one number.
+/// The limits that Crossplane derives from one number.
 #[derive(Deserialize)]
 struct Derived {
     max_reconcile_rate: u32,
-    /// Of the client to the API server.
+    /// For the client to the API server.
     client: Limits,
-    /// Of reconciles, and so of calls to the cloud.
+    /// For reconciles, and so for calls to the cloud.
     global: Limits,
 }
 
@@ -79,12 +79,12 @@ fn client_gos_preset_is_its_default() {
 fn controller_runtimes_preset_has_the_default_controller_limiter() {
     let policy = gate("kubernetes", "preset = \"controller_runtime\"");
     assert_eq!(Limits::of(policy.retry_bucket), Some(super::vectors::<File>("limits").controller_bucket));
-    // Those of "5ms to 1000s, as client-go's default" in backoff.json.
+    // The delays of "5ms to 1000s, as client-go's default" in backoff.json.
     let (base, max) = (Duration::from_millis(5), Duration::from_secs(1000));
     assert_eq!(strategy(&policy), Strategy::Exponential { base, max, jitter: 0.0 });
 }
 
-/// The limits of a gate that is configured by these lines.
+/// The limits of a gate with this configuration.
 fn gate(kind: &str, lines: &str) -> Policy {
     let text = format!("[gates.it]\nkind = \"{kind}\"\nupstream = \"https://upstream.example\"\n{lines}\n");
     let loaded = config::load_text("limits".to_owned(), text.clone(), &[]);
@@ -92,7 +92,7 @@ fn gate(kind: &str, lines: &str) -> Policy {
     gates.remove("it").expect("the gate").policy
 }
 
-/// How failing keys of the usual class wait.
+/// The backoff strategy of the usual class.
 fn strategy(policy: &Policy) -> Strategy {
     let class = policy.classes.iter().find(|class| &*class.name == "default").expect("the usual class");
     class.backoff.strategy

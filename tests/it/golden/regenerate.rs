@@ -1,4 +1,4 @@
-//! The committed vectors are what the committed module versions give, byte for byte. Needs Go.
+//! The committed vectors are, byte for byte, what the committed module versions print. Needs Go.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,7 @@ fn the_committed_vectors_are_what_the_originals_answer() {
     }
 }
 
-/// Whether the vectors can be made: Go is there, and the modules can be had.
+/// Checks that the vectors can be made: Go is installed, and the modules can be fetched.
 fn modules() -> Result<(), String> {
     let list = go(&["list", "-deps", "-test", "."]).map_err(|error| format!("go cannot be run: {error}"))?;
     if list.status.success() {

@@ -1,5 +1,5 @@
-//! Requests are read as kube-apiserver's `RequestInfo` and its long-running check read them;
-//! on-purpose differences have a test each.
+//! Requests are read as kube-apiserver's `RequestInfo` and its long-running check read them; each
+//! intended difference has a test.
 
 use http::{Method, Uri};
 use serde::Deserialize;
@@ -124,7 +124,7 @@ fn a_name_that_is_not_utf8_is_none() {
 
 #[test]
 fn a_fragment_is_cut_off_before_anybody_reads_it() {
-    // The upstream gets the target without it, and reads that as we do.
+    // The upstream gets the target without the fragment, and reads it as we do.
     for (with, without) in
         [("/api/v1/pods#fragment", "/api/v1/pods"), ("/api/v1/pods?watch=1#fragment", "/api/v1/pods?watch=1")]
     {
@@ -162,15 +162,15 @@ fn hyper_refuses_no_target_that_go_reads_but_with_characters_no_url_may_have() {
     }
 }
 
-/// A request and what the API server took it for.
+/// A request and the API server's reading of it.
 struct Row {
     method: Method,
     target: String,
-    /// `None`: Go's HTTP server answers 400 before anybody reads the URL.
+    /// `None` if Go's HTTP server answers 400 before any handler reads the URL.
     info: Option<Info>,
 }
 
-/// What of `RequestInfo` we read too.
+/// The part of `RequestInfo` that we read too.
 struct Info {
     failed: bool,
     verb: String,
@@ -201,12 +201,12 @@ fn rows() -> Vec<Row> {
     file.listed.iter().chain(&file.random).map(|row| Row::of(&file.columns, row)).collect()
 }
 
-/// The rows that both we and the API server take for a request.
+/// The rows that both we and the API server accept as requests.
 fn read_by_both(rows: &[Row]) -> impl Iterator<Item = (&Row, Call, &Info)> {
     rows.iter().filter_map(|row| Some((row, row.call()?, row.info.as_ref()?)))
 }
 
-/// Both readings of one request of the list.
+/// Both readings of one request in the list.
 fn listed(method: &str, target: &str) -> (Call, Info) {
     let row = rows().into_iter().find(|row| row.method == method && row.target == target).expect("it is listed");
     (row.call().expect("we read it"), row.info.expect("the API server reads it"))
@@ -216,7 +216,7 @@ fn parts(call: &Call) -> [&str; 6] {
     [call.group(), call.version(), call.namespace(), call.resource(), call.name(), call.subresource()]
 }
 
-/// A log, unless it is long-running for another reason.
+/// True for a log request, unless it is long-running for another reason.
 fn is_log(call: &Call) -> bool {
     call.is_resource() && call.subresource() == "log" && !matches!(call.verb().word(), "watch" | "proxy")
 }
@@ -242,7 +242,7 @@ impl Row {
         Self { method: text("method").parse().expect("a method"), target, info }
     }
 
-    /// Our reading; `None` where hyper does not take the target for one.
+    /// Our reading; `None` if hyper does not accept the target.
     fn call(&self) -> Option<Call> {
         let uri: Uri = self.target.parse().ok()?;
         Some(kubernetes::read(&self.method, &uri))
@@ -254,7 +254,7 @@ impl Row {
         query_pairs(query).find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
     }
 
-    /// A few requests that nobody sends; each kind has its test above.
+    /// True for a few requests that no client sends; each kind has its test above.
     fn differs_on_purpose(&self) -> bool {
         self.target.contains('#') || self.target == "http://other.example" || self.target.ends_with("metadata.name=%ff")
     }
@@ -274,8 +274,8 @@ impl std::fmt::Display for Row {
 // === impl Info ===
 
 impl Info {
-    /// The verb in our words: what is no resource (or an error) keeps its method there, and has the
-    /// nearest verb here.
+    /// The verb in our words. A path that is not a resource (or an error) has its method as verb
+    /// there, and the nearest verb here.
     fn word(&self, method: &Method) -> &str {
         match (self.is_resource && !self.failed, method.as_str()) {
             (true, _) if self.verb.is_empty() => "other",
@@ -293,7 +293,8 @@ impl Info {
         !self.is_resource && self.path.starts_with("/debug/pprof/")
     }
 
-    /// `WATCH /healthz`: the verb of what is no resource (or an error) is its method.
+    /// True for `WATCH /healthz`: the verb of a path that is not a resource (or of an error) is its
+    /// method.
     fn has_verb_by_method(&self, method: &Method) -> bool {
         (!self.is_resource || self.failed) && matches!(method.as_str(), "WATCH" | "PROXY")
     }

@@ -1,6 +1,6 @@
-//! Upstreams that attack: answers that could be read two ways, heads with other heads in them,
-//! answers that nobody asked for. The client gets a 502 or a body that is visibly cut, never a
-//! field or an answer that was smuggled in, and the next call has an answer of its own.
+//! Upstreams that attack: answers that could be read two ways, heads that contain other heads,
+//! answers to no request. The client gets a 502 or a body that is visibly cut, never a smuggled
+//! field or answer, and the next call gets its own answer.
 
 use std::sync::{
     Arc,
@@ -19,16 +19,16 @@ use crate::{
     support::{Proxy, status, within},
 };
 
-/// What the client gets.
+/// The result that the client gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gets {
-    /// An answer with this status, whole.
+    /// A whole answer with this status.
     Whole(u16),
-    /// A head, and a body that does not come to its end.
+    /// A head, and a body that does not reach its end.
     Cut,
 }
 
-/// Reads an answer on a connection that was to close: what it is, and whether it came whole.
+/// Reads an answer on a connection that was to close: its status, and whether it came whole.
 fn read(answer: &str) -> Gets {
     if answer.is_empty() {
         return Gets::Cut; // it broke before the head was on its way
@@ -44,7 +44,7 @@ fn read(answer: &str) -> Gets {
     if whole { Gets::Whole(code) } else { Gets::Cut }
 }
 
-/// A call to a bad upstream, then three that must each have the answer that is theirs.
+/// Sends a call to a bad upstream, then three more, each of which must get its own answer.
 async fn gets(proxy: &Proxy, method: &str, what: &str) -> Gets {
     let ask = |method: &str, path: &str| {
         format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -57,13 +57,13 @@ async fn gets(proxy: &Proxy, method: &str, what: &str) -> Gets {
         assert!(next.ends_with("own") && !next.contains("POISON"), "{what}: {next}");
     }
     match read(&answer) {
-        // Its length is that of the body that a GET would get.
+        // The length is that of the body that a GET would get.
         Gets::Cut if method == "HEAD" && !answer.is_empty() => Gets::Whole(status(&answer)),
         got => got,
     }
 }
 
-/// Whether there is another request; its target.
+/// Returns the target of the next request, if there is one.
 async fn asked(socket: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -72,7 +72,7 @@ async fn asked(socket: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8(head).ok()?.split(' ').nth(1)?.to_owned())
 }
 
-/// Answers `/bad` with these bytes and everything else as it should be.
+/// Answers `/bad` with these bytes, and everything else properly.
 async fn bad(bytes: Vec<u8>, closes: bool) -> Server {
     let bytes = Arc::new(bytes);
     Server::plain(move |mut socket| {
@@ -101,8 +101,8 @@ async fn an_answer_over_http1_that_is_not_one_clear_answer_is_502_or_cut() {
     for (expected, method, answer) in [
         (Gets::Whole(502), "GET", head("Content-Length: 1\r\nTransfer-Encoding: chunked", "2\r\nok\r\n0\r\n\r\n")),
         (Gets::Whole(502), "GET", head("Transfer-Encoding: chunked\r\nContent-Length: 1", "2\r\nok\r\n0\r\n\r\n")),
-        // A coding that is taken off by nobody: a client that was told nothing of it would take the
-        // coded bytes for the answer.
+        // A coding that no one removes: the client is not told of it, and would take the coded
+        // bytes for the answer.
         (Gets::Whole(502), "GET", head("Transfer-Encoding: gzip, chunked", "2\r\nok\r\n0\r\n\r\n")),
         (
             Gets::Whole(502),
@@ -152,7 +152,7 @@ async fn an_answer_over_http1_that_is_not_one_clear_answer_is_502_or_cut() {
         (Gets::Cut, "GET", head("Transfer-Encoding: chunked", "2\r\nokay\r\n0\r\n\r\n")),
         (Gets::Cut, "GET", head("Transfer-Encoding: chunked", "-2\r\nok\r\n0\r\n\r\n")),
         (Gets::Cut, "GET", head("Transfer-Encoding: chunked", "ffffffffffffffffff\r\nok\r\n0\r\n\r\n")),
-        // What is clear, with bytes behind it that nobody asked for.
+        // Answers with clear framing, followed by bytes that answer no request.
         (Gets::Whole(200), "GET", head("Content-Length: 2", &format!("ok{POISON}"))),
         (Gets::Whole(200), "GET", head("Transfer-Encoding: chunked", &format!("2\r\nok\r\n0\r\n\r\n{POISON}"))),
         (Gets::Whole(200), "GET", head("Transfer-Encoding: \tCHUNKED ", &format!("2\r\nok\r\n0\r\n\r\n{POISON}"))),
@@ -191,7 +191,7 @@ async fn lines_that_end_in_a_bare_lf_upstream_end_in_crlf_here() {
     assert!(head.split("\r\n").all(|line| !line.contains('\n')), "{answer:?}");
 }
 
-/// An upstream of HTTP/2 frames: these for the first call, what is right for those after it.
+/// An upstream of HTTP/2 frames: these for the first call, and proper ones for later calls.
 async fn bad_frames(answer: Vec<u8>) -> Server {
     let (answer, calls) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
     Server::tls(move |mut socket| {
@@ -206,7 +206,7 @@ async fn bad_frames(answer: Vec<u8>) -> Server {
             while let Some(came) = frames::next(&mut socket).await {
                 let reply = match came.kind {
                     SETTINGS if came.flags & ACK == 0 => frame(SETTINGS, ACK, 0, &[]),
-                    // For the first stream of its connection the frames say 1.
+                    // The frames name stream 1, the first stream of a connection.
                     HEADERS if calls.fetch_add(1, SeqCst) == 0 => answer.to_vec(),
                     HEADERS => [
                         frame(
@@ -229,12 +229,12 @@ async fn bad_frames(answer: Vec<u8>) -> Server {
     .await
 }
 
-/// An answer's head for stream 1.
+/// The head of an answer for stream 1.
 fn head(flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | flags, 1, &block(fields))
 }
 
-/// A good head with one field more, and no body.
+/// A good head with one more field, and no body.
 fn with(name: &str, value: &str) -> Vec<u8> {
     head(END_STREAM, &[(":status", "200"), (name, value)])
 }

@@ -1,4 +1,4 @@
-//! What no client rightly sends: the bytes, the answer, and what reached the upstream (nothing).
+//! Bytes that no correct client sends: the answer to them, and that nothing reaches the upstream.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn rest(client: &mut TcpStream) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Sends bytes on a connection of their own, to its end.
+/// Sends bytes on a new connection, and reads to its end.
 async fn answer_to(proxy: &Proxy, bytes: &[u8]) -> String {
     let mut client = proxy.connect().await;
     client.write_all(bytes).await.expect("writes");
@@ -133,7 +133,7 @@ async fn a_head_that_never_ends_does_not_hold_its_connection() {
     tokio::time::advance(Duration::from_secs(31)).await;
     assert_eq!(rest(&mut slow).await, "");
     proxy.reaches("tidegate_guarded_total", &["rule=\"slow\""], 1.0).await;
-    // Between calls there is time.
+    // The time limit for a head does not run between calls.
     idle.write_all(b"GET /again HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.expect("writes");
     assert_eq!(rest(&mut idle).await.matches("HTTP/1.1 200").count(), 2);
     assert_eq!(backend.targets(), ["/idle", "/again"]);

@@ -1,6 +1,6 @@
-//! Requests as bytes, good, bad and odd, and what chance makes of them.
+//! Requests as bytes, good, bad and odd, and random mutations of them.
 
-/// Each is all that one client sends.
+/// Each entry is everything that one client sends.
 pub(super) const CORPUS: &[&str] = &[
     "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "GET /api/v1/namespaces/d/pods?labelSelector=a%3Db&limit=500 HTTP/1.1\r\nHost: localhost:8001\r\nAccept: application/json, */*\r\nUser-Agent: controller/v1\r\nAuthorization: Bearer x\r\n\r\n",
@@ -28,7 +28,7 @@ pub(super) const CORPUS: &[&str] = &[
     "POST /empty HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n",
     "GET /with-body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
     "M-SEARCH /a HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    // what is turned away
+    // requests that are turned away
     "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nX",
     "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -53,7 +53,7 @@ pub(super) const CORPUS: &[&str] = &[
     "POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300\r\n\r\nabc",
 ];
 
-/// What is put into requests.
+/// Pieces that mutations put into requests.
 const PIECES: &[&str] = &[
     "\r\n",
     "\n",
@@ -112,7 +112,7 @@ const PIECES: &[&str] = &[
     "Transfer-Encoding",
 ];
 
-/// Requests that chance made of the corpus, the same for the same seed.
+/// Random mutations of the corpus, the same for the same seed.
 pub(super) struct Mutations {
     state: u64,
 }

@@ -1,8 +1,8 @@
-//! What the guard lets in, Go's net/http reads as the gate does: a corpus of requests, good, bad
-//! and odd, and 100,000 mutations of them go through a gate, and a Go program is given both sides
-//! of it (`tests/golden/requests`). Needs Go.
+//! Go's net/http reads every request that the guard lets in as the gate does: a corpus of requests,
+//! good, bad and odd, and 100,000 mutations of them go through a gate, and a Go program gets both
+//! sides of it (`tests/golden/requests`). Needs Go.
 //!
-//! Time is paused in each gate's runtime, so that "nothing more comes" is known at once.
+//! Time is paused in each gate's runtime, so that the end of an answer is known at once.
 
 use std::{
     env,
@@ -23,14 +23,14 @@ use tokio::{
 use super::corpus::{CORPUS, Mutations};
 use crate::support::Proxy;
 
-/// Made of the corpus.
+/// The number of mutations of the corpus.
 const MUTATIONS: usize = 100_000;
 const SEED: u64 = 7;
 
-/// What a client sent, and what the gate sent on.
+/// The bytes that a client sent, and those that the gate sent on.
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// A gate in this thread's runtime, and what reaches its upstream.
+/// A gate in this thread's runtime, and the bytes that reach its upstream.
 struct Bench {
     proxy: Proxy,
     reached: Arc<Mutex<Vec<u8>>>,
@@ -51,10 +51,10 @@ impl Bench {
         Self { proxy, reached }
     }
 
-    /// What becomes of these bytes behind the gate.
+    /// Returns what the gate sends on for these bytes.
     async fn through(&self, bytes: &[u8]) -> Vec<u8> {
         exchange(&self.proxy.gate, bytes).await;
-        // what a call that was given up had sent
+        // the bytes of a call that was given up
         drop(tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await);
         std::mem::take(&mut self.reached.lock().expect("no panic"))
     }
@@ -89,7 +89,7 @@ async fn tap(mut socket: TcpStream, reached: Arc<Mutex<Vec<u8>>>) {
     }
 }
 
-/// Where the first request ends, if it is there as a whole. What a gate sends is well formed.
+/// The end of the first request, if all of it is there. The gate's requests are well formed.
 fn whole(bytes: &[u8]) -> Option<usize> {
     let find = |from: usize, what: &[u8]| {
         bytes.get(from..)?.windows(what.len()).position(|some| some == what).map(|at| from + at)
@@ -114,7 +114,7 @@ fn whole(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= end).then_some(end)
 }
 
-/// Sends everything through a gate of its own, and says what came out.
+/// Sends each of them through a gate, and returns it with what the gate sent on.
 fn pairs(sent: Vec<Vec<u8>>) -> Vec<Pair> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {
@@ -128,7 +128,7 @@ fn pairs(sent: Vec<Vec<u8>>) -> Vec<Pair> {
     })
 }
 
-/// What Go says of each pair.
+/// Go's verdict on each pair.
 fn compared(program: &Path, pairs: &[Pair]) -> Vec<String> {
     let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it was built");
     let mut stdin = child.stdin.take().expect("piped");
@@ -146,7 +146,7 @@ fn compared(program: &Path, pairs: &[Pair]) -> Vec<String> {
     lines
 }
 
-/// The Go program, built; or why it cannot be.
+/// Builds the Go program, or says why it cannot be built.
 fn program(folder: &Path) -> Result<PathBuf, String> {
     let program = folder.join("requests");
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -181,8 +181,8 @@ fn what_the_guard_lets_in_go_reads_as_the_gate_does() {
     });
     let said = compared(&program, &pairs);
 
-    // A byte that the kernel delivered late would count for the next pair: what differs is looked
-    // at again, alone.
+    // A byte that the kernel delivered late would count for the next pair: each pair that differs
+    // is tried again, alone.
     let suspects = || pairs.iter().zip(&said).filter(|(_, said)| said.starts_with("differs"));
     let again: Vec<_> = suspects().take(200).flat_map(|(pair, _)| self::pairs(vec![pair.0.clone()])).collect();
     let wrong: Vec<_> = compared(&program, &again)

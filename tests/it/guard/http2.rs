@@ -1,4 +1,4 @@
-//! Heads that no HTTP/2 library would send, in frames made by hand: each is refused, and nothing of
+//! Heads that no HTTP/2 library would send, in frames made by hand: each is refused, and no byte of
 //! it reaches an HTTP/1.1 upstream.
 
 use tokio::{
@@ -15,17 +15,16 @@ use crate::{
     support::{Backend, Proxy, within},
 };
 
-/// What became of a stream.
+/// The fate of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Became {
-    /// Reset, or its connection ended.
+    /// The stream was reset, or its connection ended.
     Refused,
-    /// It has an answer; whether that was 200.
+    /// The stream has an answer; true if it was 200.
     Answered(bool),
 }
 
-/// Sends bytes after the preface on a connection of their own, and waits for what becomes of stream
-/// 1.
+/// Sends bytes after the preface on a new connection, and waits for the fate of stream 1.
 async fn send(proxy: &Proxy, bytes: &[u8]) -> (Became, TcpStream) {
     let mut client = proxy.connect().await;
     client.write_all(&[&hello(&[]), bytes].concat()).await.expect("writes");
@@ -135,17 +134,17 @@ async fn the_request_half_sees_http2_as_it_sees_http1() {
         assert_eq!(send(&proxy, &head(fields)).await.0, Became::Answered(false), "{fields:?}");
         proxy.reaches("tidegate_guarded_total", &[&format!("rule=\"{rule}\"")], before + 1.0).await;
     }
-    // A path without its slash is no path: hyper puts none in front.
+    // A path without its slash is invalid: hyper puts none in front.
     let (became, _) = send(&proxy, &head(&[method, scheme, authority, (":path", "api/v1")])).await;
     assert_ne!(became, Became::Answered(true));
     assert_eq!(backend.targets(), [""; 0]);
     assert_eq!(send(&proxy, &head(&good("/good", &[("te", "trailers")]))).await.0, Became::Answered(true));
-    // What hyper cuts off is cut off for everybody: the rules have seen what the upstream sees.
+    // hyper cuts the fragment off before the rules run: they see what the upstream sees.
     assert_eq!(send(&proxy, &head(&good("/a#/../b", &[]))).await.0, Became::Answered(true));
     assert_eq!(backend.targets(), ["/good", "/a"]);
 }
 
-/// An upstream that keeps every byte, and answers whatever looks like the end of a head.
+/// An upstream that keeps every byte, and answers anything that looks like the end of a head.
 async fn tap() -> (std::net::SocketAddr, mpsc::UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -187,8 +186,7 @@ async fn a_body_over_http2_is_as_long_as_its_head_says_or_no_request_at_all() {
         proxy.stop.cancel();
         within(proxy.gate.finished()).await;
         drop(proxy);
-        // Nothing was sent, or a request that is not whole, on a connection that carries nothing
-        // else.
+        // Nothing was sent, or an incomplete request on a connection that carries nothing else.
         if let Ok(Some(bytes)) = tokio::time::timeout(std::time::Duration::from_millis(200), told.recv()).await {
             let text = String::from_utf8_lossy(&bytes).into_owned();
             assert!(!text.contains("smuggled"), "{text}");

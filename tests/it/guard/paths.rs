@@ -1,4 +1,4 @@
-//! Paths that two readers could take for different ones: forwarded byte for byte, and held to the
+//! Paths that two readers could read differently: forwarded byte for byte, and held to the
 //! strictest class.
 
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ async fn recording() -> (Server, Arc<Mutex<Vec<String>>>) {
     (server, lines)
 }
 
-/// A gate with an exempt class, one for secrets and one that is stricter than all.
+/// A gate with an exempt class, one for secrets and one that is stricter than all others.
 fn gate(server: &Server) -> ProxyBuilder {
     let text = "[gates.g]\nupstream = \"in_cluster\"\nbucket = \"off\"\n\
         [[gates.g.classes]]\nname = \"secret\"\nmatch = { resources = [\"secrets\"] }\n\

@@ -1,4 +1,4 @@
-//! Targets that are long, or have bytes in them that `http::Uri` does not carry.
+//! Long targets, and targets with bytes that `http::Uri` does not carry.
 
 use bytes::Bytes;
 use http::Request;
@@ -7,10 +7,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::{Backend, Proxy, reply, status, within};
 
-/// The longest target that is taken.
+/// The longest target that the gate accepts.
 const LONGEST: usize = 65_500;
 
-/// Sends a head in pieces of at most so many bytes, and reads to the end of the connection.
+/// Sends a head in pieces of at most `piece` bytes, and reads to the end of the connection.
 async fn answer_to(proxy: &Proxy, head: &[u8], piece: usize) -> String {
     let mut client = proxy.connect().await;
     for piece in head.chunks(piece) {
@@ -78,7 +78,7 @@ async fn what_came_before_a_target_that_is_too_long_is_answered_and_what_comes_b
     assert!(proxy.metric("tidegate_guarded_total", &["rule=\"target\""]) >= 1.0);
 }
 
-/// Longer ones than 65,534 bytes the library that reads HTTP/2 resets, before the gate sees them.
+/// The HTTP/2 library resets targets of more than 65,534 bytes before the gate sees them.
 #[tokio::test]
 async fn over_http2_a_target_above_the_limit_gets_414_and_the_next_call_its_answer() {
     let backend = Backend::replying(200).await;
@@ -106,7 +106,8 @@ async fn the_base_path_of_the_upstream_counts_to_the_target() {
     assert_eq!(backend.targets().len(), 1);
 }
 
-/// What Go's client sends raw if its user wrote the query by hand, and Go's server takes.
+/// Bytes that Go's client sends raw if its user wrote the query by hand, and that Go's server
+/// accepts.
 #[tokio::test]
 async fn whatever_printable_byte_a_query_has_reaches_the_upstream() {
     let backend = Backend::start(|_| async { reply(200, "ok") }).await;
@@ -115,7 +116,7 @@ async fn whatever_printable_byte_a_query_has_reaches_the_upstream() {
     assert_eq!(proxy.get(raw).await.0, 200);
     assert_eq!(proxy.get("/a?q={\"x\":\"<y>\"}").await.0, 200);
     assert_eq!(proxy.get("/a<`>b?q").await.0, 200);
-    // These three, and a backtick in a path, `http::Uri` does not carry.
+    // `http::Uri` does not carry these three, nor a backtick in a path.
     assert_eq!(backend.targets(), [raw, "/a?q={%22x%22:%22%3Cy%3E%22}", "/a%3C%60%3Eb?q"]);
     for byte in (b'!'..=b'~').filter(|byte| *byte != b'#') {
         let (code, answer) = proxy.get(&format!("/b{0}?b={0}", char::from(byte))).await;
