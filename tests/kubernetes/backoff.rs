@@ -16,7 +16,7 @@ use crate::support::{block_on, pause, quantile, say, turn, wait_for, widgets};
 const BASE: Duration = Duration::from_millis(200);
 const MAX: Duration = Duration::from_millis(3_200);
 
-/// The server's own time for an answer may be noted a little after the gate has had the answer.
+/// The server may record the time of its answer a little after the gate has had the answer.
 const AUDIT_SLACK: Duration = Duration::from_millis(5);
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -51,10 +51,10 @@ fn one_object_that_always_fails_backs_off_and_does_not_slow_two_hundred_others()
     heals(plane, &gate, &webhook, &user);
 }
 
-/// How long the controller takes for all of them, from its first to its last write.
+/// Returns the time that the controller takes for all of them, from its first to its last write.
 fn converge(plane: &ControlPlane, gate: &Gate, namespace: &str, names: &[String]) -> (Duration, Program, User) {
     widgets::set(plane, namespace, names, 1);
-    // The bucket is full again before anything is measured.
+    // The bucket must be full again before anything is measured.
     pause(Duration::from_secs(2));
     let user = plane.master();
     let manager = Program::start(plane, Way::Gate(gate), &user, &["manage", "-namespace", namespace]);
@@ -109,8 +109,8 @@ fn a_thousand_objects_failing_together_do_not_pin_the_worker() {
     let webhook = Webhook::start(plane, "thousand");
     let broken = widgets::names("broken", 1_000);
     webhook.fail(broken.iter().cloned());
-    // A retry that must wait for its token is refused at once: held, however briefly, a thousand
-    // would keep the one worker busy.
+    // A retry that must wait for its token is refused at once: if a thousand were held, however
+    // briefly, they would keep the only worker busy.
     let gate = Gate::start(
         plane,
         "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 1000.0\nburst = 1000\n\
@@ -141,7 +141,7 @@ fn a_thousand_objects_failing_together_do_not_pin_the_worker() {
     assert!(excess <= 0.0, "a window held {excess:.1} retries too many");
 }
 
-/// When each attempt on a failing object but its first arrived.
+/// The arrivals of all attempts on failing objects except the first of each.
 fn retries(plane: &ControlPlane, user: &User) -> Vec<Duration> {
     let mut tried = HashSet::new();
     let attempts =
@@ -150,7 +150,7 @@ fn retries(plane: &ControlPlane, user: &User) -> Vec<Duration> {
     attempts.0.into_iter().filter(|event| !tried.insert(event.name.clone())).map(|event| event.received).collect()
 }
 
-/// Edits all of them, five times, and gives how long each write took its worker.
+/// Edits all of them five times; returns the time that each write took its worker.
 fn edit_rounds(plane: &ControlPlane, manager: &Program, names: &[String], first: u64) -> Vec<Duration> {
     let mut took = Vec::new();
     for value in first..first + 5 {
@@ -168,7 +168,7 @@ fn compare(control: &[Duration], beside: &[Duration]) {
         "backoff: a healthy object's reconcile takes {before:.1?} (p50) {before_p90:.1?} (p90) alone, \
          {after:.1?} (p50) {after_p90:.1?} (p90) beside a thousand that fail"
     ));
-    // A few milliseconds are the two cores' noise, not the gate's doing.
+    // A few milliseconds are noise of the two cores, not an effect of the gate.
     let most = before.mul_f64(1.5).max(before + Duration::from_millis(5));
     assert!(after <= most, "{after:?} is more than 1.5 times {before:?}");
 }

@@ -1,5 +1,5 @@
-//! The wall clock jumps, by libfaketime under the gate alone: a day ahead, then two days back. The
-//! gate reckons with monotonic time, so that no limit may notice.
+//! The wall clock jumps, with libfaketime under the gate alone: a day ahead, then two days back.
+//! The gate uses monotonic time, so no limit may notice.
 
 use std::fs;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A wrong manifest is an error of the file and no failure of the object: the corrected file and a
-//! delete pass at once.
+//! A wrong manifest is an error of the file and not a failure of the object: the corrected file and
+//! a delete pass at once.
 
 use std::fs;
 

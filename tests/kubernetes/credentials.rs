@@ -1,5 +1,4 @@
-//! Whose identity the API server sees, and what becomes of it when tokens and certificates are
-//! rotated.
+//! The identity that the API server sees, and the effect of rotating tokens and certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,16 +19,15 @@ use crate::support::{block_on, now, pause, say, turn, wait_for};
 const LIMIT: Duration = Duration::from_secs(60);
 const WATCHES: usize = 50;
 
-/// A gate that lends the identity of a kubeconfig's user, off loopback: to whoever has the token in
-/// its folder.
+/// A gate that lends the identity of a kubeconfig's user, beyond loopback, to clients that have the
+/// token in its folder.
 struct Lending {
     _process: Process,
     dir: tempfile::TempDir,
 }
 
 impl Lending {
-    /// `user` is the kubeconfig's, as YAML; its relative paths are meant from the gate's own
-    /// folder.
+    /// `user` is the kubeconfig's user, as YAML; its relative paths start at the gate's own folder.
     fn start(plane: &ControlPlane, dir: tempfile::TempDir, user: &str) -> Self {
         let port = free_port();
         let path = |name: &str| dir.path().join(name).display().to_string();
@@ -62,7 +60,7 @@ impl Lending {
         self.dir.path().join("out").join(name)
     }
 
-    /// A GET by whoever has the folder's kubeconfig: whether it succeeds.
+    /// Sends a GET with the folder's kubeconfig; true if it succeeds.
     fn get(&self, plane: &ControlPlane) -> bool {
         kubectl(plane, &self.out("kubeconfig"), &["get", "--raw", "/api/v1/namespaces/default"]).status.success()
     }
@@ -147,7 +145,7 @@ fn a_rotated_ca_and_serving_certificate_lose_no_watch() {
     let old = fs::read(plane.ca_file()).expect("it is there");
     plane.rotate_serving();
     let begun = now();
-    // The harness trusts the new CA alone, as the gate does once it has read it: kubectl succeeds
+    // The harness trusts only the new CA, as the gate does once it has read it: kubectl succeeds
     // when the server shows the new certificate.
     let config = plane.kubeconfig(&ControlPlane::harness());
     wait_for("the API server shows its new certificate", Duration::from_secs(120), || {
@@ -158,8 +156,8 @@ fn a_rotated_ca_and_serving_certificate_lose_no_watch() {
     let begun = now();
     block_on(async {
         let mut connection = Connection::open(Way::Gate(&gate), &user, Protocol::Http2).await;
-        // A watch from each second, so that the last ones need connections by the new CA; none may
-        // fail.
+        // Opens a watch every second, so that the last ones need connections under the new CA; none
+        // may fail.
         let mut opened = Vec::new();
         while begun.elapsed() < Duration::from_secs(45) {
             connection.get("/api/v1/namespaces/rotated").await;
@@ -177,7 +175,7 @@ fn a_rotated_ca_and_serving_certificate_lose_no_watch() {
     });
     let after = gate.sockets_to(plane.port());
     say(format_args!("credentials: {} connections before the rotation, {} after it", before.len(), after.len()));
-    // Others may have been idle, and closed.
+    // Other connections may have been idle, and closed.
     assert!(
         !after.is_subset(&before) && !after.is_disjoint(&before),
         "new watches go over connections by the new CA, old ones live on"

@@ -1,5 +1,5 @@
-//! What is deployed is what a real API server takes: the output of `inject` over every style of
-//! manifest, and the components.
+//! A real API server accepts what is deployed: the output of `inject` over every style of manifest,
+//! and the components.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::support::control_plane::ControlPlane;
 use crate::support::process::scratch_dir;
 use crate::support::{installed, say, turn};
 
-/// The API of these is not part of kube-apiserver, and their definitions are not here.
+/// kube-apiserver does not serve these, and their definitions are not here.
 const OTHERS: [&str; 2] = ["ClusterServiceVersion", "example.org/v1"];
 
 /// Makes the API server know PodMonitor, PrometheusRule, DeploymentRuntimeConfig and Provider;
-/// whether it does.
+/// false if their definitions cannot be had.
 pub(crate) fn define(plane: &ControlPlane, test: &str) -> bool {
     static DEFINED: OnceLock<()> = OnceLock::new();
     let Some(folder) = installed::or_skip(test, installed::definitions()) else { return false };
@@ -28,7 +28,7 @@ pub(crate) fn define(plane: &ControlPlane, test: &str) -> bool {
     true
 }
 
-/// What an API server is asked, without anything coming of it.
+/// Asks the API server to accept the objects, in a dry run.
 pub(crate) fn taken(plane: &ControlPlane, name: &str, manifest: &str) {
     let folder = scratch_dir();
     let file = folder.path().join(format!("{name}.yaml"));
@@ -68,7 +68,7 @@ fn what_inject_writes_is_taken_by_the_api_server() {
         let path = entry.expect("can be read").path();
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let text = known(&fs::read_to_string(&path).expect("text"));
-        // What kubectl does not take without a sidecar either: a name to be generated, and a
+        // kubectl does not accept these without a sidecar either: a name to be generated, and a
         // directive.
         let text = text.replace("{generateName: migrate-}", "{name: migrate}").replace("%YAML 1.1\n", "");
         for (mode, word) in [(Mode::Kubeconfig, "kubeconfig"), (Mode::InCluster, "in-cluster")] {
@@ -128,7 +128,7 @@ fn the_components_and_examples_are_taken_by_the_api_server() {
     assert!(built >= 2 && files >= 10, "{built}, {files}");
 }
 
-/// Every folder below, itself included.
+/// The folder and every folder below it.
 fn folders(of: &Path) -> Vec<PathBuf> {
     let below = fs::read_dir(of).expect("a folder").map(|entry| entry.expect("can be read").path());
     let mut all: Vec<PathBuf> = below.filter(|path| path.is_dir()).flat_map(|path| folders(&path)).collect();
@@ -136,7 +136,7 @@ fn folders(of: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The files of a folder with objects of Kubernetes in them.
+/// The files of a folder that contain Kubernetes objects.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("can be read").path());
     let is_manifest = |path: &PathBuf| {

@@ -1,6 +1,6 @@
-//! kubectl's streams: exec, cp, attach, port-forward and followed logs, by WebSocket and by SPDY,
-//! with the newest kubectl and with Debian's old one. Each does and says through the gate what it
-//! does and says directly.
+//! kubectl's streams: exec, cp, attach, port-forward and followed logs, over WebSocket and over
+//! SPDY, with the newest kubectl and with Debian's old one. Each behaves through the gate as it
+//! does directly.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ const STDIN: usize = 50_000_000;
 const FORWARDED: usize = 100_000_000;
 const COPIED: usize = 5_000_000;
 
-/// How kubectl asks for a stream.
+/// The protocol in which kubectl asks for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     WebSocket,
@@ -99,7 +99,7 @@ impl Kubectl<'_> {
         assert!(said.status.success(), "{self}: {}", stderr(&said));
     }
 
-    /// What goes in comes out: 50 MB each way at once.
+    /// Input comes out again: 50 MB in each direction at the same time.
     fn fifty_megabytes_of_stdin(&self) {
         let sent = noise(STDIN);
         let said = self.run(&["exec", "-i", &self.pod, "--", "cat"], &sent);
@@ -128,7 +128,7 @@ impl Kubectl<'_> {
         assert!(stderr(&said).lines().any(|line| line == "err"), "{self}: {}", stderr(&said));
     }
 
-    /// 100 MB to an echo and back over one forwarded connection, and a second one beside it.
+    /// Sends 100 MB to an echo and back over one forwarded connection, with a second one beside it.
     fn forwards(&self) {
         let echo = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let remote = echo.local_addr().expect("it is bound").port();
@@ -163,7 +163,7 @@ impl Kubectl<'_> {
         );
     }
 
-    /// Each line is there when it is written: the first while the last is not yet.
+    /// Each line arrives when it is written: the first before the last is written.
     fn follows_logs(&self) {
         let whole: Vec<String> = (0..20).map(|line| format!("line {line}")).collect();
         let said = self.run(&["logs", &self.pod], b"");
@@ -185,7 +185,7 @@ impl Kubectl<'_> {
         assert!(child.0.wait().expect("it ends").success(), "{self}");
     }
 
-    /// kubectl falls back to SPDY by itself: what it came with stands in the audit log, a GET for a
+    /// kubectl falls back to SPDY by itself. The audit log shows which it used: a GET for a
     /// WebSocket and a POST for SPDY.
     fn asked_by_its_protocol(&self, plane: &ControlPlane) {
         let wanted = if self.protocol == Protocol::WebSocket { "get" } else { "create" };
