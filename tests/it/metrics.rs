@@ -166,7 +166,7 @@ fn asked(prometheus: SocketAddr, path: &str) -> Value {
     serde_json::from_str::<Value>(&answer).map(|mut answer| answer["data"].take()).unwrap_or_default()
 }
 
-/// An API that has every bad day at once: what a path asks for is what it gets.
+/// An API with every kind of failure: the path names the one that it answers with.
 fn bad_days() -> u16 {
     let (port, _) = responding(|request| {
         let line = request.lines().next().unwrap_or_default();
@@ -182,7 +182,7 @@ fn bad_days() -> u16 {
     port
 }
 
-/// Everything that a gate can meet, one after the other: what is asked for, and by whom.
+/// Everything that a gate can meet, one after the other.
 fn load(gates: [u16; 3]) {
     let call = |port: u16, path: &str| {
         let at = SocketAddr::from(([127, 0, 0, 1], port));
@@ -332,7 +332,7 @@ fn every_alert_is_rehearsed_and_is_silent_where_all_is_well() {
     }
 }
 
-/// What a metric is scraped as.
+/// The series that Prometheus scrapes for a metric.
 fn series(metric: &Metric) -> Vec<String> {
     match metric.kind {
         Kind::Counter | Kind::Gauge => vec![metric.name.to_owned()],
@@ -349,7 +349,7 @@ fn told_as_declared(metadata: &Value, declared: &BTreeMap<&str, &Metric>) {
     }
 }
 
-/// Only declared labels, and never the name of anything that was asked for.
+/// Only declared labels, and never the name of an object or path that was called.
 fn labels_are_bounded(series: &Value, declared: &BTreeMap<&str, &Metric>) {
     let labels = series.as_object().expect("labels");
     let name = labels["__name__"].as_str().expect("a name");
@@ -364,7 +364,7 @@ fn labels_are_bounded(series: &Value, declared: &BTreeMap<&str, &Metric>) {
     }
 }
 
-/// Looks until there is something to see.
+/// Tries until `look` finds something.
 fn until<T>(look: impl Fn() -> Option<T>) -> T {
     let clock = Clock::start();
     loop {

@@ -1,5 +1,5 @@
-//! What an operator sees of a running gate and may do to it: status, top, explain, forget, bypass,
-//! and the log.
+//! The operator's view of a running gate, and the operator's commands: status, top, explain,
+//! forget, bypass, and the log.
 
 use std::{
     io::{Read as _, Write as _},
@@ -21,17 +21,18 @@ use super::{
     ports::free_port,
 };
 
-/// An API: 500 for every path or body with `bad` in it, else 200. How many calls reached it.
+/// An API that answers 500 for every path or body with `bad` in it, else 200. Returns its port, and
+/// the number of calls that reached it.
 pub(crate) fn api() -> (u16, Arc<AtomicUsize>) {
     answering(|request| if request.contains("bad") { 500 } else { 200 })
 }
 
-/// An API that answers with the status that it is told.
+/// An API that answers with the status that the closure returns.
 pub(crate) fn answering(status: impl Fn(&str) -> u16 + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
     responding(move |request| format!("HTTP/1.1 {} Said\r\nContent-Length: 2\r\n\r\nok", status(request)))
 }
 
-/// An API that answers as it is told.
+/// An API that answers with the text that the closure returns.
 pub(crate) fn responding(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -64,7 +65,7 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(&str) -> String, seen: &AtomicUs
     }
 }
 
-/// Whether this is a head and all of its body.
+/// True if this is a head and all of its body.
 fn is_whole(text: &str) -> bool {
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
     let head = head.to_ascii_lowercase();
@@ -72,24 +73,24 @@ fn is_whole(text: &str) -> bool {
     body.len() >= length.unwrap_or(0)
 }
 
-/// A tidegate that runs, with a gate called `k`.
+/// A running tidegate, with a gate called `k`.
 pub(crate) struct Process {
     pub(crate) running: Running,
     pub(crate) config: PathBuf,
     pub(crate) gate: u16,
     pub(crate) admin: u16,
-    /// The kubeconfig.
+    /// The current kubeconfig.
     current: PathBuf,
     _folder: tempfile::TempDir,
 }
 
 impl Process {
-    /// `more` follows in the table of the gate.
+    /// `more` goes into the table of the gate.
     pub(crate) fn start(upstream: &str, more: &str) -> Self {
         Self::with(upstream, more, "")
     }
 
-    /// With a kubeconfig that is the current one, for it and for commands.
+    /// With this kubeconfig as the current one, for the process and for commands.
     pub(crate) fn with(upstream: &str, more: &str, kubeconfig: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let current = folder.path().join("kubeconfig");
@@ -124,7 +125,7 @@ impl Process {
         serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}\n{answer}"))
     }
 
-    /// The gate's part of the status, as soon as it is so.
+    /// Returns the gate's part of the status as soon as `is_so` holds.
     pub(crate) fn until(&self, is_so: impl Fn(&Value) -> bool) -> Value {
         let clock = Clock::start();
         while clock.now().since_start() < PATIENCE {
@@ -137,7 +138,7 @@ impl Process {
         panic!("it did not come to that: {}", self.status());
     }
 
-    /// A call in a thread of its own: its answer's status line.
+    /// Makes a call in its own thread; returns its answer's status line.
     pub(crate) fn call(&self, path: &str) -> JoinHandle<String> {
         let (gate, path) = (self.gate, path.to_owned());
         thread::spawn(move || get(gate, &path).lines().next().unwrap_or_default().to_owned())
@@ -151,13 +152,13 @@ pub(crate) fn command(config: &Path, arguments: &[&str]) -> Ended {
     end(command)
 }
 
-/// One token, then hardly any: who comes second waits. What fails waits for minutes.
+/// One token, and then hardly any: the next call waits. A failing key waits for minutes.
 const TIGHT: &str = "bucket = { rate = 0.01, burst = 2 }\nretry_bucket = \"off\"\nqueue = { max_wait = \"10m\" }\nbackoff = { base = \"5m\", max = \"5m\" }\n";
 
 const BAD: &str = "/api/v1/namespaces/prod/pods/bad";
 const SECRETS: &str = "/api/v1/namespaces/prod/secrets/s";
 
-/// A key that fails and was refused once, and two calls that wait for the bucket.
+/// Makes a key fail and be refused once, and two calls wait for the bucket.
 fn incident(process: &Process) -> Vec<JoinHandle<String>> {
     assert!(get(process.gate, BAD).starts_with("HTTP/1.1 500"));
     assert!(get(process.gate, BAD).starts_with("HTTP/1.1 429"), "it backs off");

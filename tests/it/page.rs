@@ -1,5 +1,6 @@
-//! The status page in a real browser, while something is wrong: it says who is held back and why,
-//! can be read by everybody on every screen, needs no scripts, and asks nobody else for anything.
+//! The status page in a real browser, during an incident: it shows what is held back and why,
+//! everyone can read it on every screen, it needs no scripts, and it requests nothing from
+//! elsewhere.
 
 use std::{
     collections::BTreeSet,
@@ -20,8 +21,8 @@ use super::{
     operate::{Process, responding},
 };
 
-/// A webhook is down, so that nothing of one kind can be written; the API server tells one class to
-/// wait; somebody lists and lists.
+/// A webhook is down, so that no object of one kind can be written; the API server asks one class
+/// to wait; a client lists without end.
 fn api() -> u16 {
     let (port, _) = responding(|request| {
         let line = request.lines().next().unwrap_or_default();
@@ -36,7 +37,7 @@ fn api() -> u16 {
     port
 }
 
-/// What fails stays as it is for minutes, and so does who waits.
+/// Failing keys and waiting calls stay as they are for minutes.
 fn limits(rate: f64) -> String {
     let limits =
         "backoff = { base = \"4m\", max = \"10m\" }\nqueue = { max_wait = \"20m\" }\nsignals = { scope = \"class\" }\n";
@@ -45,7 +46,7 @@ fn limits(rate: f64) -> String {
     )
 }
 
-/// Calls that nobody waits for the answer of.
+/// Sends calls, and does not wait for their answers.
 fn calls(gate: u16, count: usize, path: &str) -> Vec<TcpStream> {
     let call = |_| {
         let mut stream = TcpStream::connect(("127.0.0.1", gate)).expect("the gate listens");
@@ -64,7 +65,7 @@ fn put(gate: u16, path: &str) -> String {
     std::io::read_to_string(stream).expect("it is answered")
 }
 
-/// The rehearsal. Who waits, waits for as long as what is returned lives.
+/// Sets up the incident. Calls wait for as long as the returned streams live.
 fn incident(process: &Process) -> Vec<TcpStream> {
     let deployment = |name: &str| format!("/apis/apps/v1/namespaces/shop/deployments/{name}");
     for name in ["cart", "checkout", "frontend", "payments", "search", "stock", "web"] {
@@ -83,9 +84,9 @@ fn incident(process: &Process) -> Vec<TcpStream> {
     waiting
 }
 
-/// The page's icon, which is in the page; not every browser looks.
+/// The page's icon, which is part of the page; not every browser looks there.
 const NO_ICON: &str = "data:,";
-/// How much of it the pictures of the manual show.
+/// The history that the manual's pictures show.
 const HISTORY: Duration = Duration::from_secs(150);
 
 const SCREENS: [(&str, Screen); 4] = [
@@ -95,8 +96,8 @@ const SCREENS: [(&str, Screen); 4] = [
     ("phone-dark", Screen { width: 390, height: 1180, phone: true, dark: true }),
 ];
 
-/// What axe finds wrong with the page as it is: one line each, and how many of its rules had
-/// something to look at.
+/// Returns axe's findings about the page as it is, one line each, and the rules that had something
+/// to check.
 fn audit(browser: &mut Browser) -> (Vec<String>, Vec<String>) {
     let script = "axe.run().then(found => JSON.stringify({ passes: found.passes.map(it => it.id), \
                   violations: found.violations.map(it => it.id + ': ' + it.nodes.map(node => node.html + ' ' + node.failureSummary).join(' | ')) }))";
@@ -117,7 +118,7 @@ fn an_incident_is_on_the_page_in_a_browser_for_everybody_and_nothing_leaves() {
     let process = Process::start(&format!("http://127.0.0.1:{}", api()), &limits);
     let mut waiting = incident(&process);
     if writes {
-        // For the manual's pictures: some history, in which the noise goes on.
+        // For the manual's pictures: some history, in which the load goes on.
         let clock = Clock::start();
         while clock.now().since_start() < HISTORY {
             waiting.extend(calls(process.gate, 14, "/api/v1/namespaces/shop/configmaps"));
@@ -193,7 +194,7 @@ fn an_incident_is_on_the_page_in_a_browser_for_everybody_and_nothing_leaves() {
     let wanted: BTreeSet<_> = browser.asked.iter().map(String::as_str).filter(|url| *url != NO_ICON).collect();
     let (status, style) = (own("/status"), own("/status.css"));
     assert_eq!(wanted, BTreeSet::from([status.as_str(), &style]), "the page needs nothing else");
-    // A browser has errands of its own, which the proxy does not let out; the page has none but
+    // A browser makes requests of its own, which the proxy does not let out; the page makes only
     // these.
     let seen = proxy.seen();
     let times = |path: &str| seen.iter().filter(|seen| **seen == format!("GET {}", own(path))).count();

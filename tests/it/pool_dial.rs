@@ -1,4 +1,5 @@
-//! Upstreams that cannot be reached: said clearly, tried again calmly, and found again.
+//! Upstreams that cannot be reached: the error is clear, the retries are calm, and the gate finds
+//! the upstream again.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -19,7 +20,7 @@ use crate::{
     ports::free_port,
 };
 
-/// Where nobody listens.
+/// An address where no server listens.
 fn nowhere() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }

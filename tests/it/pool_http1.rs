@@ -1,4 +1,5 @@
-//! Calls over HTTP/1.1: one connection each, used again when it may be, framing as the client's.
+//! Calls over HTTP/1.1: one connection each, reused where that is allowed, with the client's
+//! framing.
 
 use std::{
     convert::Infallible,
@@ -31,7 +32,8 @@ use crate::pool_support::{Caller, Server, admitted, get, put, soon, text, until}
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// The next request, head and body as they came over the wire; `None` when the client has closed.
+/// Returns the next request, head and body as they came over the wire; `None` when the client has
+/// closed.
 async fn request(socket: &mut TcpStream) -> Option<String> {
     let mut got = Vec::new();
     loop {
@@ -61,7 +63,7 @@ async fn reply(socket: &mut TcpStream, text: &str) {
     drop(socket.write_all(text.as_bytes()).await);
 }
 
-/// Answers every request with the same bytes, and closes after each if told so.
+/// Answers every request with the same bytes; with `close` it closes after each.
 async fn replying(text: impl Into<String>, close: bool) -> Server {
     let text: Arc<str> = text.into().into();
     Server::plain(move |mut socket| {
@@ -78,7 +80,7 @@ async fn replying(text: impl Into<String>, close: bool) -> Server {
     .await
 }
 
-/// Answers and keeps what it was asked.
+/// Answers, and keeps the requests.
 async fn recording() -> (Server, Arc<Mutex<Vec<String>>>) {
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let record = Arc::clone(&asked);
@@ -147,7 +149,7 @@ async fn a_connection_closed_while_idle_costs_nobody_an_error() {
     }
 }
 
-/// Answers the first request of each connection; does `mischief` to the second.
+/// Answers the first request of each connection, and does `mischief` to the second.
 async fn second_unlucky(mischief: &'static str) -> Server {
     Server::plain(move |mut socket| async move {
         if request(&mut socket).await.is_some() {
@@ -330,7 +332,7 @@ async fn the_response_timeout_ends_short_calls_only() {
     assert!(soon(long).await.expect("no panic").is_ok());
 }
 
-// === what goes over the wire ===
+// === bytes on the wire ===
 
 /// A request's lines, header names as sent, without the Host.
 fn lines(asked: &str) -> Vec<String> {
@@ -377,7 +379,7 @@ async fn the_kind_of_framing_stays_the_clients() {
     assert_eq!(asked, expected);
 }
 
-/// A front that hands requests on as the proxy does: what the client sends is the body.
+/// A front that forwards requests as the proxy does: the client's bytes are the body.
 pub(crate) async fn front(caller: Caller) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -480,7 +482,7 @@ async fn a_client_that_breaks_off_is_told_from_an_upstream_that_does() {
             let (told, caller) = (Arc::clone(&told), sender.clone());
             async move {
                 let request = request.map(|body| Outgoing::new(vec![], Some(body.into()), None));
-                // as it is when the call outlives its client for a moment
+                // as when the call outlives its client for a moment
                 let call = tokio::spawn(async move { caller.send(Group::Short, request).await.map(drop) });
                 *told.lock().expect("not poisoned") = call.await.expect("no panic").err();
                 Ok::<_, Infallible>(http::Response::new(String::new()))

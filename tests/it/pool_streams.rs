@@ -1,5 +1,5 @@
-//! Many calls over HTTP/2: streams are counted, stalled readers harm nobody, and what was not
-//! processed is sent again.
+//! Many calls over HTTP/2: streams are counted, stalled readers delay no other call, and a request
+//! that was not processed is sent again.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ use tokio_rustls::server::TlsStream;
 use crate::pool_http1::front;
 use crate::pool_support::{Answer, Caller, Server, admitted, answer, get, put, soon, text, until};
 
-/// A response that begins and never ends; counts itself among the living until it is dropped.
+/// A response that begins and never ends; it counts as living until it is dropped.
 fn watch(living: Arc<AtomicUsize>) -> Answer {
     struct Living(Arc<AtomicUsize>);
     impl Drop for Living {
@@ -57,7 +57,7 @@ async fn watches_beyond_one_connection_hold_up_nobody() {
     .await;
     let caller = Caller::to(&server);
     let mut watches = Vec::new();
-    // all in one group, so that the get has to find its way past them
+    // all in one group, so that the get must find a stream beside them
     for _ in 0..250 {
         watches.push(caller.get(Group::Short, "/watch").await.expect("a watch"));
     }
@@ -238,8 +238,8 @@ async fn an_old_connection_gets_a_successor_and_its_watches_run_on() {
     let open = caller.get(Group::LongRunning, "/watch").await.expect("a watch");
     let used = || caller.upstream.occupancy(Group::LongRunning).used;
     assert_eq!(used(), 1);
-    // more than twelve minutes pass; pings are answered in real moments, so some are left between
-    // the steps
+    // more than twelve minutes pass; answers to pings take real time, so the loop leaves some
+    // between the steps
     for _ in 0..160 {
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(5)).await;
@@ -287,7 +287,7 @@ async fn a_call_given_up_resets_its_stream() {
     assert_eq!(server.connections(), 1, "only the streams were reset");
 }
 
-/// A small generator of our own, so that a failure can be run again.
+/// A small random generator with a seed, so that a failure can be repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -297,8 +297,8 @@ impl Dice {
     }
 }
 
-/// Whatever callers and connections do, at rest the room that was told is the streams that are
-/// free, and none is in use.
+/// For all actions of callers and connections: at rest, the reported room equals the free streams,
+/// and none is in use.
 async fn room_is_conserved(seed: u64) {
     let answered = Arc::new(AtomicUsize::new(0));
     let server = Server::http2(7, move |request, connection| {
@@ -338,7 +338,7 @@ async fn room_is_conserved(seed: u64) {
             }
         });
         if dice.below(20) == 0 {
-            // the client hangs up, wherever its call is
+            // the client hangs up, at any stage of its call
             calls.abort_all();
         }
         if dice.below(5) == 0 {
@@ -414,7 +414,7 @@ async fn first_request(socket: &mut TlsStream<TcpStream>) -> Option<u32> {
     }
 }
 
-/// The next DATA, and whether it is the last.
+/// Returns the next DATA frame, and true if it is the last.
 async fn data(socket: &mut TlsStream<TcpStream>) -> Option<(Vec<u8>, bool)> {
     loop {
         let (kind, flags, _, payload) = read_payload(socket).await?;
@@ -424,17 +424,17 @@ async fn data(socket: &mut TlsStream<TcpStream>) -> Option<(Vec<u8>, bool)> {
     }
 }
 
-/// Reads on until the client closes.
+/// Keeps reading until the client closes.
 async fn linger(socket: &mut TlsStream<TcpStream>) {
     while read_frame(socket).await.is_some() {}
 }
 
-/// `:status: 200`, no end of stream.
+/// Writes `:status: 200` without the end of the stream.
 async fn write_head(socket: &mut TlsStream<TcpStream>, stream: u32) {
     write_frame(socket, HEADERS, 4, stream, &[0x88]).await;
 }
 
-/// Lets the first so many connections do `mischief` to their first request; the others answer it.
+/// Does `mischief` to the first request of the first `times` connections; the others answer it.
 async fn mischievous(times: usize, mischief: fn(u32) -> Vec<Framed>) -> Server {
     let accepted = Arc::new(AtomicUsize::new(0));
     Server::tls(move |mut socket| {

@@ -1,4 +1,4 @@
-//! What the pool's tests stand on: a stand-in for limiter and driver that counts room, and servers
+//! The basis of the pool's tests: a stand-in for limiter and driver that counts room, and servers
 //! over loopback.
 
 use std::{
@@ -36,12 +36,12 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-/// Nothing here is timed; this only keeps a hang from lasting for ever.
+/// No test measures this time; it only keeps a hang from lasting forever.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it hangs")
 }
 
-/// Waits until something is so.
+/// Waits until `so` holds.
 pub(crate) async fn until(mut so: impl FnMut() -> bool) {
     soon(async {
         while !so() {
@@ -113,8 +113,8 @@ impl Caller {
         Self { upstream, ledger }
     }
 
-    /// A stream, by way of a grant. Tells the pool who waits as the driver does: before anybody
-    /// acts on a grant.
+    /// Takes a stream with a grant. Reports the number of waiting calls to the pool as the driver
+    /// does: before any caller acts on a grant.
     pub(crate) async fn lease(&self, group: Group) -> Result<StreamLease, Arc<DialError>> {
         if let Some(error) = self.upstream.down(group) {
             return Err(error);
@@ -139,7 +139,7 @@ impl Caller {
                     return Ok(lease);
                 }
             } else if failed {
-                // Unless it has been reached again since.
+                // Unless the upstream has been reached again since.
                 if let Some(error) = self.upstream.down(group) {
                     return Err(error);
                 }
@@ -260,10 +260,10 @@ pub(crate) fn answer(body: impl Into<Bytes>) -> Answer {
     Response::new(http_body_util::Full::new(body.into()).map_err(|never: Infallible| match never {}).boxed_unsync())
 }
 
-/// A server on a loopback port; its tasks end with it.
+/// A server on a loopback port. Its tasks end with it.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    /// PEM to trust, where it speaks TLS.
+    /// The PEM to trust, if it speaks TLS.
     pub(crate) ca: Option<String>,
     /// Connections accepted.
     pub(crate) connections: Arc<AtomicUsize>,
@@ -282,7 +282,7 @@ impl Connection {
 }
 
 impl Server {
-    /// Speaks h2 with so many streams a connection.
+    /// Speaks h2 with this many streams on each connection.
     pub(crate) async fn http2<F>(streams: u32, handler: F) -> Self
     where
         F: Fn(Request<Incoming>, Connection) -> BoxFuture<'static, Answer> + Send + Sync + 'static,
@@ -319,7 +319,7 @@ impl Server {
         })
     }
 
-    /// Offers h2 by TLS and leaves the bytes to `script`.
+    /// Offers h2 over TLS and leaves the bytes to `script`.
     pub(crate) async fn tls<F, S>(script: F) -> Self
     where
         F: Fn(TlsStream<TcpStream>) -> S + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! What only a body tells: which object a create makes, and which operation a POST is, however long
-//! or slow the body is.
+//! Facts that only a body tells: the object that a create makes, and the operation of a POST, for
+//! bodies of any length and speed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::support::{Backend, Proxy, ProxyBuilder, reply, rules, status, within}
 const CREATE: &str = "POST /api/v1/namespaces/n/secrets HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
 const OPERATE: &str = "POST /graphql HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
 
-/// A gate whose keys, once they fail, fail for the rest of the test.
+/// A gate whose keys keep failing for the rest of the test once they fail.
 fn before(backend: &Backend, kind: Kind) -> ProxyBuilder {
     Proxy::before(backend.address).with(|options| {
         options.rules = Arc::new(rules(kind));
@@ -23,7 +23,7 @@ fn before(backend: &Backend, kind: Kind) -> ProxyBuilder {
     })
 }
 
-/// An upstream that fails whatever names `bad`.
+/// An upstream that fails every call that names `bad`.
 async fn backend() -> Backend {
     Backend::start(|seen| async move {
         let bad = seen.body.windows(3).any(|word| word == b"bad");
@@ -32,7 +32,7 @@ async fn backend() -> Backend {
     .await
 }
 
-/// A Secret as Go's encoder writes it, with this much data behind its name.
+/// A Secret as Go's encoder writes it, with this much data after its name.
 fn json(name: &str, data: usize) -> Vec<u8> {
     let head =
         format!(r#"{{"kind":"Secret","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"n"}},"data":{{"#);
@@ -153,7 +153,7 @@ fn statuses(message: &str) -> [(&'static str, Vec<u8>); 4] {
     [("identity", json.into_bytes()), ("identity", protobuf), ("identity", cbor), ("gzip", gzip)]
 }
 
-/// An upstream that answers what is `bad` with a 500 and this body.
+/// An upstream that answers `bad` calls with a 500 and this body.
 async fn failing_with(coding: &'static str, body: Vec<u8>) -> Backend {
     Backend::start(move |seen| {
         let bad = seen.body.windows(3).any(|word| word == b"bad");

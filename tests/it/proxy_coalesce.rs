@@ -1,5 +1,5 @@
-//! Identical GETs that wait become one: one request upstream, and its answer for everybody, but
-//! never across identities.
+//! Identical GETs that wait become one: one request goes upstream, and its answer is for all of
+//! them, but never across identities.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,8 +12,8 @@ use tokio::{io::AsyncWriteExt, sync::Semaphore, task::JoinHandle};
 
 use crate::support::{AnyBody, Backend, Proxy, Seen, reply, rules, status, within};
 
-/// An upstream that answers as it is allowed to, behind a gate with one slot, and a call that takes
-/// it.
+/// An upstream that answers only with a permit, behind a gate with one slot, and a call that holds
+/// the slot.
 struct Scene {
     backend: Backend,
     proxy: Arc<Proxy>,
@@ -48,14 +48,14 @@ impl Scene {
         scene
     }
 
-    /// Sends a GET and returns when it waits as the n-th inside the gate.
+    /// Sends a GET, and returns once it is the n-th that waits inside the gate.
     async fn waiting(&self, nth: f64, headers: &str) -> JoinHandle<String> {
         let call = get(&self.proxy, "/same", headers);
         self.proxy.reaches("tidegate_in_flight", &[], nth).await;
         call
     }
 
-    /// Returns when so many calls have reached the upstream.
+    /// Returns when this many calls have reached the upstream.
     async fn arrived(&self, calls: usize) {
         within(async {
             while self.backend.targets().len() < calls {
@@ -80,7 +80,7 @@ async fn answer(call: JoinHandle<String>) -> String {
     within(call).await.expect("no panic")
 }
 
-/// An answer without its own Server-Timing, and that.
+/// An answer without its own Server-Timing, and that header.
 fn told(answer: &str) -> (String, String) {
     let (own, rest): (Vec<&str>, Vec<&str>) =
         answer.split_inclusive("\r\n").partition(|line| line.starts_with("server-timing: tidegate"));
@@ -195,7 +195,8 @@ async fn an_answer_of_more_than_a_mebibyte_is_nobodys_else() {
     assert_eq!(scene.backend.targets().len(), 3);
 }
 
-/// What an upstream says of who may keep its answer is heard: everybody else is sent in turn.
+/// The gate heeds an upstream that restricts its answer to one client: the other calls are sent in
+/// turn.
 #[tokio::test]
 async fn an_answer_that_is_for_one_client_only_is_nobodys_else() {
     for headers in [
@@ -232,8 +233,8 @@ async fn an_answer_that_says_nothing_of_the_kind_is_shared() {
     }
 }
 
-/// kube-apiserver says `private` of every answer. Who shares one here has sent the same
-/// credentials, or the gate's own.
+/// kube-apiserver says `private` in every answer. Calls that share one here have sent the same
+/// credentials, or use the gate's own.
 #[tokio::test]
 async fn what_kube_apiserver_says_of_all_its_answers_keeps_none_from_being_shared() {
     assert_eq!(sent_for_two(Kind::Kubernetes, &[("cache-control", "no-cache, private")]).await, 1);
@@ -241,7 +242,8 @@ async fn what_kube_apiserver_says_of_all_its_answers_keeps_none_from_being_share
     assert_eq!(sent_for_two(Kind::Kubernetes, &[("cache-control", "private"), ("set-cookie", "a=1")]).await, 2);
 }
 
-/// How many calls are sent for two that wait with the same one, where answers carry these headers.
+/// Returns the number of calls sent for two identical ones that wait, if answers carry these
+/// headers.
 async fn sent_for_two(kind: Kind, headers: &'static [(&'static str, &'static str)]) -> usize {
     let scene = Scene::of(kind, move |_| {
         let mut response = reply(200, "ok");

@@ -1,6 +1,6 @@
-//! Answers that are there before their request's body was read: none is lost, and the connection
-//! serves the next call or says that it will not. Each is tried with bodies that come with their
-//! head, after the answer was made, in pieces, and by clients that write all of it before they
+//! Answers that arrive before their request's body was read: none is lost, and the connection
+//! serves the next call or announces that it will not. Each is tried with bodies that come with
+//! their head, after the answer, in pieces, and from clients that write everything before they
 //! read.
 
 use std::sync::{
@@ -28,7 +28,7 @@ use crate::{
     support::{Backend, Proxy, ProxyBuilder, status, within},
 };
 
-/// A client's connection of whatever kind.
+/// A client's connection of any kind.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
@@ -36,34 +36,35 @@ fn boxed(stream: impl Stream + 'static) -> Box<dyn Stream> {
     Box::new(stream)
 }
 
-/// How a client sends a body.
+/// The ways in which a client sends a body.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Manner {
     WithHead,
-    /// Once the upstream has answered.
+    /// After the upstream has answered.
     Later,
     InPieces,
     InChunks,
-    /// All of it, and then it reads.
+    /// Writes all of it before it reads.
     Blindly,
 }
 
-/// How an HTTP/1.1 upstream answers a POST from its head alone.
+/// The ways in which an HTTP/1.1 upstream answers a POST from its head alone.
 #[derive(Clone, Copy, Debug)]
 enum Upstream {
-    /// Says that it closes, shuts down writing, and reads on for a while: Go's server.
+    /// Announces that it closes, shuts down writing, and keeps reading for a while, as Go's server
+    /// does.
     Closes,
     /// Closes with bytes unread, so that TCP resets.
     Slams,
-    /// Keeps the connection and never reads on.
+    /// Keeps the connection and reads nothing more.
     Stops,
-    /// Keeps the connection and discards the body: Node's server.
+    /// Keeps the connection and discards the body, as Node's server does.
     Reads,
 }
 
 const TOO_LARGE: &str = "HTTP/1.1 413 Payload Too Large\r\nContent-Length: 9\r\n";
 
-/// An upstream, and what tells that it has answered a POST.
+/// An upstream, and a semaphore that shows that it has answered a POST.
 async fn upstream(manner: Upstream) -> (Server, Arc<Semaphore>) {
     let answered = Arc::new(Semaphore::new(0));
     let told = Arc::clone(&answered);
@@ -97,7 +98,7 @@ async fn upstream(manner: Upstream) -> (Server, Arc<Semaphore>) {
     (server, answered)
 }
 
-/// Reads a head, and leaves in `came` what came behind it.
+/// Reads a head, and leaves the bytes after it in `came`.
 async fn head<S: AsyncRead + Unpin>(socket: &mut S, came: &mut Vec<u8>) -> Option<String> {
     loop {
         if let Some(end) = came.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -130,7 +131,8 @@ async fn discard_body<S: AsyncRead + Unpin>(head: &str, socket: &mut S, came: &m
     }
 }
 
-/// A POST over HTTP/1.1; the status, and whether the answer says that the connection ends.
+/// Sends a POST over HTTP/1.1; returns the status, and true if the answer says that the connection
+/// ends.
 async fn post(stream: &mut Box<dyn Stream>, size: usize, manner: Manner, answered: &Semaphore) -> (u16, bool) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let framing = match manner {
@@ -190,7 +192,7 @@ async fn post(stream: &mut Box<dyn Stream>, size: usize, manner: Manner, answere
     got
 }
 
-/// The next call of the connection, if it is to serve one; else it must end without a reset.
+/// Makes the next call on the connection if it serves one; otherwise it must end without a reset.
 async fn next(stream: &mut Box<dyn Stream>, closes: bool) {
     if closes {
         let mut rest = Vec::new();
@@ -205,10 +207,10 @@ async fn next(stream: &mut Box<dyn Stream>, closes: bool) {
 
 const SIZES: [usize; 5] = [300, 60_000, 200_000, 4_000_000, 30_000_000];
 const MANNERS: [Manner; 5] = [Manner::WithHead, Manner::Later, Manner::InPieces, Manner::InChunks, Manner::Blindly];
-/// The manners in which 30 MB are sent: the others differ from them only at the beginning.
+/// The ways in which 30 MB are sent; the others differ from them only at the beginning.
 const BULK: [Manner; 2] = [Manner::WithHead, Manner::Blindly];
 
-/// Every size in every manner, each on a connection of its own.
+/// Tries every size in every way, each on a new connection.
 async fn matrix(what: &str, expected: u16, answered: &Semaphore, connect: impl AsyncFn() -> Box<dyn Stream>) {
     matrix_of(&SIZES, what, expected, answered, connect).await;
 }
@@ -251,8 +253,8 @@ async fn an_early_answer_over_http1_reaches_every_client_and_the_next_call_does_
     matrix_of(&[4_000_000, 30_000_000], "Stops", 413, &answered, async || tcp(&proxy).await).await;
 }
 
-/// An upstream over HTTP/2 that answers without a look at the body, which is a reset with
-/// `NO_ERROR` after the answer.
+/// An HTTP/2 upstream that answers without reading the body: it sends a reset with `NO_ERROR` after
+/// the answer.
 async fn upstream_http2() -> (Server, ProxyBuilder, Arc<Semaphore>) {
     let answered = Arc::new(Semaphore::new(0));
     let told = Arc::clone(&answered);
@@ -391,7 +393,8 @@ async fn a_call_that_waits_is_not_told_to_send_its_body_before_it_leaves() {
     assert_eq!(status(&within(head(&mut client, &mut came)).await.expect("answered")), 200);
     assert_eq!(backend.seen()[1].body, "body");
 
-    // A client that leaves while it waits for its turn is noticed though its body is not read.
+    // The gate notices a client that leaves while its call waits, although it does not read the
+    // body.
     let first = tokio::spawn({
         let held = Arc::clone(&proxy);
         async move { held.get("/second").await.0 }

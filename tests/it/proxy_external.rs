@@ -17,7 +17,7 @@ fn lines<'a>(answer: &'a str, name: &str) -> Vec<&'a str> {
     answer.lines().filter_map(named).map(|(_, value)| value).collect()
 }
 
-/// Pages through a list of three, by absolute links of its own.
+/// Serves a list of three pages, with absolute links to itself.
 async fn pages(base: &'static str) -> Backend {
     Backend::start(move |seen| async move {
         let own = format!("http://{}{base}", seen.headers["host"].to_str().expect("text"));

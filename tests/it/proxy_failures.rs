@@ -1,4 +1,4 @@
-//! The gate's own failures, and how a gate stops.
+//! The gate's own failures, and the ways in which a gate stops.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::support::{Backend, Proxy, status, within};
 
-/// An address at which nobody listens.
+/// An address where no server listens.
 async fn nobody() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     listener.local_addr().expect("bound")

@@ -1,5 +1,5 @@
-//! What kube-apiserver does that proxies get wrong, item by item, from the client through the gate
-//! to the API and back.
+//! Behaviour of kube-apiserver that proxies get wrong, item by item, from the client through the
+//! gate to the API and back.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ pub(crate) fn before_http2(server: &Server) -> ProxyBuilder {
     })
 }
 
-/// An HTTP/2 client that takes heads of 1 MiB, as Go's does.
+/// An HTTP/2 client that accepts heads of 1 MiB, as Go's does.
 async fn http2_client(proxy: &Proxy) -> http2::SendRequest<Full<Bytes>> {
     let stream = TokioIo::new(proxy.connect().await);
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -43,7 +43,7 @@ async fn http2_client(proxy: &Proxy) -> http2::SendRequest<Full<Bytes>> {
     send
 }
 
-/// Reads until what was read ends like this.
+/// Reads until the bytes end like this.
 async fn until_said(client: &mut TcpStream, said: &mut Vec<u8>, end: &[u8]) {
     within(async {
         while !said.ends_with(end) {
@@ -53,7 +53,7 @@ async fn until_said(client: &mut TcpStream, said: &mut Vec<u8>, end: &[u8]) {
     .await;
 }
 
-/// A body of what is sent from now on.
+/// A body of everything that is sent from now on.
 fn live() -> (mpsc::UnboundedSender<&'static [u8]>, Answer) {
     let (events, more) = mpsc::unbounded_channel::<&'static [u8]>();
     let frames = stream::unfold(more, |mut more| async move {
@@ -63,7 +63,7 @@ fn live() -> (mpsc::UnboundedSender<&'static [u8]>, Answer) {
     (events, Response::new(StreamBody::new(frames.boxed()).boxed_unsync()))
 }
 
-/// A server whose one watch this is.
+/// A server that has this one watch.
 async fn watched() -> (Server, mpsc::UnboundedSender<&'static [u8]>) {
     let (events, answer) = live();
     let answer = std::sync::Mutex::new(Some(answer));
@@ -89,8 +89,8 @@ async fn over_http2_a_watch_begins_before_its_first_event_and_each_event_comes_a
     }
 }
 
-/// Bookmarks are a client's to ask for: without them a watch may rightly say nothing for an hour.
-/// Pings go on meanwhile.
+/// A client must ask for bookmarks: without them a watch may rightly be silent for an hour. Pings
+/// go on meanwhile.
 #[tokio::test]
 async fn a_watch_that_is_silent_for_an_hour_is_kept() {
     let (server, events) = watched().await;
@@ -107,8 +107,7 @@ async fn a_watch_that_is_silent_for_an_hour_is_kept() {
     let mut said = Vec::new();
     until_said(&mut over_http1, &mut said, b"\r\n\r\n").await;
 
-    // Only the clock is made to run; the sockets are real, and what they bring is handled before
-    // time moves on.
+    // Only the clock jumps. The sockets are real, and their bytes are handled before time moves on.
     tokio::time::pause();
     Clock::start().sleep(Duration::from_secs(3700)).await;
     tokio::time::resume();
@@ -146,8 +145,8 @@ async fn a_tunnel_that_is_silent_for_an_hour_is_kept() {
 const ADDED: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\x2a\xa9\x2c\x48\x55\xb2\x52\x72\x74\x71\x71\x75\x51\xaa\xe5\x02\x00\x45\xd0\x26\x43\x11\x00\x00\x00";
 const BOOKMARK: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\x2a\xa9\x2c\x48\x55\xb2\x52\x72\xf2\xf7\xf7\xf6\x75\x0c\xf2\x56\xaa\xe5\x02\x00\x00\x04\xb4\x16\x14\x00\x00\x00";
 
-/// A compressed watch is one gzip member per event; whoever decodes gzip on the way stops after the
-/// first.
+/// A compressed watch is one gzip member per event; a reader that decodes gzip on the way stops
+/// after the first.
 #[tokio::test]
 async fn gzip_members_pass_one_by_one_and_undecoded() {
     let (events, mut compressed) = live();
@@ -209,8 +208,8 @@ async fn protobuf_and_cbor_pass_byte_for_byte() {
     }
 }
 
-/// 200 lines of 5,000 bytes, a little less than the 1 MiB that kube-apiserver takes with what
-/// HTTP/2 reckons for each.
+/// 200 lines of 5,000 bytes: a little less than the 1 MiB that kube-apiserver accepts, with the
+/// overhead that HTTP/2 counts for each.
 fn long_head() -> HeaderMap {
     let line = |place| HeaderName::try_from(format!("x-line-{place}")).expect("a name");
     (0..200).map(|place| (line(place), HeaderValue::try_from("v".repeat(5_000)).expect("valid"))).collect()
@@ -276,7 +275,7 @@ async fn a_client_that_asks_before_it_sends_is_told_to() {
     assert_eq!(status(&String::from_utf8_lossy(&said)), 201);
 }
 
-/// A gate that told it to send would have the client send 3 MiB for nothing.
+/// If the gate told the client to send, it would send 3 MiB for nothing.
 #[tokio::test]
 async fn a_client_that_asks_before_it_sends_is_refused_without() {
     let backend = Backend::replying(200).await;
@@ -322,7 +321,7 @@ async fn a_server_that_shuts_down_gets_no_second_call_on_that_connection() {
         let mut said = Vec::new();
         until_said(&mut socket, &mut said, b"\r\n\r\n").await;
         socket.write_all(answer).await.expect("writes");
-        // It does not close: that it said so must be enough.
+        // It does not close: the header must be enough.
         assert_eq!(socket.read(&mut [0]).await.unwrap_or(0), 0, "a second call");
     })
     .await;
@@ -336,8 +335,8 @@ async fn a_server_that_shuts_down_gets_no_second_call_on_that_connection() {
     }
 }
 
-/// client-go takes a connection for dead when a ping is not answered in 15 s; everything on it
-/// would be lost.
+/// client-go takes a connection for dead when a ping is not answered within 15 s, and loses
+/// everything on it.
 #[tokio::test]
 async fn pings_are_answered_while_calls_wait_and_downloads_stall() {
     let backend = Backend::start(|seen| async move {

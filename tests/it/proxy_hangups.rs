@@ -1,5 +1,5 @@
-//! P6: a caller who leaves while waiting is never sent for, and what it would have spent is there
-//! for the next.
+//! P6: the call of a client that leaves while it waits is never sent, and what it would have spent
+//! is there for the next.
 //!
 //! Each test holds the only slot with a call that the upstream does not answer yet, lets a second
 //! call wait, kills its client, lets a third wait, and then frees the slot. The bucket holds two
@@ -18,15 +18,15 @@ use tokio::{
 
 use crate::support::{Backend, Proxy, within};
 
-/// A gate with one slot and two tokens, and what lets its upstream answer.
+/// A gate with one slot and two tokens, and the semaphore that lets its upstream answer.
 async fn narrow() -> (Backend, Proxy, Arc<Semaphore>) {
     let (backend, answers) = Backend::holding().await;
     let proxy = Proxy::before(backend.address).in_flight(1).bucket(0.000_001, 2).start().await;
     (backend, proxy, answers)
 }
 
-/// Runs the story around `leave`, which sends a call for `/second`, waits until it waits, and
-/// leaves.
+/// Runs the story around `leave`, which sends a call for `/second`, waits until that call is
+/// queued, and leaves.
 async fn story<F: AsyncFnOnce(&Proxy)>(leave: F) {
     let (backend, proxy, answers) = narrow().await;
     let proxy = Arc::new(proxy);
@@ -53,7 +53,7 @@ fn spawn_get(proxy: &Arc<Proxy>, target: &'static str) -> tokio::task::JoinHandl
     tokio::spawn(async move { proxy.get(target).await.0 })
 }
 
-/// Sends bytes and returns when their call waits.
+/// Sends bytes, and returns when their call waits.
 async fn waiting(proxy: &Proxy, bytes: &[u8]) -> TcpStream {
     let mut client = proxy.connect().await;
     client.write_all(bytes).await.expect("writes");
@@ -130,8 +130,7 @@ async fn an_http2_call_that_is_reset_is_never_sent() {
 #[tokio::test]
 async fn an_http2_connection_that_closes_takes_its_calls_along() {
     story(async |proxy| {
-        // hyper's client keeps the connection in a task of its own, so what is cut is a cable in
-        // between.
+        // hyper's client keeps the connection in its own task, so the test cuts a cable in between.
         let (end, mut other) = tokio::io::duplex(1 << 16);
         let mut stream = proxy.connect().await;
         let cable = tokio::spawn(async move { tokio::io::copy_bidirectional(&mut other, &mut stream).await });
@@ -175,7 +174,7 @@ async fn a_body_sent_while_its_call_waits_arrives_whole() {
     assert!(backend.seen()[1].body == body, "{} bytes", backend.seen()[1].body.len());
 }
 
-/// Answers with a head and then nothing, and says when its client is gone.
+/// Answers with a head and then nothing, and reports when its client is gone.
 async fn silent() -> (std::net::SocketAddr, tokio::sync::mpsc::UnboundedReceiver<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -239,7 +238,7 @@ async fn a_client_that_leaves_before_the_head_ends_its_call_upstream() {
     assert_eq!(proxy.metric("tidegate_keys_failing", &[]), 0.0, "less than a second upstream means nothing");
 }
 
-/// Never answers; says when a request has come and when its connection is gone.
+/// Never answers; reports when a request has come and when its connection is gone.
 async fn raw_silent() -> (std::net::SocketAddr, tokio::sync::mpsc::UnboundedReceiver<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -259,7 +258,8 @@ async fn raw_silent() -> (std::net::SocketAddr, tokio::sync::mpsc::UnboundedRece
     (address, told)
 }
 
-/// More is there than the gate reads ahead: it asks the kernel whether the client is.
+/// There is more than the gate reads ahead, so it asks the kernel whether the client is still
+/// there.
 #[tokio::test]
 async fn a_client_that_leaves_behind_more_pipelined_calls_than_are_read_ahead_is_never_sent_for() {
     let one = "GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n";

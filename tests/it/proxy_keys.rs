@@ -1,8 +1,8 @@
-//! P2 through a whole gate: what a controller reads on its way to a failing write does not let that
-//! write out early.
+//! P2 through a whole gate: the reads of a controller before a failing write do not let that write
+//! out early.
 //!
-//! Delays are an hour, so that of each failing write one may reach the upstream within a test,
-//! whatever the machine does.
+//! Delays are an hour, so that one of each failing write may reach the upstream within a test, on a
+//! machine of any speed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use tidegate::{classify::Kind, limit::policy::Strategy};
 use crate::support::{Backend, Proxy, header, reply, rules, status};
 
 /// An upstream that answers each call as its `X-Answer` says, `404` or `429 30` (with a
-/// Retry-After), and a gate before it.
+/// Retry-After), and a gate in front of it.
 async fn scripted(kind: Kind) -> (Backend, Proxy) {
     let backend = Backend::start(|seen| async move {
         let script = seen.headers["x-answer"].to_str().expect("text").to_owned();
@@ -34,7 +34,7 @@ async fn scripted(kind: Kind) -> (Backend, Proxy) {
     (backend, proxy.start().await)
 }
 
-/// Sends `METHOD TARGET [BODY]`; what came back.
+/// Sends `METHOD TARGET [BODY]`, and returns the answer.
 async fn send(proxy: &Proxy, line: &str, answer: &str) -> String {
     let mut words = line.splitn(3, ' ');
     let (method, target) = (words.next().expect("a method"), words.next().expect("a target"));
@@ -46,7 +46,7 @@ async fn send(proxy: &Proxy, line: &str, answer: &str) -> String {
     proxy.exchange(&request).await
 }
 
-/// How many calls with this script reached the upstream.
+/// The number of calls with this script that reached the upstream.
 fn reached(backend: &Backend, answer: &str) -> usize {
     backend.seen().iter().filter(|seen| seen.headers["x-answer"] == answer).count()
 }
@@ -84,8 +84,8 @@ async fn get_or_create_does_not_let_the_failing_write_out_early() {
         let (backend, proxy) = scripted(kind).await;
         let dry = read.contains("dryRun") && !write.starts_with("DELETE") && !read.starts_with("DELETE");
         for round in 0..20 {
-            // A dry run has the key of the write that it tries: refused beside it, it finds out
-            // nothing.
+            // A dry run has the key of the write that it tries: it is refused when that write
+            // fails, and so finds out nothing.
             let found = status(&send(&proxy, read, "404").await);
             assert!(found == 404 || found == 429 && dry && round > 0, "{read}: {found}");
             send(&proxy, write, answer).await;

@@ -1,5 +1,5 @@
-//! The upstream's name: a hosts file that gives it to the gate, name servers that change, fail and
-//! know several addresses.
+//! The upstream's name: a hosts file that points it at the gate, and name servers that change, fail
+//! and know several addresses.
 
 use std::{
     collections::HashMap,
@@ -20,16 +20,16 @@ use crate::{
     support::{Proxy, ProxyBuilder, within},
 };
 
-/// What a name server says of a name.
+/// A name server's answer about a name.
 #[derive(Clone)]
 enum Says {
-    /// These addresses, for so many seconds.
+    /// These addresses, for this many seconds.
     Here(Vec<Ipv4Addr>, u32),
     /// There is no such name.
     NoSuchName,
-    /// It cannot say.
+    /// The server cannot tell.
     Failure,
-    /// Nothing at all.
+    /// No answer at all.
     Nothing,
 }
 
@@ -72,7 +72,7 @@ impl NameServer {
     }
 }
 
-/// The name that a query asks for, in small letters, and where it ends.
+/// The name that a query asks for, in lower case, and the position after it.
 fn name(query: &[u8]) -> (String, usize) {
     let (mut labels, mut at) = (Vec::new(), 12);
     while query[at] != 0 {
@@ -108,7 +108,7 @@ fn answer(query: &[u8], is_a: bool, says: &Says) -> Option<Vec<u8>> {
 const FAR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const FARTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 
-/// An API on each of these addresses, all on one port, that says where it is and closes after each
+/// An API on each of these addresses, all on one port. Each names its address and closes after each
 /// answer.
 async fn apis(addresses: &[Ipv4Addr]) -> (u16, Vec<Server>) {
     let (mut port, mut servers) = (0, Vec::new());
@@ -134,7 +134,7 @@ async fn apis(addresses: &[Ipv4Addr]) -> (u16, Vec<Server>) {
     (port, servers)
 }
 
-/// A gate to `name`, which a hosts file gives to the gate itself, with a name server.
+/// A gate to `name`, which a hosts file points at the gate itself, with a name server.
 fn gate(folder: &tempfile::TempDir, server: &NameServer, name: &str, port: u16, more: &str) -> ProxyBuilder {
     let file = |name: &str, text: &str| -> PathBuf {
         std::fs::write(folder.path().join(name), text).expect("it can be written");
@@ -155,7 +155,8 @@ fn gate(folder: &tempfile::TempDir, server: &NameServer, name: &str, port: u16, 
     })
 }
 
-/// Asks as a client that was brought here by its hosts file, and returns who answered.
+/// Makes a call as a client that the hosts file led here, and returns the address of the API that
+/// answered.
 async fn who(proxy: &Proxy) -> String {
     let answer = proxy.exchange("GET /x HTTP/1.1\r\nHost: api.test\r\nConnection: close\r\n\r\n").await;
     answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
@@ -187,8 +188,8 @@ async fn of_several_addresses_one_that_answers_is_enough() {
     let (folder, names) = (tempfile::tempdir().expect("a folder"), NameServer::start().await);
     let nobody = Ipv4Addr::new(127, 0, 0, 3);
     let (port, _servers) = apis(&[FAR]).await;
-    // One address is of a machine that drops what it gets: its queue is full. It must not take the
-    // whole time of the dial.
+    // One address belongs to a machine that drops what it gets, because its queue is full. It must
+    // not take the whole time of the dial.
     let silent = Ipv4Addr::new(127, 0, 0, 5);
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::from((silent, port)).into()).expect("free");

@@ -1,4 +1,4 @@
-//! What a refused call is told, and what a failing key brings.
+//! The answer to a refused call, and the effects of a failing key.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,8 +17,8 @@ use crate::{
 
 const CREATE: &str = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
 
-/// When to come again, by the body: a Status says it in its details, a problem document beside
-/// them.
+/// The seconds after which to come again, from the body: a Status has them in its details, a
+/// problem document beside them.
 fn seconds_in(answer: &str) -> Option<u64> {
     let said = body(answer);
     said["details"]["retryAfterSeconds"].as_u64().or_else(|| said["retryAfterSeconds"].as_u64())
@@ -183,8 +183,8 @@ async fn attempts_on_a_failing_key_are_spaced_by_the_backoff_and_one_success_for
     .await;
     let times: Vec<Duration> = backend.seen().iter().map(|seen| seen.at).collect();
     for (place, pair) in times.windows(2).enumerate() {
-        // base 200 ms; the upstream sees a call a little after the gate lets it go and the gate the
-        // answer a little after that.
+        // base 200 ms; the upstream sees a call a little after the gate releases it, and the gate
+        // sees the answer a little after that.
         let least = Duration::from_millis(200 << place);
         assert!(pair[1] - pair[0] >= least, "attempt {place}: {:?} apart, at least {least:?}", pair[1] - pair[0]);
     }
@@ -228,7 +228,7 @@ async fn a_held_call_says_how_long_and_why_and_others_say_nothing() {
     let proxy = Proxy::before(backend.address).bucket(50.0, 1).start().await;
     let (_, first) = proxy.get("/first").await;
     assert_eq!(header(&first, "server-timing"), None);
-    // On however slow a machine two of them come within 20 ms.
+    // On a machine of any speed, two of them come within 20 ms.
     let calls = (0..10).map(|place| format!("/{place}")).collect::<Vec<_>>();
     let answers = join_all(calls.iter().map(|target| proxy.get(target))).await;
     let held: Vec<&str> = answers.iter().filter_map(|(_, answer)| header(answer, "server-timing")).collect();
@@ -336,8 +336,8 @@ async fn the_gates_own_call_log_says_what_was_sent_when() {
         lines.iter().map(|line| Duration::from_nanos(line[field].as_u64().expect("it was sent"))).collect()
     };
     let (granted, sent) = (moments("granted_ns"), moments("sent_ns"));
-    // Tokens are taken by the bucket's time; on a busy machine the call's task may leave with them
-    // a while later, and never before.
+    // Tokens are taken by the bucket's time. On a busy machine the call's task may leave a while
+    // after it has taken its token, and never before.
     let excess = worst_excess(&granted, 50.0, 2.0, Duration::from_millis(2));
     assert!(excess <= 1e-6, "{excess:.3} calls too many: {granted:?}");
     assert!(granted.iter().zip(&sent).all(|(granted, sent)| granted <= sent), "{granted:?}, {sent:?}");

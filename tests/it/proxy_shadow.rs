@@ -1,5 +1,5 @@
-//! A gate with `shadow = true`: everything is decided and counted, and nothing is held back or
-//! told.
+//! A gate with `shadow = true`: it decides and counts everything, and holds nothing back; clients
+//! notice nothing.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What an upstream says of its limits is heard, and its bodies arrive as they were sent.
+//! The gate follows an upstream's signals about its limits, and bodies arrive as they were sent.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::support::{AnyBody, Backend, Proxy, ProxyBuilder, raw_backend, reply, rules, status, within};
 
-/// A gate before an external API whose signals are honoured.
+/// A gate in front of an external API whose signals are honoured.
 fn before(upstream: SocketAddr, honour: &[Signal]) -> ProxyBuilder {
     Proxy::before(upstream).with(|options| {
         options.rules = Arc::new(rules(Kind::Http));
@@ -212,7 +212,7 @@ async fn a_time_of_day_without_a_date_beside_it_is_reckoned_by_the_gates_own_clo
     }
 }
 
-/// As GitHub's answers, a minute before the reset.
+/// An answer as GitHub gives it, a minute before the reset.
 fn quota(status: u16, left: &'static str) -> Response<AnyBody> {
     let body = Full::from("{}").map_err(|never| match never {}).boxed_unsync();
     Response::builder()

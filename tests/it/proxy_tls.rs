@@ -1,4 +1,4 @@
-//! A gate with TLS: Go clients send credentials and speak HTTP/2 over nothing else.
+//! A gate with TLS: Go clients send credentials, and speak HTTP/2, over TLS only.
 
 use std::{os::unix::fs::PermissionsExt as _, path::Path, sync::Arc};
 
@@ -22,7 +22,7 @@ use crate::{
     support::{Backend, Proxy, status, within},
 };
 
-/// A gate with a certificate of its own, and a client that trusts it and offers these protocols.
+/// A gate with its own certificate, and a client that trusts it and offers these protocols.
 async fn gate(backend: &Backend) -> (Proxy, impl AsyncFn(&[&str]) -> TlsStream<TcpStream>) {
     let listener = tls::self_signed(&[], &[[127, 0, 0, 1].into()], None).expect("made");
     let listener = Arc::new(listener);
@@ -67,7 +67,8 @@ async fn alpn_decides_between_http2_and_http1() {
             .await
             .expect("writes");
         let mut answer = Vec::new();
-        // A TLS stream that ends without a goodbye is an error to some; what came before it counts.
+        // A TLS stream that ends without a goodbye is an error to some clients; the bytes before it
+        // count.
         within(stream.read_to_end(&mut answer)).await.ok();
         assert_eq!(status(&String::from_utf8_lossy(&answer)), 200);
     }
@@ -135,7 +136,7 @@ async fn a_gate_takes_no_socket_from_the_living_and_removes_none_but_its_own() {
     assert!(error.contains("gate.sock") && error.contains("is another process there?"), "{error}");
     tokio::net::UnixStream::connect(&path).await.expect("the first one listens on");
 
-    // somebody removes it, and another gate takes the path
+    // the file is removed, and another gate takes the path
     std::fs::remove_file(&path).expect("removed");
     let second = listen().start().await;
     first.stop.cancel();
@@ -148,7 +149,7 @@ async fn a_gate_takes_no_socket_from_the_living_and_removes_none_but_its_own() {
     assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "precious");
 }
 
-/// A certificate of ours by a CA of its own, in files.
+/// A certificate for us by its own CA, in files.
 fn client_identity(folder: &Path, expired: bool) -> Identity {
     let key = rcgen::KeyPair::generate().expect("a key");
     let mut params = rcgen::CertificateParams::new(vec!["client".to_owned()]).expect("a name");

@@ -16,7 +16,7 @@ use crate::{
     support::{Backend, Proxy, raw_backend, reply, status, within},
 };
 
-/// Head lines of a client, and of a server, with which trailers come.
+/// Head lines of a client, and of a server, that announce trailers.
 const ANNOUNCEMENTS: [&str; 4] =
     ["", "TE: trailers\r\n", "Trailer: X-Sum\r\n", "TE: trailers\r\nConnection: TE\r\nTrailer: X-Sum, X-Other\r\n"];
 
@@ -25,7 +25,7 @@ fn sum() -> HeaderMap {
     [(name.clone(), HeaderValue::from_static("7")), (name, HeaderValue::from_static("8"))].into_iter().collect()
 }
 
-/// A request in chunks, with trailers, on a connection that goes on.
+/// A request in chunks, with trailers, on a connection that stays open.
 fn request(more: &str) -> String {
     format!(
         "POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n{more}\r\n2\r\nhi\r\n0\r\nX-Sum: 7\r\nX-Sum: 8\r\n\r\n\
@@ -67,7 +67,7 @@ async fn trailers_of_an_answer_pass_over_http1_announced_or_not() {
     }
 }
 
-/// An answer of this length has no trailers: there is nowhere for them to be.
+/// An answer with a length has no trailers: there is no place for them.
 #[tokio::test]
 async fn where_a_body_is_not_sent_in_chunks_nothing_is_put_into_it_for_its_trailers() {
     let server = Server::http2(100, |request, _| {
@@ -136,7 +136,8 @@ async fn trailers_pass_from_http2_to_http1_and_back() {
     assert!(seen.ends_with("\r\n\r\n2\r\nhi\r\n0\r\nx-sum: 7\r\nx-sum: 8\r\n\r\n"), "{seen}");
 }
 
-/// RFC 9113, 8.2.3: HTTP/2 clients may split them, and few HTTP/1 servers read more than the first.
+/// RFC 9113, 8.2.3: HTTP/2 clients may split cookies, and few HTTP/1 servers read more than the
+/// first line.
 #[tokio::test]
 async fn cookies_of_an_http2_client_are_one_field_for_an_http1_upstream_and_stay_apart_for_an_http2_one() {
     let request = || {
@@ -148,7 +149,7 @@ async fn cookies_of_an_http2_client_are_one_field_for_an_http1_upstream_and_stay
     within(proxy.connect_http2().await.send_request(request())).await.expect("answered");
     let lines: Vec<_> = backend.seen()[0].headers.get_all("cookie").iter().cloned().collect();
     assert_eq!(lines, ["a=1; b=2; c=3; d=4"]);
-    // As they came from a client of HTTP/1.
+    // As they came from an HTTP/1 client.
     let lines = "Cookie: a=1\r\nCookie: b=2\r\nConnection: close\r\n";
     proxy.exchange(&format!("GET /x HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n")).await;
     assert_eq!(backend.seen()[1].headers.get_all("cookie").iter().count(), 2);

@@ -1,4 +1,4 @@
-//! P10: when nothing is limited, the upstream gets what the client sent and the client what the
+//! P10: if nothing is limited, the upstream gets what the client sent, and the client gets what the
 //! upstream sent.
 
 use std::net::SocketAddr;
@@ -76,7 +76,7 @@ async fn names_keep_their_case_and_many_lines_pass_whatever_came_before_on_the_c
     }
 }
 
-/// An upstream that answers with the heads it is sent.
+/// An upstream that answers with the heads that it receives.
 async fn mirror() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -220,8 +220,8 @@ async fn a_response_that_breaks_off_is_not_ended_cleanly() {
     assert!(error.to_string().contains("stream") || error.to_string().contains("body"), "{error}");
 }
 
-/// client-go resumes a watch that ended, and lists everything again after a reset stream; a cut
-/// HTTP/1.1 connection it takes for an end.
+/// client-go resumes a watch that ended, and lists everything again after a reset stream; it takes
+/// a cut HTTP/1.1 connection for an end.
 #[tokio::test]
 async fn a_watch_that_breaks_off_is_cut_over_http1_and_ended_over_http2() {
     let broken: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n";
@@ -306,7 +306,7 @@ async fn an_early_answer_comes_though_the_body_is_not_sent_to_its_end() {
     assert_eq!(status(&String::from_utf8_lossy(&answer)), 413);
 }
 
-/// Answers 413 once it has the head, and holds the connection for a while.
+/// Answers 413 once it has the head, and keeps the connection open for a while.
 async fn raw_early() -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");

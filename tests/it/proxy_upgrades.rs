@@ -1,4 +1,4 @@
-//! Upgrades through the gate: exec, attach, port-forward and cp as kubectl asks for them, byte by
+//! Upgrades through the gate: exec, attach, port-forward and cp as kubectl requests them, byte by
 //! byte.
 
 use std::{
@@ -25,7 +25,7 @@ const WEBSOCKET: &str = "GET /api/v1/namespaces/d/pods/p/exec?command=sh HTTP/1.
 const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n";
 
-/// Reads up to the end of a head and no further.
+/// Reads up to the end of a head, and no further.
 async fn head<S: AsyncRead + Unpin>(stream: &mut S) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -44,7 +44,7 @@ async fn ends<S: AsyncRead + Unpin>(stream: &mut S) {
     assert_eq!(within(stream.read(&mut [0])).await.expect("a clean end"), 0);
 }
 
-/// Answers every request with these bytes and then echoes until the client's end, and says "bye".
+/// Answers every request with these bytes, then echoes until the client's end, and says "bye".
 async fn echo(answer: &'static str) -> (Server, mpsc::UnboundedReceiver<String>) {
     let (asked, heads) = mpsc::unbounded_channel();
     let server = Server::plain(move |mut socket| {
@@ -170,7 +170,7 @@ async fn the_upstream_is_asked_over_http1_though_it_would_speak_http2() {
     assert_eq!(*spoke.lock().expect("no panic"), [Some(b"http/1.1".to_vec())]);
 }
 
-/// CVE-2018-1002105: what follows a refused upgrade is the next request, and the gate's to judge.
+/// CVE-2018-1002105: bytes after a refused upgrade are the next request, and the gate judges it.
 #[tokio::test]
 async fn a_refused_upgrade_is_an_ordinary_answer_and_leaves_no_tunnel() {
     let body: &'static str = Box::leak("no".repeat(300_000).into_boxed_str());
@@ -281,7 +281,8 @@ fn metered(upstream: SocketAddr) -> ProxyBuilder {
     Proxy::before(upstream).policy(|policy| policy.classes[1].meter_long_running = true)
 }
 
-/// kubectl answers a refused WebSocket with a second request, over SPDY: refusing makes it worse.
+/// kubectl answers a refused WebSocket with a second request, over SPDY, so refusing makes things
+/// worse.
 #[tokio::test]
 async fn where_upgrades_are_metered_they_wait_instead_of_being_refused() {
     let (server, _heads) = echo(SWITCHED).await;
@@ -380,7 +381,7 @@ async fn tunnels_go_on_through_the_drain_and_end_with_it() {
     within(client.read_to_end(&mut Vec::new())).await.ok();
 }
 
-/// No client of Kubernetes asks for it, and kube-apiserver does not offer it.
+/// No Kubernetes client asks for it, and kube-apiserver does not offer it.
 #[tokio::test]
 async fn extended_connect_is_not_offered_over_http2() {
     let backend = Backend::replying(200).await;

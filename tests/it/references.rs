@@ -10,20 +10,20 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The folders of the repository whose paths are checked wherever they are named.
+/// The folders of the repository whose paths are checked wherever they occur.
 const FOLDERS: &[&str] = &["src/", "tests/", "docs/", "fuzz/", "benches/", ".ci/"];
-/// The folders whose names mean other things too (`deploy/NAME` is a Deployment to kubectl): only
+/// The folders whose names also mean other things (`deploy/NAME` is a Deployment to kubectl): only
 /// files in them are checked.
 const FOLDERS_OF_FILES: &[&str] = &["config/", "deploy/"];
-/// Folders that are made by tools and not kept.
+/// Folders that tools make, and that are not kept.
 const GENERATED: &[&str] = &["fuzz/artifacts", "fuzz/corpus"];
 /// Folders without prose: seeds and recorded answers.
 const DATA: &[&str] = &["fuzz/seeds", "fuzz/artifacts", "fuzz/corpus", "tests/golden/vectors"];
-/// Files in which people write. A file without an extension is a script.
+/// Extensions of files that people write. A file without an extension is a script.
 const WRITTEN: &[&str] =
     &["", "go", "java", "json", "md", "mjs", "py", "rs", "sh", "toml", "tpl", "txt", "yaml", "yml"];
 
-/// Every file in which somebody may refer to another, by its path from the root.
+/// Every file that may refer to another, by its path from the root.
 fn files() -> Vec<(PathBuf, String)> {
     let (mut found, mut folders) = (Vec::new(), vec![root()]);
     while let Some(folder) = folders.pop() {
@@ -48,8 +48,7 @@ fn extension(path: &Path) -> &str {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
 }
 
-/// The references of a line: the names of documents wherever they stand, and paths from the root
-/// where prose is.
+/// The references of a line: names of documents anywhere, and paths from the root in prose.
 fn references(line: &str, is_prose: bool) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-');
     let mut found = Vec::new();
@@ -76,7 +75,7 @@ fn references(line: &str, is_prose: bool) -> Vec<String> {
     found
 }
 
-/// Whether a reference in `file` leads somewhere: from the root, from the file's own folder, or as
+/// True if a reference in `file` leads somewhere: from the root, from the file's own folder, or as
 /// a module.
 fn is_there(file: &Path, reference: &str) -> bool {
     let folder = root().join(file.parent().unwrap_or_else(|| Path::new("")));
@@ -87,7 +86,7 @@ fn is_there(file: &Path, reference: &str) -> bool {
         || folder.join(reference).exists()
 }
 
-/// Whether a line of a file is written for people: every line of a document, and comments
+/// True if a line of a file is written for people: every line of a document, and comments
 /// elsewhere.
 fn is_prose(file: &Path, line: &str) -> bool {
     let line = line.trim_start();

@@ -1,5 +1,4 @@
-//! A changed configuration is taken over while the gate runs, or changes nothing and says why
-//! (P11).
+//! A changed configuration takes effect while the gate runs, or changes nothing and says why (P11).
 
 use std::{io::Write as _, net::TcpStream, os::unix::fs::symlink, path::Path, time::Duration};
 
@@ -158,7 +157,7 @@ async fn an_open_connection_goes_by_the_new_terms() {
     let known = Proxy::before(backend.address).with(|options| options.hosts = vec!["gate.example".to_owned()]);
     let proxy = known.start().await;
     let mut stream = proxy.connect().await;
-    // In this order, because whoever is turned away finds the connection closed.
+    // In this order, because a client that is turned away finds the connection closed.
     for (expected, allow) in [(200, true), (421, false)] {
         if !allow {
             proxy.gate.reconfigure(Proxy::before(backend.address).options());

@@ -1,5 +1,5 @@
-//! A thousand reloads under load: no call is dropped or fails, no order is lost, and the rate holds
-//! across all of them (P11, P5, P1).
+//! A thousand reloads under load: no call is dropped or fails, the order is kept, and the rate
+//! holds across all of them (P11, P5, P1).
 
 use std::{
     collections::HashMap,
@@ -25,14 +25,14 @@ use super::{
 };
 
 const RELOADS: usize = 1000;
-/// Tokens that a window may have beyond the rate, whatever the configuration: the largest burst,
-/// and 2 ms of the largest rate.
+/// Tokens that a window may have beyond the rate under any of the configurations: the largest
+/// burst, and 2 ms of the largest rate.
 const BURST: f64 = 21.0;
 const KINDS: [&str; 3] = ["pods", "secrets", "configmaps"];
-/// Calls of each kind that are out at once.
+/// Calls of each kind that are out at the same time.
 const OUT: usize = 8;
 
-/// The n-th configuration, its rate if it is valid, and what the log will say of it.
+/// The n-th configuration, its rate if it is valid, and the line that the log will have about it.
 fn nth(n: usize, port: u16, upstream: SocketAddr) -> (String, Option<f64>, &'static str) {
     let rate = [150.0, 400.0, 250.0][n % 3];
     let listen = if n % 10 == 7 { free_port() } else { port };
@@ -42,7 +42,7 @@ fn nth(n: usize, port: u16, upstream: SocketAddr) -> (String, Option<f64>, &'sta
         [20, 10][n % 2],
         60 + n % 5,
     );
-    // Other classes, so that the numbers of those in use move.
+    // More classes, so that the numbers of those in use change.
     for class in 0..n % 4 {
         text.push_str(&format!(
             "[[gates.k.classes]]\nname = \"other_{class}_{}\"\nmatch = {{ resources = [\"things\"] }}\n",
@@ -81,7 +81,7 @@ fn a_thousand_reloads_drop_no_call_lose_no_order_and_hold_the_rate() {
     let over = Arc::new(AtomicBool::new(false));
     let load = runtime.spawn(load(port, Arc::clone(&over)));
 
-    // From when on which rate may have been in force at most.
+    // For each moment, the highest rate that may have been in force from then on.
     let mut rates = vec![(0.0, nth(0, port, backend.address).1.expect("valid"))];
     for n in 1..=RELOADS {
         let (text, rate, said) = nth(n, port, backend.address);
@@ -108,8 +108,8 @@ fn a_thousand_reloads_drop_no_call_lose_no_order_and_hold_the_rate() {
     assert_eq!(gate.terminate(), Some(0));
 }
 
-/// Keeps calls of every kind waiting, in order, on one connection; how many were answered, each
-/// with 200.
+/// Keeps calls of every kind waiting, in order, on one connection; returns the number of answers,
+/// all of them 200.
 async fn load(port: u16, over: Arc<AtomicBool>) -> usize {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("the gate listens");
     let (send, connection) =
@@ -153,7 +153,7 @@ fn judge_order(arrivals: &[(f64, String)]) {
 }
 
 /// No window has more calls than the burst and what was gained in it. One call is upstream at a
-/// time, so a call left after the one before it had arrived there: the window begins with that.
+/// time, so a call left after the one before it had arrived there: that is where the window begins.
 fn judge_rate(arrivals: &[(f64, String)], rates: &[(f64, f64)]) {
     let (mut gained, mut at, mut rate, mut changes) = (0.0, 0.0, 0.0, rates.iter().peekable());
     let mut least = f64::INFINITY;

@@ -1,5 +1,5 @@
-//! `tidegate simulate` from outside: the published figures come out of it, pictures are what it
-//! draws, and a replay of a live log waits as the live calls did.
+//! `tidegate simulate` from outside: it prints the published figures, draws the published pictures,
+//! and a replay of a live log waits as the live calls did.
 
 mod cli;
 mod live;
@@ -19,10 +19,10 @@ use tidegate::{
     simulate::{self, Limits, Played, Staged},
 };
 
-/// A scenario, and how it went under each of its limits.
+/// A scenario, and its run under each of its limits.
 type Outcome = (Staged, Vec<Played>);
 
-/// A built-in scenario as it stands; played once for all tests.
+/// A built-in scenario without changes; played once for all tests.
 fn usual(name: &str) -> Arc<Outcome> {
     static PLAYED: LazyLock<Mutex<BTreeMap<String, Arc<Outcome>>>> = LazyLock::new(Mutex::default);
     let mut all = PLAYED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +38,7 @@ fn played(name: &str, numbers: &[&str]) -> Outcome {
     (staged, played)
 }
 
-/// When the n-th retry left, from 1.
+/// The moment at which the n-th retry left, counted from 1.
 fn retry(played: &Played, number: usize) -> Duration {
     played.retries[number - 1].since_start()
 }
@@ -70,8 +70,7 @@ fn ten_thousand_objects_failing_together_come_out_as_published() {
 
     assert_eq!(bucket.first_retries, 100, "the burst at once");
     for number in 101..=120 {
-        // The first retries of all come a nanosecond after the failures: the shortest backoff there
-        // is.
+        // Each first retry comes a nanosecond after the failure: that is the shortest backoff.
         let exact = Duration::from_millis(100) * (u32::try_from(number).expect("few") - 100);
         assert!(
             retry(bucket, number).abs_diff(exact) <= Duration::from_nanos(1),
@@ -80,11 +79,11 @@ fn ten_thousand_objects_failing_together_come_out_as_published() {
         );
     }
 
-    // MaxOf: tokens are reckoned when objects fail, all at the start, and the backoff is over long
-    // before most of them.
+    // MaxOf: the tokens are computed when objects fail, all at the start, and the backoff is over
+    // long before most of them come.
     assert_eq!((max_of.first_retries, retry(max_of, 1)), (100, Duration::from_millis(5)));
     assert_eq!((retry(max_of, 101), retry(max_of, 110)), (Duration::from_millis(100), Duration::from_secs(1)));
-    // In sequence: a token each once the backoff is over.
+    // In sequence: each takes a token once its backoff is over.
     assert_eq!((sequential.first_retries, retry(sequential, 1)), (100, Duration::from_millis(5)));
     assert_eq!(
         (retry(sequential, 101), retry(sequential, 110)),
@@ -97,7 +96,7 @@ fn ten_thousand_objects_failing_together_come_out_as_published() {
 fn keys_whose_backoff_ends_together_break_the_retry_buckets_bound_in_max_of_only() {
     let (_, played) = played("failing-together", &["base=60s", "max=60s", "length=61s"]);
     let [_, _, max_of, sequential] = &played[..] else { panic!("four limits") };
-    // The burst, and what 60 s bring: all of them leave at the end of the minute, as under
+    // The burst, and the tokens of 60 s: all of them leave at the end of the minute, as under
     // client-go's limiter.
     assert_eq!((max_of.first_retries, retry(max_of, 1)), (700, Duration::from_secs(60)));
     assert_eq!((sequential.first_retries, retry(sequential, 1)), (100, Duration::from_secs(60)));
@@ -128,7 +127,7 @@ fn a_noisy_neighbour_costs_a_quiet_controller_little_when_its_queue_is_its_own()
     let [together, fair] = &played[..] else { panic!("two limits") };
     let quiet = |played: &Played| played.rows.iter().find(|row| row.name == "quiet").cloned().expect("it is there");
     assert!(quiet(together).wait(500) > Duration::from_secs(5));
-    // A token comes every 20 ms and every second one is its own.
+    // A token comes every 20 ms, and every second one goes to the quiet controller.
     assert!(quiet(fair).wait(500) <= Duration::from_millis(41), "{:?}", quiet(fair).wait(500));
     assert_eq!(quiet(fair).refusals(), 0);
 }
@@ -144,8 +143,8 @@ fn a_larger_retry_bucket_recovers_sooner() {
     assert!(row(larger).calls() < row(without).calls(), "and makes fewer calls than without a gate");
 }
 
-/// A real API server's flow control says that it was it; so does the simulated one, and a rate that
-/// adapts gives way.
+/// A real API server's flow control marks its answers; the simulated one does so too, and an
+/// adaptive rate gives way.
 #[test]
 fn a_rate_gives_way_to_an_api_that_is_too_slow_for_it() {
     let scenario = config::scenario::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tuning/slow-api.toml"));

@@ -1,5 +1,5 @@
-//! What is linked into the product: held to the lists of deny.toml, without anything to install,
-//! and written down as a bill of materials.
+//! The dependencies of the product: held to the lists of deny.toml, with nothing to install, and
+//! written down as a bill of materials.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -9,7 +9,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every package of the lock file on the platforms that the product is built for.
+/// Every package of the lock file, on the platforms that the product is built for.
 fn packages() -> Vec<Value> {
     let mut command = Command::new(env!("CARGO"));
     command.current_dir(root()).args(["metadata", "--format-version=1", "--locked"]);
@@ -59,7 +59,7 @@ fn every_dependency_is_from_the_registry_and_none_is_banned() {
         let name = package["name"].as_str().expect("a name");
         assert!(!banned.contains(name), "{name} is banned by deny.toml");
         let Some(source) = package["source"].as_str() else {
-            // The product, and what measures it.
+            // The product, and its benchmark.
             assert!(["tidegate", "decide"].contains(&name), "{name} is from a folder");
             continue;
         };
@@ -76,7 +76,7 @@ fn locked(file: &str) -> BTreeSet<(String, String)> {
     packages.map(|package| (text(package, "name"), text(package, "version"))).collect()
 }
 
-/// What tidegate is measured against says something only while both are made of the same.
+/// A comparison with the floor means something only while both are built from the same versions.
 #[test]
 fn the_floor_of_the_benchmark_is_made_of_the_products_versions() {
     let mut floor = locked("benches/peers/floor/Cargo.lock");
@@ -86,7 +86,8 @@ fn the_floor_of_the_benchmark_is_made_of_the_products_versions() {
     assert!(other.is_empty(), "benches/peers/floor/Cargo.lock differs from Cargo.lock: {other:?}");
 }
 
-/// An SPDX expression: of alternatives one, of a conjunction all.
+/// Evaluates an SPDX expression: one of the alternatives is enough, and every part of a conjunction
+/// is needed.
 fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let text = expression.replace('/', " OR ");
     let text = text.trim();
@@ -107,7 +108,7 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).is_some_and(|inner| is_allowed(inner, allowed))
 }
 
-/// Splits at a word that stands in no parentheses.
+/// Splits at a word that is outside parentheses.
 fn split(text: &str, word: &str) -> Vec<String> {
     let (mut parts, mut depth) = (vec![String::new()], 0);
     let mut rest = text;

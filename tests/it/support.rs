@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, std::io::Error>;
 type Answering = Pin<Box<dyn Future<Output = Response<AnyBody>> + Send>>;
 
-/// What reached the upstream.
+/// A request that reached the upstream.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) target: String,
@@ -49,14 +49,14 @@ pub(crate) struct Seen {
     pub(crate) at: Duration,
 }
 
-/// An upstream that speaks HTTP/1.1 and remembers what reached it.
+/// An upstream that speaks HTTP/1.1 and remembers its requests.
 pub(crate) struct Backend {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Backend {
-    /// Answers every call with `answer`, which is given the call with its body read.
+    /// Answers every call with the result of `answer`, which gets the call with its body read.
     pub(crate) async fn start<F, A>(answer: F) -> Self
     where
         F: Fn(Seen) -> A + Send + Sync + 'static,
@@ -102,7 +102,7 @@ impl Backend {
         Self::start(move |_| async move { reply(status, "ok") }).await
     }
 
-    /// Answers every call with 200 once it has been given a permit.
+    /// Answers every call with 200 once the semaphore has a permit for it.
     pub(crate) async fn holding() -> (Self, Arc<Semaphore>) {
         let answers = Arc::new(Semaphore::new(0));
         let gate = Arc::clone(&answers);
@@ -149,7 +149,7 @@ pub(crate) async fn raw_backend(answer: &'static [u8]) -> (SocketAddr, tokio::ta
     (address, task)
 }
 
-/// Whether bytes hold a whole request: a head, and the body that it announces.
+/// True if bytes hold a whole request: a head, and the body that it announces.
 fn is_whole(request: &[u8]) -> bool {
     let text = String::from_utf8_lossy(request).to_ascii_lowercase();
     let Some((head, body)) = text.split_once("\r\n\r\n") else {
@@ -170,7 +170,7 @@ pub(crate) struct Proxy {
     pub(crate) stop: CancellationToken,
 }
 
-/// A gate to be.
+/// A gate before it is started.
 pub(crate) struct ProxyBuilder {
     options: Options,
 }
@@ -178,14 +178,13 @@ pub(crate) struct ProxyBuilder {
 static GATES: AtomicU64 = AtomicU64::new(0);
 
 impl Proxy {
-    /// Nothing is limited, two classes: leases are exempt, the rest is `default`.
+    /// A gate without limits and with two classes: leases are exempt, and the rest is `default`.
     pub(crate) fn before(upstream: SocketAddr) -> ProxyBuilder {
         let name: Arc<str> = format!("gate{}", GATES.fetch_add(1, Ordering::Relaxed)).into();
         ProxyBuilder { options: options(name, upstream) }
     }
 
-    /// Sends bytes on a connection of its own and returns everything that comes until the gate
-    /// closes it.
+    /// Sends bytes on a new connection, and returns everything that comes until the gate closes it.
     pub(crate) async fn exchange(&self, request: &str) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.expect("writes");
@@ -194,7 +193,7 @@ impl Proxy {
         String::from_utf8(answer).expect("text")
     }
 
-    /// A GET on a connection of its own: status line and headers, and body.
+    /// Sends a GET on a new connection; returns status line and headers, and body.
     pub(crate) async fn get(&self, target: &str) -> (u16, String) {
         let answer =
             self.exchange(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await;
@@ -214,8 +213,7 @@ impl Proxy {
         send
     }
 
-    /// The value of a metric of this gate, 0 when it is not there. `labels` must all be in the
-    /// line.
+    /// The value of a metric of this gate, or 0 if there is none. `labels` must all be in the line.
     pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let text = telemetry::metrics().render();
         let gate = format!("gate=\"{}\"", self.name);
@@ -261,7 +259,7 @@ impl ProxyBuilder {
         self.policy(|policy| policy.queue.max_wait = max_wait)
     }
 
-    /// What the gate would be made of.
+    /// The options that the gate would start with.
     pub(crate) fn options(self) -> Options {
         self.options
     }

@@ -1,4 +1,5 @@
-//! The listener's TLS: what a client must trust, and by which names it finds the gate.
+//! The listener's TLS: the certificate that a client must trust, and the names by which it finds
+//! the gate.
 
 use std::{
     net::IpAddr,
@@ -12,7 +13,7 @@ use tidegate::tls::{self, Identity, Listener, Pem, Roots, TlsError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-/// Shakes hands over a pipe; returns the protocol agreed on.
+/// Makes a handshake over a pipe; returns the protocol agreed on.
 async fn shake_hands(
     listener: &Listener,
     ca: &str,
@@ -30,7 +31,7 @@ async fn shake_hands(
     };
     let calling = async {
         let mut stream = TlsConnector::from(client).connect(name, near).await?;
-        // a refused client certificate shows on the first read only
+        // a client certificate that is refused shows on the first read only
         stream.read_u8().await?;
         Ok::<_, std::io::Error>(stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec))
     };
@@ -81,7 +82,7 @@ fn swap(volume: &Path, version: &str) -> Identity {
     symlink(version, &next).expect("linked");
     std::fs::rename(&next, &data).expect("swapped");
     for name in ["tls.crt", "tls.key"] {
-        // they are there from the first time on
+        // the links exist after the first time
         symlink(Path::new("..data").join(name), volume.join(name)).ok();
     }
     identity
@@ -129,7 +130,7 @@ async fn the_pods_own_certificate_is_renewed_in_time_and_its_ca_stays() {
     };
     assert_eq!(at(now + hours(15)).await, (first.clone(), true), "a day is not over by far");
     assert_ne!(at(now + hours(17)).await.0, first, "renewed well before its end");
-    // the clock is set back by two days, and then right again
+    // the clock is set back by two days, and then set right again
     assert!(!at(now - hours(48)).await.1, "clients whose clock is right take that one for expired");
     assert!(at(now).await.1);
     assert_eq!(listener.ca(), ca, "what clients were given to trust stays good");

@@ -1,5 +1,5 @@
-//! `top`, `explain` and `doctor` when all is well and in five kinds of trouble: each says what is
-//! so, in words that lead on.
+//! `top`, `explain` and `doctor` when all is well and in five kinds of trouble: each describes the
+//! state, and says what to look at next.
 
 use std::net::TcpStream;
 
@@ -11,7 +11,7 @@ use super::{
 
 const POD: &str = "/api/v1/namespaces/n/pods/good";
 
-/// What the three commands print.
+/// The output of the three commands.
 struct Said {
     top: String,
     explain: String,
@@ -32,7 +32,7 @@ impl Said {
         }
     }
 
-    /// All of these are there.
+    /// Expects each output to contain all of these.
     fn expect(&self, top: &[&str], explain: &[&str], doctor: &[&str]) {
         for (command, said, wanted) in
             [("top", &self.top, top), ("explain", &self.explain, explain), ("doctor", &self.doctor, doctor)]

@@ -1,8 +1,8 @@
-//! What a tunnel costs, measured on a `tidegate` of its own: its peak resident memory while bytes
-//! go both ways, and while they cannot.
+//! The memory that a tunnel takes, measured on a separate `tidegate` process: its peak resident
+//! memory while bytes go both ways, and while they cannot.
 //!
-//! With TLS the test's own ends stay plain: a relay beside the gate encrypts what goes to it, and
-//! another decrypts what comes from it.
+//! With TLS the test's own ends stay plain: one relay beside the gate encrypts the bytes to it, and
+//! another decrypts those from it.
 
 use std::{
     fs,
@@ -23,15 +23,15 @@ use super::{
     ports::free_port,
 };
 
-/// Each way: 4 s without optimization.
+/// Bytes in each direction: 4 s without optimization.
 const BYTES: u64 = 1 << 30;
-/// What it may cost; 20 KiB were measured.
+/// The memory that it may take; 20 KiB were measured.
 const MOST: u64 = 2 << 20;
-/// Each way with TLS, which takes four times as long without optimization: nothing of it may stay,
-/// so that a quarter tells as much.
+/// Bytes in each direction with TLS, which takes four times as long without optimization. No byte
+/// may stay in memory, so a quarter shows as much.
 const BYTES_BY_TLS: u64 = 256 << 20;
 
-/// Switches, then echoes.
+/// Switches protocols, then echoes.
 fn echo(listener: &TcpListener) {
     while let Ok((mut socket, _)) = listener.accept() {
         thread::spawn(move || {
@@ -62,8 +62,8 @@ fn tunnel(port: u16) -> TcpStream {
     socket
 }
 
-/// Sends bytes through a tunnel and gets them back. Does not begin to read before nothing more can
-/// be written.
+/// Sends bytes through a tunnel and gets them back. It begins to read only when nothing more can be
+/// written.
 fn through(port: u16, bytes: u64) {
     let mut reading = tunnel(port);
     let mut writing = reading.try_clone().expect("a socket");
@@ -93,7 +93,7 @@ fn through(port: u16, bytes: u64) {
     });
 }
 
-/// A line of the kernel's on a process, in bytes.
+/// A line of the kernel's about a process, in bytes.
 fn memory(gate: &Running, what: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", gate.id())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux says so");
@@ -101,7 +101,7 @@ fn memory(gate: &Running, what: &str) -> u64 {
     kib << 10
 }
 
-/// What the gate needs more, at its peak, for so many bytes each way.
+/// The additional peak memory of the gate for this many bytes in each direction.
 fn cost(gate: &Running, port: u16, bytes: u64) -> u64 {
     through(port, 1 << 20); // what is allocated once
     fs::write(format!("/proc/{}/clear_refs", gate.id()), "5").expect("the peak can be reset");
@@ -130,7 +130,7 @@ fn what_goes_through_a_tunnel_costs_no_memory() {
     assert_eq!(gate.terminate(), Some(0));
 }
 
-/// Decrypts what comes and passes it on; its port.
+/// Decrypts what comes and passes it on; returns its port.
 async fn decrypting(acceptor: TlsAcceptor, to: std::net::SocketAddr) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -147,7 +147,7 @@ async fn decrypting(acceptor: TlsAcceptor, to: std::net::SocketAddr) -> u16 {
     port
 }
 
-/// Encrypts what comes and passes it on; its port.
+/// Encrypts what comes and passes it on; returns its port.
 async fn encrypting(connector: TlsConnector, to: u16) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();

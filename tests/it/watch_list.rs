@@ -1,5 +1,5 @@
-//! A watch that begins with all there is: to the API server a list, and metered like one; to
-//! everybody else a watch.
+//! A watch that begins with a list: to the API server a list, and metered like one; in every other
+//! way a watch.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::support::{Backend, Proxy, status};
 const WATCH_LIST: &str =
     "/api/v1/pods?allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&watch=true";
 
-/// A gate that lets one call through and holds nobody.
+/// A gate that lets one call through and holds none.
 async fn one_token(backend: &Backend, in_flight: u32) -> Arc<Proxy> {
     let proxy = Proxy::before(backend.address).bucket(0.001, 1).in_flight(in_flight);
     Arc::new(proxy.policy(|policy| policy.queue.max_wait = Duration::ZERO).start().await)
@@ -22,7 +22,7 @@ async fn the_initial_list_of_a_watch_costs_a_token_like_any_list() {
         assert_eq!(proxy.get(first).await.0, 200);
         let (code, answer) = proxy.get(WATCH_LIST).await;
         assert_eq!((code, status(&answer)), (429, 429), "{answer}");
-        // What client-go's and kube-rs's reflectors know how to wait for.
+        // The reflectors of client-go and kube-rs know how to wait for this.
         assert!(answer.contains("tidegate-refusal: bucket") && answer.contains("retry-after: "), "{answer}");
         for free in [
             "/api/v1/pods?watch=true",

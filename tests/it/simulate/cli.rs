@@ -1,4 +1,5 @@
-//! The command itself: what it prints, what it writes, and what it says when it is asked wrongly.
+//! The command itself: its output, the files that it writes, and its messages about wrong
+//! arguments.
 
 use std::path::Path;
 

@@ -1,5 +1,4 @@
-//! A log that a real gate wrote under load, replayed under the same limits: the waits come out as
-//! they were.
+//! A log that a real gate wrote under load, replayed under the same limits: the waits are the same.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,13 +17,12 @@ use tidegate::{
 use super::replayed::limits;
 use crate::support::{Backend, Proxy, reply, within};
 
-/// A bucket that is saturated, keys that fail, slots. The burst is half a second of the rate: so
-/// late may a busy machine be without tokens being lost, which the replay, never late, would not
-/// lose.
+/// A saturated bucket, failing keys, slots. The burst is half a second of the rate: a busy machine
+/// may be that late before it loses tokens, which the replay, never late, would not lose.
 const LIMITS: &str = "bucket = { rate = 60, burst = 30 }\nretry_bucket = { rate = 20, burst = 5 }\nin_flight = { max = 20 }\n\
                       backoff = { base = \"200ms\", max = \"2s\" }\n";
 
-/// Healthy calls: so many together, so often.
+/// Healthy calls: the number of herds, and the calls of each.
 const HERDS: u64 = 4;
 const HERD: u64 = 100;
 /// Calls that make the gate connect before anything is measured: a replay has no connections to
@@ -44,7 +42,7 @@ async fn a_replay_under_the_same_limits_waits_as_the_live_calls_did() {
     check(&replays.expect("it can be replayed"), calls);
 }
 
-/// What was recorded and what was replayed agree.
+/// The record and the replay agree.
 fn check(replays: &Replays, calls: usize) {
     let [recorded, replayed] = &replays.replayed[..] else { panic!("two columns") };
     assert_eq!((replays.read.unreadable, replays.read.aside, replays.read.late), (0, 0, 0));
@@ -72,8 +70,8 @@ fn check(replays: &Replays, calls: usize) {
     assert_eq!((leases.longest_wait(), leases_again.longest_wait()), (Duration::ZERO, Duration::ZERO));
 }
 
-/// Herds of healthy calls, objects that fail each time, and a lease, through a gate with a log. How
-/// many calls there were.
+/// Sends herds of healthy calls, calls to objects that fail each time, and a lease, through a gate
+/// with a log. Returns the number of calls.
 async fn live(gate: &Gate, path: &std::path::Path) -> usize {
     let backend = Backend::start(|seen| async move {
         Clock::start().sleep(Duration::from_millis(5)).await;
@@ -133,7 +131,7 @@ async fn live(gate: &Gate, path: &std::path::Path) -> usize {
     calls
 }
 
-/// The log, once it has a line for each call.
+/// Returns the log once it has a line for each call.
 async fn whole(path: &std::path::Path, calls: usize) -> String {
     within(async {
         loop {

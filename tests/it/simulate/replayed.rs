@@ -10,7 +10,7 @@ use tidegate::{
     },
 };
 
-/// The gate of a configuration with these lines.
+/// The limits of a gate with this configuration.
 pub(super) fn limits(name: &str, lines: &str) -> Limits {
     let text = format!("[gates.api]\nupstream = \"http://127.0.0.1:9\"\n{lines}");
     let loaded = config::load_text(name.to_owned(), text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
@@ -23,7 +23,7 @@ pub(super) fn replayed(log: &str, limits: &[Limits]) -> Result<Replays, ReplayEr
     replay(vec![recorded], "api", limits, &mut |_| {})
 }
 
-/// A call that came at `at` ms and was answered 10 ms after it had left, at once.
+/// A call that came at `at` ms, left at once, and was answered 10 ms later.
 fn line(at: u64, more: &str) -> String {
     let (arrived, wall) = (at * 1_000_000, 1_700_000_000_000 + at);
     format!(
@@ -112,7 +112,7 @@ fn clients_that_give_up_leave_and_calls_that_were_refused_may_now_go() {
     let narrow = limits("narrow", "preset = \"none\"\nbucket = { rate = 1, burst = 1 }\n");
     let wide = limits("wide", "preset = \"none\"\n");
     let replays = replayed(&log, &[narrow, wide]).expect("it can be replayed");
-    // The one that gave up gave its place back: the last waits for one token, not for two.
+    // The call that gave up gave its place back: the last one waits for one token, not for two.
     assert_eq!(
         (row(&replays, "narrow", "default").calls(), row(&replays, "narrow", "default").longest_wait()),
         (2, Duration::from_millis(999))
