@@ -197,13 +197,13 @@ impl Kubectl<'_> {
         }
     }
 
-    /// Runs it to its end, with this on its standard input.
+    /// Runs kubectl to its end, with this on its standard input.
     fn run(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = self.start(args);
         let mut stdin = child.stdin.take().expect("it is piped");
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                // A command that ends before it has read everything is judged by what it says.
+                // A command that ends before it has read everything is judged by its output.
                 drop(stdin.write_all(input));
             });
             child.wait_with_output().expect("kubectl ends")
@@ -225,7 +225,7 @@ impl std::fmt::Display for Kubectl<'_> {
     }
 }
 
-/// A child that is ended with the test, whichever way that goes.
+/// A child that ends with the test, in whichever way that ends.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -239,7 +239,7 @@ fn stderr(said: &Output) -> String {
     String::from_utf8_lossy(&said.stderr).into_owned()
 }
 
-/// Sends everything, says that it is the end, and reads until the other side says so too.
+/// Sends everything, ends its direction, and reads until the other side ends as well.
 fn through(port: u16, sent: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     let mut writer = stream.try_clone().expect("a socket");
@@ -254,7 +254,7 @@ fn through(port: u16, sent: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Bytes in which nothing repeats: what is lost, doubled or out of order shows.
+/// Bytes in which nothing repeats: any loss, duplicate or change of order shows.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(length + 8);

@@ -1,5 +1,5 @@
 //! The control plane fails: the API server dies and comes back under a controller with a lease, 200
-//! watches and writes, and etcd stalls. What is lost is held against what a direct connection loses
+//! watches and writes, and etcd stalls. The losses are compared with those of a direct connection
 //! in the same test.
 
 use std::collections::{HashMap, HashSet};
@@ -17,21 +17,20 @@ use crate::support::{block_on, now, pause, say, turn, wait_for, widgets};
 const WATCHES: usize = 200;
 const OBJECTS: usize = 120;
 
-/// A rate at which the writes of the test are still going on when the server dies.
+/// A rate at which the test's writes are still going on when the server dies.
 const SETTINGS: &str = "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 20.0\nburst = 30\n[gates.kubernetes.queue]\nmax_wait = \"30s\"\n\
                         [gates.kubernetes.backoff]\nstrategy = \"exponential\"\nbase = \"100ms\"\nmax = \"5s\"\n";
 
-/// What a late driver may make up for, by the gate's own clock.
+/// The time that a late driver may make up for, by the gate's own clock.
 const LATENESS: Duration = Duration::from_millis(2);
 
-/// The lease is given up after 10 s without renewal; it is renewed every 2 s, and a little later by
-/// chance.
+/// The lease is given up after 10 s without renewal. It is renewed every 2 s, plus a random time.
 const SURELY_KEPT: Duration = Duration::from_secs(7);
 
-/// A reflector rests 0.8 s or more between two watches.
+/// A reflector waits 0.8 s or more between two watches.
 const SURELY_RESTED: Duration = Duration::from_millis(500);
 
-/// A reflector that has failed a few times may rest half a minute.
+/// A reflector that has failed a few times may wait half a minute.
 const BACK: Duration = Duration::from_secs(120);
 
 #[test]
@@ -60,9 +59,9 @@ fn an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_dir
     say(format_args!("killed: through the gate {through}; {} metered calls, fullest window {excess:+.2}", left.len()));
     assert!(excess <= 1e-6, "{excess:.2} calls too many left in one window");
     assert!(through.kept || outage > SURELY_KEPT, "the lease was lost in an outage of {outage:?}");
-    // Each reflector rests by itself, directly too: how many meet in one second is chance, and so
-    // is who meets a server that has only begun to listen; but each rests, and none comes again and
-    // again.
+    // Each reflector waits for its own random time, directly too. It is chance how many fall into
+    // one second, and which of them meet a server that has only begun to listen. But each waits,
+    // and none comes again and again.
     let allowed = direct.watches + 2 * WATCHES;
     assert!(through.watches <= allowed, "{} watches were opened, directly {}", through.watches, direct.watches);
     let least = direct.closest.min(SURELY_RESTED);
@@ -76,7 +75,7 @@ fn an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_dir
     wait_for("no key backs off any more", Duration::from_secs(30), || (gate.failing_keys() == 0.0).then_some(()));
 }
 
-/// Who works against one API server by one way: informers, and a controller that leads.
+/// The clients of one API server in one way: informers, and a controller that leads.
 struct Crew {
     namespace: &'static str,
     watcher: User,
@@ -85,12 +84,12 @@ struct Crew {
 }
 
 struct Recovered {
-    /// The manager led before and after.
+    /// True if the manager led before and after.
     kept: bool,
-    /// From the first call after the kill until every watch was there.
+    /// The time from the first call after the kill until every watch was back.
     back: Duration,
-    /// Watches that were opened until then, in the fullest second, and the shortest time between
-    /// two openings of the same one.
+    /// The watches opened until then, those in the fullest second, and the shortest time between
+    /// two openings of the same watch.
     watches: usize,
     densest: usize,
     closest: Duration,
@@ -130,8 +129,8 @@ impl Crew {
         Self { namespace, watcher, informers, manager }
     }
 
-    /// By what the API server has: of a write whose answer was lost the controller does not know
-    /// that it was carried out.
+    /// The number of writes, read from the API server: the controller does not know about a write
+    /// that was carried out and whose answer was lost.
     fn written(&self, plane: &ControlPlane) -> usize {
         let observed = "jsonpath={range .items[*]}{.status.observed}{\"\\n\"}{end}";
         let written = plane.kubectl(&["get", "widgets", "-n", self.namespace, "-o", observed]);
@@ -142,7 +141,7 @@ impl Crew {
         self.manager.events("stopped").is_empty()
     }
 
-    /// Waits until everything is as it was; a manager that lost its lease ends, as it does without
+    /// Waits until everything is as before. A manager that lost its lease ends, as it does without
     /// the gate.
     fn recovered(&self, plane: &ControlPlane, gone: Duration) -> Recovered {
         let since = || plane.audit().of(&self.watcher.name).only(|event| event.received > gone);
@@ -168,7 +167,7 @@ impl Crew {
     }
 }
 
-/// Half of what a leader has to renew its lease in.
+/// Half of the time that a leader has to renew its lease.
 const CUT: Duration = Duration::from_secs(5);
 
 #[test]
@@ -202,7 +201,7 @@ fn a_leader_keeps_its_lease_through_an_outage_that_is_shorter_than_the_lease_all
     }
 }
 
-/// The most that came in any one second.
+/// The most arrivals in any one second.
 fn densest(arrivals: &[Duration]) -> usize {
     let from =
         |begin: Duration| arrivals.iter().filter(|at| (begin..begin + Duration::from_secs(1)).contains(*at)).count();
@@ -210,12 +209,12 @@ fn densest(arrivals: &[Duration]) -> usize {
 }
 
 impl Audit {
-    /// How many watches began.
+    /// The number of watches that began.
     fn watches(&self) -> usize {
         self.only(|event| event.verb == "watch" && event.code == 200).len()
     }
 
-    /// How many different ones began.
+    /// The number of different watches that began.
     fn distinct_watches(&self) -> usize {
         let begun = self.only(|event| event.verb == "watch" && event.code == 200);
         begun.0.iter().filter_map(watched).collect::<HashSet<_>>().len()
@@ -230,7 +229,7 @@ impl Audit {
     }
 }
 
-/// The one object that a watch of these tests' informers is about.
+/// The one object that a watch of these informers selects.
 fn watched(event: &Event) -> Option<&str> {
     let rest = event.uri.split("informed-").nth(1)?;
     rest.split('&').next()
@@ -263,8 +262,8 @@ fn an_etcd_that_stalls_costs_through_the_gate_what_it_costs_directly() {
     plane.stall_etcd();
     pause(STALL);
     plane.resume_etcd();
-    // What was in flight has had an answer by the time both have renewed again; a write then goes
-    // through at once.
+    // Calls in flight have had an answer by the time that both have renewed again; a write then
+    // goes through at once.
     for ((leader, _), before) in programs.iter().zip(before) {
         wait_for("it renews again", Duration::from_secs(30), || {
             let since = leader.events("lease").split_off(before);

@@ -34,7 +34,7 @@ const ATTEMPTS: usize = 6;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The time between two looks into the audit log, which is long.
+/// The time between two reads of the audit log, which is long.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// One client that tries to make one object. Both have the same name.
@@ -51,7 +51,7 @@ impl Wanted {
         Self { name, user: plane.master(), resource, verb }
     }
 
-    /// Gives the calls about the object that reached the API server, in order.
+    /// Returns the calls about the object that reached the API server, in order.
     pub(crate) fn calls(&self, plane: &ControlPlane) -> Vec<Event> {
         let seen = plane.audit().of(&self.user.name);
         seen.only(|event| event.resource == self.resource && event.name == self.name).0
@@ -104,7 +104,7 @@ fn get_or_create_loops_write_as_often_as_backoff_allows() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| block_on(get_or_insert(&way.kubeconfig(&entry.user), entry.name, &stop)));
-        // The loop also ends when an assertion below fails.
+        // This also ends the loop when an assertion below fails.
         let _stop = Stop(&stop);
         wait_for("every client has written six times", LIMIT, || {
             operator.must_run();
@@ -137,7 +137,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Waits until the API server asks the webhook, of which it learns a moment after the registration.
+/// Waits until the API server asks the webhook, which it does from a moment after the registration
+/// on.
 pub(crate) fn wait_until_it_fails(plane: &ControlPlane, namespace: &str, name: &str) {
     let path = format!("/api/v1/namespaces/{namespace}/configmaps?dryRun=All");
     let body = json!({"metadata": {"name": name}}).to_string();
@@ -166,7 +167,7 @@ async fn get_or_insert(kubeconfig: &std::path::Path, name: &str, stop: &AtomicBo
     }
 }
 
-/// Asserts that each write came after the delay that the failures before it ask for, and gives the
+/// Asserts that each write came after the delay that the failures before it require. Returns the
 /// number of reads that found nothing.
 pub(crate) fn assert_spaced(wanted: &Wanted, calls: &[Event], [base, max]: [Duration; 2]) -> usize {
     let mut least = Duration::ZERO;
@@ -182,8 +183,8 @@ pub(crate) fn assert_spaced(wanted: &Wanted, calls: &[Event], [base, max]: [Dura
         }
         assert_eq!(call.code, 500, "{call:?}");
         if let Some(last) = last {
-            // Arrivals are further apart than the failure and the next departure, which the gate
-            // counts from.
+            // The gate counts from the failure to the next departure, and arrivals are further
+            // apart than those.
             let gap = call.received.saturating_sub(last);
             gaps.push(gap);
             assert!(gap >= least, "{} wrote again after {gap:?}, before {least:?}: {gaps:.0?}", wanted.name);

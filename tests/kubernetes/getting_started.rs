@@ -1,5 +1,5 @@
-//! docs/getting-started.md, followed: its commands are run as they stand there, by a shell in the
-//! project's folder, and what it says they print is held against what they print.
+//! Follows docs/getting-started.md: a shell in the project's folder runs its commands as they are
+//! written, and their output is compared with the output on the page.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use crate::support::{now, say, turn};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/getting-started.md");
 
-/// What stands for whatever differs from run to run.
+/// Stands on the page for text that differs from run to run.
 const ANYTHING: char = '…';
 
 /// The limits that the page sets, and how much later than the gate the audit log may see a call.
@@ -23,7 +23,7 @@ const RATE: f64 = 5.0;
 const BURST: f64 = 10.0;
 const SLACK: Duration = Duration::from_millis(200);
 
-/// Commands, and what the page says they print.
+/// Commands, and their output according to the page.
 #[derive(Debug, Default)]
 struct Step {
     commands: String,
@@ -54,7 +54,7 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// Whether a line is what the page says of it.
+/// True if a line is as the page shows it.
 fn is_like(line: &str, said: &str) -> bool {
     let line = line.trim_end();
     let mut parts = said.trim_end().split(ANYTHING);
@@ -105,8 +105,8 @@ fn whoever_follows_the_page_gets_an_operator_behind_a_gate() {
     }
     let took = begin.elapsed();
 
-    // What the page says of the rate, by the API server's own log: free at first, held by the gate,
-    // free again.
+    // The API server's own log confirms what the page says about the rate: free at first, held by
+    // the gate, free again.
     let writes = plane
         .audit()
         .of("system:serviceaccount:getting-started:operator")

@@ -10,12 +10,12 @@ use crate::support::control_plane::{ControlPlane, User};
 use crate::support::gate::{Gate, Way};
 use crate::support::{block_on, now, pause, say, turn, wait_for};
 
-/// One token each two seconds: time enough to see whether it was spent.
+/// One token every two seconds: time enough to see if it was spent.
 const SETTINGS: &str =
     "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 0.5\nburst = 1\n[gates.kubernetes.queue]\nmax_wait = \"60s\"";
 const REFILL: Duration = Duration::from_millis(2_100);
 
-/// What the victims ask for; the audit log must never show it.
+/// The victims' path; the audit log must never show it.
 const VICTIM: &str = "/api/v1/namespaces/default/configmaps/never-sent";
 
 #[test]
@@ -66,8 +66,8 @@ impl Drop for Aborting {
     }
 }
 
-/// Spends the token, has the victim wait, kills it by dropping it, and sees that the next token is
-/// still there.
+/// Spends the token, lets the victim wait, kills it by dropping it, and checks that the next token
+/// is still there.
 fn killed<V>(gate: &Gate, user: &User, kind: &str, victim: impl Future<Output = V>) {
     block_on(async {
         let mut connection = Connection::open(Way::Gate(gate), user, Protocol::Http1).await;

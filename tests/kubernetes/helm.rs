@@ -1,5 +1,5 @@
-//! The Helm chart, rendered by the real helm: clean, every value of use, embedded in another chart,
-//! and taken by a real API server.
+//! The Helm chart, rendered by the real helm: it is clean, every value has an effect, it works
+//! inside another chart, and a real API server accepts it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::support::installed;
 use crate::support::process::scratch_dir;
 use crate::support::{say, turn};
 
-/// What the charts are rendered for.
+/// The Kubernetes version that the charts are rendered for.
 const KUBERNETES: &str = "--kube-version=1.36.3";
 const NAMESPACE: &str = "helm-charts";
 
@@ -31,7 +31,7 @@ impl Helm {
 
     pub(crate) fn run(&self, args: &[&str]) -> Output {
         let mut run = Command::new(&self.program);
-        // Nothing of the user's: no plugins, no repositories.
+        // Without the user's own plugins and repositories.
         run.args(args).env_clear().env("HOME", self.home.path()).output().expect("helm runs")
     }
 
@@ -55,7 +55,7 @@ fn chart() -> String {
     repository("deploy/helm/tidegate").display().to_string()
 }
 
-/// The files that set every value of the chart.
+/// The files that together set every value of the chart.
 fn value_files() -> Vec<PathBuf> {
     let entries = fs::read_dir(repository("tests/kubernetes/helm/values")).expect("values");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("can be read").path()).collect();
@@ -63,7 +63,7 @@ fn value_files() -> Vec<PathBuf> {
     files
 }
 
-/// Every leaf of a YAML file; a map or list without anything in it, and a list, count as one.
+/// Every leaf of a YAML file. A list counts as one leaf, and so does an empty map.
 fn leaves(path: &Path) -> BTreeMap<String, Value> {
     fn walk(value: &Value, at: &str, into: &mut BTreeMap<String, Value>) {
         match value {
@@ -85,7 +85,7 @@ fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}:\n{text}"))
 }
 
-/// Every word of a value as it must show in what is rendered.
+/// Every word of a value, as it must appear in the rendered text.
 fn words(value: &Value) -> Vec<String> {
     match value {
         Value::Object(map) => map.values().flat_map(words).collect(),
@@ -115,7 +115,7 @@ fn the_chart_is_clean_and_every_rendering_is_taken_by_the_api_server() {
         let text = helm.template(&chart(), &["--values", &path]);
         kinds.extend(text.lines().filter_map(|line| line.strip_prefix("kind: ").map(str::to_owned)));
         taken(plane, "chart-with-values", &text);
-        // Each value is of use: `create` by the objects there are, `mode` by a variable, the others
+        // Each value has an effect: `create` shows in the objects, `mode` in a variable, the others
         // as they are.
         for (leaf, value) in leaves(&file) {
             let words = if leaf == ".mode" { vec!["KUBERNETES_SERVICE_HOST".to_owned()] } else { words(&value) };
@@ -136,7 +136,7 @@ fn every_value_that_the_chart_documents_is_tried() {
     let mut tried = BTreeMap::new();
     for file in value_files() {
         for (leaf, value) in leaves(&file) {
-            // A key inside a map that is empty by default is that map's.
+            // A key inside a map that is empty by default belongs to that map.
             let known = defaults.keys().find(|known| leaf == **known || leaf.starts_with(&format!("{known}.")));
             let known = known.unwrap_or_else(|| panic!("{} sets {leaf}, which there is not", file.display()));
             if defaults[known] != value {
@@ -193,8 +193,8 @@ fn the_sidecar_embeds_into_another_chart() {
     }
 }
 
-/// The chart sets by variables what must agree with the pod, and the file has the limits: together
-/// they are a configuration.
+/// The chart sets the values that must fit the pod in variables, and the file has the limits:
+/// together they are a configuration.
 #[test]
 fn what_the_chart_gives_the_gate_is_a_configuration() {
     let Some(helm) = Helm::or_skip("what_the_chart_gives_the_gate_is_a_configuration") else { return };
@@ -214,7 +214,7 @@ fn what_the_chart_gives_the_gate_is_a_configuration() {
     run.args(["check", "--config"]).arg(&file).env_clear();
     for variable in sidecar["env"].as_array().expect("variables") {
         let name = variable["name"].as_str().expect("a name");
-        // Where it writes is a folder that the pod has, and this machine has not.
+        // The folder that it writes to exists in the pod, and not on this machine.
         if !name.ends_with("WRITE_TO") {
             run.env(name, variable["value"].as_str().expect("a value"));
         }

@@ -59,7 +59,7 @@ fn helm_upgrades_that_fail_write_as_often_as_backoff_allows() {
     webhook.fail([]);
 }
 
-/// Runs helm until the object was tried often enough, and gives the number of runs.
+/// Runs helm until the object was tried often enough, and returns the number of runs.
 fn upgrade(plane: &ControlPlane, helm: &Helm, gate: &Gate, release: &str, noise: &str, wanted: &Wanted) -> usize {
     let chart = scratch_dir();
     let write = |path: &str, text: &str| fs::write(chart.path().join(path), text).expect("the folder is ours");

@@ -1,5 +1,5 @@
-//! Whom RBAC sees: the client through a gate that passes credentials on, the gate where it adds its
-//! own.
+//! The identity that RBAC sees: that of the client if the gate passes credentials on, and the
+//! gate's if it adds its own.
 
 use std::process::Output;
 
@@ -39,7 +39,7 @@ fn a_gate_that_injects_lets_nobody_be_anybody_else() {
     let _turn = turn::light();
     let own = plane.tester();
     let gate = Gate::injecting(plane, &own);
-    // In-cluster clients show the token that the gate has written for the pod's containers.
+    // In-cluster clients send the token that the gate has written for the pod's containers.
     let token = std::fs::read_to_string(gate.folder().join("token")).expect("the gate has written it");
     let client = User { name: "the pod".to_owned(), token };
     assert_eq!(printed(&kubectl(plane, &gate, &client, &WHOAMI)), own.name);
@@ -52,7 +52,7 @@ fn a_gate_that_injects_lets_nobody_be_anybody_else() {
     let stderr = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(!said.status.success(), "the gate let the client impersonate");
     assert!(stderr.contains("(Forbidden)") && stderr.contains("impersonation is off at this gate"), "{stderr}");
-    // On loopback whoever reaches the port acts as the gate, whoever else it may be.
+    // On loopback any client that reaches the port acts as the gate, with any identity of its own.
     let stranger = plane.master();
     assert_eq!(printed(&kubectl(plane, &gate, &stranger, &WHOAMI)), own.name);
     let seen = plane.audit();

@@ -1,9 +1,9 @@
 //! Clients that know nothing but in-cluster configuration: the folder that the gate writes is
 //! mounted where they look for their service account, and `KUBERNETES_SERVICE_HOST` and `_PORT`
-//! lead to the gate. No line of them is for tidegate.
+//! lead to the gate. No line of them was written for tidegate.
 //!
-//! A client in every language does the same script, directly and through a gate that runs as the
-//! pod's sidecar: it prints the same, and the API server has seen the same calls of the same
+//! A client in every language runs the same script, directly and through a gate that runs as the
+//! pod's sidecar. It prints the same both ways, and the API server sees the same calls of the same
 //! service account.
 
 use std::os::unix::fs::symlink;
@@ -20,7 +20,7 @@ use crate::support::installed::{self, CLIENTS};
 use crate::support::process::{Process, scratch_dir};
 use crate::support::{now, say, turn, wait_for, widgets};
 
-/// What every client prints: list, watch, patch, create and delete, and two answers that are
+/// The output of every client: list, watch, patch, create and delete, and two answers that are
 /// errors.
 const PRINTED: &str = "list 0\ncreated one\npatched two\nlist 1\ncreate again: 409 AlreadyExists\nget absent: 404 NotFound\ndeleted\n\
     watch ADDED one, MODIFIED two, DELETED two\nlist 0\n";
@@ -57,11 +57,11 @@ impl Pods {
     }
 }
 
-/// Runs a client both ways and holds the one to the other. `make` gives its command for a namespace
-/// and an object's name.
+/// Runs a client both ways and compares the two runs. `make` gives its command for a namespace and
+/// an object's name.
 fn compare(pods: &Pods, name: &str, make: impl Fn(&InPod, [&str; 2]) -> Command + Sync) {
     let _turn = turn::light();
-    // No client's name begins another's.
+    // No client's name is the beginning of another's.
     let object = format!("{name}-client");
     let runs = pods.ways().map(|(namespace, pod)| {
         let begin = now();
@@ -81,8 +81,8 @@ fn compare(pods: &Pods, name: &str, make: impl Fn(&InPod, [&str; 2]) -> Command 
     ));
 }
 
-/// What the API server saw of the pod's service account about these objects, without what differs
-/// by nature.
+/// The API server's record of the service account's calls about these objects, without the parts
+/// that always differ.
 fn calls(plane: &ControlPlane, namespace: &str, name: &str) -> Vec<String> {
     let user = format!("system:serviceaccount:{namespace}:controller");
     let about = |uri: &str| {
@@ -126,7 +126,7 @@ fn a_kube_rs_program_needs_only_its_inferred_config() {
     let program = std::env::current_exe().expect("it runs");
     let report = scratch_dir();
     let report = report.path().join("report");
-    // What libtest prints around it is not the client's: that is in a file.
+    // libtest prints around the client's output, so that goes to a file.
     let shell = r#""$0" --quiet --ignored --exact "$1" >&2 && cat "$REPORT""#;
     compare(pods, "kube-rs", |pod, args| {
         let mut run = pod.command("sh", ["-c", &shell.replace("REPORT", REPORT)]);
@@ -143,7 +143,7 @@ fn a_kube_rs_program_needs_only_its_inferred_config() {
     });
 }
 
-/// The gate's own; directly, one that says the same.
+/// The gate's own; directly, one with the same content.
 fn kubeconfig(pods: &Pods, pod: &InPod) -> PathBuf {
     let written = pod.folder.join("kubeconfig");
     if pod.port == pods.through.port {

@@ -20,10 +20,10 @@ use crate::support::{block_on, now, say, turn};
 
 const OBJECTS: usize = 100;
 
-/// The script of the clients in every language, as another process that is this program again.
+/// The script of the clients in every language, in another process of this program.
 pub(crate) const KUBE_RS: &str = "kube_rs::the_script_of_every_client";
 
-/// Names the file for what it prints.
+/// The variable with the path of the file for its output.
 pub(crate) const REPORT: &str = "TIDEGATE_REPORT";
 
 #[test]
@@ -106,8 +106,7 @@ fn a_kube_rs_controller_converges_through_the_gate() {
     });
     let metered = plane.audit().of(&user.name).only(|event| event.is_metered());
     let patches = metered.only(|event| event.verb == "patch" && event.code == 200).len();
-    // Other tests run beside this one, so it is not the API server's punctuality that is judged
-    // here.
+    // Other tests run beside this one, so this does not judge the API server's punctuality.
     let excess = worst_excess(&gate.metered_departures(), 20.0, 10.0, Duration::from_millis(2));
     say(format_args!(
         "kube-rs: {patches} patches in {took:.1?}; fullest window {excess:+.2} against the bucket's bound"

@@ -1,8 +1,8 @@
-//! kubectl says the same and ends the same through the gate as it does directly.
+//! kubectl prints the same and ends the same through the gate as it does directly.
 //!
-//! The same script runs three times in namespaces of its own: straight to the API server, through
-//! the gate by h2, and through the gate by HTTP/1.1. What differs by nature (names of namespaces,
-//! times, ids) is taken out.
+//! The same script runs three times, each in its own namespace: straight to the API server, through
+//! the gate over h2, and through the gate over HTTP/1.1. Text that always differs (names of
+//! namespaces, times, ids) is taken out.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -16,8 +16,8 @@ use crate::support::gate::{Gate, Way};
 use crate::support::process::scratch_dir;
 use crate::support::{block_on, pause, say, turn, widgets};
 
-/// One step: `NS` becomes the namespace, `DIR` the folder of the manifests; a leading `!` is a step
-/// whose output differs by nature, so that only its exit code is compared.
+/// One step: `NS` becomes the namespace, `DIR` the folder of the manifests. A leading `!` marks a
+/// step whose output always differs, so that only its exit code is compared.
 const STEPS: &[&str] = &[
     "version -o json",
     "api-resources --sort-by=name",
@@ -98,7 +98,7 @@ fn kubectl_cannot_tell_the_gate_from_the_api_server() {
     ));
 }
 
-/// Paths that kubectl would tidy up before it sends them.
+/// Paths that kubectl would clean before it sends them.
 const ODD_PATHS: [&str; 4] = [
     "/api/v1/namespaces/default/services/http:absent:80/proxy/a%2Fb/..%2Fc?q=%2F&q=a+b",
     "/api/v1/namespaces/default/services/http:absent:80/proxy/a//b/;c=d/%7Bx%7D",
@@ -129,7 +129,7 @@ fn odd_paths_arrive_byte_for_byte() {
     }
 }
 
-/// A thousand objects for the lists in chunks.
+/// Creates a thousand objects for the lists in chunks.
 fn create_many(plane: &ControlPlane) {
     plane.namespace("kubectl-many");
     block_on(async {
@@ -143,7 +143,7 @@ fn create_many(plane: &ControlPlane) {
     });
 }
 
-/// What a step said.
+/// The output of a step.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     step: String,
@@ -210,7 +210,7 @@ impl<'a> Runner<'a> {
         let kubectl: PathBuf = self.plane.binaries().path("kubectl");
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut run = self.way.command(&kubectl, self.user, &args);
-        // The discovery cache is in HOME: each run starts without one.
+        // The discovery cache is in HOME, so each run starts without one.
         run.env("HOME", self.dir.path());
         if self.http1 {
             run.env("DISABLE_HTTP2", "1");
@@ -218,7 +218,7 @@ impl<'a> Runner<'a> {
         run
     }
 
-    /// Takes out what differs by nature: namespace, folder, server address, times and ids.
+    /// Takes out what always differs: namespace, folder, server address, times and ids.
     fn plain(&self, text: &str) -> String {
         let text = text
             .replace(self.namespace, "NS")

@@ -1,4 +1,4 @@
-//! The lease, with everything else saturated; and its release at the end.
+//! The lease while everything else is saturated, and its release at the end.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::support::gate::{Gate, Way};
 use crate::support::programs::{Line, Program};
 use crate::support::{pause, quantile, say, turn, wait_for};
 
-/// Seconds for which calls wait in vain; `TIDEGATE_SATURATION` says otherwise.
+/// Seconds for which calls wait in vain; `TIDEGATE_SATURATION` changes it.
 const SATURATION: u64 = 120;
 
 #[test]
@@ -31,7 +31,7 @@ fn the_leader_keeps_its_lease_while_a_thousand_calls_wait() {
     let herd_args = ["herd", "-reads", "-namespace", "leader", "-count", "1000000", "-concurrency", "1000"];
     let herd = Program::start(plane, Way::Gate(&gate), &herd_user, &herd_args);
     wait_for("a thousand calls wait", start, || (gate.waiting() >= 995.0).then_some(()));
-    // A thousand clients starting are the two cores' business, not the lease's.
+    // A thousand clients that start are a matter of the two cores, not of the lease.
     pause(Duration::from_secs(2));
     let settled = (through.events("lease").len(), direct.events("lease").len());
     let seconds = std::env::var("TIDEGATE_SATURATION").ok().and_then(|text| text.parse().ok()).unwrap_or(SATURATION);
@@ -87,7 +87,7 @@ fn a_gate_and_its_controller_told_to_stop_together_release_the_lease() {
     assert!(!holder().is_empty(), "somebody leads");
     let before = plane.audit().of(&user.name).len();
 
-    // The gate first: the worse order, and the one that the kubelet may choose.
+    // The gate first: this is the worse order, and one that the kubelet may choose.
     gate.signal("TERM");
     manager.process.signal("TERM");
     manager.finish(Duration::from_secs(30));

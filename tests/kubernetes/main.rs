@@ -1,8 +1,8 @@
 //! The gate against a real kube-apiserver, judged by the server's own audit log.
 //!
 //! The control plane is built from Go modules once into a per-user cache, and clients in other
-//! languages are fetched there. A test whose programs cannot be had says that it was skipped and
-//! passes; `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a failure. A topic per module.
+//! languages are fetched into it. A test whose programs cannot be had says that it was skipped, and
+//! passes; `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a failure. Each module has one topic.
 
 mod backoff;
 mod clock;

@@ -1,5 +1,5 @@
-//! A controller-runtime manager by KUBECONFIG, with leader election and three hundred informers,
-//! one for each of three kinds in a hundred namespaces. It lists and watches through the gate as it
+//! A controller-runtime manager with KUBECONFIG, leader election and three hundred informers, one
+//! for each of three kinds in a hundred namespaces. It lists and watches through the gate as it
 //! does directly, with WatchList and without, and sees every object.
 
 use std::time::Duration;
@@ -32,13 +32,13 @@ fn manage(test: &str, prefix: &str, watch_list: bool) {
     let Some(plane) = ControlPlane::shared(test) else { return };
     let _turn = turn::light();
     create(plane, "/api/v1/namespaces", (0..NAMESPACES).map(|number| format!("{prefix}{number}")));
-    // Its ordinary limits: the gate's own defaults.
+    // Under ordinary limits: the gate's defaults.
     let gate = Gate::start(plane, "");
     let users = [plane.master(), plane.master()];
     let env = [("KUBE_FEATURE_WatchListClient", if watch_list { "true" } else { "false" })];
     let count = NAMESPACES.to_string();
 
-    // One after the other: there is one lease.
+    // One after the other, because there is one lease.
     let ways = [("direct", Way::Direct(plane)), ("through", Way::Gate(&gate))];
     let synced = [0, 1].map(|number| {
         let (late, way) = ways[number];
@@ -69,7 +69,7 @@ fn manage(test: &str, prefix: &str, watch_list: bool) {
     ));
 }
 
-/// Objects of these names, past any gate.
+/// Creates objects with these names, past any gate.
 fn create(plane: &ControlPlane, path: &str, names: impl IntoIterator<Item = String>) {
     block_on(async {
         let mut connection = Connection::open(Way::Direct(plane), &ControlPlane::harness(), Protocol::Http2).await;
@@ -81,7 +81,7 @@ fn create(plane: &ControlPlane, path: &str, names: impl IntoIterator<Item = Stri
     });
 }
 
-/// How the informers asked.
+/// The requests of the informers.
 #[derive(Debug, PartialEq, Eq)]
 struct Informed {
     lists: usize,

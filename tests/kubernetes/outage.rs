@@ -12,13 +12,13 @@ use crate::support::{pause, say, turn, wait_for};
 const INFORMERS: usize = 300;
 const OUTAGE: Duration = Duration::from_secs(3);
 
-/// A reflector lists again after a watch that ended within a second, whatever the reason.
+/// A reflector lists again after a watch that ended within a second, for any reason.
 const LONG_ENOUGH: Duration = Duration::from_secs(2);
 
-/// A reflector that has failed a few times may rest half a minute.
+/// A reflector that has failed a few times may wait half a minute.
 const BACK: Duration = Duration::from_secs(90);
 
-/// So many watches may have been about to end anyway.
+/// This many watches may have been about to end anyway.
 const BY_CHANCE: usize = INFORMERS / 100;
 
 /// Reads of collections back off at most 5 s.
@@ -54,7 +54,7 @@ fn restart(plane: &ControlPlane) {
     plane.start_api();
 }
 
-/// Only the way to the server is lost: a watch can go on where it was.
+/// Only the connection to the server is lost: a watch can go on where it was.
 fn cut(plane: &ControlPlane) {
     plane.relay().cut();
     pause(OUTAGE);
@@ -63,7 +63,7 @@ fn cut(plane: &ControlPlane) {
 
 struct Recovery {
     lists: usize,
-    /// From the first call after the outage to the last watch.
+    /// The time from the first call after the outage to the last watch.
     back: Duration,
 }
 
@@ -80,7 +80,7 @@ fn outage_under_informers(plane: &ControlPlane, way: Way<'_>, namespace: &str, o
     let since = || plane.audit().of(&user.name).only(|event| event.received > gone);
     let back =
         wait_for("every informer watches again", BACK, || Some(since()).filter(|events| watched(events) == INFORMERS));
-    // Every one of them sees what happens next.
+    // Each of them sees the next event.
     for number in [0, 150, 299] {
         plane.kubectl(&["create", "configmap", &format!("informed-{number}"), "-n", namespace]);
     }
@@ -98,7 +98,7 @@ fn is_list(event: &Event) -> bool {
     event.resource == "configmaps" && (event.verb == "list" || event.uri.contains("sendInitialEvents=true"))
 }
 
-/// How many different watches have begun.
+/// The number of different watches that have begun.
 fn watched(events: &Audit) -> usize {
     let selector = |event: &Event| {
         event.uri.split('&').chain(event.uri.split('?')).find(|part| part.contains("informed-")).map(str::to_owned)

@@ -1,9 +1,8 @@
-//! The sidecar in a pod that runs: up before the controller, down after it, and with it the pod is
-//! what it was.
+//! The sidecar in a running pod: up before the controller and down after it; otherwise the pod is
+//! as it was.
 //!
-//! KWOK starts nothing, so nothing can be seen there of who comes first; the node here is
-//! `kubelet/`, which starts each container as a process and asks its startup probe, as kubelet
-//! does.
+//! KWOK starts no process, so it cannot show which starts first. The node here is `kubelet/`, which
+//! starts each container as a process and runs its startup probe, as kubelet does.
 
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use tidegate::inject::{Mode, Options, inject};
 use crate::support::cluster::{Cluster, IMAGE};
 use crate::support::{say, turn, wait_for};
 
-/// The operator of the getting-started page in another namespace, doing nothing but lead; it says
-/// of every call how it went.
+/// The operator of the getting-started page in another namespace, which only leads, and reports the
+/// result of every call.
 fn operator(namespace: &str) -> String {
     let text = include_str!("../../deploy/examples/getting-started/operator.yaml");
     text.replace("[manage, ", "[leader, ").replace("getting-started", namespace)
@@ -39,11 +38,11 @@ fn starts_in_order(test: &str, mode: Mode, namespace: &str) {
     let gate_starts = cluster.wait_container("started", namespace, "tidegate");
     let gate_up = cluster.wait_container("up", namespace, "tidegate");
     let operator_starts = cluster.wait_container("started", namespace, "operator");
-    // The probe did not pass while the gate was not there, and the operator waited for it.
+    // The probe did not pass before the gate was up, and the operator waited for it.
     cluster.wait_container("probe failed", namespace, "tidegate");
     assert!(gate_starts.at < gate_up.at && gate_up.at < operator_starts.at, "{gate_starts:?} {operator_starts:?}");
 
-    // It leads, and from its very first call on none failed for want of the gate.
+    // It leads, and from its very first call none failed because the gate was missing.
     let led = wait_for("the operator leads", Duration::from_secs(60), || {
         let log = plane.kubectl(&["-n", namespace, "logs", "deployment/operator", "-c", "operator"]);
         log.contains("\"leading\"").then_some(log)

@@ -1,4 +1,4 @@
-//! The bucket, as the API server's audit log saw it.
+//! The bucket, as the API server's audit log shows it.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ const RATE: f64 = 20.0;
 const BURST: f64 = 30.0;
 const OBJECTS: usize = 500;
 
-/// What lies between the gate letting a call go and the API server noting its arrival.
+/// The time between the gate releasing a call and the API server noting its arrival.
 const AUDIT_SLACK: Duration = Duration::from_millis(100);
 
-/// What a late driver may make up for, by the gate's own clock.
+/// The time that a late driver may make up for, by the gate's own clock.
 const LATENESS: Duration = Duration::from_millis(2);
 
 #[test]
@@ -55,7 +55,8 @@ fn no_window_of_the_audit_log_holds_more_than_burst_and_rate_allow() {
     assert!(excess <= 1e-6, "by its own log the gate let {excess:.2} calls too many out");
 }
 
-/// From when the burst is surely gone to the last creation somebody always waited.
+/// The share of the rate that was used between the moment when the burst was surely gone and the
+/// last creation: some call always waited in that time.
 fn share_of_rate_used(metered: &Audit) -> f64 {
     let arrivals = metered.only(|event| event.verb == "create").arrivals();
     let (begin, end) = (arrivals[arrivals.len() / 4], arrivals[arrivals.len() - 1]);

@@ -1,4 +1,4 @@
-//! The control plane by itself: what every other test stands on.
+//! The control plane by itself, which every other test relies on.
 
 use crate::support::client::{Connection, Protocol};
 use crate::support::control_plane::ControlPlane;

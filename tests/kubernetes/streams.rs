@@ -36,7 +36,7 @@ fn a_thousand_watches_block_neither_a_read_nor_a_lease() {
         assert_eq!(line.text("error"), "", "{}", line.text("call"));
         assert!(line.took() < Duration::from_secs(1), "{} took {:?}", line.text("call"), line.took());
     }
-    // An event still finds its watch among the thousand.
+    // An event still reaches its watch among the thousand.
     plane.kubectl(&["create", "configmap", "watched-777", "-n", "watched"]);
     watches.wait_events("seen", 1, Duration::from_secs(5));
     assert!(watches.events("interrupted").is_empty());
@@ -63,7 +63,7 @@ struct Herded {
     gets: u64,
     puts: u64,
     errors: u64,
-    /// PUTs that the audit log says were applied.
+    /// PUTs that were applied, according to the audit log.
     applied: u64,
     first: Option<Line>,
 }

@@ -1,4 +1,4 @@
-//! What the tests stand on: the control plane, the gate in front of it, clients and the audit log.
+//! The basis of the tests: the control plane, the gate in front of it, clients and the audit log.
 
 pub(crate) mod audit;
 pub(crate) mod binaries;
@@ -21,20 +21,20 @@ use std::fmt::Display;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// A line of the report. Written past libtest's capture, so that skips and figures show in a
-/// passing run.
+/// Prints a line of the report, past libtest's capture, so that skips and figures show in a passing
+/// run.
 pub(crate) fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     // A closed stdout is no reason to fail a test.
     drop(writeln!(out, "kubernetes: {line}"));
 }
 
-/// Whether what is missing is a failure instead of a reason to skip.
+/// True if missing programs are a failure instead of a reason to skip.
 pub(crate) fn everything_is_required() -> bool {
     std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|value| value == "1")
 }
 
-/// Looks again until `check` gives something; panics with `what` when `within` has passed.
+/// Repeats `check` until it returns something; panics with `what` when `within` has passed.
 pub(crate) fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() -> Option<T>) -> T {
     let start = now();
     loop {
@@ -46,19 +46,19 @@ pub(crate) fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() 
     }
 }
 
-/// Real time: here it is the API server's clock that counts, and no other can be put in its place.
+/// Real time: the API server's clock counts here, and it cannot be replaced.
 #[expect(clippy::disallowed_methods, reason = "a real control plane runs on real time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Lets real time pass: between two looks, or because a test is about a time.
+/// Lets real time pass, between two looks or because a test is about a time.
 #[expect(clippy::disallowed_methods, reason = "a real control plane runs on real time")]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Runs the asynchronous part of a test on a runtime of its own.
+/// Runs the asynchronous part of a test in its own runtime.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -1,4 +1,4 @@
-//! The API server's own priority and fairness says 429, and the gate believes it.
+//! The API server's own priority and fairness answers 429, and the gate pauses accordingly.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::support::gate::{Gate, Way};
 use crate::support::programs::Program;
 use crate::support::{block_on, large, pause, say, turn};
 
-/// What the API server says in Retry-After.
+/// The API server's Retry-After.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How long the herd is let loose.
+/// The time for which the herd runs.
 const HERDING: Duration = Duration::from_secs(8);
 
-/// What the herd asks for.
+/// The path that the herd asks for.
 const PATH: &str = "/api/v1/namespaces/throttled/configmaps/herd-0";
 
-/// The server's own time for an answer may be noted a little after the gate has had the answer.
+/// The server may record the time of its answer a little after the gate has had the answer.
 const AUDIT_SLACK: Duration = Duration::from_millis(5);
 
 /// Calls of the key that had left before the gate had the 429 may arrive this much after it.
@@ -42,7 +42,7 @@ fn a_429_of_priority_and_fairness_pauses_its_key_for_the_time_it_names() {
     );
     let through = block_on(async {
         let way = Way::Direct(&plane);
-        // Whoever does not read its list keeps the only seat.
+        // A client that does not read its list keeps the only seat.
         let mut sitting = Connection::open(way, &sitter, Protocol::Http1).await;
         let seat = large::stall(&mut sitting, "large").await;
         let herd = herd(&plane, Way::Gate(&gate), &user);
@@ -67,7 +67,7 @@ fn a_429_of_priority_and_fairness_pauses_its_key_for_the_time_it_names() {
     assert!(gate.failing_keys() == 0.0, "a success forgets the key");
 }
 
-/// Only what had left before the first refusal may come with it; then nothing for as long as the
+/// Only calls that had left before the first refusal may come with it; then none for as long as the
 /// server asked.
 fn assert_paused(events: &[Event]) -> usize {
     assert!(events.iter().all(|event| event.code == 429), "the server had to refuse all: {events:?}");
@@ -90,7 +90,7 @@ fn assert_paused(events: &[Event]) -> usize {
     waves
 }
 
-/// These users share one seat, and nobody queues for it.
+/// These users share one seat, and none of their calls queues for it.
 fn one_seat(plane: &ControlPlane, users: &[&User]) {
     plane.apply(
         "{apiVersion: flowcontrol.apiserver.k8s.io/v1, kind: PriorityLevelConfiguration, metadata: {name: one-seat}, spec: {type: Limited, \

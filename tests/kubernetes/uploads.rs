@@ -1,5 +1,6 @@
-//! Answers that come before the request's body was read, as kube-apiserver's 401 and a Go server's
-//! 413 do. Real clients see each of them through the gate, and get an answer to their next call.
+//! Answers that come before the request's body was read, such as kube-apiserver's 401 and a Go
+//! server's 413. Real clients see each of them through the gate, and get an answer to their next
+//! call.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,12 +20,12 @@ const BODIES: [&str; 3] = ["300:20", "4000000:5", "30000000:2"];
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A way to a server that refuses from the head alone.
+/// A way to a server that refuses by the head alone.
 struct Refusing {
     name: &'static str,
     url: String,
     ca: Option<PathBuf>,
-    /// Whether the server is kube-apiserver.
+    /// True if the server is kube-apiserver.
     kubernetes: bool,
 }
 
@@ -34,7 +35,7 @@ impl Refusing {
         Self { name, url: format!("{scheme}://127.0.0.1:{port}"), ca: ca.map(Path::to_owned), kubernetes }
     }
 
-    /// Runs a client, and gives the lines that it prints: bytes, uploads, answers to uploads,
+    /// Runs a client, and returns the lines that it prints: bytes, uploads, answers to uploads,
     /// answers to the calls after them, and the first error.
     fn run(&self, client: &str, mut run: Command) -> Vec<String> {
         if let Some(ca) = &self.ca {
@@ -49,7 +50,7 @@ impl Refusing {
     }
 }
 
-/// Whether every call that a line counts was answered.
+/// True if every call that a line counts was answered.
 fn complete(line: &str) -> bool {
     let counts: Vec<&str> = line.split(' ').take(4).collect();
     counts[1] == counts[2] && counts[1] == counts[3]

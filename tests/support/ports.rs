@@ -1,5 +1,5 @@
-//! Ports for programs that a test starts: they are told a port, so it cannot be drawn when they
-//! listen.
+//! Ports for programs that a test starts: they are given a port, so the system cannot choose one
+//! when they listen.
 
 use std::{
     net::TcpListener,
@@ -7,9 +7,9 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// A loopback port that nobody listens on, and that no other test of this process is told.
+/// A loopback port on which no program listens, and that no other test of this process gets.
 ///
-/// Below the range that outgoing connections draw from (32768 on): a test with thousands of them
+/// It lies below the range for outgoing connections (32768 and up): a test with thousands of them
 /// would now and then take the port between this probe and its use.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);

@@ -1,13 +1,14 @@
-//! P1 held against what was written down: the fullest window of a list of moments. Other test
-//! binaries use this file too.
+//! P1 held against a record: the fullest window of a list of moments. Other test binaries use this
+//! file too.
 
 use std::time::Duration;
 
-/// By how much the fullest window, of any length t, exceeds `burst + rate * (t + slack)`: at most 0
-/// is within.
+/// The amount by which the fullest window, of any length t, exceeds `burst + rate * (t + slack)`:
+/// at most 0 is within the bound.
 ///
-/// Arrivals in order. Window from the i-th to the j-th: `j - i + 1 - burst - rate * (a_j - a_i +
-/// slack)`; the best i for a j is the one with the smallest `i - rate * a_i`, so one pass does.
+/// Arrivals are in order. For a window from the i-th to the j-th it is `j - i + 1 - burst - rate *
+/// (a_j - a_i + slack)`. The best i for a j is the one with the smallest `i - rate * a_i`, so one
+/// pass is enough.
 pub(crate) fn worst_excess(arrivals: &[Duration], rate: f64, burst: f64, slack: Duration) -> f64 {
     let Some(first) = arrivals.first() else { return -burst };
     let mut best_start = f64::INFINITY;
@@ -26,7 +27,7 @@ pub(crate) fn worst_excess(arrivals: &[Duration], rate: f64, burst: f64, slack: 
 #[test]
 fn the_fullest_window_is_found() {
     let at = |millis: &[u64]| millis.iter().map(|m| Duration::from_millis(*m)).collect::<Vec<_>>();
-    // Burst 2 at 10/s: two at once, then one each 100 ms, is exactly the bound.
+    // Burst 2 at 10/s: two at once, then one every 100 ms, is exactly the bound.
     let exact = worst_excess(&at(&[0, 0, 100, 200, 300]), 10.0, 2.0, Duration::ZERO);
     assert!(exact.abs() < 1e-9, "{exact}");
     // After a pause of 5 s three together are one too many.

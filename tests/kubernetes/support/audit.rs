@@ -1,4 +1,4 @@
-//! The API server's audit log: the judge of what reached it, and when.
+//! The API server's audit log, which shows what reached it, and when.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,9 +10,9 @@ use serde_json::Value;
 /// One request as the API server saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
-    /// When it arrived, since the epoch.
+    /// The time of its arrival, since the epoch.
     pub(crate) received: Duration,
-    /// When it was answered (for a watch: begun).
+    /// The time of its answer (for a watch, of its beginning).
     pub(crate) answered: Duration,
     pub(crate) verb: String,
     pub(crate) uri: String,
@@ -54,8 +54,8 @@ impl Event {
 pub(crate) struct Audit(pub(crate) Vec<Event>);
 
 impl Audit {
-    /// Reads the whole file. Of a request with several lines (a watch begins and ends) the first
-    /// counts.
+    /// Reads the whole file. The first line counts if a request has several (a watch begins and
+    /// ends).
     pub(crate) fn read(path: &Path) -> Self {
         let text = fs::read(path).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -69,12 +69,12 @@ impl Audit {
         Self(events)
     }
 
-    /// Those that the predicate wants.
+    /// The events that the predicate accepts.
     pub(crate) fn only(&self, wanted: impl Fn(&Event) -> bool) -> Self {
         Self(self.0.iter().filter(|event| wanted(event)).cloned().collect())
     }
 
-    /// Those of one user.
+    /// The events of one user.
     pub(crate) fn of(&self, user: &str) -> Self {
         self.only(|event| event.user == user)
     }
@@ -83,13 +83,13 @@ impl Audit {
         self.0.len()
     }
 
-    /// When each arrived.
+    /// The arrival of each.
     pub(crate) fn arrivals(&self) -> Vec<Duration> {
         self.0.iter().map(|event| event.received).collect()
     }
 }
 
-/// P1 in words of the audit log.
+/// P1 in terms of the audit log.
 pub(crate) use crate::window::worst_excess;
 
 /// `2026-01-31T12:34:56.123456Z` as time since the epoch.
@@ -100,7 +100,7 @@ fn instant(text: &str) -> Option<Duration> {
     let mut time = time.split(':');
     let (hour, minute) = (time.next()?.parse::<i64>().ok()?, time.next()?.parse::<i64>().ok()?);
     let second = time.next()?;
-    // Days since the epoch: months counted from March, so that the leap day comes last.
+    // Days since the epoch: months count from March, so that the leap day comes last.
     let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
     let whole = u64::try_from(days * 86_400 + hour * 3_600 + minute * 60).ok()?;

@@ -1,9 +1,9 @@
 //! The Go programs, each built at most once per machine and version.
 //!
 //! They live in `${XDG_CACHE_HOME:-~/.cache}/tidegate/kubernetes-HASH/bin`, HASH over go.sum and
-//! the linker flags, so a fresh clone finds what an older one has built. A file lock keeps parallel
-//! test processes from building the same thing; a rename at the end means that a path that exists
-//! is a finished program.
+//! the linker flags, so a fresh clone finds those that an older one has built. A file lock keeps
+//! parallel test processes from building the same thing. A rename at the end means that a path that
+//! exists is a finished program.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,14 +13,13 @@ use std::sync::OnceLock;
 
 use super::{everything_is_required, now, say};
 
-/// The version that the programs call themselves: without it kubectl's skew checks see
-/// `v0.0.0-master`.
+/// The version that the programs report: without it kubectl's skew checks see `v0.0.0-master`.
 const VERSION: &str = "v1.36.3";
 
-/// Where go.mod stands.
+/// The folder of go.mod.
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes");
 
-/// Name and Go package of what can be built; ours are in folders here.
+/// Name and Go package of each program; ours are in folders here.
 const PACKAGES: [(&str, &str); 8] = [
     ("etcd", "go.etcd.io/etcd/server/v3"),
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -32,15 +31,15 @@ const PACKAGES: [(&str, &str); 8] = [
     ("kubelet", "./kubelet"),
 ];
 
-/// The programs, all there.
+/// The programs, all of them built.
 #[derive(Debug)]
 pub(crate) struct Binaries {
     paths: HashMap<&'static str, PathBuf>,
 }
 
 impl Binaries {
-    /// The programs, built on first use; `None`, and the reason said, where there is no Go to build
-    /// them with.
+    /// The programs, built on first use. Prints the reason and returns `None` if there is no Go to
+    /// build them with.
     pub(crate) fn or_skip(test: &str) -> Option<&'static Self> {
         static FOUND: OnceLock<Result<Binaries, String>> = OnceLock::new();
         match FOUND.get_or_init(Self::find) {
@@ -69,7 +68,7 @@ impl Binaries {
         fs::create_dir_all(&bin).map_err(|e| format!("{}: {e}", bin.display()))?;
         let mut paths = HashMap::new();
         for (name, package) in PACKAGES {
-            // An edit of our own sources builds them anew.
+            // An edit of our own sources builds them again.
             let file = match package.strip_prefix("./") {
                 Some(folder) => format!("{name}-{:016x}", own_sources(folder)?),
                 None => name.to_owned(),
@@ -122,7 +121,7 @@ fn linker_flags() -> String {
     format!("-s -w {set}Version={VERSION} {set}Major={major} {set}Minor={minor}")
 }
 
-/// Where what is built or fetched once for this user lies.
+/// The folder for things that are built or fetched once for this user.
 pub(super) fn cache_root() -> Result<PathBuf, String> {
     let named = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -143,7 +142,7 @@ fn own_sources(folder: &str) -> Result<u64, String> {
     Ok(hash.0)
 }
 
-/// FNV-1a: stable over compilers, which std's hasher does not promise; a cache name needs no more.
+/// FNV-1a: stable over compilers, which std's hasher does not promise. A cache name needs no more.
 pub(super) struct Fnv(pub(super) u64);
 
 impl Fnv {

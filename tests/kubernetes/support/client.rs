@@ -1,5 +1,4 @@
-//! A client whose connections the test holds in its own hand: one connection, one protocol, no
-//! retries.
+//! A client whose connections the test controls: one connection, one protocol, no retries.
 
 use std::fs;
 use std::sync::Arc;
@@ -87,7 +86,7 @@ impl Connection {
         Self { sender, driver, token: user.token.clone(), port: way.port() }
     }
 
-    /// Sends a request and gives the answer as soon as its head is there.
+    /// Sends a request, and returns the answer as soon as its head has come.
     pub(crate) async fn send(&mut self, method: Method, path: &str, body: &str) -> hyper::Result<Response<Incoming>> {
         let h2 = matches!(self.sender, Sender::Http2(_));
         let uri = if h2 { format!("https://127.0.0.1:{}{path}", self.port) } else { path.to_owned() };

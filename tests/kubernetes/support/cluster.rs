@@ -1,5 +1,4 @@
-//! A control plane with a node that runs what it is given: `kubelet/` starts each container as a
-//! process.
+//! A control plane with a node that runs its pods: `kubelet/` starts each container as a process.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,13 +14,13 @@ use super::process::{Process, command, scratch_dir};
 use super::{installed, say, wait_for};
 use crate::ports::free_port;
 
-/// The name under which everything in `deploy/` knows the sidecar's image.
+/// The name of the sidecar's image in everything in `deploy/`.
 pub(crate) const IMAGE: &str = "registry.example/tidegate:0.1.0";
 
 /// The operator of the examples.
 pub(crate) const OPERATOR: &str = "registry.example/operator:1";
 
-/// One for all tests that need one.
+/// One cluster for all tests that need one.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     kubelet: Process,
@@ -30,7 +29,7 @@ pub(crate) struct Cluster {
     _dir: tempfile::TempDir,
 }
 
-/// Something that happened to a container, or with none to its pod.
+/// An event of a container or, without one, of its pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) what: String,
@@ -38,12 +37,12 @@ pub(crate) struct Event {
     pub(crate) container: String,
     /// Microseconds since the epoch.
     pub(crate) at: u64,
-    /// What there is to say.
+    /// Further details.
     pub(crate) more: String,
 }
 
 impl Cluster {
-    /// The one, started on first use; `None` where the tests are skipped.
+    /// The shared cluster, started on first use; `None` if the tests are skipped.
     pub(crate) fn shared(test: &str) -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Cluster>> = OnceLock::new();
         SHARED.get_or_init(|| Self::start(test)).as_ref()
@@ -65,7 +64,7 @@ impl Cluster {
             format!("-ca={}", file("ca.crt")),
             format!("-folder={}", dir.path().display()),
             format!("-image={IMAGE}={}", env!("CARGO_BIN_EXE_tidegate")),
-            // So slow that whoever does not wait for it comes too early.
+            // So slow that a container which does not wait for it comes too early.
             format!("-slow={IMAGE}=700ms"),
             format!("-image={OPERATOR}={}", controller.display()),
         ];
@@ -77,7 +76,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Everything that has happened so far.
+    /// All events so far.
     pub(crate) fn events(&self) -> Vec<Event> {
         let text = fs::read_to_string(&self.report).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<HashMap<String, Value>>(line).ok());
@@ -95,7 +94,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits for something to happen.
+    /// Waits for an event.
     pub(crate) fn wait(&self, what: &str, is: impl Fn(&Event) -> bool) -> Event {
         wait_for(what, Duration::from_secs(120), || {
             self.kubelet.must_run();
@@ -107,7 +106,7 @@ impl Cluster {
         })
     }
 
-    /// Waits for something to happen to a container of a namespace.
+    /// Waits for an event of a container of a namespace.
     pub(crate) fn wait_container(&self, what: &str, namespace: &str, container: &str) -> Event {
         self.wait(&format!("{what}: {container} in {namespace}"), |event| {
             event.what == what && event.container == container && event.namespace == namespace

@@ -1,7 +1,7 @@
-//! etcd, kube-apiserver and, where asked for, kube-controller-manager on free loopback ports.
+//! etcd, kube-apiserver and, on request, kube-controller-manager on free loopback ports.
 //!
-//! Most tests share one; those that need other flags, or that stop it, start their own. The audit
-//! log is in blocking mode: what a client has been answered is in the file.
+//! Most tests share one control plane; those that need other flags, or that stop it, start their
+//! own. The audit log is in blocking mode: an answer that a client has had is in the file.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,7 +18,7 @@ use super::relay::Relay;
 use super::{now, say, wait_for};
 use crate::ports::free_port;
 
-/// Enough for every test to have identities of its own, so that the audit log tells them apart.
+/// Enough for every test to have its own identities, so that the audit log tells them apart.
 const USERS: usize = 100;
 
 /// A generous limit for a start on two busy cores.
@@ -34,21 +34,22 @@ rules:
 - {level: Metadata}
 "#;
 
-/// Who calls: the audit log names the user, and the token is what a client shows.
+/// A caller: the audit log names the user, and the token is what a client sends.
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) token: String,
 }
 
-/// What differs between control planes.
+/// The differences between control planes.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     /// Flags of kube-apiserver beyond the usual ones.
     pub(crate) flags: Vec<String>,
-    /// Whether deletion cascades, default service accounts and namespaces' ends are needed.
+    /// True if the test needs cascading deletion, default service accounts or the ends of
+    /// namespaces.
     pub(crate) controller_manager: bool,
-    /// Whether clients come through a relay that can be cut.
+    /// True if clients come through a relay that can be cut.
     pub(crate) relay: bool,
 }
 
@@ -70,14 +71,15 @@ pub(crate) struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// The one that most tests share, started on first use; `None` where the tests are skipped.
+    /// The control plane that most tests share, started on first use; `None` if the tests are
+    /// skipped.
     pub(crate) fn shared(test: &str) -> Option<&'static Self> {
         static SHARED: OnceLock<ControlPlane> = OnceLock::new();
         let binaries = Binaries::or_skip(test)?;
         Some(SHARED.get_or_init(|| Self::start(binaries, Options { controller_manager: true, ..Options::default() })))
     }
 
-    /// One of the test's own.
+    /// A control plane for this test alone.
     pub(crate) fn own(test: &str, options: Options) -> Option<Self> {
         Some(Self::start(Binaries::or_skip(test)?, options))
     }
@@ -117,7 +119,7 @@ impl ControlPlane {
         format!("https://127.0.0.1:{}", self.port())
     }
 
-    /// Where clients find it.
+    /// The port for clients.
     pub(crate) fn port(&self) -> u16 {
         self.relay.as_ref().map_or(self.port, Relay::port)
     }
@@ -137,12 +139,12 @@ impl ControlPlane {
         self.dir.path().join("ca.crt")
     }
 
-    /// What the Go programs are.
+    /// The Go programs.
     pub(crate) const fn binaries(&self) -> &'static Binaries {
         self.binaries
     }
 
-    /// A member of `system:masters`, exempt from priority and fairness, that nobody else is.
+    /// A member of `system:masters`, exempt from priority and fairness, that no other test uses.
     pub(crate) fn master(&self) -> User {
         user("master", self.next_master.fetch_add(1, Ordering::Relaxed))
     }
@@ -152,7 +154,7 @@ impl ControlPlane {
         user("tester", self.next_tester.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The harness itself: not in the audit log.
+    /// The harness itself, which is not in the audit log.
     pub(crate) fn harness() -> User {
         User { name: "tidegate:harness".to_owned(), token: "harness".to_owned() }
     }
@@ -164,7 +166,8 @@ impl ControlPlane {
         path
     }
 
-    /// Another CA, and another serving certificate by it; the API server takes them over by itself.
+    /// Makes another CA, and another serving certificate by it; the API server loads them by
+    /// itself.
     pub(crate) fn rotate_serving(&self) {
         write_serving(self.dir.path());
     }
@@ -174,8 +177,8 @@ impl ControlPlane {
         Audit::read(&self.dir.path().join("audit.log"))
     }
 
-    /// kubectl as the harness, straight to the API server; its standard output, or a panic with
-    /// what it said.
+    /// Runs kubectl as the harness, straight to the API server. Returns its standard output, or
+    /// panics with its messages.
     pub(crate) fn kubectl(&self, args: &[&str]) -> String {
         let config = self.kubeconfig(&Self::harness());
         let mut run = command(self.binaries.path("kubectl"), args);
@@ -184,7 +187,7 @@ impl ControlPlane {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// kubectl apply of a manifest, as the harness.
+    /// Runs kubectl apply for a manifest, as the harness.
     pub(crate) fn apply(&self, manifest: &str) {
         let mut file = tempfile::NamedTempFile::new_in(self.dir.path()).expect("the folder is ours");
         file.write_all(manifest.as_bytes()).expect("the folder is ours");
@@ -192,7 +195,7 @@ impl ControlPlane {
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &path]);
     }
 
-    /// A namespace of the test's own.
+    /// Makes a namespace for the test.
     pub(crate) fn namespace(&self, name: &str) {
         self.apply(&format!(
             "{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}, labels: {{test: {name}}}}}}}"
@@ -205,12 +208,12 @@ impl ControlPlane {
         drop(api.expect("the API server was running"));
     }
 
-    /// Stops etcd where it stands: who asks it waits.
+    /// Suspends etcd: requests to it wait.
     pub(crate) fn stall_etcd(&self) {
         self.etcd.signal("STOP");
     }
 
-    /// Lets it go on.
+    /// Lets etcd go on.
     pub(crate) fn resume_etcd(&self) {
         self.etcd.signal("CONT");
     }
@@ -259,7 +262,7 @@ impl ControlPlane {
         command(self.binaries.path("kube-apiserver"), flags)
     }
 
-    /// What a Role binding gives to testers cannot be had by a token alone.
+    /// Binds the testers' group to a role, as a token alone gives no rights.
     fn bind_testers(&self) {
         self.apply(
             "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: tidegate-testers}, \
@@ -290,7 +293,7 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        // A test that fails wants to know what the server thought of it.
+        // A test that fails needs the server's log.
         if std::thread::panicking()
             && let Some(api) = self.api.lock().unwrap_or_else(PoisonError::into_inner).as_ref()
         {
@@ -315,7 +318,7 @@ pub(crate) fn write_kubeconfig(path: &Path, server: &str, ca: &Path, user: &User
         ca.display(),
         user.token
     );
-    // Several threads may write the same one: never show half a file.
+    // Several threads may write the same file, so it must never be half written.
     let dir = path.parent().expect("it is in a folder");
     let mut file = tempfile::NamedTempFile::new_in(dir).expect("the folder is ours");
     file.write_all(text.as_bytes()).expect("the folder is ours");
@@ -331,7 +334,7 @@ fn start_etcd(binaries: &Binaries, dir: &Path) -> (Process, u16) {
         format!("--listen-peer-urls=http://127.0.0.1:{peer}"),
         format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer}"),
         format!("--initial-cluster=default=http://127.0.0.1:{peer}"),
-        // Nothing here has to survive a power cut.
+        // Nothing here must survive a power cut.
         "--unsafe-no-fsync=true".to_owned(),
         "--log-level=warn".to_owned(),
         "--quota-backend-bytes=4294967296".to_owned(),
@@ -340,7 +343,7 @@ fn start_etcd(binaries: &Binaries, dir: &Path) -> (Process, u16) {
     (etcd, client)
 }
 
-/// A CA, a serving certificate by it, and what service accounts' tokens are signed with.
+/// Writes a CA, a serving certificate by it, and the key that signs service accounts' tokens.
 fn write_certificates(dir: &Path) {
     write_serving(dir);
     let accounts = rcgen::KeyPair::generate().expect("a key can be made");
@@ -356,7 +359,7 @@ fn write_serving(dir: &Path) {
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     ca.distinguished_name.push(rcgen::DnType::CommonName, "tidegate test CA");
     let ca = CertifiedIssuer::self_signed(ca, key()).expect("a CA can be made");
-    // The last is the `kubernetes` service's, where pods find it.
+    // The last is the address of the `kubernetes` service, where pods find it.
     let names = ["localhost", "127.0.0.1", "kubernetes.default.svc", "10.0.0.1"].map(str::to_owned);
     let server_key = key();
     let server =

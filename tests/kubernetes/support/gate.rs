@@ -1,4 +1,4 @@
-//! The gate under test: the built binary, by its command line and config file only.
+//! The gate under test: the built binary, used only through its command line and config file.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,8 +16,8 @@ use super::process::{Process, command, scratch_dir};
 use super::{say, wait_for};
 use crate::ports::free_port;
 
-/// Of what is only told when debugging, why a call got no answer: a test that fails over it wants
-/// to know.
+/// One of the debug messages: the reason why a call got no answer, which a test that fails over it
+/// needs.
 const LOG: &str = "info,tidegate::proxy::forward=debug";
 
 /// A running gate with a TLS listener that passes credentials through.
@@ -26,18 +26,18 @@ pub(crate) struct Gate {
     process: Process,
     port: u16,
     admin: u16,
-    // Last: the process writes into it.
+    // Last, because the process writes into it.
     dir: tempfile::TempDir,
 }
 
 impl Gate {
-    /// Starts a gate before the control plane. `settings` is what stands in `[gates.kubernetes]`
-    /// beyond listener, upstream and TLS: first its own keys, then its tables.
+    /// Starts a gate in front of the control plane. `settings` is the content of
+    /// `[gates.kubernetes]` beyond listener, upstream and TLS: first its own keys, then its tables.
     pub(crate) fn start(plane: &ControlPlane, settings: &str) -> Self {
         Self::start_with(plane, settings, |_| ())
     }
 
-    /// The same in another environment.
+    /// The same with other environment variables.
     pub(crate) fn start_with(plane: &ControlPlane, settings: &str, environment: impl FnOnce(&mut Command)) -> Self {
         let upstream = format!("\"{}\"\ncredentials = \"pass_through\"\n{settings}", plane.url());
         let trust = format!("[gates.kubernetes.upstream_tls]\nca = \"{}\"", plane.ca_file().display());
@@ -49,7 +49,7 @@ impl Gate {
         })
     }
 
-    /// Starts a gate that calls the control plane as `user`, whoever its clients are.
+    /// Starts a gate that calls the control plane as `user`, for any client.
     pub(crate) fn injecting(plane: &ControlPlane, user: &User) -> Self {
         Self::run("\"kubeconfig\"\ncredentials = \"inject\"", "", |program, args| {
             let mut run = command(program, args);
@@ -58,8 +58,8 @@ impl Gate {
         })
     }
 
-    /// Starts a gate as a sidecar of a pod: everything from the pod's service account, and nothing
-    /// said but where to listen.
+    /// Starts a gate as a sidecar of a pod: everything comes from the pod's service account, and
+    /// only the address to listen on is configured.
     pub(crate) fn sidecar(pod: &InPod) -> Self {
         Self::run("\"in_cluster\"", "", |program, args| pod.command(program, args))
     }
@@ -93,12 +93,12 @@ impl Gate {
         self.port
     }
 
-    /// What it has written for the controller to mount.
+    /// The folder that it has written for the controller to mount.
     pub(crate) fn folder(&self) -> PathBuf {
         self.dir.path().join("out")
     }
 
-    /// What `tidegate kubeconfig` says of it.
+    /// The output of `tidegate kubeconfig` for it.
     pub(crate) fn printed_kubeconfig(&self) -> PathBuf {
         let path = self.dir.path().join("printed.kubeconfig");
         let mut run = command(env!("CARGO_BIN_EXE_tidegate"), ["kubeconfig", "--config"]);
@@ -131,23 +131,23 @@ impl Gate {
             .sum()
     }
 
-    /// How many keys are failing now.
+    /// The number of keys that fail now.
     pub(crate) fn failing_keys(&self) -> f64 {
         self.metric("tidegate_keys_failing", &[])
     }
 
-    /// How many calls wait now.
+    /// The number of calls that wait now.
     pub(crate) fn waiting(&self) -> f64 {
         self.metric("tidegate_waiting", &[])
     }
 
-    /// How many calls it has refused.
+    /// The number of calls that it has refused.
     pub(crate) fn refusals(&self) -> f64 {
         self.metric("tidegate_refusals_total", &[])
     }
 
-    /// When each call of the default class took its tokens, by the gate's own clock: what its call
-    /// log says of P1.
+    /// The moment at which each call of the default class took its tokens, by the gate's own clock:
+    /// this is its call log's evidence for P1.
     pub(crate) fn metered_departures(&self) -> Vec<Duration> {
         let lines = self.call_log().into_iter();
         let is = |line: &Value, field: &str, text: &str| line.get(field).and_then(Value::as_str) == Some(text);
@@ -159,7 +159,7 @@ impl Gate {
         left
     }
 
-    /// When each call came, by what its wall clock said.
+    /// The arrival of each call, by the gate's wall clock.
     pub(crate) fn wall_times(&self) -> Vec<Duration> {
         let millis = |line: Value| line.get("wall_ms")?.as_u64().map(Duration::from_millis);
         self.call_log().into_iter().filter_map(millis).collect()
@@ -190,7 +190,7 @@ impl Gate {
         there.cloned().collect()
     }
 
-    /// Asks it to stop, as the kubelet does.
+    /// Asks the gate to stop, as the kubelet does.
     pub(crate) fn signal(&self, name: &str) {
         self.process.signal(name);
     }
@@ -219,7 +219,7 @@ impl Drop for Gate {
     }
 }
 
-/// How a client gets to the API server: straight, or through a gate.
+/// The way of a client to the API server: direct, or through a gate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way<'a> {
     Direct(&'a ControlPlane),

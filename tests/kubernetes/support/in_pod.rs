@@ -1,8 +1,8 @@
 //! A process that finds what kubelet gives it: a service account's folder where every client looks
 //! for it, and the API server's address in the environment.
 //!
-//! That folder's path cannot be configured in any client, so it is mounted there, in a mount
-//! namespace of the process's own that its user may make (`unshare`); nothing of the machine
+//! No client can be configured to use another path for that folder, so it is mounted there, in a
+//! mount namespace of the process that its user may make (`unshare`); nothing of the machine
 //! changes.
 
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::control_plane::ControlPlane;
 
-/// A fresh folder over `/run`, so that the place can be made whether or not there is one.
+/// Mounts a fresh folder over `/run`, so that the path can be made on any machine.
 const MOUNT: &str = r#"set -e
 folder=$1; shift
 place=/var/run/secrets/kubernetes.io/serviceaccount
@@ -28,15 +28,15 @@ exec "$@""#;
 pub(crate) struct InPod {
     /// `token`, `ca.crt` and `namespace`.
     pub(crate) folder: PathBuf,
-    /// Of the API server, or of what stands in for it, on 127.0.0.1.
+    /// The port of the API server, or of the gate in its place, on 127.0.0.1.
     pub(crate) port: u16,
-    /// Empty: no kubeconfig is found in it.
+    /// Empty, so that no kubeconfig is found in it.
     pub(crate) home: PathBuf,
 }
 
 impl InPod {
-    /// Makes the namespace with a service account that may do everything in it, and the folder of
-    /// its pods under `dir`.
+    /// Makes a namespace with a service account that may do everything in it, and the folder of its
+    /// pods under `dir`.
     pub(crate) fn direct(plane: &ControlPlane, namespace: &str, dir: &Path) -> Self {
         plane.namespace(namespace);
         let subjects = json!([{"kind": "ServiceAccount", "name": "controller", "namespace": namespace}]);
@@ -44,7 +44,7 @@ impl InPod {
         let rbac = "rbac.authorization.k8s.io/v1";
         let named = json!({"name": "controller", "namespace": namespace});
         let reader = format!("{namespace}-reader");
-        // What kopf looks at, and asks nine times for where it may not.
+        // Objects that kopf reads, and asks for nine times if it may not.
         let rules = json!([
             {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["list", "watch"]},
             {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]},
@@ -81,7 +81,7 @@ impl InPod {
         run
     }
 
-    /// Whether this user may make such a mount: containers often forbid it.
+    /// Checks that this user may make such a mount: containers often forbid it.
     pub(crate) fn is_possible(dir: &Path) -> Result<PathBuf, String> {
         let here = Self { folder: dir.to_owned(), port: 0, home: dir.to_owned() };
         let out =

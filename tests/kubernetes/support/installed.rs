@@ -1,9 +1,9 @@
-//! What comes from registries: fetched once per machine and version into the cache of the control
+//! Programs from registries: fetched once per machine and version into the cache of the control
 //! plane's programs.
 //!
-//! Versions are pinned by the files in `clients/`; from where is what the tools are configured with
-//! (`pip`, `npm`, `apt`), or `MAVEN_REPOSITORY`. What cannot be fetched is a reason to skip, as a
-//! missing Go is.
+//! The files in `clients/` pin their versions. The tools (`pip`, `npm`, `apt`) use the sources that
+//! they are configured with; for Maven it is `MAVEN_REPOSITORY`. A program that cannot be fetched
+//! is a reason to skip, as a missing Go is.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use std::process::Command;
 use super::binaries::{Fnv, cache_root};
 use super::{everything_is_required, now, say};
 
-/// Where the clients' sources and pins are.
+/// The folder of the clients' sources and pins.
 pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/clients");
 
-/// Debian 12's kubectl, which speaks nothing but SPDY.
+/// Debian 12's kubectl, which speaks only SPDY.
 const OLD_KUBECTL: &str = "1.20";
 
-/// Where nobody has asked Debian what it has, that is asked here, which needs no root.
+/// Updates the package lists where the machine has none, which needs no root.
 const DOWNLOAD: &str = "apt-get --quiet download $PACKAGE || {
   mkdir -p state/lists/partial cache/archives/partial
   own=\"-o Dir::State=$PWD/state -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$PWD/cache\"
@@ -27,7 +27,8 @@ const DOWNLOAD: &str = "apt-get --quiet download $PACKAGE || {
   rm -r state cache
 }";
 
-/// What was found, or `None` with the reason said; a panic where everything has to be there.
+/// Returns what was found. Otherwise prints the reason and returns `None`, or panics where
+/// everything has to be there.
 pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
     match found {
         Ok(found) => Some(found),
@@ -144,8 +145,8 @@ pub(crate) fn old_kubectl() -> Result<PathBuf, String> {
     Ok(dir.join("usr/bin/kubectl"))
 }
 
-/// Helm, built from its Go module; its versions are pinned by a `go.mod` of its own, so that they
-/// are not those of the control plane.
+/// Helm, built from its Go module. Its own `go.mod` pins its versions, so that they are not those
+/// of the control plane.
 pub(crate) fn helm() -> Result<PathBuf, String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/helm");
     let dir = install("helm", &[&module.join("go.mod"), &module.join("go.sum")], |dir| {
@@ -157,8 +158,8 @@ pub(crate) fn helm() -> Result<PathBuf, String> {
     Ok(dir.join("helm"))
 }
 
-/// A folder with the CustomResourceDefinitions that what is deployed names, out of the Go modules
-/// of those that define them.
+/// A folder with the CustomResourceDefinitions that `deploy/` and the tests name, out of the Go
+/// modules that define them.
 pub(crate) fn definitions() -> Result<PathBuf, String> {
     let pins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/definitions.txt");
     install("definitions", &[&pins], |dir| {
@@ -169,7 +170,7 @@ pub(crate) fn definitions() -> Result<PathBuf, String> {
                 [path] => {
                     let from = module.join(path);
                     let name = from.file_name().ok_or_else(|| format!("{path}: expected a file"))?;
-                    // Written, not copied: what is in Go's cache may only be read.
+                    // Written, not copied: files in Go's cache are read-only.
                     let text = fs::read(&from).map_err(|e| format!("{}: {e}", from.display()))?;
                     fs::write(dir.join(name), text).map_err(|e| format!("{}: {e}", dir.display()))?;
                 }
@@ -183,7 +184,7 @@ pub(crate) fn definitions() -> Result<PathBuf, String> {
 /// The folder of a Go module of this sum.
 fn download(module: &str, sum: &str) -> Result<PathBuf, String> {
     let mut go = command("go");
-    // Outside of any module, or its go.sum would be asked.
+    // Outside of any module, whose go.sum would be checked otherwise.
     let out = go.current_dir(std::env::temp_dir()).args(["mod", "download", "-json", module]).output();
     let out = out.map_err(|e| format!("go is needed, and does not run: {e}"))?;
     let said: serde_json::Value = serde_json::from_slice(&out.stdout).map_err(|e| format!("go mod download: {e}"))?;
@@ -209,8 +210,8 @@ fn debian(package: &str, dir: &Path) -> Result<(), String> {
     run("dpkg", command("sh").current_dir(dir).env("PACKAGE", package).args(["-c", "dpkg -x \"$PACKAGE\"_*.deb ."]))
 }
 
-/// A folder of the cache that `make` fills once; named by what it is made from, so that an edit
-/// makes another.
+/// A folder of the cache that `make` fills once. It is named by its sources, so that an edit makes
+/// another.
 fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
     let mut hash = Fnv::new();
     for file in from {
@@ -227,7 +228,7 @@ fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<(), St
     }
     say(format_args!("fetching {name}, once for this machine"));
     let start = now();
-    // What an interrupted run has left.
+    // The remains of an interrupted run.
     drop(fs::remove_dir_all(&dir));
     fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     make(&dir)?;

@@ -9,7 +9,7 @@ use super::client::{Connection, Protocol};
 use super::control_plane::ControlPlane;
 use super::gate::Way;
 
-/// What the whole list is more than, in bytes.
+/// The whole list has more bytes than this.
 pub(crate) const LIST_BYTES: usize = 15_000_000;
 
 /// Fills a namespace with 400 objects of 48 KiB: a list of some 19 MiB.
@@ -27,7 +27,7 @@ pub(crate) fn fill(plane: &ControlPlane, namespace: &str) {
     });
 }
 
-/// Asks for the whole list, reads its first piece, and no more.
+/// Asks for the whole list, reads its first piece, and then stops.
 pub(crate) async fn stall(connection: &mut Connection, namespace: &str) -> Incoming {
     let path = format!("/api/v1/namespaces/{namespace}/configmaps");
     let answer = connection.send(Method::GET, &path, "").await.expect("an answer");

@@ -1,5 +1,5 @@
-//! Pods that run: KWOK gives the node and its pods their life, and `node/` serves what kubelet
-//! would serve of them.
+//! Running pods: KWOK moves the node and its pods through their lives, and `node/` serves what
+//! kubelet would serve for them.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::process::{Process, command};
 use super::{say, wait_for};
 use crate::ports::free_port;
 
-/// What KWOK does, and when.
+/// The stages that KWOK goes through, and when.
 const STAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/kwok.yaml");
 
 /// KWOK and the node's streams, for as long as the tests run.
@@ -53,13 +53,13 @@ fn start(plane: &ControlPlane) -> Running {
         format!("--config={STAGES}"),
         format!("--node-port={port}"),
         "--node-ip=127.0.0.1".to_owned(),
-        // Its own kubelet, which nobody asks.
+        // KWOK's own kubelet, which no test uses.
         format!("--server-address=127.0.0.1:{}", free_port()),
         "--manage-all-nodes".to_owned(),
         "--node-lease-duration-seconds=40".to_owned(),
     ];
     let mut run = command(plane.binaries().path("kwok"), kwok);
-    // Otherwise it looks for a config of its own there.
+    // Otherwise it looks for its own config there.
     run.env("HOME", &dir);
     let kwok = Process::start("kwok", &dir, run);
     plane.apply("{apiVersion: v1, kind: Node, metadata: {name: node}}");

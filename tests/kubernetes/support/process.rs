@@ -1,8 +1,8 @@
-//! Child processes that cannot outlive the test run, whichever way it ends.
+//! Child processes that cannot outlive the test run, in whichever way it ends.
 //!
-//! Each is killed by its pid on drop. What no drop reaches (statics, an aborted run) is left to one
-//! small shell, the reaper: it reads the pids and folders that live from a pipe, and clears up when
-//! the pipe closes.
+//! Each is killed by its pid on drop. Processes that no drop reaches (statics, an aborted run) are
+//! left to one small shell, the reaper: it reads the pids and folders that live from a pipe, and
+//! clears up when the pipe closes.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::wait_for;
 
 /// One word and one argument per line: `+ PID`, `- PID`, `d FOLDER`. It ignores the terminal's
-/// signals, because it has to outlive what they end.
+/// signals, because it must outlive the processes that they end.
 const REAPER: &str = r#"trap '' INT TERM HUP
 pids=; dirs=
 while IFS=' ' read -r word rest; do
@@ -55,8 +55,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`; its stderr, and its stdout unless already set to go elsewhere, go to
-    /// `DIR/NAME.log`.
+    /// Starts `command`. Its stderr goes to `DIR/NAME.log`, and so does its stdout unless it is
+    /// already set to go elsewhere.
     pub(crate) fn start(name: &str, dir: &Path, mut command: Command) -> Self {
         let log = dir.join(format!("{name}.log"));
         let open = || File::options().create(true).append(true).open(&log).expect("the log file can be opened");
@@ -64,7 +64,8 @@ impl Process {
         Self::spawn(name, log, command)
     }
 
-    /// The same with stdout in its own file, `DIR/NAME.out`, for programs that report on it.
+    /// The same with stdout in its own file, `DIR/NAME.out`, for programs that print a report
+    /// there.
     pub(crate) fn start_reporting(name: &str, dir: &Path, mut command: Command) -> (Self, PathBuf) {
         let log = dir.join(format!("{name}.log"));
         let out = dir.join(format!("{name}.out"));
@@ -85,7 +86,7 @@ impl Process {
         self.child().id()
     }
 
-    /// The end of what it has logged: the first thing to read when a test fails.
+    /// The end of its log, which is the first thing to read when a test fails.
     pub(crate) fn log_tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -93,7 +94,7 @@ impl Process {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// Panics with its last words if it has ended.
+    /// Panics with the end of its log if it has ended.
     pub(crate) fn must_run(&self) {
         let ended = self.child().try_wait().expect("a child can be asked");
         if let Some(status) = ended {
@@ -141,7 +142,7 @@ impl Drop for Process {
     }
 }
 
-/// A folder of its own that is removed at the end, by the reaper if by nobody else.
+/// Makes a new folder that is removed at the end, at the latest by the reaper.
 pub(crate) fn scratch_dir() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("tg").tempdir().expect("a temporary folder can be made");
     tell_reaper('d', &dir.path().display().to_string());

@@ -1,4 +1,4 @@
-//! The Go clients of `controller/` and what they report: one JSON object per line.
+//! The Go clients of `controller/` and their reports: one JSON object per line.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::wait_for;
 pub(crate) struct Program {
     pub(crate) process: Process,
     report: PathBuf,
-    // Last: the process writes into it.
+    // Last, because the process writes into it.
     _dir: tempfile::TempDir,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Program {
 pub(crate) struct Line(Value);
 
 impl Line {
-    /// What happened: the word in `event`.
+    /// The name of what happened, in `event`.
     pub(crate) fn event(&self) -> &str {
         self.text("event")
     }
@@ -43,7 +43,7 @@ impl Line {
         Duration::from_micros(self.number("micros"))
     }
 
-    /// When, since the epoch.
+    /// The time, since the epoch.
     pub(crate) fn at(&self) -> Duration {
         Duration::from_micros(self.number("at"))
     }
@@ -55,7 +55,7 @@ impl Program {
         Self::start_with(plane, way, user, args, &[])
     }
 
-    /// The same with more in its environment.
+    /// The same with more environment variables.
     pub(crate) fn start_with(
         plane: &ControlPlane,
         way: Way<'_>,
@@ -70,13 +70,13 @@ impl Program {
         Self { process, report, _dir: dir }
     }
 
-    /// What it has reported so far.
+    /// The lines of its report so far.
     pub(crate) fn lines(&self) -> Vec<Line> {
         let text = fs::read_to_string(&self.report).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok().map(Line)).collect()
     }
 
-    /// What it has reported under one word.
+    /// The lines of its report for one event.
     pub(crate) fn events(&self, event: &str) -> Vec<Line> {
         let mut lines = self.lines();
         lines.retain(|line| line.event() == event);
@@ -91,7 +91,7 @@ impl Program {
         })
     }
 
-    /// Waits for it to end with success, and gives its report.
+    /// Waits for it to end with success, and returns its report.
     pub(crate) fn finish(&self, within: Duration) -> Vec<Line> {
         let status = self.process.wait(within);
         assert!(status.success(), "{status}:\n{}", self.process.log_tail());

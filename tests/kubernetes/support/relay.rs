@@ -1,5 +1,5 @@
-//! A TCP relay before the API server that can be cut: an outage in which the server itself loses
-//! nothing.
+//! A TCP relay in front of the API server that can be cut: an outage in which the server itself
+//! loses nothing.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ impl Relay {
     /// Breaks every connection and refuses new ones.
     pub(crate) fn cut(&self) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // With the runtime go its tasks, and with them the sockets.
+        // The runtime's tasks end with it, and their sockets too.
         running.expect("it was relaying").shutdown_timeout(std::time::Duration::from_secs(5));
     }
 

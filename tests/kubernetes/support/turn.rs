@@ -1,15 +1,15 @@
-//! Who may run when: two cores cannot carry a herd and measure a latency at once.
+//! Turns of the tests: two cores cannot carry a herd and measure a latency at the same time.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 static TURN: RwLock<()> = RwLock::new(());
 
-/// Until it is dropped, other light tests may run.
+/// Until this is dropped, other light tests may run.
 pub(crate) fn light() -> RwLockReadGuard<'static, ()> {
     TURN.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until it is dropped, nothing else of this target runs.
+/// Until this is dropped, no other test of this target runs.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     TURN.write().unwrap_or_else(PoisonError::into_inner)
 }

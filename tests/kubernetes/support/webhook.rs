@@ -1,8 +1,8 @@
 //! A validating admission webhook that makes the real API server answer 500 for chosen objects.
 //!
-//! A denial with a status is what kube-apiserver hands to the client as its own answer. Which
-//! objects fail, and how, is switched while it runs. It serves every namespace that is labelled
-//! `test: NAME` with the name it was given.
+//! kube-apiserver passes a denial with a status to the client as its own answer. The objects that
+//! fail, and their statuses, can change while it runs. It serves every namespace that is labelled
+//! `test: NAME` with the name that it was given.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::control_plane::ControlPlane;
 
-/// The objects whose writes fail, by name, and the status that each is answered with.
+/// The objects whose writes fail, by name, and the status that answers each.
 type Failing = Arc<Mutex<HashMap<String, Value>>>;
 
 /// A webhook, registered and serving. Dropping it ends the serving, not the registration.

@@ -66,7 +66,8 @@ pub(crate) fn written(lines: &[Line], value: u64) -> HashMap<String, Line> {
     found
 }
 
-/// Waits until the controller has written every one of these widgets at this value, and says how.
+/// Waits until the controller has written every one of these widgets at this value, and returns the
+/// writes.
 pub(crate) fn wait_written(manager: &Program, names: &[String], value: u64, within: Duration) -> HashMap<String, Line> {
     wait_for(&format!("{} widgets at {value}", names.len()), within, || {
         manager.process.must_run();
