@@ -195,7 +195,7 @@ async fn an_answer_of_more_than_a_mebibyte_is_nobodys_else() {
     assert_eq!(scene.backend.targets().len(), 3);
 }
 
-/// The gate heeds an upstream that restricts its answer to one client: the other calls are sent in
+/// The gate obeys an upstream that restricts its answer to one client: the other calls are sent in
 /// turn.
 #[tokio::test]
 async fn an_answer_that_is_for_one_client_only_is_nobodys_else() {

@@ -1,5 +1,5 @@
 //! The clients: readers, writers and listers over HTTP/1.1 and HTTP/2, watchers, a leader for each
-//! gate, and those who hang up.
+//! gate, and clients that hang up.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{dice::Dice, process::Process};
 
-/// So many of each kind for each gate.
+/// The number of each kind for each gate.
 const ORDINARY: usize = 16;
 const WATCHING: usize = 6;
 
@@ -31,7 +31,7 @@ pub(crate) struct Clients {
     stop: watch::Sender<bool>,
 }
 
-/// What one client is.
+/// The properties of one client.
 struct Client {
     port: u16,
     trust: Option<Arc<ClientConfig>>,
@@ -71,7 +71,7 @@ impl Clients {
         Self { tasks, stop }
     }
 
-    /// Has everybody finish what they do and leave.
+    /// Lets all clients finish their calls and leave.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);
         while let Some(ended) = self.tasks.join_next().await {
@@ -115,7 +115,7 @@ impl Client {
         Some(Sender::Http1(sender))
     }
 
-    /// One call to its end; `None` when the connection is of no more use.
+    /// Makes one call to its end; `None` if the connection is of no more use.
     async fn call(&self, sender: &mut Sender, method: Method, target: &str, body: usize) -> Option<u16> {
         let uri = format!("http://localhost{target}");
         let request = Request::builder().method(method).uri(if self.http2 { &uri } else { target });
@@ -136,7 +136,7 @@ impl Client {
         Some(status)
     }
 
-    /// Reads, writes and lists; one in ten times it leaves before the answer.
+    /// Reads, writes and lists; one time in ten it leaves before the answer.
     async fn work(&self) {
         let mut open = None;
         while !self.is_over() {
@@ -163,7 +163,8 @@ impl Client {
                     () = self.clock.sleep(patience) => None,
                 },
             };
-            // Whoever is refused does not come back at once; and now and then somebody starts anew.
+            // A client whose call was refused does not come back at once; and now and then one
+            // starts over.
             match came {
                 None => open = None,
                 Some(200) if self.dice.one_in(50) => open = None,
@@ -189,7 +190,7 @@ impl Client {
         }
     }
 
-    /// Watches until the watch ends, or until it has had enough.
+    /// Watches until the watch ends, or until it has had enough events.
     async fn watch(&self) {
         while !self.is_over() {
             let Some(mut sender) = self.connect().await else {

@@ -1,4 +1,4 @@
-//! Chance from a seed (SplitMix64): the same numbers on every machine, though tasks may roll them
+//! Random numbers from a seed (SplitMix64): the same on every machine, although tasks may draw them
 //! in another order.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ impl Dice {
         Self(AtomicU64::new(seed))
     }
 
-    /// Dice of its own.
+    /// A new generator, seeded by this one.
     pub(crate) fn child(&self) -> Self {
         Self::new(self.roll())
     }

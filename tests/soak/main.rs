@@ -1,10 +1,10 @@
-//! A long run of mixed load with faults at random: a `tidegate` of its own with two gates, a
+//! A long run of mixed load with random faults: a separate `tidegate` process with two gates, a
 //! scripted API that fails in every way it can, and clients that read, write, watch, renew leases
-//! and hang up. What the gate wrote down is then held against its promises.
+//! and hang up. The gate's records are then held against its promises.
 //!
-//! `TIDEGATE_SOAK_SECONDS` says for how long (20 by default, 180 in CI), `TIDEGATE_SOAK_SEED` by
-//! which dice (1). Nothing is timed, so that it may run beside other work. Halfway and at the end
-//! everything comes to rest, and is compared.
+//! `TIDEGATE_SOAK_SECONDS` sets its length (20 by default, 180 in CI), `TIDEGATE_SOAK_SEED` the
+//! seed (1). Nothing is timed, so it may run beside other work. Halfway and at the end everything
+//! comes to rest, and the two states are compared.
 
 #[expect(dead_code, reason = "the soak runs the command as the other tests do, and needs less of it")]
 #[path = "../it/cli.rs"]
@@ -26,7 +26,7 @@ use tidegate::clock::Clock;
 
 use self::{clients::Clients, dice::Dice, process::Process, weather::Sky};
 
-/// What it is told by the environment.
+/// A number from the environment.
 fn number(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a whole number")))
@@ -66,12 +66,12 @@ async fn soak(time: Duration, dice: Dice, what: &str) {
         found
     ));
     assert!(end.descriptors <= middle.descriptors + 4, "descriptors are left: {middle}, {end}");
-    // A tenth, and never less than what one page of the allocator's is.
+    // A tenth, and never less than one page of the allocator's.
     let most = middle.kib + (middle.kib / 10).max(2048);
     assert!(end.kib <= most, "memory grows: {middle}, {end}");
 }
 
-/// Load under changing weather, then rest.
+/// Puts load on the gate under changing weather, then lets it rest.
 async fn half(process: &Process, sky: &Arc<Sky>, dice: &Dice, weather: &Dice, time: Duration) -> process::Rest {
     let clock = Clock::start();
     let clients = Clients::start(process, dice);

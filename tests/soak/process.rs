@@ -1,4 +1,4 @@
-//! The gate as a process: started, looked at, reloaded, ended.
+//! The gate as a process: start, look, reload, end.
 
 use std::{
     fmt, fs,
@@ -22,7 +22,7 @@ use crate::{
     upstream::Api,
 };
 
-/// What both gates are held to.
+/// The rate that both gates are held to.
 pub(crate) const RATE: f64 = 40.0;
 pub(crate) const BURST: f64 = 20.0;
 pub(crate) const BACKOFF_MILLIS: u64 = 1000;
@@ -32,23 +32,23 @@ pub(crate) struct Process {
     running: Mutex<Running>,
     folder: tempfile::TempDir,
     apis: String,
-    /// Of the gates: in the clear, and by TLS.
+    /// The ports of the gates: without TLS, and with it.
     pub(crate) ports: [u16; 2],
     admin: u16,
     pub(crate) trust: Arc<ClientConfig>,
 }
 
-/// Everything that it has said and written.
+/// Everything that it has printed and logged.
 pub(crate) struct Said {
     pub(crate) log: Vec<String>,
     pub(crate) calls: Vec<Value>,
 }
 
-/// What it holds when nobody wants anything.
+/// The resources that it holds when no client wants anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest {
     pub(crate) kib: u64,
-    /// Beyond those of connections that are kept for the next call.
+    /// Descriptors beyond those of connections that are kept for the next call.
     pub(crate) descriptors: usize,
     kept: usize,
 }
@@ -95,7 +95,8 @@ impl Process {
         Self { running: Mutex::new(running), folder, apis: text, ports, admin, trust }
     }
 
-    /// Another configuration; the gate looks for one every few seconds, and when told to.
+    /// Writes another configuration. The gate looks for one every few seconds, and when it is asked
+    /// to.
     pub(crate) fn reload(&self, dice: &Dice) {
         let text = self.apis.replace("MAX_WAIT", &format!("{}s", 2 + dice.below(4)));
         let beside = self.path("beside");
@@ -117,8 +118,8 @@ impl Process {
         answer
     }
 
-    /// Returns when nobody holds anything, and says what the process still has. Panics with what is
-    /// held when that does not come about.
+    /// Returns when nothing is held any more, with the resources that the process still has. Panics
+    /// with what is held if that does not happen.
     pub(crate) async fn rest(&self) -> Rest {
         let clock = Clock::start();
         let kept = loop {
@@ -138,7 +139,7 @@ impl Process {
         Rest { kib, descriptors: descriptors.saturating_sub(kept), kept }
     }
 
-    /// Has it stop, and reads everything.
+    /// Stops it, and reads everything.
     pub(crate) fn end(self) -> Said {
         let log = self.running.into_inner().expect("no panic").end();
         let text = fs::read_to_string(self.folder.path().join("calls.jsonl")).expect("it was written");
@@ -160,7 +161,7 @@ const NOTHING_LEFT: [&str; 9] = [
     "tidegate_call_log_dropped_total",
 ];
 
-/// What a metric of whole numbers comes to, over its labels.
+/// The sum of a whole-number metric over its labels.
 fn sum(metrics: &str, name: &str) -> usize {
     let lines = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit(' ').next());
     lines.filter_map(|value| value.parse::<usize>().ok()).sum()

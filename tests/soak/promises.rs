@@ -1,5 +1,5 @@
 //! The call log held against the promises: the rate (P1), the backoff (P2), one trial at a time
-//! (P3), one end for each call, and leases that wait for nothing (P7).
+//! (P3), one end for each call, and leases that do not wait (P7).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,7 +14,7 @@ use crate::{
     window::worst_excess,
 };
 
-/// What was looked at.
+/// The numbers of what was checked.
 pub(crate) struct Found {
     calls: usize,
     sent: usize,
@@ -87,15 +87,15 @@ pub(crate) fn check(calls: &[Value]) -> Found {
     found
 }
 
-/// The failure is written down when the head comes, and known to the limiter when its task has gone
-/// on: what leaves in between, on a machine that is busy, had been let go before.
+/// A failure is logged when the head comes, and the limiter learns of it when its task has gone on.
+/// On a busy machine, a call that leaves in between had been released before.
 const ON_THE_WAY: Duration = Duration::from_millis(800);
 
-/// What happened to a key.
+/// The events of a key.
 enum Happened {
     /// A call of this number was granted.
     Granted(usize),
-    /// It was answered; and when it had been granted.
+    /// It was answered; with the moment of its grant.
     Answered(usize, End, Duration),
 }
 
@@ -103,12 +103,12 @@ enum Happened {
 enum End {
     Success,
     Failure,
-    /// Lost, or its client had left: what the key made of it is not in the log.
+    /// Lost, or its client had left: the log does not show what this meant for the key.
     Unknown,
 }
 
-/// After a failure nothing of the key leaves for the least backoff, and then one call at a time
-/// until one succeeds. How many did so.
+/// After a failure no call of the key leaves for the least backoff, and then one at a time until
+/// one succeeds. Returns the number of these trials.
 fn trials(calls: &[&Value]) -> usize {
     let mut keys: HashMap<(&str, &str), Vec<(Duration, Happened)>> = HashMap::new();
     for (number, line) in calls.iter().enumerate().filter(|(_, line)| line["verb"] != "watch") {
@@ -133,7 +133,7 @@ fn trials(calls: &[&Value]) -> usize {
 
 fn trials_of_key(mut events: Vec<(Duration, Happened)>) -> usize {
     events.sort_by_key(|(at, _)| *at);
-    // When it last failed, and its trial that is out.
+    // The time of its last failure, and its trial that is out.
     let (mut failed, mut trial, mut trials) = (None::<Duration>, None::<usize>, 0);
     for (at, happened) in events {
         match happened {
@@ -147,8 +147,8 @@ fn trials_of_key(mut events: Vec<(Duration, Happened)>) -> usize {
             }
             Happened::Answered(number, End::Failure, granted) => {
                 trial.take_if(|trial| *trial == number);
-                // One that had left before the last failure says nothing new, and the backoff stays
-                // as it is.
+                // A call that had left before the last failure says nothing new, and the backoff
+                // stays as it is.
                 if failed.is_none_or(|since| granted >= since + ON_THE_WAY) {
                     failed = Some(at);
                 }

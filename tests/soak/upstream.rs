@@ -1,5 +1,5 @@
-//! The scripted API: HTTP/1.1 in the clear, or HTTP/2 with TLS. Leases are told from the rest by
-//! their path, as everywhere.
+//! The scripted API: HTTP/1.1 without TLS, or HTTP/2 with it. Leases are known by their path, as
+//! everywhere.
 
 use std::{
     convert::Infallible,
@@ -29,7 +29,7 @@ use crate::{
 
 type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
-/// Where it is, and whom to trust.
+/// The API's address, and the CA to trust.
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
     pub(crate) ca: Option<String>,
@@ -117,7 +117,7 @@ impl Script {
         Ok(status(200, if is_list { &LIST } else { b"{\"kind\":\"ConfigMap\"}" }))
     }
 
-    /// An event now and then, and an end by chance.
+    /// A watch with an event now and then, and a random end.
     fn watch(&self) -> Answer {
         let (clock, dice) = (self.clock, self.dice.child());
         let events = stream::unfold((), move |()| {

@@ -1,4 +1,4 @@
-//! What is wrong with the API at the moment.
+//! The API's current trouble.
 
 use std::{
     fmt::Write as _,
@@ -22,7 +22,7 @@ pub(crate) enum Weather {
     Failing,
     /// Everything is 429, with Retry-After.
     Throttling,
-    /// Nothing is answered until the weather changes.
+    /// No call is answered until the weather changes.
     Stalled,
     /// A third of the answers break off in their body, by a reset.
     Cutting,
@@ -40,7 +40,7 @@ const ALL: [Weather; 7] = [
     Weather::Gone,
 ];
 
-/// The weather over both APIs, and how often it was which.
+/// The weather over both APIs, and a count of each kind.
 #[derive(Debug)]
 pub(crate) struct Sky {
     now: watch::Sender<Weather>,
@@ -57,13 +57,13 @@ impl Sky {
         *self.now.borrow()
     }
 
-    /// Returns when it is no longer this.
+    /// Returns when the weather is no longer this.
     pub(crate) async fn passes(&self, weather: Weather) {
         let mut now = self.now.subscribe();
         drop(now.wait_for(|now| *now != weather).await);
     }
 
-    /// Half of the time it is calm.
+    /// Changes the weather; half of the time it is calm.
     pub(crate) fn change(&self, dice: &Dice) {
         let which = if dice.one_in(2) { 0 } else { usize::try_from(dice.below(7)).expect("few") };
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)[which] += 1;
