@@ -1,11 +1,11 @@
-//! How long the lock is held, and with it the one thread that carries every call: each thing that
-//! an operator, a reload or a moment may do to all failing keys and all waiting calls at once, in
-//! the pieces in which the proxy lets it happen.
+//! The longest time for which the lock is held, and with it the one thread that carries every call:
+//! each operation of an operator, a reload or a moment on all failing keys and all waiting calls, in
+//! the pieces in which the proxy does it.
 //!
-//! A piece is what happens between two turns of other tasks. Its instructions are counted as those
-//! of a decision are: this binary runs itself under callgrind, for no piece, for one and for many,
-//! and the differences are the first and the mean of the others. No piece does more than a fixed
-//! number of steps, so that the mean says what the longest may be.
+//! A piece is the work between two turns of other tasks. Its instructions are counted as those of a
+//! decision are: this binary runs itself under callgrind, for no piece, for one and for many, and
+//! the differences are the first piece and the mean of the others. No piece does more than a fixed
+//! number of steps, so the mean shows how long the longest may be.
 //!
 //! ```text
 //! cargo bench -p decide --bench holds               the longest piece of each, at full size
@@ -14,7 +14,8 @@
 //!                                                   bar, and fails above it
 //! ```
 //!
-//! A program apart from `decide`: what is linked in beside a decision changes how that is compiled.
+//! This program is separate from `decide`, because code linked in beside a decision changes how the
+//! decision is compiled.
 
 #[expect(dead_code, reason = "`decide` uses the rest")]
 mod gate;
@@ -133,7 +134,7 @@ fn on_processor() -> Duration {
 ///
 /// # Errors
 ///
-/// What valgrind printed instead of a number.
+/// The output of valgrind, if there is no number in it.
 fn check() -> Result<bool, String> {
     let mut below = true;
     for pair in HOLDS.chunks(2) {

@@ -19,7 +19,7 @@ pub(crate) fn can_count() -> bool {
 ///
 /// # Errors
 ///
-/// What valgrind printed instead of a number.
+/// The output of valgrind, if there is no number in it.
 pub(crate) fn of(scene: &Scene) -> Result<u64, String> {
     let (once, twice) = std::thread::scope(|scope| {
         let once = scope.spawn(|| count(scene, TIMES));

@@ -1,8 +1,8 @@
-//! What is measured: one table, with what each decision may cost.
+//! The scenes that are measured: one table, with the most that each decision may cost.
 //!
 //! A bar is in instructions, as callgrind counts them, because those hardly differ between machines
-//! and runs; `decide check` fails above it. The usual call's is a promise, as those of memory are;
-//! the others have a tenth or two of head-room over what was measured.
+//! and runs; `decide check` fails above it. The bar of the usual call is a promise, as those of
+//! memory are. The others have a tenth or two of headroom over the measured figure.
 
 use std::hint::black_box;
 
