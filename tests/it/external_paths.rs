@@ -59,7 +59,7 @@ fn what_octokit_and_go_github_send_is_of_the_class_that_it_would_be_without_the_
         ("GET /repos/o/r/git/ref/heads/feature/x%23y", "default"),
         ("GET /repos/o/r/contents/docs/read%20me.txt", "default"),
         ("GET /repos/o/r/contents/caf%C3%A9/%E2%9C%93.txt", "default"),
-        ("GET /repos/o/r/branches/a%2fb", "default"), // what some libraries write
+        ("GET /repos/o/r/branches/a%2fb", "default"), // as some libraries write it
         ("GET /api/v3/search/code?q=path%3Aa%2Fb", "searches"),
         // Either reader might take this for a search.
         ("GET /search%2Fcode", "default"),
@@ -92,7 +92,7 @@ fn gitlabs_projects_match_by_their_documented_spelling() {
         ("POST /api/v4/projects/17/repository/files/app%2Fmodels%2Fkey.rb", "files"),
         ("GET /api/v4/projects/a%2Fb%2Fc/merge_requests/1", "default"),
         ("GET /api/v4/groups/a%2Fb/-/epics", "default"),
-        ("GET /api/v4/projects/group/project/issues", "default"), // no project is called so
+        ("GET /api/v4/projects/group/project/issues", "default"), // no project has such a name
     ] {
         assert_eq!(gate.class(line), expected, "{line}");
     }
@@ -117,7 +117,7 @@ fn s3_keys_are_what_they_say() {
         ("PUT /bucket/photos%202026/a%2Bb.jpg", "photos"),
         ("GET /bucket/photos%202026/a%2Bb.jpg", "default"),
         ("GET /bucket/a%2Bb", "plus"),
-        ("GET /bucket/a+b", "plus"), // no space: that is what queries have
+        ("GET /bucket/a+b", "plus"), // a plus, not a space: only queries have those
         ("GET /bucket/a%20b", "default"),
         ("GET /bucket/caf%C3%A9/1", "accents"),
         ("GET /bucket/100%25", "default"),

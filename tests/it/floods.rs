@@ -74,7 +74,7 @@ impl Flooded {
         let leases = Arc::new(AtomicUsize::new(0));
         let leader = tokio::spawn(lead(process.gate, Arc::clone(&leases)));
         let mut this = Self { process, backend, leases, leader, before: 0, page: 0 };
-        this.leases(LEASES).await; // what is allocated once
+        this.leases(LEASES).await; // allocates what is allocated only once
         this.page = this.metrics().len();
         fs::write(this.proc("clear_refs"), "5").expect("the peak can be reset");
         this.before = this.memory("VmRSS");

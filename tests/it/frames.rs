@@ -42,7 +42,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in fields {
-        bytes.push(0); // a literal, kept in no table, with a name of its own
+        bytes.push(0); // a literal with its own name, kept in no table
         text(&mut bytes, name);
         text(&mut bytes, value);
     }

@@ -189,7 +189,7 @@ async fn a_connection_that_goes_away_takes_no_more_calls_and_its_watches_run_on(
     let open = caller.get(Group::Short, "/watch").await.expect("a watch");
     assert_eq!(caller.ledger.room(Group::Short), 99);
     away.notify_one();
-    until(|| caller.ledger.room(Group::Short) == 0).await; // noticed without any call being tried on it
+    until(|| caller.ledger.room(Group::Short) == 0).await; // noticed although no call was tried on it
     assert_eq!(text(caller.get(Group::Short, "/").await.expect("an answer")).await, "ok");
     assert_eq!((server.connections(), living.load(SeqCst)), (2, 1));
     drop(open);

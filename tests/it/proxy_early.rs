@@ -174,7 +174,7 @@ async fn post(stream: &mut Box<dyn Stream>, size: usize, manner: Manner, answere
         (status(&head), head.to_ascii_lowercase().contains("connection: close"))
     };
     if manner == Manner::Blindly {
-        writing.await.ok(); // it may be cut off, and finds the answer none the less
+        writing.await.ok(); // it may be cut off, and still finds the answer
         return within(reading).await;
     }
     let mut writing = std::pin::pin!(writing);

@@ -158,7 +158,7 @@ async fn a_secondary_limit_of_github_is_told_by_its_text_alone() {
 }
 
 fn gzip(text: &[u8]) -> Vec<u8> {
-    [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &compress_to_vec(text, 6)].concat() // the sum behind it is nobody's concern
+    [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &compress_to_vec(text, 6)].concat() // no reader checks the sum behind it
 }
 
 #[tokio::test]

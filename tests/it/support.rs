@@ -331,7 +331,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             bucket: None,
             retry_bucket: None,
             queue: QueuePolicy {
-                max_wait: Duration::from_secs(1_000_000_000), // for ever
+                max_wait: Duration::from_secs(1_000_000_000), // forever
                 max_waiting: 10_000,
                 max_waiting_bytes: 16 << 20,
                 combine: Combine::Sequential,

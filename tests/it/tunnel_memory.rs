@@ -80,7 +80,7 @@ fn through(port: u16, bytes: u64) {
         let mut before = u64::MAX;
         while before != written.load(Ordering::Relaxed) {
             before = written.load(Ordering::Relaxed);
-            thread::park_timeout(Duration::from_millis(100)); // to see that it has stopped; what is measured is no time
+            thread::park_timeout(Duration::from_millis(100)); // to see that it has stopped; no time is measured
         }
         let (mut read, mut some) = (0, vec![0; 256 << 10]);
         loop {
@@ -103,7 +103,7 @@ fn memory(gate: &Running, what: &str) -> u64 {
 
 /// The additional peak memory of the gate for this many bytes in each direction.
 fn cost(gate: &Running, port: u16, bytes: u64) -> u64 {
-    through(port, 1 << 20); // what is allocated once
+    through(port, 1 << 20); // allocates what is allocated only once
     fs::write(format!("/proc/{}/clear_refs", gate.id()), "5").expect("the peak can be reset");
     let before = memory(gate, "VmRSS");
     through(port, bytes);

@@ -151,7 +151,7 @@ async fn pings_and_settings_cost_nothing_whether_their_answers_are_read_or_not()
             while written < 100 << 20 && client.write_all(&piece).await.is_ok() {
                 written += piece.len() as u64;
             }
-            std::future::pending::<()>().await; // blocked, or ended: either is an end to it
+            std::future::pending::<()>().await; // blocked, or ended: either way it is over
         };
         tokio::select! {
             () = writes => {}

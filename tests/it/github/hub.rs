@@ -98,7 +98,7 @@ impl Hub {
                     self.blocked_until = at.max(now) + lasts;
                 }
                 retry_after = header;
-                now < self.blocked_until // kept, so that all of its refusals are told the same way
+                now < self.blocked_until // kept, so that all of its refusals look the same
             }
             _ => true,
         });
