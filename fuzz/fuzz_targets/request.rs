@@ -1,5 +1,5 @@
-//! Requests as they are read and classified, with paths, queries, selectors and key parts: `METHOD
-//! TARGET`, header lines, a blank line, a body.
+//! Requests as they are read and classified, with paths, queries, selectors and key parts:
+//! `METHOD TARGET`, header lines, a blank line, a body.
 #![no_main]
 
 use std::{hash::RandomState, sync::LazyLock};

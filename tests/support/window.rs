@@ -6,9 +6,9 @@ use std::time::Duration;
 /// The amount by which the fullest window, of any length t, exceeds `burst + rate * (t + slack)`:
 /// at most 0 is within the bound.
 ///
-/// Arrivals are in order. For a window from the i-th to the j-th it is `j - i + 1 - burst - rate *
-/// (a_j - a_i + slack)`. The best i for a j is the one with the smallest `i - rate * a_i`, so one
-/// pass is enough.
+/// Arrivals are in order. For a window from the i-th to the j-th it is
+/// `j - i + 1 - burst - rate * (a_j - a_i + slack)`. The best i for a j is the one with the
+/// smallest `i - rate * a_i`, so one pass is enough.
 pub(crate) fn worst_excess(arrivals: &[Duration], rate: f64, burst: f64, slack: Duration) -> f64 {
     let Some(first) = arrivals.first() else { return -burst };
     let mut best_start = f64::INFINITY;
