@@ -1,4 +1,4 @@
-"""The load, and the eye on it: every answer is checked, and one that is wrong ends the run."""
+"""The load, and its checks: every answer is checked, and a wrong one ends the run."""
 
 import os
 import re
@@ -96,7 +96,7 @@ class Client:
 
 
 def check(name, port, over_h2, protocol):
-    """Three calls, byte for byte, and what the upstream was spoken to in."""
+    """Three calls, byte for byte, and the protocol that reached the upstream."""
     if over_h2:
         ask = lambda target: nghttp(port, target)
     else:
@@ -120,7 +120,7 @@ def nghttp(port, target):
 
 
 def served(upstream_port):
-    """How many requests the upstream has had."""
+    """The number of requests that reached the upstream."""
     client = Client(upstream_port)
     text = client.call("/count").decode()
     client.close()
@@ -128,7 +128,7 @@ def served(upstream_port):
 
 
 class Load:
-    """Calls by h2load, all of them answered rightly by the upstream."""
+    """Calls by h2load, each with the right answer of the upstream."""
 
     def __init__(self, peer, port, upstream_port, folder, over_h2=False):
         self.peer, self.upstream_port = peer, upstream_port
@@ -146,7 +146,7 @@ class Load:
         self._run(["-n2000", *self._saturating()])
 
     def saturate(self, seconds):
-        """How many calls were answered, and how many a second."""
+        """The number of calls that were answered, and their number per second."""
         return self._run([f"-D{round(seconds * 1000)}ms", *self._saturating()], seconds)
 
     def _saturating(self):
@@ -154,7 +154,7 @@ class Load:
         return ["-c4", f"-m{AT_ONCE // 4}"] if self.over_h2 else [f"-c{AT_ONCE}"]
 
     def at_rate(self, rate, seconds):
-        """How many calls were answered, and the microseconds each took, sorted.
+        """The number of calls that were answered, and the microseconds that each took, sorted.
 
         h2load looks at the clock of a client every 10 ms at most, so that each has 100 calls a second; they begin half a millisecond apart,
         so that their calls do not come together.
@@ -197,7 +197,7 @@ class Load:
         wrong = calls["failed"] + calls["errored"] + calls["timeout"] + statuses["3xx"] + statuses["4xx"] + statuses["5xx"]
         if code or not done or wrong or statuses["2xx"] < done:
             raise Failed(f"{self.peer.name}: wrong answers under load:\n{out[-1500:]}")
-        # When the time is over some answers are half read.
+        # At the end of the time, some answers are half read.
         if not len(BODY) * done <= data <= len(BODY) * (done + AT_ONCE):
             raise Failed(f"{self.peer.name}: {done} answers had {data} bytes together, not {len(BODY)} each")
         return done, per_second

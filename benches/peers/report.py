@@ -1,4 +1,4 @@
-"""The figures as tables: medians over the rounds, ratios within a round, and the bars that they are held to."""
+"""The figures as tables: medians over the rounds, ratios within a round, and the bars that they must meet."""
 
 import datetime
 import os
@@ -11,7 +11,7 @@ from process import Failed, read
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 QUIET = 0.05    # of the machine, used by others: more than this, and the figures are not worth much
 
-# What tidegate's figure may be at most, as a multiple of another's.
+# The most that tidegate's figure may be, as a multiple of another's.
 RATIOS = [
     (PLAIN, "cpu_full", "floor", 1.20),
     (PLAIN, "cpu_full", "nginx", 1.10),
@@ -32,7 +32,7 @@ RATIOS = [
 ]
 WORDS = {"cpu_full": "CPU per call at saturation", "p50": "p50 at 2,000/s"}
 
-# And in units of its own.
+# And as absolute figures.
 SIZES = [
     ("rest", "rest", "memory at rest", "MiB", 6),
     ("rest", "each", "memory per idle connection", "KiB", 14),
@@ -44,7 +44,7 @@ WATCHES_BAR = 1.2       # times the same without watches
 
 
 class Report:
-    """What `Bench.run` found, of these peers."""
+    """The results of `Bench.run` for these peers."""
 
     def __init__(self, found, peers, missing, plan, command, others, loader):
         self.found, self.peers, self.missing, self.plan = found, peers, missing, plan
@@ -56,7 +56,7 @@ class Report:
         parts += [self.sizes(), self.watches(), self.bars()]
         return "\n\n".join(part for part in parts if part)
 
-    # What was run, where and when.
+    # The command, the machine and the time.
 
     def about(self):
         today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
@@ -138,7 +138,7 @@ class Report:
     # The figures.
 
     def of(self, section):
-        """Who was measured, in a section."""
+        """The peers that were measured in a section."""
         return [peer.name for peer in self.peers if self.found.get((section, peer.name))]
 
     def median(self, section, name, key):
@@ -148,7 +148,7 @@ class Report:
         return f"{self.median(section, name, key):.1f}" if name in self.of(section) else "-"
 
     def ratio(self, section, key, other, name="tidegate"):
-        """The median of the ratios of each round: what disturbs a round disturbs both."""
+        """The median of the ratios of each round: a disturbance in a round affects both sides."""
         if not {name, other} <= set(self.of(section)):
             return None
         pairs = zip(self.found[section, name], self.found[section, other])
@@ -159,11 +159,11 @@ class Report:
         return "-" if ratio is None else f"{ratio:.2f}"
 
     def grown(self, name, key):
-        """How much a figure grows by the watches."""
+        """The factor by which a figure grows with the watches."""
         return statistics.median(round[key] / round[f"{key}_without"] for round in self.found["watches", name])
 
     def spread(self, mode):
-        """How far apart rounds are: how much to believe."""
+        """The difference between rounds, which shows how far to trust a figure."""
         if self.plan.rounds == 1:
             return ""
         widest = {}

@@ -1,4 +1,4 @@
-"""What is measured of a peer, and in which order: everybody once, then everybody again, so that what changes on the machine meets all."""
+"""The measurements of a peer, and their order: every peer once, then every peer again, so that a change on the machine affects all."""
 
 import collections
 import os
@@ -19,7 +19,7 @@ Plan = collections.namedtuple("Plan", "rounds crowds saturated steady idle watch
 
 
 def plan(rounds, quick):
-    """As many connections as there may be files: nginx needs two for each."""
+    """The number of connections that the limit on open files allows: nginx needs two for each."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     room = max(0, (hard - 1500) // 2)
@@ -29,7 +29,7 @@ def plan(rounds, quick):
 
 
 class Bench:
-    """The upstream, and what every peer's file is filled with."""
+    """The upstream, and the values for every peer's file."""
 
     def __init__(self, folder, plan):
         self.folder, self.plan, self.cores = folder, plan, cores()
@@ -52,7 +52,7 @@ class Bench:
         self.upstream.end()
 
     def run(self, peers, modes, found):
-        """Into `found`, by section and peer, what each round sees; the mode is the section of calls. What weighs most comes last."""
+        """Adds the results of each round to `found`, by section and peer; the mode is the section of calls. The heaviest comes last."""
         for mode in modes:
             for number in range(self.plan.rounds):
                 for peer in (peer for peer in peers if mode in peer.modes):

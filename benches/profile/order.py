@@ -1,5 +1,5 @@
-"""What a binary ran through, for the linker: `order.py BINARY CALLGRIND...` prints the names of the functions that callgrind saw run and that the
-profile does not call hot; those lie together already."""
+"""Prints the functions that a binary ran, for the linker: `order.py BINARY CALLGRIND...` prints the names of the functions that
+callgrind saw run and that the profile does not mark as hot; the hot ones lie together already."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ import sys
 
 
 def hot(binary):
-    """From where to where the hot functions lie."""
+    """The range of addresses in which the hot functions lie."""
     sections = subprocess.run(["readelf", "--wide", "--sections", binary], check=True, capture_output=True, text=True).stdout
     start, size = re.search(r" \.text\.hot +PROGBITS +([0-9a-f]+) [0-9a-f]+ ([0-9a-f]+)", sections).groups()
     return range(int(start, 16), int(start, 16) + int(size, 16))
@@ -20,7 +20,7 @@ def functions(binary):
 
 
 def ran(files):
-    """Names, of each the first time; callgrind adds a quote and a number to what calls itself."""
+    """Names, each without the quote and the number that callgrind adds to functions that call themselves."""
     seen = set()
     for file in files:
         with open(file, errors="replace") as lines:
