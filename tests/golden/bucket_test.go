@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// A case of bucket.json: a bucket, when it was asked, and how long each had to wait. A row of reserves is
+// A case of bucket.json: a bucket, the times of its calls, and the wait of each. A row of reserves is
 // [time since the last row, calls, delay of the first call, delay of the second, ...], all in ns.
 type bucketCase struct {
 	Name     string    `json:"name"`
@@ -57,7 +57,7 @@ func TestBuckets(t *testing.T) {
 	write(t, "bucket", section{"cases", cases})
 }
 
-// reserve asks two real ones at the same moments: x/time/rate with the time as an argument, and client-go's
+// reserve asks two real buckets at the same moments: x/time/rate with the time as an argument, and client-go's
 // BucketRateLimiter, which reads time.Now, inside a bubble. They must agree.
 func reserve(t *testing.T, name string, limit float64, burst int, gaps func(row int) (time.Duration, int, bool)) bucketCase {
 	t.Helper()

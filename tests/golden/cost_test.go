@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// What the originals cost, for benches/decide, which runs these beside tidegate's limiter. Plenty of everything: nothing ever binds.
+// The cost of the originals, for benches/decide, which runs these beside tidegate's limiter. No limit ever binds.
 
 const plenty = 1 << 30
 

@@ -50,7 +50,7 @@ func TestLimits(t *testing.T) {
 		section{"crossplane", crossplane},
 		// NewController: 12 failures, Forget, one failure; ns.
 		section{"crossplane_controller", controller},
-		// What client-go does for a rest.Config without numbers.
+		// client-go's defaults for a rest.Config without numbers.
 		section{"client_go", limits{float64(rest.DefaultQPS), rest.DefaultBurst}},
 		section{"controller_bucket", controllerBucket(t)},
 	)

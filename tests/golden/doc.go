@@ -1,4 +1,4 @@
-// Package golden asks the programs whose behaviour tidegate reproduces what they do, and writes the answers down.
+// Package golden runs the programs whose behaviour tidegate reproduces, and writes their answers down.
 //
 // It holds no logic of its own beyond making inputs: every delay comes out of client-go's workqueue limiters,
 // golang.org/x/time/rate or crossplane-runtime's ratelimiter, every reading of a URL out of apiserver's RequestInfo.

@@ -42,7 +42,7 @@ func TestRequestInfo(t *testing.T) {
 		section{"columns", columns},
 		section{"listed", listed},
 		section{"random", random},
-		// What ?fieldSelector= makes of GET /api/v1/pods: [as it stands in the URL, name].
+		// The name that ?fieldSelector= gives to GET /api/v1/pods: [selector as in the URL, name].
 		section{"selectors", selectors(t)},
 	)
 }

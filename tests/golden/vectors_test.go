@@ -13,7 +13,7 @@ import (
 
 var folder = flag.String("vectors", "vectors", "folder to write the vectors to")
 
-// What the vectors came from. Modules of which only a package or two is asked; go.sum pins the rest.
+// The modules that the vectors came from, of which only a package or two is used; go.sum pins the rest.
 var sources = []string{
 	"github.com/crossplane/crossplane-runtime/v2",
 	"golang.org/x/time",

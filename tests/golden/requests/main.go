@@ -1,8 +1,9 @@
-// Reads pairs of byte streams on standard input: what a client sent to a gate, and what the gate sent on. Both are given to net/http's own
-// server. Whatever request it sees in the second it must see in the first, in the same place and the same but for what concerns one hop only.
+// Reads pairs of byte streams on standard input: the bytes that a client sent to a gate, and those that the gate sent on. net/http's own
+// server reads both. Every request that it sees in the second stream must be in the first, in the same place and the same except for fields
+// that concern one hop only.
 //
-// A stream is a length of four bytes, most significant first, and its bytes. Every pair is answered with a line: "same N" (N requests went
-// on), "refused N REASON" (N did, and of another one the server says of both what is wrong), or "differs REASON".
+// A stream is a length of four bytes, most significant first, and its bytes. The answer to every pair is a line: "same N" (N requests went
+// on), "refused N REASON" (N did, and the server refuses another one of both streams for this reason), or "differs REASON".
 package main
 
 import (

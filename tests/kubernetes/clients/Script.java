@@ -9,7 +9,7 @@ import io.kubernetes.client.util.generic.options.ListOptions;
 import java.util.ArrayList;
 import java.util.Map;
 
-/** What the clients in every language do, with the official Java client: {@code Script NAMESPACE NAME}. */
+/** The script of the clients in every language, with the official Java client: {@code Script NAMESPACE NAME}. */
 public final class Script {
     public static void main(String[] args) throws Exception {
         String namespace = args[0], name = args[1];

@@ -1,4 +1,4 @@
-// What the clients in every language do, with @kubernetes/client-node: `script.mjs NAMESPACE NAME`.
+// The script of the clients in every language, with @kubernetes/client-node: `script.mjs NAMESPACE NAME`.
 
 import { CoreV1Api, KubeConfig, PatchStrategy, Watch, setHeaderOptions } from "@kubernetes/client-node";
 

@@ -1,4 +1,4 @@
-"""What the clients in every language do, with the official Python client: `script.py NAMESPACE NAME`."""
+"""The script of the clients in every language, with the official Python client: `script.py NAMESPACE NAME`."""
 
 import json
 import sys

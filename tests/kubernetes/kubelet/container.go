@@ -21,16 +21,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Where pods find the API server.
+// The address at which pods find the API server.
 const service = "10.0.0.1"
 
-// What a container's first process closes when its root is made: the first of the files that it is given.
+// The file that a container's first process closes when its root is made: the first that it inherits.
 const told = 3
 
-// What a container of a program that is linked with the machine's libraries needs of it.
+// The machine's folders that a container needs if its program is linked with the machine's libraries.
 var machine = []string{"/usr", "/lib", "/lib64", "/dev/null", "/dev/urandom", "/etc/ssl"}
 
-// plan is what the process that becomes a container is told.
+// plan has the instructions for the process that becomes a container.
 type plan struct {
 	Root     string // an empty folder
 	Program  string // of the image
@@ -287,7 +287,7 @@ func container(file string) error {
 	if err := unix.Chdir("/" + made.Folder); err != nil {
 		return err
 	}
-	// From here on it is there, for all that anybody can see.
+	// From here on the container counts as started.
 	_ = unix.Close(told)
 	time.Sleep(made.Slow)
 	if !strings.Contains(made.Command[0], "/") {
@@ -320,7 +320,7 @@ func bind(root string, mount mounted) error {
 	if !mount.ReadOnly {
 		return nil
 	}
-	// What the machine forbids on that file system cannot be left out here.
+	// A flag that the machine sets on that file system cannot be left out here.
 	var is unix.Statfs_t
 	if err := unix.Statfs(to, &is); err != nil {
 		return err

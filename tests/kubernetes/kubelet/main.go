@@ -1,12 +1,12 @@
 // Command kubelet runs the tests' pods as processes of this machine, in the order and with the surroundings that kubelet gives them.
 //
-// KWOK lets pods run at once and starts nothing; what is asked of a native sidecar (up before the containers, down after them) can only be
-// seen where something is started. So this takes every pod (there is no scheduler either), and gives it a network of its own, volumes,
-// service account tokens, and for each container a root folder with nothing but its image: one program. Init containers start in turn; one
-// with restartPolicy Always holds up the next until its startup probe has passed. At the end the containers are asked to stop first, the
-// sidecars after them, last one first.
+// KWOK marks pods as running at once and starts no process. A native sidecar must be up before the containers and go down after them, which
+// can only be tested with real processes. So this command takes every pod (there is no scheduler either). It gives the pod its own network,
+// volumes, service account tokens, and for each container a root folder with only its image: one program. Init containers start in turn; one
+// with restartPolicy Always holds up the next until its startup probe has passed. At the end the containers are asked to stop first, then the
+// sidecars, the last one first.
 //
-// It is not kubelet: users, limits, liveness and readiness are left out, and what ends is not started again.
+// It is not kubelet: it leaves out users, limits, liveness and readiness, and does not restart a container that ends.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// node is the only one there is.
+// node is the only node.
 type node struct {
 	name    string
 	api     string            // where the API server listens

@@ -24,7 +24,7 @@ const (
 	creation = 30 * time.Second
 )
 
-// serving is where the API server finds exec and logs. Only who shows a certificate of the tests' CA gets in: it runs what it is told to.
+// serving is where the API server finds exec and logs. It admits only clients with a certificate of the tests' CA, because it runs any command.
 type serving struct{ listen, cert, key, ca *string }
 
 func serveFlags() serving {

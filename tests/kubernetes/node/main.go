@@ -2,7 +2,7 @@
 // the code that kubelet's runtimes serve them with (k8s.io/cri-streaming), because KWOK's exec loses exit codes and its attach has no input.
 //
 // A container is a folder of this machine: exec runs the command there, attach is `cat`, a port is one of 127.0.0.1, and the log is
-// lines that come as time passes. Only who shows a certificate of the tests' CA gets in: it runs what it is told to.
+// lines that come as time passes. It admits only clients with a certificate of the tests' CA, because it runs any command.
 package main
 
 import (
