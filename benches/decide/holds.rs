@@ -1,6 +1,6 @@
-//! The longest time for which the lock is held, and with it the one thread that carries every call:
-//! each operation of an operator, a reload or a moment on all failing keys and all waiting calls, in
-//! the pieces in which the proxy does it.
+//! The longest time for which the lock is held, and with it the one thread that carries every
+//! call: each operation of an operator, a reload or a moment on all failing keys and all waiting
+//! calls, in the pieces in which the proxy does it.
 //!
 //! A piece is the work between two turns of other tasks. Its instructions are counted as those of a
 //! decision are: this binary runs itself under callgrind, for no piece, for one and for many, and
