@@ -23,7 +23,7 @@ use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::{client::client, dice::Dice};
-use super::{Listen, Options, RetryAfter, gate::reception, listener::Reception};
+use super::{Listen, Options, RetryAfter, gate::server, listener::Server};
 use crate::{
     api::{Failures, Scope, Signal, Throttling},
     classify::{FairBy, Kind, Matching, Rule, Rules, Traits},
@@ -133,9 +133,9 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
 }
 
 /// A gate that nobody calls, for what needs one.
-pub(super) fn idle_gate(clock: Clock) -> Reception {
+pub(super) fn idle_gate(clock: Clock) -> Server {
     let (log, _) = mpsc::channel(1);
-    reception(options(0, ([127, 0, 0, 1], 1).into(), CallLog::to(log)), clock).0
+    server(options(0, ([127, 0, 0, 1], 1).into(), CallLog::to(log)), clock).0
 }
 
 /// Plays one story and holds its end against the promises.
@@ -148,7 +148,7 @@ async fn story(seed: u64) {
     tokio::spawn(upstream::serve_all(listener, dice.child(), clock, Arc::clone(&heads)));
 
     let (log, mut records) = mpsc::channel(10_000);
-    let (gate, driver) = reception(options(seed, address, CallLog::to(log)), clock);
+    let (gate, driver) = server(options(seed, address, CallLog::to(log)), clock);
     let gate = Arc::new(gate);
     let stop = CancellationToken::new();
     let ticking = tokio::spawn(driver.clone().tick(stop.clone(), || ()));
@@ -156,7 +156,7 @@ async fn story(seed: u64) {
         .map(|_| {
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));
             let served = tokio::spawn({
-                let gate: Arc<Reception> = Arc::clone(&gate);
+                let gate: Arc<Server> = Arc::clone(&gate);
                 async move { gate.serve(Box::new(other), None, false).await }
             });
             // Some never read what they pipelined, and would write for ever into full pipes.

@@ -20,7 +20,7 @@ use super::{
     forward::Outcomes,
     gauges,
     guard::{request::Hosts, room::HeadRoom},
-    listener::{Bound, Parting, Reception, Strangers},
+    listener::{Bound, HandshakeErrors, Parting, Server},
     observe::Observer,
     pauses::{self, LastSignal},
     respond::{Responder, RetryAfter},
@@ -106,7 +106,7 @@ pub struct Gate {
     pub(super) target: String,
     pub(super) kind: Kind,
     tasks: TaskTracker,
-    reception: Arc<Reception>,
+    server: Arc<Server>,
     /// Keeps the gauges' sampler alive.
     _sampler: Arc<Sampler>,
 }
@@ -141,29 +141,29 @@ impl Gate {
             .map(|(listen, socket)| socket.address().map_or_else(|| listen.to_string(), |at| at.to_string()))
             .collect();
         let (target, kind) = (view::shown(&options.upstream.target), options.rules.kind());
-        let (reception, driver) = reception(options, clock);
-        let reception = Arc::new(reception);
-        let sampler = gauges::sampler(&name, &driver, &reception.parts.door.upstream);
+        let (server, driver) = server(options, clock);
+        let server = Arc::new(server);
+        let sampler = gauges::sampler(&name, &driver, &server.parts.door.upstream);
         telemetry::metrics().sample_by(&sampler);
 
         let tasks = TaskTracker::new();
         let accepting = TaskTracker::new();
         for socket in sockets {
-            accepting.spawn(Arc::clone(&reception).accept(socket));
+            accepting.spawn(Arc::clone(&server).accept(socket));
         }
         accepting.close();
-        let (upstream, terms) = (reception.parts.door.upstream.clone(), Arc::clone(&reception.parts.terms));
-        let (tally, hasher) = (Arc::clone(&reception.parts.observer.tally), reception.parts.door.hasher.clone());
-        let receives = Arc::clone(&reception);
+        let (upstream, terms) = (server.parts.door.upstream.clone(), Arc::clone(&server.parts.terms));
+        let (tally, hasher) = (Arc::clone(&server.parts.observer.tally), server.parts.door.hasher.clone());
+        let serves = Arc::clone(&server);
         let over = CancellationToken::new();
         tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), Arc::clone(&tally), clock, over.clone()));
-        let (door, observer) = (Arc::clone(&reception.parts.door), Arc::clone(&reception.parts.observer));
+        let (door, observer) = (Arc::clone(&server.parts.door), Arc::clone(&server.parts.observer));
         tasks.spawn(pauses::watch(door, observer, clock, over.clone()));
         let gate = Arc::clone(&name);
         tasks.spawn(driver.clone().tick(over.clone(), move || view::bypass_is_over(&gate)));
         tasks.spawn(async move {
             stop.cancelled().await;
-            say_goodbye(&reception).await;
+            say_goodbye(&server).await;
             accepting.wait().await;
             over.cancel();
         });
@@ -181,7 +181,7 @@ impl Gate {
             target,
             kind,
             tasks,
-            reception: receives,
+            server: serves,
             _sampler: sampler,
         })
     }
@@ -227,7 +227,7 @@ impl Gate {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (read, write) = tokio::io::split(stream);
-        self.reception.serve(Box::new(tokio::io::join(read, write)), None, false).await;
+        self.server.serve(Box::new(tokio::io::join(read, write)), None, false).await;
     }
 
     /// Returns when the gate has stopped, some time after `stop`.
@@ -259,7 +259,7 @@ async fn bind(gate: &Arc<str>, listen: &[Listen]) -> Result<Vec<Bound>, GateErro
 }
 
 /// Puts the parts together.
-pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
+pub(super) fn server(options: Options, clock: Clock) -> (Server, Driver) {
     let name = Arc::clone(&options.name);
     let hasher = RandomState::new();
     let host: Arc<str> = options.upstream.target.authority.as_str().into();
@@ -279,7 +279,7 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
     let lower_case = upstream.lower_case();
     let (coalescer, last_signal) = (Coalescer::default(), LastSignal::default());
     let door = Door { hasher, driver: driver.clone(), upstream, tally, coalescer, last_signal, shadow: options.shadow };
-    let reception = Reception {
+    let server = Server {
         gate: name,
         parts: stack::Parts {
             terms,
@@ -288,7 +288,7 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
             door: Arc::new(door),
         },
         tls: options.tls,
-        strangers: Strangers::default(),
+        handshake_errors: HandshakeErrors::default(),
         head_room: HeadRoom::default(),
         lower_case,
         clock,
@@ -296,7 +296,7 @@ pub(super) fn reception(options: Options, clock: Clock) -> (Reception, Driver) {
         closing: Parting::new(),
         ending: Parting::new(),
     };
-    (reception, driver)
+    (server, driver)
 }
 
 /// The part of a gate's options that a reload may change.
@@ -320,23 +320,23 @@ fn limits_slots(policy: &Policy) -> bool {
 }
 
 /// Serves on, new calls too, until the last client is gone or the drain is over: a controller's lease release must still get through.
-async fn say_goodbye(reception: &Reception) {
-    let drain = reception.parts.terms.get().drain;
-    let clients = &reception.clients;
+async fn say_goodbye(server: &Server) {
+    let drain = server.parts.terms.get().drain;
+    let clients = &server.clients;
     clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
-    tracing::info!(gate = &*reception.gate, clients = clients.len(), ?drain, "draining");
+    tracing::info!(gate = &*server.gate, clients = clients.len(), ?drain, "draining");
     tokio::select! {
         () = clients.wait() => {}
-        () = reception.clock.sleep(drain) => {}
+        () = server.clock.sleep(drain) => {}
     }
-    reception.closing.tell().await;
+    server.closing.tell().await;
     tokio::select! {
         () = clients.wait() => {}
-        () = reception.clock.sleep(LAST_WORDS) => {}
+        () = server.clock.sleep(LAST_WORDS) => {}
     }
-    reception.ending.tell().await;
+    server.ending.tell().await;
     clients.wait().await;
-    tracing::info!(gate = &*reception.gate, "stopped");
+    tracing::info!(gate = &*server.gate, "stopped");
 }
 
 /// For answers that are on their way when the drain is over.

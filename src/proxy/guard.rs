@@ -1,11 +1,10 @@
 //! The guard: turns away what no client of this gate rightly sends, before anything else sees it.
 //!
-//! Two halves. [`wire`] stands below hyper, on the bytes ([`heads`] reads them, [`room`] bounds what large ones hold); [`request`] stands above it, on what hyper made of them.
+//! Two halves. [`scan`] stands below hyper, on the bytes ([`room`] bounds what large heads hold); [`request`] stands above it, on what hyper made of them.
 
-mod heads;
 pub(crate) mod request;
 pub(crate) mod room;
-pub(crate) mod wire;
+pub(crate) mod scan;
 
 use std::{
     net::IpAddr,

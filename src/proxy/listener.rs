@@ -5,10 +5,12 @@
 
 mod connection;
 mod early;
+mod handshake_errors;
 mod linger;
 mod parting;
 mod socket;
-mod strangers;
+mod stream;
+mod wire;
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -19,22 +21,20 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use self::{
+    handshake_errors::HandshakeErrors,
     parting::Parting,
     socket::{Accepted, Bound},
-    strangers::Strangers,
+    stream::Stream,
 };
-use super::{
-    guard::{room::HeadRoom, wire::Stream},
-    stack,
-};
+use super::{guard::room::HeadRoom, stack};
 use crate::{clock::Clock, moment::Moment, telemetry::table, tls};
 
 /// What serving a client takes; one per gate.
-pub(crate) struct Reception {
+pub(crate) struct Server {
     pub(crate) gate: Arc<str>,
     pub(crate) parts: stack::Parts,
     pub(crate) tls: Option<Arc<tls::Listener>>,
-    pub(crate) strangers: Strangers,
+    pub(crate) handshake_errors: HandshakeErrors,
     pub(crate) head_room: HeadRoom,
     /// The names of fields lose their case on the way upstream.
     pub(crate) lower_case: Arc<AtomicBool>,
@@ -46,9 +46,9 @@ pub(crate) struct Reception {
     pub(crate) ending: Parting,
 }
 
-// === impl Reception ===
+// === impl Server ===
 
-impl Reception {
+impl Server {
     /// Accepts from one socket until the gate closes.
     pub(crate) async fn accept(self: Arc<Self>, socket: Bound) {
         let mut said = None::<Moment>;
@@ -59,8 +59,8 @@ impl Reception {
             };
             match accepted {
                 Ok(accepted) => {
-                    let reception = Arc::clone(&self);
-                    self.clients.spawn(async move { reception.receive(accepted).await });
+                    let server = Arc::clone(&self);
+                    self.clients.spawn(async move { server.receive(accepted).await });
                 }
                 Err(error) => {
                     // Out of file descriptors, or the client was gone already: neither is a reason to stop listening.
@@ -107,16 +107,16 @@ impl Reception {
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 return Some((Box::new(stream), http2));
             }
-            Ok(Err(error)) => self.strangers.complain(&self.gate, &error, self.clock.now()),
+            Ok(Err(error)) => self.handshake_errors.note(&self.gate, &error, self.clock.now()),
             Err(_) => tracing::debug!(gate = &*self.gate, "a TLS handshake took too long"),
         }
         None
     }
 }
 
-impl std::fmt::Debug for Reception {
+impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reception").field("gate", &self.gate).finish_non_exhaustive()
+        f.debug_struct("Server").field("gate", &self.gate).finish_non_exhaustive()
     }
 }
 

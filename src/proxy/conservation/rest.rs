@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     dice::{Dice, is_whole},
-    idle_gate, options, reception,
+    idle_gate, options, server,
 };
 use crate::{clock::Clock, telemetry::CallLog};
 
@@ -164,7 +164,7 @@ fn no_call_is_lost_between_rests() {
             let mut options = options(seed, address, CallLog::to(log));
             options.upstream.connect_timeout = Duration::from_secs(3600);
             options.upstream.response_timeout = None;
-            let (gate, _driver) = reception(options, clock);
+            let (gate, _driver) = server(options, clock);
             let (end, other) = tokio::io::duplex(usize::try_from(64 + dice.below(4096)).expect("small"));
             tokio::join!(client(end, dice.child(), clock, seed), gate.serve(Box::new(other), None, false));
         });

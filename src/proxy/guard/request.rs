@@ -10,7 +10,7 @@ use http::{
     uri::{Authority, Scheme},
 };
 
-use super::heads::LONGEST_TARGET;
+use super::scan::LONGEST_TARGET;
 
 /// The names under which this gate may be addressed.
 #[derive(Debug)]

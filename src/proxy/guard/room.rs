@@ -18,7 +18,7 @@ pub(crate) struct HeadRoom {
 
 /// One connection's part of it, given back when dropped.
 #[derive(Debug)]
-pub(super) struct HeadShare {
+pub(crate) struct HeadShare {
     room: HeadRoom,
     /// Of the head that is coming in.
     head: usize,
@@ -31,13 +31,13 @@ pub(super) struct HeadShare {
 // === impl HeadShare ===
 
 impl HeadShare {
-    pub(super) fn of(room: HeadRoom) -> Self {
+    pub(crate) fn of(room: HeadRoom) -> Self {
         Self { room, head: 0, taken: 0, unwritten: 0 }
     }
 
     /// So many bytes more came of a head that has not ended. False if there is no room for them.
     #[must_use]
-    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         self.head += bytes;
         let more = self.head.saturating_sub(USUAL).saturating_sub(self.taken);
         if more == 0 {
@@ -49,30 +49,30 @@ impl HeadShare {
     }
 
     /// The head has ended.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.head = 0;
     }
 
     /// So many bytes more of an answer were given to hyper.
-    pub(super) fn give(&mut self, bytes: usize) {
+    pub(crate) fn give(&mut self, bytes: usize) {
         self.unwritten += bytes;
         self.room.answers.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// hyper has written all that it was given.
-    pub(super) fn written(&mut self) {
+    pub(crate) fn written(&mut self) {
         self.room.answers.fetch_sub(self.unwritten, Ordering::Relaxed);
         self.unwritten = 0;
     }
 
     /// Whether hyper is to write before it is given more: it has a good deal, or something while all together have much. One who
     /// has nothing always gets more, so that no one waits for those who do not read.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.unwritten >= UNWRITTEN || (self.unwritten > 0 && self.room.answers.load(Ordering::Relaxed) >= ANSWERS)
     }
 
     /// Whether a head was larger than usual.
-    pub(super) fn is_taken(&self) -> bool {
+    pub(crate) fn is_taken(&self) -> bool {
         self.taken > 0
     }
 }

@@ -22,13 +22,14 @@ use tower::Service;
 use tower_http::BoxError;
 
 use super::{
-    Reception,
+    Server,
     early::{self, Early, Outgoing},
     linger::linger,
+    stream::Stream,
+    wire::{ActiveCall, Ready, Wire, WireHandle},
 };
 use crate::{
     proxy::{
-        guard::wire::{Busy, Line, Ready, Stream, Wire},
         stack::{self, Sent},
         tunnel::Desk,
     },
@@ -46,7 +47,7 @@ struct Gone;
 struct Calls<S> {
     stack: S,
     /// Its calls are to be watched; HTTP/2 tells by itself.
-    line: Option<Line>,
+    line: Option<WireHandle>,
     /// Where a call leaves the tunnel that the connection is to become; HTTP/2 becomes none.
     desk: Option<Desk>,
 }
@@ -56,7 +57,7 @@ pin_project! {
     struct WhileThere<F> {
         #[pin]
         call: F,
-        line: Option<Busy>,
+        line: Option<ActiveCall>,
         // The request's body, if there is one.
         unread: Option<Unread>,
         // The answer, while it waits for that body.
@@ -73,7 +74,7 @@ pin_project! {
     struct BodyWhileThere {
         #[pin]
         body: Sent,
-        line: Option<Busy>,
+        line: Option<ActiveCall>,
         // What is left of the request's body, which is nobody's once the answer has ended.
         unread: Option<Unread>,
         // Over HTTP/1 it is sent in chunks, and trailers may follow.
@@ -98,7 +99,7 @@ where
         }
         let chunked = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
         let (request, unread) = Inbound::of(request);
-        let line = self.line.as_ref().map(Line::begin);
+        let line = self.line.as_ref().map(WireHandle::begin);
         WhileThere { call: self.stack.clone().call(request), line, unread, early: None, switches, chunked }
     }
 }
@@ -129,7 +130,8 @@ where
             }
         };
         let line = this.line.take();
-        if line.as_ref().is_some_and(Busy::had_large_head) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        if line.as_ref().is_some_and(ActiveCall::had_large_head) && response.status() != StatusCode::SWITCHING_PROTOCOLS
+        {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(line) = line.as_ref().filter(|_| *this.switches) {
@@ -184,9 +186,9 @@ fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
     !is_bodiless && !is_declared && response.body().size_hint().exact().is_none()
 }
 
-// === impl Reception ===
+// === impl Server ===
 
-impl Reception {
+impl Server {
     /// Serves a connection to its end. `http2` is what ALPN said; without it the preface decides.
     pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, local: Option<IpAddr>, http2: bool) {
         let wire = Wire::new(stream, self.head_room.clone(), Arc::clone(&self.lower_case));
@@ -224,7 +226,7 @@ impl Reception {
     }
 
     /// As often as the connection stirs from its rest, or has a head that hyper is not ready for, hyper begins anew.
-    async fn serve_http1<C>(&self, mut wire: Wire, line: &Line, calls: Calls<C>) -> hyper::Result<()>
+    async fn serve_http1<C>(&self, mut wire: Wire, line: &WireHandle, calls: Calls<C>) -> hyper::Result<()>
     where
         C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
     {
@@ -244,7 +246,7 @@ impl Reception {
     }
 
     /// Waits with an idle connection for its next call; where none will come, takes leave of the client.
-    async fn rest(&self, line: &Line) -> Option<Wire> {
+    async fn rest(&self, line: &WireHandle) -> Option<Wire> {
         let stirring = tokio::select! {
             stirring = tokio::time::timeout(IDLE, line.stirs()) => stirring.ok().flatten(),
             () = self.closing.told() => None,
@@ -351,20 +353,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn hyper_is_let_go_after_a_call_however_long_that_took() {
         let clock = Clock::start();
-        let reception = conservation::idle_gate(clock);
+        let server = conservation::idle_gate(clock);
         for millis in [0, 10, 99, 100, 101, 250, 10_000] {
             let stack = tower::service_fn(move |_: Request<Inbound>| async move {
                 clock.sleep(Duration::from_millis(millis)).await;
                 Ok(Response::new(Sent::new(Full::from("done").map_err(|never| match never {}))))
             });
-            let (mut client, server) = duplex(1 << 10);
-            let wire = Wire::new(Box::new(server), HeadRoom::default(), Arc::default());
+            let (mut client, end) = duplex(1 << 10);
+            let wire = Wire::new(Box::new(end), HeadRoom::default(), Arc::default());
             wire.examine();
             let line = wire.line();
             let calls = Calls { stack, line: Some(line.clone()), desk: None };
             client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("room");
             let begun = clock.now();
-            reception.serve_awake(wire, calls).await.expect("no fault");
+            server.serve_awake(wire, calls).await.expect("no fault");
             let took = clock.now().since(begun);
             assert!(line.rests(), "{millis}");
             let served = Duration::from_millis(millis);

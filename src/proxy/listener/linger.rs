@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use crate::proxy::guard::wire::Line;
+use super::wire::WireHandle;
 
 /// Discards what still comes until the client closes, falls silent, or takes too long. The sending half is shut down by now.
-pub(super) async fn linger(line: &Line) {
+pub(super) async fn linger(line: &WireHandle) {
     let discarding = async {
         let mut room = vec![0; ROOM];
         while let Ok(true) = tokio::time::timeout(SILENCE, line.discard(&mut room)).await {}

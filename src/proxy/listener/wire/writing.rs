@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::io::AsyncWrite;
 
-use super::{Busy, State, Wire, lock};
+use super::{ActiveCall, State, Wire, lock};
 use crate::upstream::Trailing;
 
 impl AsyncWrite for Wire {
@@ -86,7 +86,7 @@ impl State {
     }
 }
 
-impl Busy {
+impl ActiveCall {
     /// Ready when hyper may be given more of an answer; before that it must write what it has, as fast as the client reads.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = lock(&self.shared);

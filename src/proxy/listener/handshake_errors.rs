@@ -12,14 +12,14 @@ use crate::moment::Moment;
 
 /// Handshakes that failed.
 #[derive(Debug, Default)]
-pub(crate) struct Strangers {
+pub(crate) struct HandshakeErrors {
     /// When it was last said, and how many have come since.
     said: Mutex<Option<(Moment, u64)>>,
 }
 
-impl Strangers {
+impl HandshakeErrors {
     /// A handshake failed. What a certificate is to blame for is said at most once a minute; the rest is for debugging.
-    pub(crate) fn complain(&self, gate: &str, error: &io::Error, now: Moment) {
+    pub(crate) fn note(&self, gate: &str, error: &io::Error, now: Moment) {
         let Some(what) = error.get_ref().and_then(|inner| inner.downcast_ref()).and_then(about_certificates) else {
             tracing::debug!(gate, %error, "a TLS handshake failed");
             return;

@@ -12,26 +12,26 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use super::{AHEAD, READ, State, Wire, lock};
-use crate::proxy::guard::heads::{Fault, Heads};
+use crate::proxy::guard::scan::{Fault, Scanner};
 
 /// The same connection, whether hyper has it or not.
 #[derive(Clone)]
-pub(crate) struct Line {
+pub(crate) struct WireHandle {
     pub(super) shared: Arc<Mutex<State>>,
 }
 
 /// The same connection as a call watches it that is under way there; until it is dropped the connection does not rest.
-pub(crate) struct Busy {
+pub(crate) struct ActiveCall {
     pub(super) shared: Arc<Mutex<State>>,
 }
 
-// === impl Line ===
+// === impl WireHandle ===
 
-impl Line {
+impl WireHandle {
     /// A call begins.
-    pub(crate) fn begin(&self) -> Busy {
+    pub(crate) fn begin(&self) -> ActiveCall {
         lock(&self.shared).busy = true;
-        Busy { shared: Arc::clone(&self.shared) }
+        ActiveCall { shared: Arc::clone(&self.shared) }
     }
 
     /// Whether hyper was let go because there was nothing to do, and not because the connection is over.
@@ -66,7 +66,7 @@ impl Line {
     /// Whether hyper has said goodbye to a client that may still be sending: it is between two requests neither by its bytes nor by ours.
     pub(crate) fn has_unread(&self) -> bool {
         let state = lock(&self.shared);
-        let is_between = state.heads.as_ref().is_none_or(Heads::is_between_requests);
+        let is_between = state.heads.as_ref().is_none_or(Scanner::is_between_requests);
         state.said_goodbye && state.end.is_none() && (state.fault.is_some() || !state.ahead.is_empty() || !is_between)
     }
 
@@ -89,15 +89,15 @@ impl Line {
     }
 }
 
-impl fmt::Debug for Line {
+impl fmt::Debug for WireHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Line")
+        f.write_str("WireHandle")
     }
 }
 
-// === impl Busy ===
+// === impl ActiveCall ===
 
-impl Busy {
+impl ActiveCall {
     /// Ready when the client has closed, half-closed or reset the connection. To be polled by the connection's own task only: there is one
     /// waker for reading. A client with more than [`AHEAD`] bytes unread is asked of the kernel, which knows what has arrived: whatever a
     /// client that closes had still to send must fit into the socket's buffer, while a reset overtakes it.
@@ -129,7 +129,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for ActiveCall {
     fn drop(&mut self) {
         let mut state = lock(&self.shared);
         state.busy = false;
@@ -147,8 +147,8 @@ impl State {
     }
 }
 
-impl fmt::Debug for Busy {
+impl fmt::Debug for ActiveCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Busy")
+        f.write_str("ActiveCall")
     }
 }

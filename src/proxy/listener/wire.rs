@@ -1,19 +1,18 @@
 //! The guard's byte half: a client's connection, read under the gate's own eye before hyper sees it.
 //!
 //! It is here for three reasons. hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes is being
-//! answered, and so does not notice that the client has left (measured): [`Busy::poll_gone`] reads ahead into a small buffer and does.
-//! And what hyper silently forgives (a bare LF, Content-Length beside Transfer-Encoding) can only be seen here: [`Heads`] looks at every
+//! answered, and so does not notice that the client has left (measured): [`ActiveCall::poll_gone`] reads ahead into a small buffer and does.
+//! And what hyper silently forgives (a bare LF, Content-Length beside Transfer-Encoding) can only be seen here: [`Scanner`] looks at every
 //! byte of HTTP/1 on its way, and where it finds fault hyper gets a byte that no parser takes. hyper then answers 400 in its turn, after
 //! the answers that are still owed, and closes.
 //!
 //! And between calls it lets hyper go: hyper keeps a connection's buffers and the room for a call's future for as long as it has the connection,
-//! 15 KiB where the socket needs one. So when nothing has come for a while hyper is told that the connection ended, and the [`Line`] waits
+//! 15 KiB where the socket needs one. So when nothing has come for a while hyper is told that the connection ended, and the [`WireHandle`] waits
 //! alone; with the next byte hyper begins anew, and the client sees nothing of it. So it does, between two calls, when a head comes that hyper
 //! is not [`Ready`] for.
 
-mod line;
+mod handle;
 mod pause;
-mod stream;
 mod writing;
 
 use std::{
@@ -34,17 +33,18 @@ use tokio::{
     time::Sleep,
 };
 
-pub(crate) use self::{
-    line::{Busy, Line},
-    stream::Stream,
+pub(crate) use self::handle::{ActiveCall, WireHandle};
+use self::pause::Pause;
+use super::stream::{HangUp, Stream};
+pub(crate) use crate::proxy::guard::scan::Ready;
+use crate::{
+    clock::timer,
+    proxy::guard::{
+        room::{HeadRoom, HeadShare},
+        scan::{Examined, Fault, Rest, Scanner},
+    },
+    upstream::Trailing,
 };
-use self::{pause::Pause, stream::HangUp};
-pub(crate) use super::heads::Ready;
-use super::{
-    heads::{Examined, Fault, Heads, Rest},
-    room::{HeadRoom, HeadShare},
-};
-use crate::{clock::timer, upstream::Trailing};
 
 /// The connection as hyper reads and writes it.
 pub(crate) struct Wire {
@@ -55,7 +55,7 @@ struct State {
     /// Read by [`READ`] bytes at a time.
     stream: Take<Box<dyn Stream>>,
     /// Looks at what comes in; `None` for HTTP/2, whose frames say where everything ends.
-    heads: Option<Heads>,
+    heads: Option<Scanner>,
     /// What the upstream speaks has no upper case.
     lower_case: Arc<AtomicBool>,
     /// The next head waits for a hyper that is ready for it.
@@ -118,18 +118,18 @@ impl Wire {
     /// From here on every byte is examined as HTTP/1.
     pub(crate) fn examine(&self) {
         let mut state = lock(&self.shared);
-        state.heads = Some(Heads::default());
+        state.heads = Some(Scanner::default());
         state.begin();
     }
 
     /// What hyper is to be ready for.
     pub(crate) fn ready(&self) -> Ready {
-        lock(&self.shared).heads.as_ref().map_or(Ready::All, Heads::ready)
+        lock(&self.shared).heads.as_ref().map_or(Ready::All, Scanner::ready)
     }
 
     /// The same connection for those who outlive hyper's use of it.
-    pub(crate) fn line(&self) -> Line {
-        Line { shared: Arc::clone(&self.shared) }
+    pub(crate) fn line(&self) -> WireHandle {
+        WireHandle { shared: Arc::clone(&self.shared) }
     }
 
     /// Whether the client begins with HTTP/2's preface; decided at the first byte that says so, and nothing is lost of what was read.
@@ -286,11 +286,11 @@ impl State {
 
     /// Nothing comes. A head that has begun must come to its end; between calls hyper is let go; in bodies there is all the time in the world.
     fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.heads.as_ref().is_some_and(Heads::is_in_head) {
+        if self.heads.as_ref().is_some_and(Scanner::is_in_head) {
             if self.is_late(cx) {
                 return Poll::Ready(Ok(()));
             }
-        } else if self.heads.as_ref().is_some_and(Heads::is_between_requests) && self.poll_pause(cx).is_ready() {
+        } else if self.heads.as_ref().is_some_and(Scanner::is_between_requests) && self.poll_pause(cx).is_ready() {
             self.resting = true;
             return Poll::Ready(Ok(()));
         }
@@ -437,7 +437,7 @@ mod tests {
 
     /// As if the reader were hyper, ready for whatever comes.
     fn examine_all(wire: &Wire) {
-        lock(&wire.shared).heads = Some(Heads::default());
+        lock(&wire.shared).heads = Some(Scanner::default());
     }
 
     /// A connection on which so much came and was read.

@@ -23,7 +23,7 @@ use self::{
 
 /// What comes in on one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Heads {
+pub(crate) struct Scanner {
     at: At,
     head: Head,
     /// A line whose end has not come.
@@ -105,11 +105,11 @@ pub(crate) struct Examined {
 pub(crate) enum Rest {
     /// There are none.
     None,
-    /// They wait for [`Heads::resolve`].
+    /// They wait for [`Scanner::resolve`].
     Held,
     /// They begin with a head that hyper is not ready for, and wait until it is.
     Unready,
-    /// So many of them are replaced by [`Heads::take_replaced`]; what follows is yet to be examined.
+    /// So many of them are replaced by [`Scanner::take_replaced`]; what follows is yet to be examined.
     Replaced(usize),
     /// They are never read.
     Refused(Fault),
@@ -122,9 +122,9 @@ const USUAL_LINES: usize = 100;
 /// Of a line this much is read: any target that hyper takes fits with method and version, and any header's name.
 const KEPT: usize = 66 << 10;
 
-// === impl Heads ===
+// === impl Scanner ===
 
-impl Heads {
+impl Scanner {
     /// Looks at the bytes that came next. `case_shows`: names that are not in lower case reach the upstream as they are.
     pub(crate) fn examine(&mut self, bytes: &[u8], case_shows: bool) -> Examined {
         let mut at = 0;
@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     fn examine(bytes: &str) -> Result<(), Fault> {
-        match Heads::default().examine(bytes.as_bytes(), true).rest {
+        match Scanner::default().examine(bytes.as_bytes(), true).rest {
             Rest::Refused(fault) => Err(fault),
             Rest::None | Rest::Held | Rest::Unready | Rest::Replaced(_) => Ok(()),
         }
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn no_head_ends_in_what_passes_of_a_refused_one() {
-        let mut heads = Heads::default();
+        let mut heads = Scanner::default();
         let good = b"GET / HTTP/1.1\r\n\r\n";
         let bad = b"POST / HTTP/1.1\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n";
         let examined = heads.examine(&[&good[..], &bad[..]].concat(), true);
@@ -458,7 +458,7 @@ mod tests {
             (false, b"GET / HTTP/1.1\r\n\r\n", Rest::None),
             (false, b"\x80\x03 anything\n", Rest::Refused(Fault::LineEnd)),
         ] {
-            let mut heads = Heads::default();
+            let mut heads = Scanner::default();
             let all = [&head[..], after].concat();
             assert_eq!(heads.examine(&all, true), Examined { passed: head.len(), rest: Rest::Held });
             assert_eq!(heads.examine(after, true), Examined { passed: 0, rest: Rest::Held });
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_head_is_under_way_from_its_first_byte_to_its_last() {
-        let mut heads = Heads::default();
+        let mut heads = Scanner::default();
         for (bytes, within) in [
             ("", false),
             ("G", true),
@@ -483,9 +483,9 @@ mod tests {
         }
     }
 
-    /// Heads for a hyper that is ready for usual ones.
-    fn for_usual() -> Heads {
-        Heads { ready: Ready::Usual, ..Heads::default() }
+    /// Scanner for a hyper that is ready for usual ones.
+    fn for_usual() -> Scanner {
+        Scanner { ready: Ready::Usual, ..Scanner::default() }
     }
 
     #[test]
@@ -520,7 +520,7 @@ mod tests {
                 assert!(heads.is_between_requests() && heads.ready() == Ready::All);
                 assert_eq!(heads.examine(bytes.as_bytes(), case_shows).passed, bytes.len(), "{bytes:?}");
             }
-            heads = Heads::default();
+            heads = Scanner::default();
             heads.begin(bytes.as_bytes(), case_shows);
             assert_eq!(heads.ready() == Ready::Usual, is_usual, "{bytes:?}");
         }
@@ -552,7 +552,7 @@ mod tests {
 
     /// In pieces as they come from a socket, or as one.
     fn examine_in(pieces: usize, bytes: &[u8]) -> (Rest, usize) {
-        let mut heads = Heads::default();
+        let mut heads = Scanner::default();
         let mut most = 0;
         for piece in bytes.chunks(pieces) {
             let rest = heads.examine(piece, true).rest;
@@ -617,7 +617,7 @@ mod tests {
             cut in 0usize..200,
             case_shows: bool,
         ) {
-            let whole = Heads::default().examine(stream.as_bytes(), case_shows);
+            let whole = Scanner::default().examine(stream.as_bytes(), case_shows);
             let mut heads = for_usual();
             let (mut passed, mut rest, mut from) = (0, Rest::None, 0);
             for end in [cut.min(stream.len()), stream.len()] {
@@ -626,7 +626,7 @@ mod tests {
                 let mut examined = heads.examine(piece, case_shows);
                 passed += examined.passed;
                 if examined.rest == Rest::Unready {
-                    let mut others = Heads::default();
+                    let mut others = Scanner::default();
                     others.examine(&stream.as_bytes()[..passed], case_shows);
                     prop_assert!(others.is_between_requests() && heads.is_between_requests());
                     examined = heads.examine(&piece[examined.passed..], case_shows);
@@ -643,8 +643,8 @@ mod tests {
 
         #[test]
         fn how_bytes_are_cut_makes_no_difference(stream in streams(), cuts in prop::collection::vec(0usize..200, 0..6)) {
-            let whole = Heads::default().examine(stream.as_bytes(), true);
-            let mut heads = Heads::default();
+            let whole = Scanner::default().examine(stream.as_bytes(), true);
+            let mut heads = Scanner::default();
             let (mut passed, mut rest, mut from) = (0, Rest::None, 0);
             let mut ends: Vec<_> = cuts.into_iter().map(|cut| cut.min(stream.len())).collect();
             ends.push(stream.len());
