@@ -1,9 +1,9 @@
 //! The guard: turns away what no client of this gate rightly sends, before anything else sees it.
 //!
-//! Two halves. [`scan`] stands below hyper, on the bytes ([`room`] bounds what large heads hold); [`request`] stands above it, on what hyper made of them.
+//! Two halves. [`scan`] stands below hyper, on the bytes ([`buffers`] bounds what large heads hold); [`request`] stands above it, on what hyper made of them.
 
+pub(crate) mod buffers;
 pub(crate) mod request;
-pub(crate) mod room;
 pub(crate) mod scan;
 
 use std::{

@@ -6,8 +6,10 @@
 mod connection;
 mod early;
 mod handshake_errors;
+mod idle;
 mod linger;
 mod parting;
+mod read_ahead;
 mod socket;
 mod stream;
 mod wire;
@@ -26,7 +28,7 @@ pub(crate) use self::{
     socket::{Accepted, Bound},
     stream::Stream,
 };
-use super::{guard::room::HeadRoom, stack};
+use super::{guard::buffers::Buffers, stack};
 use crate::{clock::Clock, moment::Moment, telemetry::table, tls};
 
 /// What serving a client takes; one per gate.
@@ -35,7 +37,7 @@ pub(crate) struct Server {
     pub(crate) parts: stack::Parts,
     pub(crate) tls: Option<Arc<tls::Listener>>,
     pub(crate) handshake_errors: HandshakeErrors,
-    pub(crate) head_room: HeadRoom,
+    pub(crate) buffers: Arc<Buffers>,
     /// The names of fields lose their case on the way upstream.
     pub(crate) lower_case: Arc<AtomicBool>,
     pub(crate) clock: Clock,

@@ -1,10 +1,13 @@
-//! HTTP/1 as it comes in, examined before hyper parses it: what two readers could take for different requests is turned away.
+//! Scans HTTP/1 as it comes in, before hyper parses it, and refuses what two readers could take for
+//! different requests.
 //!
-//! hyper forgives what RFC 9112 lets a server forgive: a bare LF, a Content-Length beside a Transfer-Encoding, a fragment in the target. The
-//! upstream never sees these (hyper writes anew what it forwards), but a proxy before or behind this one might read them otherwise, and then
-//! one client's bytes become part of another's request. Nothing is buffered here but a line that comes in pieces.
+//! hyper forgives what RFC 9112 lets a server forgive: a bare LF, a Content-Length beside a
+//! Transfer-Encoding, a fragment in the target. The upstream never sees these (hyper writes its own
+//! bytes for what it forwards), but a proxy before or behind this one might read them otherwise, and
+//! then one client's bytes become part of another's request.
 //!
-//! It also knows which heads hyper can be spared the work for: see [`Ready`].
+//! The scanner is a value: bytes go in, and out comes how many of them may pass. It reads and writes
+//! nothing itself, and buffers nothing but a line that comes in pieces.
 
 mod fault;
 mod syntax;
@@ -21,41 +24,29 @@ use self::{
     target::{Target, is_plain},
 };
 
-/// What comes in on one connection.
+/// The requests that come in on one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
     at: At,
     head: Head,
     /// A line whose end has not come.
-    line: Piece,
-    /// Of a request line in pieces, or one that hyper cannot take as it is: how far it has come.
+    line: PartialLine,
+    /// The progress in a request line that comes in pieces, or that hyper cannot take as it is.
     target: Target,
-    /// What hyper gets in place of the bytes that were just taken.
+    /// The bytes for hyper in place of those just taken.
     replaced: Option<Vec<u8>>,
-    ready: Ready,
 }
 
-/// Which heads hyper is ready for. To keep names as they were written, and to have room for more than its usual number of lines, costs
-/// memory and time with each head, so that it is only asked to once a head has come that needs it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Ready {
-    /// All of them.
-    #[default]
-    All,
-    /// Those that come at once and have few lines. Their names come out in lower case, so that they must be if that shows.
-    Usual,
-}
-
-/// What there is of a line that comes in pieces. Of a long one only its beginning is kept, where everything is that matters: a header of a
-/// megabyte is in hyper's buffer already.
+/// The part of a line that has come. Only the beginning of a long line is kept, where everything is
+/// that matters: a header of a megabyte is in hyper's buffer already.
 #[derive(Debug, Default)]
-struct Piece {
+struct PartialLine {
     start: Vec<u8>,
-    /// How many bytes came after the start, and the last of them, which is yet to be looked at.
+    /// The number of bytes after the start, and the last of them, which is yet to be checked.
     more: Option<(usize, u8)>,
 }
 
-/// Where in a request the next byte stands.
+/// The place of the next byte in its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {
     /// Before or in the request line.
@@ -63,53 +54,58 @@ enum At {
     Start,
     /// In a header line.
     Header,
-    /// In a body of known length: so much is left.
+    /// In a body of known length, of which this much is left.
     Body(u64),
-    /// In the line that says how long the next chunk is.
+    /// In the line with the size of the next chunk.
     ChunkSize,
-    /// In a chunk: so much is left, with its line end.
+    /// In a chunk, of which this much is left, its line end included.
     Chunk(u64),
     /// In a line after the last chunk.
     Trailer,
-    /// After the head of a call that asks for another protocol: what follows is either that protocol or the next request.
+    /// After the head of a call that asks for another protocol: the next byte belongs to that
+    /// protocol or to the next request.
     Switching,
-    /// Another protocol.
+    /// In another protocol.
     Switched,
 }
 
-/// What is known of a head.
+/// The facts about one head.
 #[derive(Clone, Copy, Debug, Default)]
-struct Head {
+pub(crate) struct Head {
     is_old: bool,
     length: Option<u64>,
-    chunked: bool,
-    switches: bool,
     /// It has a Connection line.
     connection: bool,
-    lines: usize,
-    /// A name has an upper-case letter.
-    capitals: bool,
+    /// The body comes in chunks.
+    pub(crate) chunked: bool,
+    /// It asks for another protocol.
+    pub(crate) switches: bool,
+    /// The number of header lines.
+    pub(crate) lines: usize,
+    /// A name other than Host's has an upper-case letter.
+    pub(crate) capitals: bool,
 }
 
-/// What came next.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Examined {
-    /// So many bytes are for hyper.
+pub(crate) struct Scanned {
+    /// The number of bytes that are for hyper.
     pub(crate) passed: usize,
-    /// Why the rest is not.
+    /// The reason why the rest is not.
     pub(crate) rest: Rest,
 }
 
-/// What becomes of the bytes that do not pass.
+/// The fate of the bytes that do not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// There are none.
     None,
     /// They wait for [`Scanner::resolve`].
     Held,
-    /// They begin with a head that hyper is not ready for, and wait until it is.
-    Unready,
-    /// So many of them are replaced by [`Scanner::take_replaced`]; what follows is yet to be examined.
+    /// They begin with a head that the caller did not take, and are to be scanned again.
+    Declined,
+    /// The first of them, this many, are replaced by [`Scanner::take_replaced`]; the others are yet
+    /// to be scanned.
     Replaced(usize),
     /// They are never read.
     Refused(Fault),
@@ -117,16 +113,17 @@ pub(crate) enum Rest {
 
 /// As long as hyper takes a whole head.
 const LONGEST_LINE: usize = (1 << 20) + (64 << 10);
-/// hyper's own limit, where it is told none.
-const USUAL_LINES: usize = 100;
-/// Of a line this much is read: any target that hyper takes fits with method and version, and any header's name.
+/// The part of a line that is read: any target that hyper takes fits with method and version, and
+/// so does any header's name.
 const KEPT: usize = 66 << 10;
 
 // === impl Scanner ===
 
 impl Scanner {
-    /// Looks at the bytes that came next. `case_shows`: names that are not in lower case reach the upstream as they are.
-    pub(crate) fn examine(&mut self, bytes: &[u8], case_shows: bool) -> Examined {
+    /// Scans the next bytes. `takes` decides on each head that begins in them: `None` stands for one
+    /// that has not come to its end, or whose request line is to be replaced. A head that it does
+    /// not take is left, and everything after it.
+    pub(crate) fn scan(&mut self, bytes: &[u8], takes: impl Fn(Option<&Head>) -> bool) -> Scanned {
         let mut at = 0;
         let mut begun = None;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -134,67 +131,53 @@ impl Scanner {
                 begun = Some(at);
             }
             match self.step(rest) {
-                Ok(0) => return Examined { passed: at, rest: Rest::Held },
-                Ok(_) if self.replaced.is_some() && self.ready == Ready::Usual => {
-                    return self.unready(begun.unwrap_or(at));
-                }
-                Ok(taken) if self.replaced.is_some() => return Examined { passed: at, rest: Rest::Replaced(taken) },
+                Ok(0) => return Scanned { passed: at, rest: Rest::Held },
+                Ok(_) if self.replaced.is_some() && !takes(None) => return self.decline(begun.unwrap_or(at)),
+                Ok(taken) if self.replaced.is_some() => return Scanned { passed: at, rest: Rest::Replaced(taken) },
                 Ok(taken) => at += taken,
-                // What led to the fault may pass up to here: no head ends in it.
-                Err(fault) => return Examined { passed: at, rest: Rest::Refused(fault) },
+                // Whatever led to the fault may pass up to here: no head ends in it.
+                Err(fault) => return Scanned { passed: at, rest: Rest::Refused(fault) },
             }
             let ended = begun.take_if(|_| !self.is_in_head());
-            if let Some(begun) = ended.filter(|_| self.ready == Ready::Usual && !self.head.is_usual(case_shows)) {
-                return self.unready(begun);
+            if let Some(begun) = ended.filter(|_| !takes(Some(&self.head))) {
+                return self.decline(begun);
             }
         }
         match begun {
-            Some(begun) if self.ready == Ready::Usual => self.unready(begun), // the rest of it may be anything
-            _ => Examined { passed: bytes.len(), rest: Rest::None },
+            Some(begun) if !takes(None) => self.decline(begun),
+            _ => Scanned { passed: bytes.len(), rest: Rest::None },
         }
     }
 
-    /// What hyper gets in place of the bytes that were replaced; it may be nothing.
+    /// Returns the bytes for hyper in place of those that were replaced; there may be none.
     pub(crate) fn take_replaced(&mut self) -> Vec<u8> {
         self.replaced.take().unwrap_or_default()
     }
 
-    /// Takes back the head that begins at `passed`, to be looked at again when hyper is ready for all heads.
-    fn unready(&mut self, passed: usize) -> Examined {
+    /// Leaves the head that begins at `passed` to be scanned again.
+    fn decline(&mut self, passed: usize) -> Scanned {
         *self = Self::default();
-        Examined { passed, rest: Rest::Unready }
+        Scanned { passed, rest: Rest::Declined }
     }
 
-    /// Begins after a rest, with a hyper that is ready for what comes first.
-    pub(crate) fn begin(&mut self, first: &[u8], case_shows: bool) {
-        let mut usual = Self { ready: Ready::Usual, ..Self::default() };
-        let is_usual = usual.examine(first, case_shows).rest != Rest::Unready;
-        self.ready = if is_usual { Ready::Usual } else { Ready::All };
-    }
-
-    /// What the hyper of now is to be ready for.
-    pub(crate) fn ready(&self) -> Ready {
-        self.ready
-    }
-
-    /// The call that asked for another protocol has its answer.
+    /// Notes the answer to the call that asked for another protocol.
     pub(crate) fn resolve(&mut self, switched: bool) {
         if self.at == At::Switching {
             self.at = if switched { At::Switched } else { At::Start };
         }
     }
 
-    /// Whether a head has begun and not ended.
+    /// True if a head has begun and not ended.
     pub(crate) fn is_in_head(&self) -> bool {
         self.at == At::Header || (self.at == At::Start && !self.line.is_empty())
     }
 
-    /// Whether all that came are whole requests.
+    /// True if only whole requests came.
     pub(crate) fn is_between_requests(&self) -> bool {
         self.at == At::Start && self.line.is_empty()
     }
 
-    /// Takes some bytes; none when they are to be held.
+    /// Takes some bytes; none if they are to be held.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         match self.at {
             At::Switched => Ok(bytes.len()),
@@ -210,7 +193,7 @@ impl Scanner {
         }
     }
 
-    /// A chunk's data, and the line end after it.
+    /// Takes bytes of a chunk's data, or of the line end after it.
     fn chunk(&mut self, bytes: &[u8], left: u64) -> Result<usize, Fault> {
         if left > 2 {
             let taken = bytes.len().min(usize::try_from(left - 2).unwrap_or(usize::MAX));
@@ -225,7 +208,7 @@ impl Scanner {
         Ok(1)
     }
 
-    /// A line, or a piece of one.
+    /// Takes a line, or a piece of one.
     fn line(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         let end = memchr(b'\n', bytes);
         let (piece, _) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
@@ -246,14 +229,14 @@ impl Scanner {
         Ok(piece.len())
     }
 
-    /// A line, or a piece of one, with its LF if that has come.
+    /// Reads a line, or a piece of one, with its LF if that has come.
     fn piece(&mut self, piece: &[u8]) -> Result<(), Fault> {
         let Some((b'\n', line)) = piece.split_last() else { return self.line.push(piece) };
         if self.line.is_empty() {
             return self.whole_line(line);
         }
         self.line.push(line)?;
-        let Piece { start, more } = std::mem::take(&mut self.line);
+        let PartialLine { start, more } = std::mem::take(&mut self.line);
         match more {
             None => self.whole_line(&start),
             Some((_, b'\r')) => self.checked_line(checked(&start)?),
@@ -261,7 +244,7 @@ impl Scanner {
         }
     }
 
-    /// A line without its LF.
+    /// Reads a line without its LF.
     fn whole_line(&mut self, line: &[u8]) -> Result<(), Fault> {
         let Some((b'\r', line)) = line.split_last() else {
             return Err(Fault::LineEnd);
@@ -269,7 +252,7 @@ impl Scanner {
         self.checked_line(checked(line)?)
     }
 
-    /// A line without its end, or the beginning of one that is longer than what is kept.
+    /// Reads a line without its end, or the beginning of one that is longer than what is kept.
     fn checked_line(&mut self, line: &[u8]) -> Result<(), Fault> {
         let (line, is_cut) = line.get(..KEPT).map_or((line, false), |start| (start, true));
         self.at = match self.at {
@@ -285,7 +268,8 @@ impl Scanner {
                 self.head.note(header(line)?, is_cut)?;
                 At::Header
             }
-            // An empty line before a request is none either, though RFC 9112, 2.2 would ignore it: Go's server, kube-apiserver's, does not.
+            // An empty line before a request is none either: RFC 9112, 2.2 would ignore it, but Go's
+            // server (kube-apiserver's) does not.
             _ => {
                 self.head = Head { is_old: request_line(line)?, ..Head::default() };
                 At::Header
@@ -294,7 +278,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// What follows a head.
+    /// Returns the place after a head.
     fn body(&self) -> Result<At, Fault> {
         match (self.head.length, self.head.chunked) {
             (Some(_), true) => Err(Fault::Length),
@@ -309,9 +293,9 @@ impl Scanner {
     }
 }
 
-// === impl Piece ===
+// === impl PartialLine ===
 
-impl Piece {
+impl PartialLine {
     fn is_empty(&self) -> bool {
         self.start.is_empty()
     }
@@ -332,13 +316,7 @@ impl Piece {
 // === impl Head ===
 
 impl Head {
-    /// Whether hyper needs no more for it than it has in any case. (Trailers come later, and may be many.)
-    fn is_usual(&self, case_shows: bool) -> bool {
-        let loses_case = self.capitals && (case_shows || self.switches); // one that switches goes by HTTP/1.1 whatever others go by
-        self.lines <= USUAL_LINES && !self.chunked && !loses_case
-    }
-
-    /// A header; of its value only the beginning if it `is_cut`.
+    /// Notes a header; if it `is_cut`, only the beginning of its value is here.
     fn note(&mut self, (name, value): (&[u8], &[u8]), is_cut: bool) -> Result<(), Fault> {
         self.lines += 1;
         // Host is the gate's to write.
@@ -354,7 +332,8 @@ impl Head {
             }
             self.chunked = true;
         } else if name.eq_ignore_ascii_case(b"connection") {
-            // Of two lines in HTTP/1.0 some readers take the first alone, and do not agree on whether another request follows.
+            // Of two lines in HTTP/1.0 some readers take the first alone, and do not agree on whether
+            // another request follows.
             if self.connection && self.is_old {
                 return Err(Fault::Malformed);
             }
@@ -375,10 +354,15 @@ mod tests {
 
     use super::*;
 
-    fn examine(bytes: &str) -> Result<(), Fault> {
-        match Scanner::default().examine(bytes.as_bytes(), true).rest {
+    /// Takes every head.
+    fn all(_: Option<&Head>) -> bool {
+        true
+    }
+
+    fn scan(bytes: &str) -> Result<(), Fault> {
+        match Scanner::default().scan(bytes.as_bytes(), all).rest {
             Rest::Refused(fault) => Err(fault),
-            Rest::None | Rest::Held | Rest::Unready | Rest::Replaced(_) => Ok(()),
+            Rest::None | Rest::Held | Rest::Declined | Rest::Replaced(_) => Ok(()),
         }
     }
 
@@ -392,7 +376,7 @@ mod tests {
             "GET / HTTP/1.1\r\nX: \t tabs\tand \u{e9}\r\nEmpty:\r\n\r\n",
             "DELETE / HTTP/1.1\r\nContent-Length: 0\r\n\r\nDELETE / HTTP/1.1\r\n\r\n",
         ] {
-            assert_eq!(examine(good), Ok(()), "{good:?}");
+            assert_eq!(scan(good), Ok(()), "{good:?}");
         }
     }
 
@@ -437,17 +421,17 @@ mod tests {
             ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n", Fault::Chunk),
             ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA b: c\r\n\r\n", Fault::Malformed),
         ] {
-            assert_eq!(examine(bad), Err(fault), "{bad:?}");
+            assert_eq!(scan(bad), Err(fault), "{bad:?}");
         }
     }
 
     #[test]
     fn no_head_ends_in_what_passes_of_a_refused_one() {
-        let mut heads = Scanner::default();
+        let mut scanner = Scanner::default();
         let good = b"GET / HTTP/1.1\r\n\r\n";
         let bad = b"POST / HTTP/1.1\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let examined = heads.examine(&[&good[..], &bad[..]].concat(), true);
-        assert_eq!(examined, Examined { passed: good.len() + bad.len() - 2, rest: Rest::Refused(Fault::Length) });
+        let scanned = scanner.scan(&[&good[..], &bad[..]].concat(), all);
+        assert_eq!(scanned, Scanned { passed: good.len() + bad.len() - 2, rest: Rest::Refused(Fault::Length) });
     }
 
     #[test]
@@ -458,18 +442,18 @@ mod tests {
             (false, b"GET / HTTP/1.1\r\n\r\n", Rest::None),
             (false, b"\x80\x03 anything\n", Rest::Refused(Fault::LineEnd)),
         ] {
-            let mut heads = Scanner::default();
-            let all = [&head[..], after].concat();
-            assert_eq!(heads.examine(&all, true), Examined { passed: head.len(), rest: Rest::Held });
-            assert_eq!(heads.examine(after, true), Examined { passed: 0, rest: Rest::Held });
-            heads.resolve(switched);
-            assert_eq!(heads.examine(after, true).rest, rest, "{switched} {after:?}");
+            let mut scanner = Scanner::default();
+            let both = [&head[..], after].concat();
+            assert_eq!(scanner.scan(&both, all), Scanned { passed: head.len(), rest: Rest::Held });
+            assert_eq!(scanner.scan(after, all), Scanned { passed: 0, rest: Rest::Held });
+            scanner.resolve(switched);
+            assert_eq!(scanner.scan(after, all).rest, rest, "{switched} {after:?}");
         }
     }
 
     #[test]
     fn a_head_is_under_way_from_its_first_byte_to_its_last() {
-        let mut heads = Scanner::default();
+        let mut scanner = Scanner::default();
         for (bytes, within) in [
             ("", false),
             ("G", true),
@@ -478,51 +462,8 @@ mod tests {
             ("\r\n", false),
             ("ab", false),
         ] {
-            heads.examine(bytes.as_bytes(), true);
-            assert_eq!(heads.is_in_head(), within, "{bytes:?}");
-        }
-    }
-
-    /// Scanner for a hyper that is ready for usual ones.
-    fn for_usual() -> Scanner {
-        Scanner { ready: Ready::Usual, ..Scanner::default() }
-    }
-
-    #[test]
-    fn only_what_hyper_is_not_ready_for_waits_until_it_is() {
-        let head = |lines: &str| format!("GET / HTTP/1.1\r\n{lines}\r\n");
-        let lines = |number: usize| head(&"x: y\r\n".repeat(number));
-        for (bytes, case_shows, is_usual) in [
-            (head("host: h\r\n"), true, true),
-            (head("host: H\r\n"), true, true),
-            (head("Host: h\r\n"), true, true),
-            (head("X-a: h\r\n"), true, false),
-            (head("X-a: h\r\n"), false, true),
-            (head("host: h\r\nUpgrade: x\r\n"), false, false),
-            (head("host: h\r\nupgrade: x\r\n"), false, true),
-            (lines(USUAL_LINES), true, true),
-            (lines(USUAL_LINES + 1), true, false),
-            (lines(USUAL_LINES + 1), false, false),
-            ("POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(), false, false),
-            ("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n".to_owned(), true, true),
-            ("GET / HTTP/1.1\r\nhost: h\r\n".to_owned(), false, false),
-            ("GE".to_owned(), false, false),
-        ] {
-            let before = "PUT / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc";
-            let mut heads = for_usual();
-            let examined = heads.examine(format!("{before}{bytes}").as_bytes(), case_shows);
-            if is_usual {
-                let passed = before.len() + bytes.len();
-                assert_eq!(examined, Examined { passed, rest: Rest::None }, "{bytes:?}");
-                assert_eq!(heads.ready(), Ready::Usual);
-            } else {
-                assert_eq!(examined, Examined { passed: before.len(), rest: Rest::Unready }, "{bytes:?}");
-                assert!(heads.is_between_requests() && heads.ready() == Ready::All);
-                assert_eq!(heads.examine(bytes.as_bytes(), case_shows).passed, bytes.len(), "{bytes:?}");
-            }
-            heads = Scanner::default();
-            heads.begin(bytes.as_bytes(), case_shows);
-            assert_eq!(heads.ready() == Ready::Usual, is_usual, "{bytes:?}");
+            scanner.scan(bytes.as_bytes(), all);
+            assert_eq!(scanner.is_in_head(), within, "{bytes:?}");
         }
     }
 
@@ -551,12 +492,12 @@ mod tests {
     }
 
     /// In pieces as they come from a socket, or as one.
-    fn examine_in(pieces: usize, bytes: &[u8]) -> (Rest, usize) {
-        let mut heads = Scanner::default();
+    fn scan_in(pieces: usize, bytes: &[u8]) -> (Rest, usize) {
+        let mut scanner = Scanner::default();
         let mut most = 0;
         for piece in bytes.chunks(pieces) {
-            let rest = heads.examine(piece, true).rest;
-            most = most.max(heads.line.start.capacity());
+            let rest = scanner.scan(piece, all).rest;
+            most = most.max(scanner.line.start.capacity());
             if rest != Rest::None {
                 return (rest, most);
             }
@@ -591,7 +532,7 @@ mod tests {
             (format!("{long} / HTTP/1.1\r\n"), Rest::Refused(Fault::TooLong)),
         ] {
             for pieces in [1 << 21, 16 << 10, 4095] {
-                let (rest, most) = examine_in(pieces, bytes.as_bytes());
+                let (rest, most) = scan_in(pieces, bytes.as_bytes());
                 assert_eq!(rest, expected, "{:?} in {pieces}", bytes.get(..30));
                 assert!(most <= 2 * KEPT, "{most}");
             }
@@ -603,36 +544,38 @@ mod tests {
         for len in KEPT - 4..KEPT + 4 {
             let name = "Content-Length: 1";
             let bytes = format!("GET / HTTP/1.1\r\n{name}{}\r\n\r\n", " ".repeat(len - name.len()));
-            let whole = examine_in(1 << 20, bytes.as_bytes()).0;
+            let whole = scan_in(1 << 20, bytes.as_bytes()).0;
             for pieces in [KEPT - 1, KEPT, KEPT + 1, 16 << 10, 1000] {
-                assert_eq!(examine_in(pieces, bytes.as_bytes()).0, whole, "{len} in {pieces}");
+                assert_eq!(scan_in(pieces, bytes.as_bytes()).0, whole, "{len} in {pieces}");
             }
         }
     }
 
     proptest! {
         #[test]
-        fn what_waits_for_a_hyper_that_is_ready_begins_a_request_and_then_passes_as_it_would_have(
+        fn what_is_declined_begins_a_request_and_then_passes_as_it_would_have(
             stream in streams(),
             cut in 0usize..200,
             case_shows: bool,
         ) {
-            let whole = Scanner::default().examine(stream.as_bytes(), case_shows);
-            let mut heads = for_usual();
-            let (mut passed, mut rest, mut from) = (0, Rest::None, 0);
+            let whole = Scanner::default().scan(stream.as_bytes(), all);
+            let usual = |head: Option<&Head>| head.is_some_and(|head| !head.chunked && !(head.capitals && case_shows));
+            let mut scanner = Scanner::default();
+            let (mut passed, mut rest, mut from, mut takes_all) = (0, Rest::None, 0, false);
             for end in [cut.min(stream.len()), stream.len()] {
                 let piece = &stream.as_bytes()[from..end];
                 from = end;
-                let mut examined = heads.examine(piece, case_shows);
-                passed += examined.passed;
-                if examined.rest == Rest::Unready {
+                let mut scanned = scanner.scan(piece, |head| takes_all || usual(head));
+                passed += scanned.passed;
+                if scanned.rest == Rest::Declined {
                     let mut others = Scanner::default();
-                    others.examine(&stream.as_bytes()[..passed], case_shows);
-                    prop_assert!(others.is_between_requests() && heads.is_between_requests());
-                    examined = heads.examine(&piece[examined.passed..], case_shows);
-                    passed += examined.passed;
+                    others.scan(&stream.as_bytes()[..passed], all);
+                    prop_assert!(others.is_between_requests() && scanner.is_between_requests());
+                    takes_all = true;
+                    scanned = scanner.scan(&piece[scanned.passed..], all);
+                    passed += scanned.passed;
                 }
-                rest = examined.rest;
+                rest = scanned.rest;
                 if rest != Rest::None {
                     break;
                 }
@@ -643,16 +586,16 @@ mod tests {
 
         #[test]
         fn how_bytes_are_cut_makes_no_difference(stream in streams(), cuts in prop::collection::vec(0usize..200, 0..6)) {
-            let whole = Scanner::default().examine(stream.as_bytes(), true);
-            let mut heads = Scanner::default();
+            let whole = Scanner::default().scan(stream.as_bytes(), all);
+            let mut scanner = Scanner::default();
             let (mut passed, mut rest, mut from) = (0, Rest::None, 0);
             let mut ends: Vec<_> = cuts.into_iter().map(|cut| cut.min(stream.len())).collect();
             ends.push(stream.len());
             ends.sort_unstable();
             for end in ends {
-                let examined = heads.examine(&stream.as_bytes()[from..end], true);
-                passed += examined.passed;
-                rest = examined.rest;
+                let scanned = scanner.scan(&stream.as_bytes()[from..end], all);
+                passed += scanned.passed;
+                rest = scanned.rest;
                 from = end;
                 if rest != Rest::None {
                     break;

@@ -24,9 +24,10 @@ use tower_http::BoxError;
 use super::{
     Server,
     early::{self, Early, Outgoing},
+    idle::Ready,
     linger::linger,
     stream::Stream,
-    wire::{ActiveCall, Ready, Wire, WireHandle},
+    wire::{ActiveCall, Wire, WireHandle},
 };
 use crate::{
     proxy::{
@@ -191,10 +192,10 @@ fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
 impl Server {
     /// Serves a connection to its end. `http2` is what ALPN said; without it the preface decides.
     pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, local: Option<IpAddr>, http2: bool) {
-        let wire = Wire::new(stream, self.head_room.clone(), Arc::clone(&self.lower_case));
+        let handle = WireHandle::new(stream, Arc::clone(&self.buffers), Arc::clone(&self.lower_case));
         let speaks_http2 = http2
             || tokio::select! {
-                first = tokio::time::timeout(FIRST_BYTES, wire.speaks_http2()) => match first {
+                first = tokio::time::timeout(FIRST_BYTES, handle.speaks_http2()) => match first {
                     Ok(speaks) => speaks,
                     Err(_) => return,
                 },
@@ -204,13 +205,11 @@ impl Server {
         let desk = Desk::default();
         // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is waiting in.
         let served = if speaks_http2 {
-            Box::pin(self.serve_http2(wire, Calls { stack, line: None, desk: None })).await
+            Box::pin(self.serve_http2(Wire::unscanned(&handle), Calls { stack, line: None, desk: None })).await
         } else {
-            wire.examine();
-            let line = wire.line();
-            let calls = Calls { stack, line: Some(line.clone()), desk: Some(desk.clone()) };
-            let served = self.serve_http1(wire, &line, calls).await;
-            if let Some(fault) = line.fault() {
+            let calls = Calls { stack, line: Some(handle.clone()), desk: Some(desk.clone()) };
+            let served = self.serve_http1(&handle, calls).await;
+            if let Some(fault) = handle.fault() {
                 table::GUARDED.counter(&[&self.gate, fault.word()]).increment(1);
                 tracing::debug!(gate = &*self.gate, %fault, "a connection was turned away");
             }
@@ -225,36 +224,34 @@ impl Server {
         }
     }
 
-    /// As often as the connection stirs from its rest, or has a head that hyper is not ready for, hyper begins anew.
-    async fn serve_http1<C>(&self, mut wire: Wire, line: &WireHandle, calls: Calls<C>) -> hyper::Result<()>
+    /// Serves HTTP/1. A new hyper begins as often as the connection ends a rest, or has a head for
+    /// which the present one is not ready.
+    async fn serve_http1<C>(&self, handle: &WireHandle, calls: Calls<C>) -> hyper::Result<()>
     where
         C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
     {
-        loop {
-            let served = Box::pin(self.serve_awake(wire, calls.clone())).await;
-            if line.has_unread() {
-                Box::pin(linger(line)).await;
+        while self.has_next(handle).await {
+            let served = Box::pin(self.serve_awake(Wire::scanned(handle), calls.clone())).await;
+            if handle.has_unread() {
+                Box::pin(linger(handle)).await;
             }
-            if served.is_err() || !line.rests() {
+            if served.is_err() || !handle.rests() {
                 return served;
             }
-            wire = match self.rest(line).await {
-                Some(wire) => wire,
-                None => return Ok(()),
-            };
         }
+        Ok(())
     }
 
-    /// Waits with an idle connection for its next call; where none will come, takes leave of the client.
-    async fn rest(&self, line: &WireHandle) -> Option<Wire> {
-        let stirring = tokio::select! {
-            stirring = tokio::time::timeout(IDLE, line.stirs()) => stirring.ok().flatten(),
-            () = self.closing.told() => None,
+    /// Waits with an idle connection for its next call; if none comes, closes it.
+    async fn has_next(&self, handle: &WireHandle) -> bool {
+        let has_next = tokio::select! {
+            has_more = tokio::time::timeout(IDLE, handle.has_more()) => has_more.unwrap_or_default(),
+            () = self.closing.told() => false,
         };
-        if stirring.is_none() {
-            line.close().await;
+        if !has_next {
+            handle.close().await;
         }
-        stirring
+        has_next
     }
 
     async fn serve_awake<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
@@ -348,7 +345,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
-    use crate::{clock::Clock, proxy::conservation, proxy::guard::room::HeadRoom};
+    use crate::{clock::Clock, proxy::conservation};
 
     #[tokio::test(start_paused = true)]
     async fn hyper_is_let_go_after_a_call_however_long_that_took() {
@@ -360,15 +357,14 @@ mod tests {
                 Ok(Response::new(Sent::new(Full::from("done").map_err(|never| match never {}))))
             });
             let (mut client, end) = duplex(1 << 10);
-            let wire = Wire::new(Box::new(end), HeadRoom::default(), Arc::default());
-            wire.examine();
-            let line = wire.line();
-            let calls = Calls { stack, line: Some(line.clone()), desk: None };
+            let handle = WireHandle::new(Box::new(end), Arc::default(), Arc::default());
+            let wire = Wire::scanned(&handle);
+            let calls = Calls { stack, line: Some(handle.clone()), desk: None };
             client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("room");
             let begun = clock.now();
             server.serve_awake(wire, calls).await.expect("no fault");
             let took = clock.now().since(begun);
-            assert!(line.rests(), "{millis}");
+            assert!(handle.rests(), "{millis}");
             let served = Duration::from_millis(millis);
             assert!(took >= served && took <= served + Duration::from_millis(250), "{millis}: {took:?}");
             let mut answer = vec![0; 1 << 10];

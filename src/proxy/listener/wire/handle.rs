@@ -1,154 +1,182 @@
-//! A connection as those have it who are not hyper: the task that serves it, and the call that is under way on it.
+//! A connection as those have it who are not hyper: the task that serves it, and the call that is
+//! under way on it.
 
 use std::{
-    fmt,
     future::poll_fn,
-    pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     task::{Context, Poll, ready},
 };
 
-use bytes::BytesMut;
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::io::AsyncWrite as _;
 
-use super::{AHEAD, READ, State, Wire, lock};
-use crate::proxy::guard::scan::{Fault, Scanner};
+use super::{Shared, lock};
+use crate::{
+    proxy::{
+        guard::{
+            buffers::{AnswerShare, Buffers},
+            scan::Fault,
+        },
+        listener::{idle::Idle, read_ahead::ReadAhead, stream::Stream},
+    },
+    upstream::Trailing,
+};
 
 /// The same connection, whether hyper has it or not.
 #[derive(Clone)]
 pub(crate) struct WireHandle {
-    pub(super) shared: Arc<Mutex<State>>,
+    pub(super) shared: Arc<Mutex<Shared>>,
 }
 
-/// The same connection as a call watches it that is under way there; until it is dropped the connection does not rest.
+/// The same connection as the call sees it that is under way there; it does not rest before this is
+/// dropped.
 pub(crate) struct ActiveCall {
-    pub(super) shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<Shared>>,
 }
 
 // === impl WireHandle ===
 
 impl WireHandle {
-    /// A call begins.
-    pub(crate) fn begin(&self) -> ActiveCall {
-        lock(&self.shared).busy = true;
-        ActiveCall { shared: Arc::clone(&self.shared) }
+    /// Takes a connection. `lower_case` says that the upstream does not see how the client writes the
+    /// names of fields.
+    pub(crate) fn new(stream: Box<dyn Stream>, buffers: Arc<Buffers>, lower_case: Arc<AtomicBool>) -> Self {
+        let shared = Shared {
+            input: ReadAhead::new(stream),
+            idle: Idle::new(lower_case),
+            answers: AnswerShare::of(buffers),
+            giver: None,
+            trailing: None,
+            fault: None,
+            large_head: false,
+            switched: None,
+            goodbye: None,
+        };
+        Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// Whether hyper was let go because there was nothing to do, and not because the connection is over.
-    pub(crate) fn rests(&self) -> bool {
-        lock(&self.shared).resting
-    }
-
-    /// Waits until more comes, for hyper to read; none if nothing will.
-    pub(crate) async fn stirs(&self) -> Option<Wire> {
+    /// True if the client begins with HTTP/2's preface. This is decided at the first byte that tells,
+    /// and nothing is lost of what was read.
+    pub(crate) async fn speaks_http2(&self) -> bool {
         poll_fn(|cx| {
-            let mut state = lock(&self.shared);
-            while state.ahead.is_empty() {
-                if state.end.is_some() {
-                    return Poll::Ready(None);
+            let input = &mut lock(&self.shared).input;
+            loop {
+                if input.bytes().starts_with(PREFACE) {
+                    return Poll::Ready(true);
                 }
-                ready!(state.poll_read_ahead(cx));
+                if !PREFACE.starts_with(input.bytes()) || input.has_ended() {
+                    return Poll::Ready(false);
+                }
+                ready!(input.poll_fill(cx));
             }
-            state.begin();
-            Poll::Ready(Some(Wire { shared: Arc::clone(&self.shared) }))
         })
         .await
     }
 
-    /// Ends it as hyper would: with TLS the client is told.
+    /// Notes that a call begins.
+    pub(crate) fn begin(&self) -> ActiveCall {
+        lock(&self.shared).idle.busy = true;
+        ActiveCall { shared: Arc::clone(&self.shared) }
+    }
+
+    /// True if hyper was let go for a rest, and not because the connection is over.
+    pub(crate) fn rests(&self) -> bool {
+        lock(&self.shared).idle.resting
+    }
+
+    /// Waits until there is something for a new hyper to read; false if nothing will come.
+    pub(crate) async fn has_more(&self) -> bool {
+        poll_fn(|cx| {
+            let input = &mut lock(&self.shared).input;
+            while input.bytes().is_empty() && !input.has_ended() {
+                ready!(input.poll_fill(cx));
+            }
+            Poll::Ready(!input.bytes().is_empty())
+        })
+        .await
+    }
+
+    /// Ends the connection as hyper would: over TLS the client is told.
     pub(crate) async fn close(&self) {
-        let closed = poll_fn(|cx| Pin::new(lock(&self.shared).stream.get_mut()).poll_shutdown(cx)).await;
-        if let Err(error) = closed {
+        if let Err(error) = poll_fn(|cx| lock(&self.shared).input.stream().poll_shutdown(cx)).await {
             tracing::debug!(%error, "a client had left before its connection was closed");
         }
     }
 
-    /// Whether hyper has said goodbye to a client that may still be sending: it is between two requests neither by its bytes nor by ours.
+    /// True if hyper has said goodbye to a client that may still be sending: it is between two
+    /// requests neither by its bytes nor by ours.
     pub(crate) fn has_unread(&self) -> bool {
-        let state = lock(&self.shared);
-        let is_between = state.heads.as_ref().is_none_or(Scanner::is_between_requests);
-        state.said_goodbye && state.end.is_none() && (state.fault.is_some() || !state.ahead.is_empty() || !is_between)
+        let Shared { input, goodbye, fault, .. } = &*lock(&self.shared);
+        let left = goodbye.map(|is_amid| is_amid || fault.is_some() || !input.bytes().is_empty());
+        left.unwrap_or_default() && !input.has_ended()
     }
 
-    /// Reads into `room` what nobody wants; whether there was anything.
+    /// Reads into `room` bytes that are discarded; true if there were any.
     pub(crate) async fn discard(&self, room: &mut [u8]) -> bool {
-        poll_fn(|cx| {
-            let mut state = lock(&self.shared);
-            state.ahead = BytesMut::new();
-            let mut read = ReadBuf::new(room);
-            state.stream.set_limit(READ as u64);
-            let polled = ready!(Pin::new(&mut state.stream).poll_read(cx, &mut read));
-            Poll::Ready(polled.is_ok() && !read.filled().is_empty())
-        })
-        .await
+        poll_fn(|cx| lock(&self.shared).input.poll_discard(cx, room)).await
     }
 
-    /// What was wrong with what came in.
+    /// The fault of what came in.
     pub(crate) fn fault(&self) -> Option<Fault> {
         lock(&self.shared).fault
-    }
-}
-
-impl fmt::Debug for WireHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WireHandle")
     }
 }
 
 // === impl ActiveCall ===
 
 impl ActiveCall {
-    /// Ready when the client has closed, half-closed or reset the connection. To be polled by the connection's own task only: there is one
-    /// waker for reading. A client with more than [`AHEAD`] bytes unread is asked of the kernel, which knows what has arrived: whatever a
-    /// client that closes had still to send must fit into the socket's buffer, while a reset overtakes it.
+    /// Becomes ready when the client has hung up.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = lock(&self.shared);
-        while state.end.is_none() {
-            if state.ahead.len() >= AHEAD {
-                return state.poll_hang_up(cx);
-            }
-            ready!(state.poll_read_ahead(cx));
-        }
-        Poll::Ready(())
+        lock(&self.shared).input.poll_gone(cx)
     }
 
-    /// A call that asked for another protocol has its answer: what was held back behind it is that protocol, or the next request.
+    /// Notes the answer to a call that asked for another protocol: what was held back behind it is
+    /// that protocol, or the next request.
     pub(crate) fn resolve(&self, switched: bool) {
-        let mut state = lock(&self.shared);
-        if let Some(heads) = &mut state.heads {
-            heads.resolve(switched);
-        }
-        if let Some(reader) = state.reader.take() {
-            reader.wake();
-        }
+        let mut shared = lock(&self.shared);
+        shared.switched = Some(switched);
+        shared.input.wake_reader();
     }
 
-    /// Whether a large head came on the connection: it should end with the answer, and the buffer with it.
+    /// True if a large head came on the connection: it should end with the answer, and hyper's buffer
+    /// with it.
     pub(crate) fn had_large_head(&self) -> bool {
-        lock(&self.shared).share.is_taken()
+        lock(&self.shared).large_head
+    }
+
+    /// Becomes ready when hyper may be given more of an answer; before that it must write what it has,
+    /// as fast as the client reads.
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut shared = lock(&self.shared);
+        if !shared.answers.is_full() {
+            return Poll::Ready(());
+        }
+        shared.giver = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Counts bytes more that hyper is given.
+    pub(crate) fn give(&self, bytes: usize) {
+        lock(&self.shared).answers.give(bytes);
+    }
+
+    /// Has these trailers written at the end of the body, which is to end in the bytes that are
+    /// returned; only in a body that is sent in chunks. None if there is nothing to write.
+    pub(crate) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
+        let (mark, trailing) = Trailing::new(trailers)?;
+        lock(&self.shared).trailing = Some(trailing);
+        Some(mark)
     }
 }
 
 impl Drop for ActiveCall {
     fn drop(&mut self) {
-        let mut state = lock(&self.shared);
-        state.busy = false;
-        state.hang_up = None;
-        state.released();
+        let Shared { input, idle, .. } = &mut *lock(&self.shared);
+        idle.busy = false;
+        input.ignore_hang_up();
+        idle.release(input);
     }
 }
 
-impl State {
-    fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.hang_up.is_none() {
-            self.hang_up = self.stream.get_ref().hang_up();
-        }
-        self.hang_up.as_mut().map_or(Poll::Pending, |hang_up| hang_up.as_mut().poll(cx))
-    }
-}
-
-impl fmt::Debug for ActiveCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ActiveCall")
-    }
-}
+/// The first bytes of an HTTP/2 client.
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

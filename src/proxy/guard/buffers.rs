@@ -1,0 +1,186 @@
+//! The bound on the bytes that large heads of HTTP/1 clients, and answers that they do not read, may
+//! hold.
+//!
+//! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each would
+//! be a gigabyte, and hyper keeps a buffer that has grown for as long as it has the connection. So the
+//! bytes of a head beyond the usual are charged to one account for all clients, and given back when
+//! hyper is done with the connection; and a connection that had a large head ends with its answer.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// The bytes that all HTTP/1 clients of a section together have in large heads, and those that hyper
+/// has of their answers and has not written.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    heads: AtomicUsize,
+    answers: AtomicUsize,
+}
+
+/// One connection's part of the heads, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct HeadShare {
+    all: Arc<Buffers>,
+    /// The bytes of the head that is coming in.
+    head: usize,
+    /// The most that any head had beyond the usual.
+    taken: usize,
+}
+
+/// One connection's part of the answers, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct AnswerShare {
+    all: Arc<Buffers>,
+    /// The bytes that hyper was given since it last had written everything.
+    unwritten: usize,
+}
+
+// === impl HeadShare ===
+
+impl HeadShare {
+    pub(crate) fn of(all: Arc<Buffers>) -> Self {
+        Self { all, head: 0, taken: 0 }
+    }
+
+    /// Counts bytes more of a head that has not ended. False if there is no room for them.
+    #[must_use]
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        self.head += bytes;
+        let more = self.head.saturating_sub(USUAL).saturating_sub(self.taken);
+        if more == 0 {
+            return true;
+        }
+        let before = self.all.heads.fetch_add(more, Ordering::Relaxed);
+        self.taken += more;
+        before + more <= HEADS
+    }
+
+    /// Notes that the head has ended.
+    pub(crate) fn end(&mut self) {
+        self.head = 0;
+    }
+
+    /// True if a head was larger than usual.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken > 0
+    }
+}
+
+impl Drop for HeadShare {
+    fn drop(&mut self) {
+        if self.taken > 0 {
+            self.all.heads.fetch_sub(self.taken, Ordering::Relaxed);
+        }
+    }
+}
+
+// === impl AnswerShare ===
+
+impl AnswerShare {
+    pub(crate) fn of(all: Arc<Buffers>) -> Self {
+        Self { all, unwritten: 0 }
+    }
+
+    /// The bytes of all connections.
+    pub(crate) fn all(&self) -> &Arc<Buffers> {
+        &self.all
+    }
+
+    /// Counts bytes more of an answer that were given to hyper.
+    pub(crate) fn give(&mut self, bytes: usize) {
+        self.unwritten += bytes;
+        self.all.answers.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that hyper has written all that it was given.
+    pub(crate) fn written(&mut self) {
+        self.all.answers.fetch_sub(self.unwritten, Ordering::Relaxed);
+        self.unwritten = 0;
+    }
+
+    /// True if hyper is to write before it is given more: it has a good deal, or it has something
+    /// while all together have much. A connection that has nothing always gets more, so that none
+    /// waits for clients that do not read.
+    pub(crate) fn is_full(&self) -> bool {
+        self.unwritten >= UNWRITTEN || (self.unwritten > 0 && self.all.answers.load(Ordering::Relaxed) >= ANSWERS)
+    }
+}
+
+impl Drop for AnswerShare {
+    fn drop(&mut self) {
+        self.written();
+    }
+}
+
+/// The bytes of a head that need not be counted: a token of some kilobytes, and a few hundred groups
+/// to impersonate.
+const USUAL: usize = 64 << 10;
+/// The bound on all large heads: thirty of the longest at once.
+const HEADS: usize = 32 << 20;
+/// The bytes of an answer that hyper is given before it must have written them: four of the largest
+/// pieces in which answers come.
+const UNWRITTEN: usize = 64 << 10;
+/// The bound on the answers of all clients: past this each has one piece.
+const ANSWERS: usize = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_heads_take_no_room_and_large_ones_what_they_have_more() {
+        let room = Arc::<Buffers>::default();
+        let mut share = HeadShare::of(room.clone());
+        for _ in 0..1000 {
+            assert!(share.grow(USUAL / 2) && share.grow(USUAL / 2) && !share.is_taken());
+            share.end();
+        }
+        assert!(share.grow(USUAL + 10) && share.grow(5) && share.is_taken());
+        assert_eq!(room.heads.load(Ordering::Relaxed), 15);
+        share.end();
+        assert!(share.grow(USUAL + 15)); // the buffer is there already
+        assert_eq!(room.heads.load(Ordering::Relaxed), 15);
+        drop(share);
+        assert_eq!(room.heads.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn past_what_all_may_have_unwritten_each_has_one_piece_and_who_has_none_gets_one() {
+        let room = Arc::<Buffers>::default();
+        let mut clients: Vec<_> = (0..1000).map(|_| AnswerShare::of(room.clone())).collect();
+        for _ in 0..100 {
+            for client in &mut clients {
+                if !client.is_full() {
+                    client.give(16 << 10);
+                }
+            }
+        }
+        let all = room.answers.load(Ordering::Relaxed);
+        assert!(all <= 1000 * (16 << 10), "{all}");
+        assert!(clients.iter().all(|client| client.unwritten > 0));
+        clients.truncate(10);
+        clients[0].written();
+        for _ in 0..10 {
+            if !clients[0].is_full() {
+                clients[0].give(16 << 10);
+            }
+        }
+        assert_eq!(clients[0].unwritten, UNWRITTEN);
+        drop(clients);
+        assert_eq!(room.answers.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn who_comes_when_the_room_is_full_is_turned_away_and_room_comes_back() {
+        let room = Arc::<Buffers>::default();
+        let mut first = HeadShare::of(room.clone());
+        assert!(first.grow(USUAL + HEADS));
+        let mut second = HeadShare::of(room.clone());
+        assert!(second.grow(USUAL));
+        assert!(!second.grow(1));
+        drop((first, second));
+        assert!(HeadShare::of(room).grow(USUAL + HEADS));
+    }
+}

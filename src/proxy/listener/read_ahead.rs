@@ -1,0 +1,170 @@
+//! Reading ahead of hyper, to notice that a client has hung up.
+//!
+//! hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes
+//! is being answered, and so does not notice that the client has left (measured).
+//! [`ReadAhead::poll_gone`] reads on into a small buffer, from which hyper is served first.
+
+use std::{
+    io,
+    mem::{MaybeUninit, replace, take},
+    pin::Pin,
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf, Take};
+
+use super::stream::{HangUp, Stream};
+
+/// The reading half of a connection.
+pub(super) struct ReadAhead {
+    /// Limited to [`READ`] bytes for each read.
+    stream: Take<Box<dyn Stream>>,
+    /// The bytes that were read and not yet given to hyper.
+    bytes: BytesMut,
+    /// Set once nothing more will come: the error that ended it, until hyper has seen that.
+    end: Option<io::Result<()>>,
+    /// Notices that the client has left while it has sent more than is read ahead.
+    hang_up: Option<HangUp>,
+    /// hyper, waiting to read.
+    reader: Option<Waker>,
+}
+
+// === impl ReadAhead ===
+
+impl ReadAhead {
+    pub(super) fn new(stream: Box<dyn Stream>) -> Self {
+        Self { stream: stream.take(0), bytes: BytesMut::new(), end: None, hang_up: None, reader: None }
+    }
+
+    /// The connection, to write to.
+    pub(super) fn stream(&mut self) -> Pin<&mut Box<dyn Stream>> {
+        Pin::new(self.stream.get_mut())
+    }
+
+    /// The bytes that were read ahead.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// True once nothing more will come than was read ahead.
+    pub(super) fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Copies bytes that were read ahead to `buf`, or else reads. The bytes are done with only after
+    /// [`Self::consume`].
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.bytes.is_empty() {
+            let some = self.bytes.len().min(buf.remaining()).min(READ);
+            buf.put_slice(self.bytes.get(..some).unwrap_or_default());
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(end) = &mut self.end {
+            return Poll::Ready(replace(end, Ok(())));
+        }
+        let before = buf.filled().len();
+        let read = ready!(self.poll_stream(cx, buf));
+        if read.is_err() || (buf.filled().len() == before && buf.remaining() > 0) {
+            self.end = Some(Ok(()));
+        }
+        Poll::Ready(read)
+    }
+
+    /// Of the bytes just `read`, the first `taken` are done with and the others are read again;
+    /// `is_ahead` if they had been read ahead.
+    pub(super) fn consume(&mut self, is_ahead: bool, read: &[u8], taken: usize) {
+        if !is_ahead {
+            self.bytes.extend_from_slice(read.get(taken..).unwrap_or_default());
+            return;
+        }
+        self.bytes.advance(taken);
+        if self.bytes.is_empty() {
+            self.bytes = BytesMut::new(); // the usual connection holds no buffer of ours
+        }
+    }
+
+    /// Reads ahead once, and wakes hyper if it waits for what came.
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut step = [const { MaybeUninit::uninit() }; STEP]; // on the stack: a silent client holds no buffer
+        let mut read = ReadBuf::uninit(&mut step);
+        match ready!(self.poll_stream(cx, &mut read)) {
+            Ok(()) if !read.filled().is_empty() => self.bytes.extend_from_slice(read.filled()),
+            ended => self.end = Some(ended),
+        }
+        self.wake_reader();
+        Poll::Ready(())
+    }
+
+    /// Becomes ready when the client has closed, half-closed or reset the connection. Only the
+    /// connection's own task may poll this: there is one waker for reading. For a client with more
+    /// than [`AHEAD`] bytes unread the kernel is asked, which knows what has arrived: whatever a client
+    /// that closes had still to send must fit into the socket's buffer, while a reset overtakes it.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.end.is_none() {
+            if self.bytes.len() >= AHEAD {
+                if self.hang_up.is_none() {
+                    self.hang_up = self.stream.get_ref().hang_up();
+                }
+                return self.hang_up.as_mut().map_or(Poll::Pending, |hang_up| hang_up.as_mut().poll(cx));
+            }
+            ready!(self.poll_fill(cx));
+        }
+        Poll::Ready(())
+    }
+
+    /// Stops watching for the client's end.
+    pub(super) fn ignore_hang_up(&mut self) {
+        self.hang_up = None;
+    }
+
+    /// Reads into `room` bytes that are discarded; ready with true if there were any.
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<bool> {
+        take(&mut self.bytes);
+        let mut read = ReadBuf::new(room);
+        let polled = ready!(self.poll_stream(cx, &mut read));
+        Poll::Ready(polled.is_ok() && !read.filled().is_empty())
+    }
+
+    /// Has hyper woken when there is something to read.
+    pub(super) fn park<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
+        if !self.reader.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            self.reader = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Has hyper look again, if it waits.
+    pub(super) fn wake_reader(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    fn poll_stream(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.stream.set_limit(READ as u64);
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+/// The most that one read takes. hyper doubles its buffer whenever a read fills it, up to the megabyte
+/// that a head may have: so a body stays at 32 KiB.
+const READ: usize = 16 * 1024;
+/// The most that is read ahead of hyper: enough for whatever a client pipelines, little beside the
+/// 3 MiB of a waiting body.
+pub(super) const AHEAD: usize = 64 * 1024;
+/// The most that is read ahead at once: a request's head fits.
+pub(super) const STEP: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_sends_nothing_holds_no_buffer() {
+        let (_client, server) = tokio::io::duplex(16);
+        let mut input = ReadAhead::new(Box::new(server));
+        assert!(input.poll_gone(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(input.bytes.capacity(), 0);
+    }
+}

@@ -1,0 +1,155 @@
+//! The filter between a client and hyper: passes on what the scanner lets pass, in bounds of time and
+//! memory.
+//!
+//! Where the scanner finds fault hyper gets a byte that no parser takes. It then answers 400 in its
+//! turn, after the answers that are still owed, and closes.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{io::ReadBuf, time::Sleep};
+
+use super::Shared;
+use crate::{
+    clock::timer,
+    proxy::guard::{
+        buffers::{Buffers, HeadShare},
+        scan::{Fault, Rest, Scanned, Scanner},
+    },
+};
+
+/// The scanner of a connection, and the bounds on the head that comes in.
+pub(super) struct Filter {
+    scanner: Scanner,
+    /// Scanned, and changed on the way: hyper gets it before anything else.
+    replaced: Bytes,
+    /// The part of the memory for large heads that is this connection's.
+    share: HeadShare,
+    /// The time by which a head that has begun must have come; none while there is no such head.
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+// === impl Filter ===
+
+impl Filter {
+    pub(super) fn new(buffers: Arc<Buffers>) -> Self {
+        Self { scanner: Scanner::default(), replaced: Bytes::new(), share: HeadShare::of(buffers), patience: None }
+    }
+
+    /// True if only whole requests came.
+    pub(super) fn is_between_requests(&self) -> bool {
+        self.scanner.is_between_requests()
+    }
+
+    /// Gives hyper what was read ahead, then what comes, as far as it passes.
+    pub(super) fn poll_read(
+        &mut self,
+        shared: &mut Shared,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(switched) = shared.switched.take() {
+            self.scanner.resolve(switched);
+        }
+        let before = buf.filled().len();
+        loop {
+            if shared.fault.is_some() || self.give_replaced(buf) {
+                return Poll::Ready(Ok(()));
+            }
+            if shared.idle.turning {
+                return shared.idle.poll_turn(&mut shared.input, cx).map(Ok);
+            }
+            let is_ahead = !shared.input.bytes().is_empty();
+            match shared.input.poll_read(cx, buf) {
+                Poll::Pending => return self.poll_quiet(shared, cx).map(Ok),
+                Poll::Ready(read) => read?,
+            }
+            let read = buf.filled().get(before..).unwrap_or_default();
+            if read.is_empty() {
+                return Poll::Ready(Ok(())); // the end
+            }
+            if !is_ahead {
+                shared.idle.stir();
+            }
+            let Scanned { passed, rest } = self.scan(shared, read);
+            let replaced = if let Rest::Replaced(replaced) = rest { replaced } else { 0 };
+            shared.input.consume(is_ahead, read, passed + replaced);
+            buf.set_filled(before + passed);
+            match rest {
+                Rest::None | Rest::Held => {}
+                Rest::Declined => shared.idle.turning = true,
+                Rest::Replaced(_) => {
+                    self.replaced = self.scanner.take_replaced().into();
+                    self.give_replaced(buf);
+                }
+                Rest::Refused(fault) => {
+                    shared.fault = Some(fault);
+                    buf.put_slice(b"\0"); // part of no head and of no chunk's size
+                }
+            }
+            if buf.filled().len() > before {
+                return Poll::Ready(Ok(()));
+            }
+            // Nothing passes. All that came may be of a target that is too long, and dropped.
+            if replaced == 0 {
+                return shared.idle.poll_turn(&mut shared.input, cx).map(Ok);
+            }
+            if self.is_late(shared, cx) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    /// Scans what was just read, and counts what a large head holds.
+    fn scan(&mut self, shared: &mut Shared, read: &[u8]) -> Scanned {
+        let (ready, shows_case) = (shared.idle.ready, shared.idle.shows_case());
+        let scanned = self.scanner.scan(read, |head| ready.takes(head, shows_case));
+        if !self.scanner.is_in_head() {
+            self.patience = None;
+            self.share.end();
+        } else if !matches!(scanned.rest, Rest::Replaced(_)) {
+            let has_room = self.share.grow(read.len());
+            shared.large_head |= self.share.is_taken();
+            if !has_room && scanned.rest == Rest::None {
+                return Scanned { passed: 0, rest: Rest::Refused(Fault::Crowded) };
+            }
+        }
+        scanned
+    }
+
+    /// Gives hyper what was changed on the way; true if there was any.
+    fn give_replaced(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        let had_some = !self.replaced.is_empty();
+        buf.put_slice(&self.replaced.split_to(self.replaced.len().min(buf.remaining())));
+        had_some
+    }
+
+    /// Nothing comes. A head that has begun must come to its end; between calls hyper is let go; a
+    /// body may take any time.
+    fn poll_quiet(&mut self, shared: &mut Shared, cx: &mut Context<'_>) -> Poll<()> {
+        let is_over = if self.scanner.is_in_head() {
+            self.is_late(shared, cx)
+        } else {
+            self.is_between_requests() && shared.idle.poll_pause(cx).is_ready()
+        };
+        if is_over { Poll::Ready(()) } else { shared.input.park(cx) }
+    }
+
+    /// True if a head that has begun took too long, which ends the connection.
+    fn is_late(&mut self, shared: &mut Shared, cx: &mut Context<'_>) -> bool {
+        let is_late = self.patience.get_or_insert_with(|| timer(HEAD)).as_mut().poll(cx).is_ready();
+        if is_late {
+            shared.fault = Some(Fault::Slow);
+        }
+        is_late
+    }
+}
+
+/// The time from the first byte of a head to its last; kube-apiserver waits 32 s.
+pub(super) const HEAD: Duration = Duration::from_secs(30);
