@@ -9,8 +9,6 @@
 mod admission;
 mod body;
 mod coalesce;
-#[cfg(test)]
-mod conservation;
 mod driver;
 mod failure;
 mod forward;
@@ -19,8 +17,10 @@ mod gauges;
 mod guard;
 mod listener;
 mod observe;
+mod options;
 mod pauses;
 mod respond;
+mod section;
 mod shadow;
 mod stack;
 mod tally;
@@ -29,6 +29,10 @@ mod tunnel;
 mod view;
 
 pub use self::{
-    gate::{Gate, GateError, Listen, Options},
+    gate::{Gate, GateError},
+    options::{Listen, Options},
     respond::RetryAfter,
 };
+
+#[cfg(test)]
+mod conservation;

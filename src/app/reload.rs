@@ -154,7 +154,7 @@ impl Reloader {
             let running = self.gates.iter().find(|running| *running.name() == gate.options.name);
             gate.options.call_log.clone_from(&calls);
             if let Some(running) = running {
-                running.settled().await;
+                running.caught_up().await;
                 running.reconfigure(gate.options);
             }
         }

@@ -113,7 +113,7 @@ impl Limiter {
     pub(super) fn start_waiting(&mut self, index: u32) {
         self.waiting += 1;
         if let Some(waiter) = self.waiters.get(index) {
-            self.waiting_bytes = self.waiting_bytes.saturating_add(waiter.bytes);
+            self.waiting_bytes.add(waiter.bytes);
         }
     }
 
@@ -121,7 +121,7 @@ impl Limiter {
     pub(super) fn stop_waiting(&mut self, index: u32) {
         self.waiting = self.waiting.saturating_sub(1);
         if let Some(waiter) = self.waiters.get_mut(index) {
-            self.waiting_bytes = self.waiting_bytes.saturating_sub(waiter.bytes);
+            self.waiting_bytes.subtract(waiter.bytes);
             self.timers.cancel_waiter(std::mem::replace(&mut waiter.timer, Moment::MAX), index);
         }
     }

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicUsize},
 };
 
 use super::{
@@ -25,6 +25,7 @@ use super::{
         scheduler::Scheduler,
         timers::Timers,
         waiter::{State, Waiter, Waiters},
+        waiting_bytes::WaitingBytes,
         walk::{Sweep, WaiterWalk},
     },
     refusal::{Ended, Reason, Refusal},
@@ -59,7 +60,7 @@ pub struct Limiter {
     pub(super) dropped_requests: DroppedRequests,
     /// The number of waiting calls, and the bytes of their bodies.
     pub(super) waiting: usize,
-    pub(super) waiting_bytes: usize,
+    pub(super) waiting_bytes: WaitingBytes,
     pub(super) now: Moment,
     /// The last moment at which every call that could leave had left.
     pub(super) idle_since: Moment,
@@ -99,7 +100,7 @@ impl Limiter {
             events: VecDeque::new(),
             dropped_requests: DroppedRequests::new(),
             waiting: 0,
-            waiting_bytes: 0,
+            waiting_bytes: WaitingBytes::default(),
             now,
             idle_since: now,
             sequence: 0,
@@ -109,6 +110,12 @@ impl Limiter {
             behind: false,
             steps: 0,
         }
+    }
+
+    /// Shares the bound on waiting bytes with every limiter that has the same `sum`.
+    #[must_use]
+    pub fn sharing_bytes(self, sum: Arc<AtomicUsize>) -> Self {
+        Self { waiting_bytes: WaitingBytes::sharing(sum), ..self }
     }
 
     /// Returns the key table, which answers without the limiter's lock.
@@ -219,13 +226,11 @@ impl Limiter {
         else {
             return Ok(());
         };
-        let total = self.waiting_bytes.saturating_add(bytes);
-        if total > self.policy.queue.max_waiting_bytes {
+        if !self.waiting_bytes.try_add(bytes, self.policy.queue.max_waiting_bytes) {
             let retry_at = self.dropped_requests.drop_one(now);
             self.leave(ticket, now);
             return Err(Refusal { reason: Reason::BytesFull, retry_at, waited: now - arrived, key: None });
         }
-        self.waiting_bytes = total;
         if let Some(waiter) = self.waiters.get_mut(ticket.index) {
             waiter.bytes = waiter.bytes.saturating_add(bytes);
         }

@@ -10,4 +10,5 @@ pub(crate) mod scheduler;
 pub(crate) mod shape_group;
 pub(crate) mod timers;
 pub(crate) mod waiter;
+pub(crate) mod waiting_bytes;
 pub(crate) mod walk;

@@ -150,7 +150,7 @@ impl Limiter {
         };
         Snapshot {
             waiting: self.waiting,
-            waiting_bytes: self.waiting_bytes,
+            waiting_bytes: self.waiting_bytes.get(),
             failing_keys: self.table.failing(now),
             trials: self.table.trials_out(),
             buckets: self.bucket_views(Owner::Gate, now),

@@ -23,7 +23,7 @@ use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::{client::client, dice::Dice};
-use super::{Listen, Options, RetryAfter, gate::server, listener::Server};
+use super::{Listen, Options, RetryAfter, driver::Driver, listener::Server, section::Section};
 use crate::{
     api::{Failures, Scope, Signal, Throttling},
     classify::{FairBy, Kind, Matching, Rule, Rules, Traits},
@@ -82,7 +82,7 @@ fn policy(seed: u64) -> Policy {
     }
 }
 
-fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
+pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
     let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
     let rule = Rule { class: ClassId(0), matching: Matching::Leases };
     let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
@@ -130,6 +130,13 @@ fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
         call_log: Some(log),
         drain: Duration::ZERO,
     }
+}
+
+fn server(options: Options, clock: Clock) -> (Server, Driver) {
+    let target = options.upstream.target.clone();
+    let server = Server::new(&Arc::new(Section::new(options, clock)), target, CancellationToken::new().drop_guard());
+    let driver = server.parts.door.driver.clone();
+    (server, driver)
 }
 
 /// A gate that nobody calls, for what needs one.

@@ -1,85 +1,23 @@
-//! A gate: what it is made of, how it starts and how it stops.
+//! A gate: how it starts and how it stops.
 
-use std::{
-    fmt,
-    hash::{BuildHasher, RandomState},
-    io,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, io, net::SocketAddr, sync::Arc};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     admission::Door,
-    coalesce::Coalescer,
-    driver::Driver,
-    forward::Outcomes,
     gauges,
-    guard::{buffers::Buffers, request::Hosts},
-    listener::{Bound, HandshakeErrors, Parting, Server},
-    observe::Observer,
-    pauses::{self, LastSignal},
-    respond::{Responder, RetryAfter},
-    stack,
-    tally::Tally,
-    terms::{Current, Terms},
-    view,
+    listener::{Bound, Server},
+    options::{Listen, Options},
+    pauses,
+    section::Section,
 };
 use crate::{
-    api::{Failures, Throttling},
-    classify::{Kind, Rules},
     clock::Clock,
-    limit::{Limiter, Policy},
-    telemetry::{self, CallLog, GateMeters, Sampler, UpstreamMeters},
-    tls,
-    upstream::{self, Upstream},
+    telemetry::{self, Sampler},
+    upstream::{Target, Upstream},
 };
-
-/// What a gate is made of. Checked before: nothing here can be wrong, but a socket may be taken.
-#[derive(Debug)]
-pub struct Options {
-    /// Its name in metrics, logs and messages.
-    pub name: Arc<str>,
-    /// Where it listens; at least one.
-    pub listen: Vec<Listen>,
-    /// TLS on all of them; `None` for plain HTTP.
-    pub tls: Option<Arc<tls::Listener>>,
-    /// Host names to accept besides localhost and the address that the client connected to.
-    pub hosts: Vec<String>,
-    /// Classes, flows and keys.
-    pub rules: Arc<Rules>,
-    /// The limits.
-    pub policy: Policy,
-    /// What counts as failure, by class.
-    pub failures: Vec<Failures>,
-    /// What the upstream may ask for.
-    pub throttling: Throttling,
-    /// When refusals carry Retry-After.
-    pub retry_after: RetryAfter,
-    /// Identical calls that wait become one.
-    pub coalesce: bool,
-    /// Everything is decided and counted, and everything is let through.
-    pub shadow: bool,
-    /// Where calls go.
-    pub upstream: upstream::Options,
-    /// Where one line per call goes.
-    pub call_log: Option<CallLog>,
-    /// After `stop` the gate serves on for at most this long.
-    pub drain: Duration,
-}
-
-/// Where a gate listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// A TCP address.
-    Tcp(SocketAddr),
-    /// A Unix socket.
-    Unix(PathBuf),
-}
 
 /// A gate that could not start.
 #[derive(Debug, thiserror::Error)]
@@ -93,103 +31,88 @@ pub struct GateError {
 
 /// A gate at work.
 pub struct Gate {
-    name: Arc<str>,
-    addresses: Vec<SocketAddr>,
-    pub(super) driver: Driver,
-    pub(super) upstream: Upstream,
-    pub(super) terms: Arc<Current>,
-    pub(super) tally: Arc<Tally>,
-    pub(super) hasher: RandomState,
-    pub(super) clock: Clock,
-    /// As shown.
-    pub(super) listen: Vec<String>,
-    pub(super) target: String,
-    pub(super) kind: Kind,
-    tasks: TaskTracker,
+    pub(super) section: Arc<Section>,
     server: Arc<Server>,
-    /// Keeps the gauges' sampler alive.
-    _sampler: Arc<Sampler>,
-}
-
-// === impl Listen ===
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
+    addresses: Vec<SocketAddr>,
+    /// The sockets, as text.
+    pub(super) listen: Vec<String>,
+    /// The upstream, as text.
+    pub(super) target: String,
+    tasks: TaskTracker,
+    /// Sets the gauges of the section, for as long as one of its gates is there.
+    sampler: Arc<Sampler>,
 }
 
 // === impl Gate ===
 
 impl Gate {
-    /// Starts to listen. After `stop` it serves on until the last client is gone or the drain is over; see [`Gate::finished`].
+    /// Starts to listen. After `stop` the gate serves on until the last client is gone or the drain is
+    /// over; see [`Gate::finished`].
     ///
     /// # Errors
-    /// When a socket cannot be had.
+    /// A socket could not be bound.
     pub async fn start(mut options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
-        let sockets = bind(&options.name, &options.listen).await?;
+        let (mut sockets, mut listen) = (Vec::new(), Vec::new());
+        for wanted in &options.listen {
+            let bound = Bound::bind(wanted).await;
+            let bound = bound.map_err(|source| GateError {
+                gate: Arc::clone(&options.name),
+                listen: wanted.clone(),
+                source,
+            })?;
+            listen.push(bound.address().map_or_else(|| wanted.to_string(), |address| address.to_string()));
+            sockets.push(bound);
+        }
         let addresses: Vec<_> = sockets.iter().filter_map(Bound::address).collect();
         options.upstream.own.clone_from(&addresses);
-        let name = Arc::clone(&options.name);
-        let listen = options
-            .listen
-            .iter()
-            .zip(&sockets)
-            .map(|(listen, socket)| socket.address().map_or_else(|| listen.to_string(), |at| at.to_string()))
-            .collect();
-        let (target, kind) = (view::shown(&options.upstream.target), options.rules.kind());
-        let (server, driver) = server(options, clock);
-        let server = Arc::new(server);
-        let sampler = gauges::sampler(&name, &driver, &server.parts.door.upstream);
+        let target = options.upstream.target.clone();
+        let section = Arc::new(Section::new(options, clock));
+        let sampler = gauges::sampler(&section);
         telemetry::metrics().sample_by(&sampler);
+        let (gate, over) = Self::open(section, target, sampler);
 
-        let tasks = TaskTracker::new();
         let accepting = TaskTracker::new();
         for socket in sockets {
-            accepting.spawn(Arc::clone(&server).accept(socket));
+            accepting.spawn(Arc::clone(&gate.server).accept(socket));
         }
         accepting.close();
-        let (upstream, terms) = (server.parts.door.upstream.clone(), Arc::clone(&server.parts.terms));
-        let (tally, hasher) = (Arc::clone(&server.parts.observer.tally), server.parts.door.hasher.clone());
-        let serves = Arc::clone(&server);
-        let over = CancellationToken::new();
-        tasks.spawn(gauges::upkeep(Arc::clone(&name), driver.clone(), Arc::clone(&tally), clock, over.clone()));
-        let (door, observer) = (Arc::clone(&server.parts.door), Arc::clone(&server.parts.observer));
-        tasks.spawn(pauses::watch(door, observer, clock, over.clone()));
-        let gate = Arc::clone(&name);
-        tasks.spawn(driver.clone().tick(over.clone(), move || view::bypass_is_over(&gate)));
-        tasks.spawn(async move {
+        let server = Arc::clone(&gate.server);
+        gate.tasks.spawn(async move {
             stop.cancelled().await;
-            say_goodbye(&server).await;
+            server.drain().await;
             accepting.wait().await;
             over.cancel();
         });
+        Ok(Self { addresses, listen, ..gate })
+    }
+
+    /// Makes another gate of the same section, whose calls go to `target`. It has limits, keys and
+    /// connections of its own and shares everything else; it listens nowhere (see [`Gate::serve`]).
+    /// Its tasks end when it is dropped and no client is connected to it.
+    #[must_use]
+    pub fn sibling(&self, target: Target) -> Self {
+        Self::open(Arc::clone(&self.section), target, Arc::clone(&self.sampler)).0
+    }
+
+    /// Makes a gate and starts its tasks, which end when the token is cancelled or the gate has gone.
+    fn open(section: Arc<Section>, target: Target, sampler: Arc<Sampler>) -> (Self, CancellationToken) {
+        let shown = format!("{}://{}{}", target.scheme, target.authority, target.base_path);
+        let (tasks, over) = (TaskTracker::new(), CancellationToken::new());
+        let server = Arc::new(Server::new(&section, target, over.clone().drop_guard()));
+        let (door, observer) = (&server.parts.door, &server.parts.observer);
+        let gate = Arc::clone(&section.name);
+        tasks.spawn(gauges::upkeep(Arc::clone(&gate), Arc::clone(door), section.clock, over.clone()));
+        tasks.spawn(pauses::watch(Arc::clone(door), Arc::clone(observer), section.clock, over.clone()));
+        tasks.spawn(door.driver.clone().tick(over.clone(), move || gauges::bypass_is_over(&gate)));
         tasks.close();
-        Ok(Self {
-            name,
-            addresses,
-            driver,
-            upstream,
-            terms,
-            tally,
-            hasher,
-            clock,
-            listen,
-            target,
-            kind,
-            tasks,
-            server: serves,
-            _sampler: sampler,
-        })
+        let gate = Self { section, server, addresses: Vec::new(), listen: Vec::new(), target: shown, tasks, sampler };
+        (gate, over)
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
-        &self.name
+        &self.section.name
     }
 
     /// The TCP addresses it listens on, with the ports that were given for port 0.
@@ -198,27 +121,23 @@ impl Gate {
         &self.addresses
     }
 
-    /// Takes over what `options` say, but for what only a restart can change: name and kind, listeners and their TLS, the upstream with its
-    /// TLS and credentials. Nothing can fail here, no call is dropped and no place is lost (P11).
+    /// Takes over the `options` for all gates of the section, except those that only a restart can
+    /// change: name and kind, listeners and their TLS, the upstream with its TLS and credentials.
+    /// Nothing can fail here, no call is dropped and no place in a queue is lost (P11).
     pub fn reconfigure(&self, options: Options) {
-        let meters = self.terms.get().meters.renewed(&options.policy);
-        let mut next = terms(&options, 0, meters);
-        self.upstream.adjust(&options.upstream);
-        self.driver.reconfigure(options.policy, |number| {
-            next.number = number;
-            self.terms.set(next);
-        });
+        self.section.reconfigure(options);
     }
 
-    /// Returns when an earlier `reconfigure` has reached everyone who waits: the next one then need not finish it.
-    pub async fn settled(&self) {
-        self.driver.settled().await;
+    /// Returns when an earlier `reconfigure` has reached every waiting call: the next one then need
+    /// not finish it.
+    pub async fn caught_up(&self) {
+        self.own().driver.settled().await;
     }
 
-    /// The connections behind it.
+    /// The connections to its upstream.
     #[must_use]
     pub fn upstream(&self) -> &Upstream {
-        &self.upstream
+        &self.own().upstream
     }
 
     /// Serves a client whose connection was accepted elsewhere, over plain HTTP, until it is done.
@@ -237,107 +156,137 @@ impl Gate {
 
     /// Returns when the log of calls has all of them that have ended.
     pub async fn logged(&self) {
-        if let Some(log) = &self.terms.get().log {
+        if let Some(log) = &self.section.terms.get().log {
             log.flushed().await;
         }
+    }
+
+    /// The part that no other gate of the section shares.
+    pub(super) fn own(&self) -> &Door {
+        &self.server.parts.door
     }
 }
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("name", &self.name).field("addresses", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("Gate").field("name", self.name()).field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 
-async fn bind(gate: &Arc<str>, listen: &[Listen]) -> Result<Vec<Bound>, GateError> {
-    let mut sockets = Vec::with_capacity(listen.len());
-    for listen in listen {
-        let bound = Bound::bind(listen).await;
-        sockets.push(bound.map_err(|source| GateError { gate: Arc::clone(gate), listen: listen.clone(), source })?);
-    }
-    Ok(sockets)
-}
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
-/// Puts the parts together.
-pub(super) fn server(options: Options, clock: Clock) -> (Server, Driver) {
-    let name = Arc::clone(&options.name);
-    let hasher = RandomState::new();
-    let host: Arc<str> = options.upstream.target.authority.as_str().into();
-    let meters = GateMeters::new(Arc::clone(&name), host, &options.policy);
-    let kind = options.rules.kind();
-    let terms = Arc::new(Current::new(terms(&options, 0, meters)));
-    let tally = Arc::new(Tally::new(&name, clock));
-    let observer = Observer { terms: Arc::clone(&terms), tally: Arc::clone(&tally), clock };
-    let responder = Responder::new(Arc::clone(&name), kind, clock);
-    let limiter = Limiter::new(options.policy, hasher.hash_one("jitter"), clock.now());
-    let driver = Driver::new(Arc::clone(&name), limiter, clock);
-    let upstream = Upstream::start(options.upstream, clock, driver.rooms());
-    upstream.measure(UpstreamMeters::new(Arc::clone(&name)));
-    driver.connect(Arc::new(upstream.clone()));
-    terms.get().meters.shadow(options.shadow);
-    driver.cast_shadow(options.shadow);
-    let lower_case = upstream.lower_case();
-    let (coalescer, last_signal) = (Coalescer::default(), LastSignal::default());
-    let door = Door { hasher, driver: driver.clone(), upstream, tally, coalescer, last_signal, shadow: options.shadow };
-    let server = Server {
-        gate: name,
-        parts: stack::Parts {
-            terms,
-            observer: Arc::new(observer),
-            responder: Arc::new(responder),
-            door: Arc::new(door),
-        },
-        tls: options.tls,
-        handshake_errors: HandshakeErrors::default(),
-        buffers: Arc::<Buffers>::default(),
-        lower_case,
-        clock,
-        clients: TaskTracker::new(),
-        closing: Parting::new(),
-        ending: Parting::new(),
+    use futures_util::future::join_all;
+    use http::uri::Scheme;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        net::TcpListener,
+        runtime::Handle,
+        sync::mpsc,
     };
-    (server, driver)
-}
 
-/// The part of a gate's options that a reload may change.
-fn terms(options: &Options, number: u64, meters: GateMeters) -> Terms {
-    Terms {
-        number,
-        rules: Arc::clone(&options.rules),
-        outcomes: Outcomes { failures: options.failures.clone(), throttling: options.throttling },
-        retry_after: options.retry_after,
-        hosts: Hosts::new(options.hosts.iter().map(String::as_str)).before(&options.upstream.target.base_path),
-        meters,
-        log: options.call_log.clone(),
-        coalesce: options.coalesce,
-        limits_slots: limits_slots(&options.policy),
-        drain: options.drain,
+    use super::*;
+    use crate::{proxy::conservation, telemetry::CallLog};
+
+    /// An API that answers every request with its name, one for each connection's read.
+    async fn api(name: &'static str) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    while matches!(stream.read(&mut [0; 4096]).await, Ok(1..)) {
+                        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len());
+                        stream.write_all(answer.as_bytes()).await.ok();
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    fn options(address: SocketAddr) -> Options {
+        let (log, _) = mpsc::channel(1);
+        let listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+        Options { name: "siblings".into(), listen, ..conservation::options(1, address, CallLog::to(log)) }
+    }
+
+    /// The body of the answer to a call.
+    async fn call(gate: &Gate, object: u32) -> String {
+        let (mut client, server) = duplex(4096);
+        let (answer, ()) = tokio::join!(
+            async {
+                let head =
+                    format!("GET /api/v1/nodes/n{object} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+                client.write_all(head.as_bytes()).await.expect("open");
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).await.expect("whole");
+                answer
+            },
+            gate.serve(server)
+        );
+        answer.split("\r\n\r\n").nth(1).unwrap_or_default().to_owned()
+    }
+
+    /// Every series of the gates, without its value, and the number of calls that wait.
+    fn series() -> (BTreeSet<String>, String) {
+        let text = telemetry::metrics().render();
+        let ours = text.lines().filter(|line| line.contains("gate=\"siblings\""));
+        let series = ours.filter_map(|line| line.rsplit_once(' ')).map(|(series, value)| (series.to_owned(), value));
+        let waiting = series.clone().find(|(series, _)| series.starts_with("tidegate_waiting{"));
+        (series.map(|(series, _)| series).collect(), waiting.expect("a gauge").1.to_owned())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_gate_of_a_section_comes_and_goes_and_leaves_nothing_behind() {
+        let clock = Clock::start();
+        let (one, other) = (api("one").await, api("other").await);
+        let gate = Gate::start(options(one), clock, CancellationToken::new()).await.expect("a port");
+        let target = Target {
+            scheme: Scheme::HTTP,
+            authority: other.to_string().parse().expect("an authority"),
+            base_path: String::new(),
+            server_name: None,
+            proxy: None,
+        };
+        assert_eq!(call(&gate, 0).await, "one");
+        let waiting_bytes = || gate.section.waiting_bytes.load(Ordering::Relaxed);
+        for round in 1..4 {
+            clock.sleep(Duration::from_secs(200)).await; // connections have gone by then
+            let (alive, before) = (Handle::current().metrics().num_alive_tasks(), series().0);
+            let sibling = gate.sibling(target.clone());
+            assert_eq!((call(&gate, round).await, call(&sibling, round).await), ("one".to_owned(), "other".to_owned()));
+            gate.reconfigure(options(one)); // reaches both
+            assert_eq!((call(&gate, round).await, call(&sibling, round).await), ("one".to_owned(), "other".to_owned()));
+
+            // More calls than may go at once: some wait, each with its body.
+            let clients: Vec<_> = (0..9).map(|_| duplex(1 << 14)).collect();
+            let (mut ours, theirs): (Vec<_>, Vec<_>) = clients.into_iter().unzip();
+            for (client, object) in ours.iter_mut().zip(0..) {
+                let head =
+                    format!("PUT /api/v1/nodes/x{object} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n");
+                client.write_all(&[head.as_bytes(), &[b'x'; 1000]].concat()).await.expect("room");
+            }
+            tokio::select! {
+                _ = join_all(theirs.into_iter().map(|stream| sibling.serve(stream))) => panic!("clients stay"),
+                () = async {
+                    while waiting_bytes() == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                    assert_ne!(series().1, "0", "gauges are sums over the gates");
+                } => {}
+            }
+            // The calls have left with their connections, and given everything back.
+            assert_eq!((waiting_bytes(), gate.section.gates().len()), (0, 2));
+            let tasks = sibling.tasks.clone();
+            drop(sibling);
+            tasks.wait().await;
+            assert_eq!(gate.section.gates().len(), 1);
+            assert_eq!(call(&gate, round + 10).await, "one");
+            clock.sleep(Duration::from_secs(200)).await;
+            assert_eq!(Handle::current().metrics().num_alive_tasks(), alive, "a task is left");
+            assert_eq!(series(), (before, "0".to_owned()), "a series is left");
+        }
     }
 }
-
-fn limits_slots(policy: &Policy) -> bool {
-    policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some())
-}
-
-/// Serves on, new calls too, until the last client is gone or the drain is over: a controller's lease release must still get through.
-async fn say_goodbye(server: &Server) {
-    let drain = server.parts.terms.get().drain;
-    let clients = &server.clients;
-    clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
-    tracing::info!(gate = &*server.gate, clients = clients.len(), ?drain, "draining");
-    tokio::select! {
-        () = clients.wait() => {}
-        () = server.clock.sleep(drain) => {}
-    }
-    server.closing.tell().await;
-    tokio::select! {
-        () = clients.wait() => {}
-        () = server.clock.sleep(LAST_WORDS) => {}
-    }
-    server.ending.tell().await;
-    clients.wait().await;
-    tracing::info!(gate = &*server.gate, "stopped");
-}
-
-/// For answers that are on their way when the drain is over.
-const LAST_WORDS: Duration = Duration::from_secs(2);

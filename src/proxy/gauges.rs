@@ -1,99 +1,89 @@
-//! What nobody counts as it happens: gauges set from the limiter just before they are read, and the one line when waiting begins or ends.
+//! Numbers that are not counted as they happen: gauges that are set just before they are read, and
+//! the log line when calls begin to wait or no longer wait.
 
 use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use tokio_util::sync::CancellationToken;
 
-use super::{driver::Driver, tally::Tally};
+use super::{admission::Door, section::Section};
 use crate::{
     api::Group,
     clock::Clock,
-    limit::snapshot::{BucketView, Paused},
+    limit::{
+        Snapshot,
+        snapshot::{BucketView, Paused},
+    },
     telemetry::{self, Sampler, UpstreamMeters, meters::as_f64, table},
-    upstream::Upstream,
+    upstream::Occupancy,
 };
 
-/// Sets a gate's gauges.
-pub(super) fn sampler(gate: &Arc<str>, driver: &Driver, upstream: &Upstream) -> Arc<Sampler> {
-    let (driver, upstream, gate) = (driver.clone(), upstream.clone(), Arc::clone(gate));
+/// Sets the gauges of a section: sums over its gates.
+pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
+    let (gate, section) = (Arc::clone(&section.name), Arc::downgrade(section));
     let pool = UpstreamMeters::new(Arc::clone(&gate));
-    let failing = table::KEYS_FAILING.gauge(&[&gate]);
-    let (waiting, bytes) = (table::WAITING.gauge(&[&gate]), table::WAITING_BYTES.gauge(&[&gate]));
-    let slots = table::SLOTS.gauge(&[&gate]);
-    let bypass = table::BYPASS.gauge(&[&gate]);
-    let pauses = SCOPES.map(|scope| (scope, table::PAUSES.gauge(&[&gate, scope])));
-    let shown = Shown::default();
+    // The gauges of classes and buckets, and what they show of one that is not there. A reload may take
+    // classes and buckets away, but a series stays: it must not go on showing the last value.
+    let shown = Mutex::<Vec<(metrics::Gauge, f64)>>::default();
     Arc::new(move || {
-        if let Some(age) = upstream.injector().age() {
+        let gates = section.upgrade().map(|section| section.gates()).unwrap_or_default();
+        if let Some(age) = gates.first().and_then(|gate| gate.upstream.injector().age()) {
             table::CREDENTIALS_AGE.gauge(&[&gate]).set(age.as_secs_f64());
         }
-        let now = driver.look(|limiter, now| limiter.overview(now));
-        failing.set(as_f64(now.failing_keys));
-        waiting.set(as_f64(now.waiting));
-        bytes.set(as_f64(now.waiting_bytes));
-        slots.set(f64::from(now.slots.used));
-        bypass.set(f64::from(u8::from(driver.bypassed_until().is_some())));
-        for (scope, gauge) in &pauses {
-            let number = now.pauses.iter().filter(|pause| scope_of(pause.who) == *scope).count();
-            gauge.set(as_f64(number));
+        let now: Vec<Snapshot> =
+            gates.iter().map(|gate| gate.driver.look(|limiter, now| limiter.overview(now))).collect();
+        let sum = |of: &dyn Fn(&Snapshot) -> usize| as_f64(now.iter().map(of).sum());
+        table::KEYS_FAILING.gauge(&[&gate]).set(sum(&|now| now.failing_keys));
+        table::WAITING.gauge(&[&gate]).set(sum(&|now| now.waiting));
+        table::WAITING_BYTES.gauge(&[&gate]).set(sum(&|now| now.waiting_bytes));
+        table::SLOTS.gauge(&[&gate]).set(now.iter().map(|now| f64::from(now.slots.used)).sum::<f64>());
+        let is_bypassed = gates.iter().any(|gate| gate.driver.bypassed_until().is_some());
+        table::BYPASS.gauge(&[&gate]).set(f64::from(u8::from(is_bypassed)));
+        for scope in SCOPES {
+            let pauses = |now: &Snapshot| now.pauses.iter().filter(|pause| scope_of(pause.who) == scope).count();
+            table::PAUSES.gauge(&[&gate, scope]).set(sum(&pauses));
         }
-        shown.begin(&gate);
-        shown.bucket(&gate, "gate".to_owned(), &now.buckets);
-        shown.bucket(&gate, "retry".to_owned(), &now.retry_buckets);
-        for class in now.classes {
-            table::QUEUE_LENGTH.gauge(&[&gate, &class.name]).set(as_f64(class.waiting));
-            shown.bucket(&gate, format!("class {}", class.name), &class.buckets);
-            shown.class(class.name);
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.drain(..).for_each(|(gauge, nothing)| gauge.set(nothing));
+        let mut show = |gauge: metrics::Gauge, nothing: f64, value: f64| {
+            gauge.set(value);
+            shown.push((gauge, nothing));
+        };
+        let mut buckets = BTreeMap::new();
+        for (name, views) in now.iter().flat_map(buckets_by_name) {
+            for view in views {
+                let (level, rate) = buckets.entry(name.clone()).or_insert((f64::INFINITY, f64::INFINITY));
+                (*level, *rate) = (view.level.min(*level), view.rate.min(*rate));
+            }
         }
-        for group in [Group::Exempt, Group::Short, Group::LongRunning, Group::Upgrades] {
-            let occupancy = upstream.occupancy(group);
-            pool.connections(group, occupancy.connections);
-            pool.streams(group, occupancy.used);
+        for (name, (level, rate)) in buckets {
+            show(table::BUCKET_TOKENS.gauge(&[&gate, &name]), f64::NAN, level);
+            show(table::BUCKET_RATE.gauge(&[&gate, &name]), f64::NAN, rate);
+        }
+        let mut queues = BTreeMap::<&str, usize>::new();
+        for class in now.iter().flat_map(|now| &now.classes) {
+            *queues.entry(&class.name).or_default() += class.waiting;
+        }
+        for (class, waiting) in queues {
+            show(table::QUEUE_LENGTH.gauge(&[&gate, class]), 0.0, as_f64(waiting));
+        }
+        for group in GROUPS {
+            let of = |occupancy: fn(Occupancy) -> usize| {
+                gates.iter().map(|gate| occupancy(gate.upstream.occupancy(group))).sum()
+            };
+            pool.connections(group, of(|occupancy| occupancy.connections));
+            pool.streams(group, of(|occupancy| occupancy.used));
         }
     })
 }
 
-/// What there was at the last rendering. A reload may take classes and buckets away, but a series stays: it must not go on saying what was.
-#[derive(Default)]
-struct Shown {
-    classes: Mutex<BTreeSet<Arc<str>>>,
-    buckets: Mutex<BTreeSet<String>>,
-}
-
-impl Shown {
-    /// Everything is gone until it is shown again.
-    fn begin(&self, gate: &str) {
-        for class in std::mem::take(&mut *lock(&self.classes)) {
-            table::QUEUE_LENGTH.gauge(&[gate, &class]).set(0.0);
-        }
-        for bucket in std::mem::take(&mut *lock(&self.buckets)) {
-            for metric in [&table::BUCKET_TOKENS, &table::BUCKET_RATE] {
-                metric.gauge(&[gate, &bucket]).set(f64::NAN);
-            }
-        }
-    }
-
-    fn class(&self, name: Arc<str>) {
-        lock(&self.classes).insert(name);
-    }
-
-    /// The level and the rate of a bucket; of one that is split, those of the parts with least.
-    fn bucket(&self, gate: &str, name: String, views: &[BucketView]) {
-        let Some(least) = views.iter().min_by(|one, other| one.level.total_cmp(&other.level)) else {
-            return; // there is no such limit
-        };
-        table::BUCKET_TOKENS.gauge(&[gate, &name]).set(least.level);
-        let slowest = views.iter().map(|view| view.rate).fold(least.rate, f64::min);
-        table::BUCKET_RATE.gauge(&[gate, &name]).set(slowest);
-        lock(&self.buckets).insert(name);
-    }
-}
-
-fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock().unwrap_or_else(PoisonError::into_inner)
+/// The buckets of a gate by the names that they have in metrics and in the status.
+pub(super) fn buckets_by_name(now: &Snapshot) -> Vec<(String, &[BucketView])> {
+    let whole = [("gate".to_owned(), &*now.buckets), ("retry".to_owned(), &*now.retry_buckets)];
+    let classes = now.classes.iter().map(|class| (format!("class {}", class.name), &*class.buckets));
+    whole.into_iter().chain(classes).collect()
 }
 
 fn scope_of(paused: Paused) -> &'static str {
@@ -104,20 +94,23 @@ fn scope_of(paused: Paused) -> &'static str {
     }
 }
 
-/// What pauses, as label.
+/// The labels of pauses.
 const SCOPES: [&str; 3] = ["class", "credential", "gate"];
+/// The groups of connections.
+pub(super) const GROUPS: [Group; 4] = [Group::Exempt, Group::Short, Group::LongRunning, Group::Upgrades];
 
-/// Every second: folds the histograms' samples, and says when calls have begun to wait for good, and when that is over.
-pub(super) async fn upkeep(gate: Arc<str>, driver: Driver, tally: Arc<Tally>, clock: Clock, over: CancellationToken) {
+/// Every second, folds the histograms' samples, and logs when calls have begun to wait for good and
+/// when that is over.
+pub(super) async fn upkeep(gate: Arc<str>, own: Arc<Door>, clock: Clock, over: CancellationToken) {
     let (mut saturated, mut seconds) = (false, 0);
     loop {
         tokio::select! {
             () = clock.sleep(telemetry::UPKEEP) => telemetry::metrics().upkeep(),
             () = over.cancelled() => return,
         }
-        let waiting = driver.look(|limiter, _| limiter.waiting());
-        tally.second(waiting);
-        driver.tidy().await;
+        let waiting = own.driver.look(|limiter, _| limiter.waiting());
+        own.tally.second(waiting);
+        own.driver.tidy().await;
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
         if seconds < STEADY {
             continue;
@@ -129,6 +122,11 @@ pub(super) async fn upkeep(gate: Arc<str>, driver: Driver, tally: Arc<Tally>, cl
             tracing::info!(gate = &*gate, "calls need not wait any more");
         }
     }
+}
+
+/// Logs that a bypass has ended, by itself or by hand.
+pub(super) fn bypass_is_over(gate: &str) {
+    tracing::warn!(gate, "bypass is over: every limit holds again");
 }
 
 /// Seconds in a row before a change is one: a burst that waits for a moment is what the gate is for.

@@ -20,37 +20,51 @@ use std::{
 };
 
 use tokio_rustls::TlsAcceptor;
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::DropGuard, task::TaskTracker};
 
+use self::handshake_errors::HandshakeErrors;
 pub(crate) use self::{
-    handshake_errors::HandshakeErrors,
     parting::Parting,
     socket::{Accepted, Bound},
     stream::Stream,
 };
-use super::{guard::buffers::Buffers, stack};
-use crate::{clock::Clock, moment::Moment, telemetry::table, tls};
+use super::{section::Section, stack};
+use crate::{moment::Moment, telemetry::table, tls, upstream::Target};
 
-/// What serving a client takes; one per gate.
+/// Everything that serving clients of one gate takes.
 pub(crate) struct Server {
-    pub(crate) gate: Arc<str>,
+    section: Arc<Section>,
     pub(crate) parts: stack::Parts,
-    pub(crate) tls: Option<Arc<tls::Listener>>,
-    pub(crate) handshake_errors: HandshakeErrors,
-    pub(crate) buffers: Arc<Buffers>,
-    /// The names of fields lose their case on the way upstream.
-    pub(crate) lower_case: Arc<AtomicBool>,
-    pub(crate) clock: Clock,
-    pub(crate) clients: TaskTracker,
+    handshake_errors: HandshakeErrors,
+    /// The upstream does not see how clients write the names of fields.
+    lower_case: Arc<AtomicBool>,
+    clients: TaskTracker,
     /// Connections say goodbye: GOAWAY, `Connection: close`.
     pub(crate) closing: Parting,
     /// Connections end, whatever they carry.
-    pub(crate) ending: Parting,
+    ending: Parting,
+    /// Ends the tasks of the gate.
+    _tasks: DropGuard,
 }
 
 // === impl Server ===
 
 impl Server {
+    /// Makes a gate for `target`; dropping it ends `tasks`.
+    pub(crate) fn new(section: &Arc<Section>, target: Target, tasks: DropGuard) -> Self {
+        let parts = section.parts(target);
+        Self {
+            section: Arc::clone(section),
+            lower_case: parts.door.upstream.lower_case(),
+            parts,
+            handshake_errors: HandshakeErrors::default(),
+            clients: TaskTracker::new(),
+            closing: Parting::new(),
+            ending: Parting::new(),
+            _tasks: tasks,
+        }
+    }
+
     /// Accepts from one socket until the gate closes.
     pub(crate) async fn accept(self: Arc<Self>, socket: Bound) {
         let mut said = None::<Moment>;
@@ -67,19 +81,19 @@ impl Server {
                 Err(error) => {
                     // Out of file descriptors, or the client was gone already: neither is a reason to stop listening.
                     // There is one such each time that we try again.
-                    let now = self.clock.now();
+                    let now = self.section.clock.now();
                     if said.is_none_or(|said| now - said >= SAY_AGAIN) {
                         said = Some(now);
-                        tracing::warn!(gate = &*self.gate, %error, "a connection cannot be accepted; it is tried again and again");
+                        tracing::warn!(gate = &*self.section.name, %error, "a connection cannot be accepted; it is tried again and again");
                     }
-                    self.clock.sleep(ACCEPT_AGAIN).await;
+                    self.section.clock.sleep(ACCEPT_AGAIN).await;
                 }
             }
         }
     }
 
     async fn receive(&self, accepted: Accepted) {
-        let gauge = table::CLIENT_CONNECTIONS.gauge(&[&self.gate]);
+        let gauge = table::CLIENT_CONNECTIONS.gauge(&[&self.section.name]);
         gauge.increment(1.0);
         tokio::select! {
             biased; // no dice for each poll
@@ -88,7 +102,7 @@ impl Server {
                     Accepted::Tcp(stream, local) => (Box::new(stream), Some(local)),
                     Accepted::Unix(stream) => (Box::new(stream), None),
                 };
-                match &self.tls {
+                match &self.section.tls {
                     None => self.serve(stream, local, false).await,
                     Some(tls) => {
                         if let Some((stream, http2)) = Box::pin(self.shake_hands(tls, stream)).await {
@@ -109,16 +123,28 @@ impl Server {
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 return Some((Box::new(stream), http2));
             }
-            Ok(Err(error)) => self.handshake_errors.note(&self.gate, &error, self.clock.now()),
-            Err(_) => tracing::debug!(gate = &*self.gate, "a TLS handshake took too long"),
+            Ok(Err(error)) => self.handshake_errors.note(&self.section.name, &error, self.section.clock.now()),
+            Err(_) => tracing::debug!(gate = &*self.section.name, "a TLS handshake took too long"),
         }
         None
     }
-}
 
-impl std::fmt::Debug for Server {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("gate", &self.gate).finish_non_exhaustive()
+    /// Serves on, new calls too, until the last client is gone or the drain is over: a controller's
+    /// lease release must still get through.
+    pub(crate) async fn drain(&self) {
+        let (Section { name, clock, terms, .. }, clients) = (&*self.section, &self.clients);
+        let drain = terms.get().drain;
+        clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
+        tracing::info!(gate = &**name, clients = clients.len(), ?drain, "draining");
+        for (patience, parting) in [(drain, &self.closing), (LAST_WORDS, &self.ending)] {
+            tokio::select! {
+                () = clients.wait() => {}
+                () = clock.sleep(patience) => {}
+            }
+            parting.tell().await;
+        }
+        clients.wait().await;
+        tracing::info!(gate = &**name, "stopped");
     }
 }
 
@@ -127,3 +153,5 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// As long as Go's and kube-apiserver's.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time for answers that are on their way when the drain is over.
+const LAST_WORDS: Duration = Duration::from_secs(2);

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, Uri};
 
-use super::{driver::Stale, gate::Gate, tally::shortened};
+use super::{
+    driver::Stale,
+    gate::Gate,
+    gauges::{self, GROUPS, buckets_by_name},
+    tally::shortened,
+};
 use crate::{
     api::Group,
     classify::{Classified, FairBy, Kind},
     clock::Clock,
-    credentials::Target,
     limit::{
         Arrival, Flow, KeyState, Preview, Reason, Snapshot,
         snapshot::{BucketView, Paused, SlotView},
@@ -27,17 +31,21 @@ impl Gate {
     /// What it is doing. Without `names`, nothing in it can be the name of an object.
     #[must_use]
     pub async fn status(&self, names: bool) -> status::Gate {
-        let now = self.driver.snapshot().await;
-        let terms = self.terms.get();
-        let flows_are_kinds = self.kind == Kind::Kubernetes && terms.rules.fair_by() == FairBy::Resource;
+        let now = self.own().driver.snapshot().await;
+        let terms = self.section.terms.get();
+        let flows_are_kinds = self.section.kind == Kind::Kubernetes && terms.rules.fair_by() == FairBy::Resource;
         let class = |class| terms.meters.class_name(class).to_owned();
         let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
         let mut gate = status::Gate {
             name: self.name().to_string(),
-            kind: self.kind.to_string(),
+            kind: self.section.kind.to_string(),
             listen: self.listen.clone(),
             upstream: self.target.clone(),
-            bypass: self.driver.bypassed_until().map(|until| status::Bypass { until_ms: self.clock.wall(until) }),
+            bypass: self
+                .own()
+                .driver
+                .bypassed_until()
+                .map(|until| status::Bypass { until_ms: self.section.clock.wall(until) }),
             waiting: now.waiting,
             waiting_bytes: now.waiting_bytes,
             held: now.waiting.saturating_sub(queued),
@@ -71,7 +79,7 @@ impl Gate {
                     Paused::OtherCredentials => "other credentials".to_owned(),
                     Paused::Gate => "gate".to_owned(),
                 },
-                until_ms: self.clock.wall(pause.until),
+                until_ms: self.section.clock.wall(pause.until),
             })
             .collect();
         gate.classes = now
@@ -87,13 +95,13 @@ impl Gate {
         if names {
             gate.keys = self.failing_keys();
         }
-        self.tally.tell(&mut gate, names);
+        self.own().tally.tell(&mut gate, names);
         gate
     }
 
     /// Forgets the failing keys that `is_meant` says, by name: their next calls go at once. Says how many there were.
     pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
-        let keys = self.driver.forget(is_meant).await;
+        let keys = self.own().driver.forget(is_meant).await;
         table::FORGOTTEN.counter(&[self.name()]).increment(u64::try_from(keys).unwrap_or(u64::MAX));
         tracing::warn!(gate = &**self.name(), keys, "failing keys were forgotten by hand");
         keys
@@ -101,7 +109,7 @@ impl Gate {
 
     /// Ends the pauses that the upstream asked for, whose calls then go. Says how many there were.
     pub fn lift_pauses(&self) -> usize {
-        let pauses = self.driver.lift_pauses();
+        let pauses = self.own().driver.lift_pauses();
         table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
         tracing::warn!(gate = &**self.name(), pauses, "pauses were lifted by hand: the upstream had asked for them");
         pauses
@@ -110,24 +118,24 @@ impl Gate {
     /// How many pauses are in force.
     #[must_use]
     pub fn pauses(&self) -> usize {
-        self.driver.look(|limiter, now| limiter.pauses(now).len())
+        self.own().driver.look(|limiter, now| limiter.pauses(now).len())
     }
 
     /// Whether everything is let through.
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
-        self.driver.bypassed_until().is_some()
+        self.own().driver.bypassed_until().is_some()
     }
 
     /// Lets everything through for so long, then ends by itself; `None` ends it now. What the limits remember goes on meanwhile.
     pub fn bypass(&self, how_long: Option<Duration>) {
-        let was_on = self.driver.bypassed_until().is_some();
-        self.driver.bypass(how_long.map(|how_long| self.clock.now() + how_long));
+        let was_on = self.own().driver.bypassed_until().is_some();
+        self.own().driver.bypass(how_long.map(|how_long| self.section.clock.now() + how_long));
         match how_long {
             Some(how_long) => {
                 tracing::warn!(gate = &**self.name(), ?how_long, "bypass: everything is let through");
             }
-            None if was_on => bypass_is_over(self.name()),
+            None if was_on => gauges::bypass_is_over(self.name()),
             None => {}
         }
     }
@@ -136,12 +144,12 @@ impl Gate {
     #[must_use]
     pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explained {
         loop {
-            let terms = self.terms.get();
-            let call = terms.rules.classify(method, uri, headers, &self.hasher);
+            let terms = self.section.terms.get();
+            let call = terms.rules.classify(method, uri, headers, &self.own().hasher);
             let Ok(foresight) = self.foresee(terms.number, &call, headers) else { continue };
             let key = call.key.known().filter(|_| !call.exempt);
-            let now = self.clock.now();
-            let failing = key.and_then(|key| self.driver.keys().find(&key, now));
+            let now = self.section.clock.now();
+            let failing = key.and_then(|key| self.own().driver.keys().find(&key, now));
             let mut explained = status::Explained {
                 gate: self.name().to_string(),
                 class: terms.meters.class_name(call.class).to_owned(),
@@ -151,7 +159,7 @@ impl Gate {
                 key: key.map(|_| shortened(call.key_name(None))),
                 group: group_word(call.group).to_owned(),
                 long_running: call.call.is_long_running(),
-                failing: failing.map(|(name, state)| failing_key(&self.clock, &name, &state)),
+                failing: failing.map(|(name, state)| failing_key(&self.section.clock, &name, &state)),
                 ..status::Explained::default()
             };
             let (word, reason, until) = match foresight {
@@ -175,7 +183,7 @@ impl Gate {
 
     fn foresee(&self, terms: u64, call: &Classified, headers: &HeaderMap) -> Result<Preview, Stale> {
         let flow = call.flow_name(headers);
-        self.driver.foresee(
+        self.own().driver.foresee(
             terms,
             &Arrival {
                 class: call.class,
@@ -195,8 +203,8 @@ impl Gate {
     /// What the gate's limits do not say, and the call would meet all the same.
     fn notes(&self, call: &Classified) -> Vec<String> {
         let mut gate = status::Gate { connections: vec![self.connections(call.group)], ..status::Gate::default() };
-        self.tally.tell(&mut gate, false);
-        let mut notes = gate.remarks(self.clock.wall(self.clock.now()));
+        self.own().tally.tell(&mut gate, false);
+        let mut notes = gate.remarks(self.section.clock.wall(self.section.clock.now()));
         if self.is_bypassed() {
             notes.push("Everything is let through: a bypass is on.".to_owned());
         }
@@ -216,8 +224,8 @@ impl Gate {
 
     /// The next to be tried first.
     fn failing_keys(&self) -> Vec<status::Key> {
-        let keys = self.driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
-        keys.iter().map(|(name, _, state)| failing_key(&self.clock, name, state)).collect()
+        let keys = self.own().driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
+        keys.iter().map(|(name, _, state)| failing_key(&self.section.clock, name, state)).collect()
     }
 }
 
@@ -231,40 +239,26 @@ fn failing_key(clock: &Clock, name: &str, state: &KeyState) -> status::Key {
     }
 }
 
-/// The line when a bypass ends, by itself or by hand.
-pub(super) fn bypass_is_over(gate: &str) {
-    tracing::warn!(gate, "bypass is over: every limit holds again");
-}
-
-/// An upstream as it is shown.
-pub(super) fn shown(target: &Target) -> String {
-    format!("{}://{}{}", target.scheme, target.authority, target.base_path)
-}
-
 fn slots(view: SlotView) -> status::Slots {
     status::Slots { used: view.used, max: view.max }
 }
 
 fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
-    let mut all = Vec::new();
-    let mut add = |name: &str, views: &[BucketView]| {
-        all.extend(views.iter().enumerate().map(|(place, view)| status::Bucket {
-            name: name.to_owned(),
-            part: if views.len() > 1 { place + 1 } else { 0 },
-            rate: view.rate,
-            full_rate: view.full_rate,
-            burst: view.burst,
-            level: view.level,
-        }));
+    let bucket = |name: &str, place: usize, view: &BucketView| status::Bucket {
+        name: name.to_owned(),
+        part: place,
+        rate: view.rate,
+        full_rate: view.full_rate,
+        burst: view.burst,
+        level: view.level,
     };
-    add("gate", &now.buckets);
-    add("retry", &now.retry_buckets);
-    for class in &now.classes {
-        add(&format!("class {}", class.name), &class.buckets);
+    let mut all = Vec::new();
+    for (name, views) in buckets_by_name(now) {
+        let parts = views.iter().enumerate();
+        all.extend(parts.map(|(place, view)| bucket(&name, if views.len() > 1 { place + 1 } else { 0 }, view)));
     }
     all
 }
 
 /// A page is for reading.
 const SHOWN: usize = 100;
-const GROUPS: [Group; 4] = [Group::Exempt, Group::Short, Group::LongRunning, Group::Upgrades];

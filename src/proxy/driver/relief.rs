@@ -12,14 +12,19 @@ use crate::{
 // === impl Driver ===
 
 impl Driver {
-    /// New limits, and with them new terms: `swap` is given their number and puts them in force, under the lock, so that no call can come
-    /// between the two.
-    pub(crate) fn reconfigure(&self, policy: Policy, swap: impl FnOnce(u64)) {
+    /// New limits, and with them terms of a new number: `swap` puts the terms in force under the lock,
+    /// so that no call can come between the two.
+    pub(crate) fn reconfigure(&self, policy: Policy, terms: u64, swap: impl FnOnce()) {
         self.operate(|state, now| {
-            state.terms += 1;
-            swap(state.terms);
+            state.terms = terms;
+            swap();
             state.limiter.reconfigure(policy, now);
         });
+    }
+
+    /// The limits are those of the terms of this number.
+    pub(crate) fn adopt(&self, terms: u64) {
+        self.operate(|state, _| state.terms = terms);
     }
 
     /// A call that no limit is asked about.

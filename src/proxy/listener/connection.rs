@@ -192,7 +192,7 @@ fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
 impl Server {
     /// Serves a connection to its end. `http2` is what ALPN said; without it the preface decides.
     pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, local: Option<IpAddr>, http2: bool) {
-        let handle = WireHandle::new(stream, Arc::clone(&self.buffers), Arc::clone(&self.lower_case));
+        let handle = WireHandle::new(stream, Arc::clone(&self.section.buffers), Arc::clone(&self.lower_case));
         let speaks_http2 = http2
             || tokio::select! {
                 first = tokio::time::timeout(FIRST_BYTES, handle.speaks_http2()) => match first {
@@ -210,17 +210,17 @@ impl Server {
             let calls = Calls { stack, line: Some(handle.clone()), desk: Some(desk.clone()) };
             let served = self.serve_http1(&handle, calls).await;
             if let Some(fault) = handle.fault() {
-                table::GUARDED.counter(&[&self.gate, fault.word()]).increment(1);
-                tracing::debug!(gate = &*self.gate, %fault, "a connection was turned away");
+                table::GUARDED.counter(&[&self.section.name, fault.word()]).increment(1);
+                tracing::debug!(gate = &*self.section.name, %fault, "a connection was turned away");
             }
             served
         };
         if let Err(error) = served {
-            tracing::debug!(gate = &*self.gate, error = error_chain(&error), "a client's connection broke");
+            tracing::debug!(gate = &*self.section.name, error = error_chain(&error), "a client's connection broke");
         }
         // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits for it, and ends it.
         if let Some(tunnel) = desk.take() {
-            Box::pin(tunnel.carry(&self.gate)).await;
+            Box::pin(tunnel.carry(&self.section.name)).await;
         }
     }
 

@@ -15,7 +15,7 @@ use std::{
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::proxy::Listen;
+use crate::proxy::options::Listen;
 
 /// A socket, bound.
 #[derive(Debug)]

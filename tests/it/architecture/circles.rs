@@ -27,7 +27,6 @@ const LEFT: &[(&str, &[&str])] = &[
             "tunnel",
         ],
     ),
-    ("proxy", &["gate", "view"]),
     ("upstream", &["body", "connection", "pool", "prepare", "send", "stream_lease", "streaming", "upgrade"]),
 ];
 

@@ -1,0 +1,73 @@
+//! The bytes of the bodies of waiting calls, bounded over all limiters that share the bound.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+/// One limiter's bytes, which leave the sum with it.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingBytes {
+    own: usize,
+    /// The sum over all limiters that share the bound.
+    sum: Arc<AtomicUsize>,
+}
+
+// === impl WaitingBytes ===
+
+impl WaitingBytes {
+    pub(crate) fn sharing(sum: Arc<AtomicUsize>) -> Self {
+        Self { own: 0, sum }
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.own
+    }
+
+    /// Counts bytes more, unless the sum would be above `max`; true if they were counted.
+    #[must_use]
+    pub(crate) fn try_add(&mut self, bytes: usize, max: usize) -> bool {
+        let fits = |sum: usize| sum.checked_add(bytes).filter(|sum| *sum <= max);
+        let is_counted = self.sum.fetch_update(Relaxed, Relaxed, fits).is_ok();
+        self.own += if is_counted { bytes } else { 0 };
+        is_counted
+    }
+
+    pub(crate) fn add(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.own += bytes;
+            self.sum.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    pub(crate) fn subtract(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.own -= bytes;
+            self.sum.fetch_sub(bytes, Relaxed);
+        }
+    }
+}
+
+impl Drop for WaitingBytes {
+    fn drop(&mut self) {
+        self.subtract(self.own);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limiter_that_goes_takes_its_bytes_out_of_the_sum() {
+        let sum = Arc::<AtomicUsize>::default();
+        let [mut one, mut other] = [(); 2].map(|()| WaitingBytes::sharing(Arc::clone(&sum)));
+        assert!(one.try_add(60, 100) && !other.try_add(41, 100) && other.try_add(40, 100));
+        one.subtract(10);
+        assert_eq!((one.get(), other.get(), sum.load(Relaxed)), (50, 40, 90));
+        drop(one);
+        assert!(other.try_add(60, 100));
+        drop(other);
+        assert_eq!(sum.load(Relaxed), 0);
+    }
+}
