@@ -1,9 +1,12 @@
-//! Coalescing: of identical calls that wait, one is sent, and its answer is everybody's.
+//! Coalescing: of identical calls that wait, one is sent, and its answer answers all of them.
 //!
-//! Calls that would send the same bytes for the same client form a group while they wait. Each keeps its own place in its queue. Whoever's
-//! turn comes first is sent and leads; its answer is kept as it flows, and once it is complete the others are answered from it. If their own
-//! turn comes first they are sent like anybody. A leader that leaves, or whose answer is none to share (a failure, one that is too long, one
-//! that says that it is for one client only), leaves the group as it was: the next whose turn comes leads. Nobody joins a group whose leader is out: an answer is never older than the question.
+//! Calls that would send the same bytes for the same client form a group while they wait. Each keeps
+//! its own place in its queue. The first whose turn comes is sent and leads; its answer is kept as it
+//! flows, and once it is complete the others are answered from it. One whose own turn comes first is
+//! sent like any other call. A leader that leaves, or whose answer is not to be shared (a failure, one
+//! that is too long, one that says that it is for one client only), leaves the group as it was: the
+//! next whose turn comes leads. No call joins a group whose leader is out: an answer is never older
+//! than the question.
 
 mod capture;
 mod identity;
@@ -16,7 +19,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use self::table::{Seat, Table};
@@ -34,18 +37,20 @@ pub(crate) struct Coalescer {
 #[derive(Default)]
 struct Shared {
     table: Mutex<Table<Identity, Whole>>,
-    /// Bytes of answers that are kept.
+    /// The bytes of answers that are kept.
     kept: AtomicUsize,
 }
 
-/// A call in a group, waiting; dropping it leaves.
+/// A call in a group, waiting; it leaves the group when dropped.
+#[derive(Debug)]
 pub(crate) struct Member {
     coalescer: Coalescer,
     /// `None` once it has left.
     seat: Option<Seat>,
 }
 
-/// The call of a group that is out. Dropped without an answer: another may lead.
+/// The call of a group that is out. If it is dropped without an answer, another may lead.
+#[derive(Debug)]
 pub(crate) struct Leader {
     coalescer: Coalescer,
     seat: Option<Seat>,
@@ -54,29 +59,15 @@ pub(crate) struct Leader {
 // === impl Coalescer ===
 
 impl Coalescer {
-    /// Joins those who wait with the same request.
+    /// Joins the calls that wait with the same request.
     pub(crate) fn join(&self, identity: Identity) -> Member {
         let seat = self.table().join(identity);
         Member { coalescer: self.clone(), seat: Some(seat) }
     }
 
     fn table(&self) -> MutexGuard<'_, Table<Identity, Whole>> {
-        // Nothing under the lock can panic half-way; were it to, everybody still has a place of their own.
+        // Nothing under the lock can panic half-way; were it to, each call still has a place of its own.
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes room for bytes of an answer.
-    fn charge(&self, bytes: usize) -> bool {
-        let taken = self.shared.kept.fetch_add(bytes, Ordering::Relaxed);
-        let fits = taken.saturating_add(bytes) <= KEPT_TOGETHER;
-        if !fits {
-            self.give_back(bytes);
-        }
-        fits
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.shared.kept.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -91,18 +82,14 @@ impl fmt::Debug for Coalescer {
 impl Member {
     /// Ready when the leader's answer is complete.
     pub(crate) fn poll_answer(&mut self, cx: &Context<'_>) -> Poll<Arc<Whole>> {
-        let Some(seat) = self.seat else { return Poll::Pending };
-        let answer = self.coalescer.table().poll(seat, cx.waker());
-        match answer {
-            Some(answer) => {
-                self.seat = None;
-                Poll::Ready(answer)
-            }
-            None => Poll::Pending,
+        let answer = self.seat.and_then(|seat| self.coalescer.table().poll(seat, cx.waker()));
+        if answer.is_some() {
+            self.seat = None;
         }
+        answer.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// The call is sent. It leads if nobody of the group is out and somebody waits.
+    /// The call is sent. It leads if no call of the group is out and another waits.
     pub(crate) fn go(mut self) -> Option<Leader> {
         let seat = self.seat.take()?;
         let leads = self.coalescer.table().go(seat);
@@ -118,20 +105,14 @@ impl Drop for Member {
     }
 }
 
-impl fmt::Debug for Member {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Member").field(&self.seat).finish()
-    }
-}
-
 // === impl Leader ===
 
 impl Leader {
-    /// The answer is complete.
+    /// Answers the group: the answer is complete.
     fn answer(mut self, whole: Whole) {
         if let Some(seat) = self.seat.take() {
             let woken = self.coalescer.table().answer(seat, whole);
-            woken.into_iter().for_each(std::task::Waker::wake);
+            woken.into_iter().for_each(Waker::wake);
         }
     }
 }
@@ -144,11 +125,15 @@ impl Drop for Leader {
     }
 }
 
-impl fmt::Debug for Leader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Leader").field(&self.seat).finish()
+// === impl Shared ===
+
+impl Shared {
+    /// Takes room for bytes of an answer; false if there is none.
+    fn keep(&self, bytes: usize) -> bool {
+        let fits = |kept: usize| kept.checked_add(bytes).filter(|kept| *kept <= KEPT_TOGETHER);
+        self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 }
 
-/// What all answers that are kept may take together; what does not fit is not shared.
+/// The bytes of all answers that are kept together; an answer that does not fit is not shared.
 const KEPT_TOGETHER: usize = 16 * 1024 * 1024;

@@ -1,40 +1,36 @@
 //! The leader's answer, kept as it flows to the leader's own client.
 
+use std::sync::{Arc, atomic::Ordering};
+
 use bytes::Bytes;
 use http::{HeaderMap, Response, response::Parts};
 use http_body::Frame;
 
-use super::{Coalescer, Leader, shareable::is_shareable};
+use super::{Leader, Shared, shareable::is_shareable};
 use crate::classify::Kind;
 
-/// A complete answer, for as many as want it.
-#[derive(Debug)]
+/// A complete answer, for any number of clients.
 pub(crate) struct Whole {
     head: Parts,
     data: Vec<Bytes>,
     trailers: Option<HeaderMap>,
-    charge: Charge,
+    /// The bytes of `data`, counted while they are kept.
+    bytes: usize,
+    counted_in: Arc<Shared>,
 }
 
-/// An answer in the making. Dropped: there is none to share.
+/// An answer in the making. If it is dropped there is none to share.
 #[derive(Debug)]
 pub(crate) struct Capture {
     leader: Leader,
     whole: Whole,
-    bytes: usize,
-}
-
-/// Bytes that are counted while they are kept.
-#[derive(Debug)]
-struct Charge {
-    coalescer: Coalescer,
-    bytes: usize,
 }
 
 // === impl Capture ===
 
 impl Capture {
-    /// The head of the leader's answer came. `None` where it says that it is for one client only: there will be nothing to share.
+    /// Begins with the head of the leader's answer. `None` if the head says that the answer is for one
+    /// client only: there will be nothing to share.
     pub(crate) fn begin<B>(leader: Leader, response: &Response<B>, kind: Kind) -> Option<Self> {
         if !is_shareable(response.headers(), kind) {
             return None;
@@ -43,17 +39,18 @@ impl Capture {
         head.status = response.status();
         head.headers = response.headers().clone();
         head.extensions = response.extensions().clone();
-        let charge = Charge { coalescer: leader.coalescer.clone(), bytes: 0 };
-        Some(Self { leader, whole: Whole { head, data: Vec::new(), trailers: None, charge }, bytes: 0 })
+        let counted_in = Arc::clone(&leader.coalescer.shared);
+        Some(Self { leader, whole: Whole { head, data: Vec::new(), trailers: None, bytes: 0, counted_in } })
     }
 
-    /// A frame of it. Says whether there is room for it; if not there will be nothing to share.
+    /// Keeps a frame. False if there is no room for it: there will be nothing to share.
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         if let Some(data) = frame.data_ref() {
-            self.bytes += data.len();
-            if self.bytes > LONGEST || !self.whole.charge.add(data.len()) {
+            let bytes = self.whole.bytes + data.len();
+            if bytes > LONGEST || !self.whole.counted_in.keep(data.len()) {
                 return false;
             }
+            self.whole.bytes = bytes;
             self.whole.data.push(data.clone());
         } else if let Some(trailers) = frame.trailers_ref() {
             self.whole.trailers = Some(trailers.clone());
@@ -61,7 +58,7 @@ impl Capture {
         true
     }
 
-    /// The answer is complete.
+    /// Answers the group: the answer is complete.
     pub(crate) fn finish(self) {
         self.leader.answer(self.whole);
     }
@@ -75,7 +72,7 @@ impl Whole {
         self.head.clone()
     }
 
-    /// Whether there is no n-th frame.
+    /// True if there is no n-th frame.
     pub(crate) fn is_end(&self, n: usize) -> bool {
         n >= self.data.len() + usize::from(self.trailers.is_some())
     }
@@ -90,21 +87,15 @@ impl Whole {
     }
 }
 
-// === impl Charge ===
-
-impl Charge {
-    fn add(&mut self, bytes: usize) -> bool {
-        let fits = self.coalescer.charge(bytes);
-        if fits {
-            self.bytes += bytes;
-        }
-        fits
+impl Drop for Whole {
+    fn drop(&mut self) {
+        self.counted_in.kept.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.coalescer.give_back(self.bytes);
+impl std::fmt::Debug for Whole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Whole").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 

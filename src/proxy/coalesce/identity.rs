@@ -1,4 +1,4 @@
-//! What makes two calls the same call.
+//! The identity of a call: all of it that its answer can depend on.
 
 use http::{
     HeaderName, HeaderValue, Method, Uri, Version,
@@ -6,8 +6,9 @@ use http::{
     request::Parts,
 };
 
-/// All of a request that its answer can depend on: the target as bytes and every header but those that only trace it. Credentials and
-/// impersonation are among the headers, so that nobody is answered with what another may see. Compared whole: equal hashes are not enough.
+/// All of a request that its answer can depend on: the target as bytes, and every header except those
+/// that only trace it. Credentials and impersonation are among the headers, so that no client is
+/// answered with what only another may see. It is compared whole: equal hashes are not enough.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     uri: Uri,
@@ -18,7 +19,8 @@ pub(crate) struct Identity {
 // === impl Identity ===
 
 impl Identity {
-    /// The identity of a GET; `None` where no two requests are the same. The caller has seen that it has no body and is not long-running.
+    /// The identity of a GET; `None` for requests of which no two are the same. The caller has seen that
+    /// it has no body and is not long-running.
     pub(crate) fn of(parts: &Parts) -> Option<Self> {
         if parts.method != Method::GET || parts.headers.contains_key(UPGRADE) {
             return None;

@@ -1,4 +1,4 @@
-//! Whether an answer may be given to others than the client whose call brought it.
+//! The answers that may be given to other clients than the one whose call brought them.
 
 use http::{
     HeaderMap,
@@ -7,24 +7,25 @@ use http::{
 
 use crate::classify::Kind;
 
-/// Whether nothing in an answer's head says that it is for one client only.
+/// True if nothing in an answer's head says that it is for one client only.
 ///
-/// Those who would share it have sent the same bytes, credentials included, and none of them has more right to a new session (`Set-Cookie`)
-/// or to what must be kept nowhere (`no-store`) than another. `Vary: *` says that the answer hangs on what no request shows. `private` is for
-/// one user's use; kube-apiserver says it of every answer, so that of its answers it means nothing.
+/// The clients that would share it have sent the same bytes, credentials included, and none of them has
+/// more right than another to a new session (`Set-Cookie`) or to what must be kept nowhere
+/// (`no-store`). `Vary: *` says that the answer depends on something that no request shows. `private`
+/// is for one user's use; kube-apiserver says it of every answer, so of its answers it means nothing.
 pub(super) fn is_shareable(headers: &HeaderMap, kind: Kind) -> bool {
     let is_private = |directive: &str| {
         let name = directive.split('=').next().unwrap_or_default().trim();
         name.eq_ignore_ascii_case("no-store") || kind == Kind::Http && name.eq_ignore_ascii_case("private")
     };
     let has = |name, means: &dyn Fn(&str) -> bool| {
-        // What is not text may say anything.
+        // A value that is not text may say anything.
         headers.get_all(name).iter().any(|value| value.to_str().map_or(true, |text| members(text).any(means)))
     };
     !headers.contains_key(SET_COOKIE) && !has(CACHE_CONTROL, &is_private) && !has(VARY, &|name| name.trim() == "*")
 }
 
-/// The members of a comma-separated list; a comma in quotes is none.
+/// Splits a comma-separated list into its members. A comma in quotes separates nothing.
 fn members(list: &str) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     list.split(move |c| {

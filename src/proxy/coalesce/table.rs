@@ -1,11 +1,11 @@
-//! Who waits with whom, as a value: no locks, no requests.
+//! The groups of calls that wait for one answer, as a value: no locks, no requests.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc, task::Waker};
 
-/// Groups by what they ask.
+/// The groups, by identity.
 #[derive(Debug)]
 pub(super) struct Table<I, A> {
-    /// Groups that may be joined.
+    /// The groups that may be joined.
     open: HashMap<Arc<I>, u64>,
     groups: HashMap<u64, Group<I, A>>,
     next: u64,
@@ -18,11 +18,11 @@ pub(super) struct Seat {
     member: u64,
 }
 
-/// Somebody always waits in it: it goes with the last who does.
+/// A group of calls. It goes when its last waiting call does.
 #[derive(Debug)]
 struct Group<I, A> {
     identity: Arc<I>,
-    /// Who is out for it.
+    /// The member that is out for it.
     leader: Option<u64>,
     answer: Option<Arc<A>>,
     waiting: Vec<(u64, Option<Waker>)>,
@@ -35,7 +35,7 @@ impl<I, A> Default for Table<I, A> {
 }
 
 impl<I: Eq + Hash, A> Table<I, A> {
-    /// Waits with those who ask the same and have sent nobody yet.
+    /// Joins the open group of this identity, or begins one.
     pub(super) fn join(&mut self, identity: I) -> Seat {
         let member = self.number();
         let group = match self.open.get(&identity) {
@@ -53,7 +53,7 @@ impl<I: Eq + Hash, A> Table<I, A> {
         Seat { group, member }
     }
 
-    /// The answer, if it is there; the seat is then empty. Else `waker` is woken when it is.
+    /// Takes the answer if it is there, and the seat is then empty; otherwise `waker` is woken when it is.
     pub(super) fn poll(&mut self, seat: Seat, waker: &Waker) -> Option<Arc<A>> {
         let group = self.groups.get_mut(&seat.group)?;
         let (_, waiting) = group.waiting.iter_mut().find(|(member, _)| *member == seat.member)?;
@@ -65,7 +65,7 @@ impl<I: Eq + Hash, A> Table<I, A> {
         Some(answer)
     }
 
-    /// A member is sent. Says whether it leads: nobody else of the group is out, and somebody waits for its answer.
+    /// A member is sent. True if it leads: no other of the group is out, and another waits for its answer.
     pub(super) fn go(&mut self, seat: Seat) -> bool {
         let Some(group) = self.groups.get_mut(&seat.group) else { return false };
         let leads = group.leader.is_none() && group.answer.is_none();
@@ -78,7 +78,7 @@ impl<I: Eq + Hash, A> Table<I, A> {
         leads && self.groups.contains_key(&seat.group)
     }
 
-    /// A member waits no longer.
+    /// A member no longer waits.
     pub(super) fn leave(&mut self, seat: Seat) {
         let Some(group) = self.groups.get_mut(&seat.group) else { return };
         group.waiting.retain(|(member, _)| *member != seat.member);
@@ -89,14 +89,15 @@ impl<I: Eq + Hash, A> Table<I, A> {
         }
     }
 
-    /// The leader's answer is complete: whom to wake.
+    /// The leader's answer is complete. Returns the wakers of the members that wait.
     pub(super) fn answer(&mut self, leader: Seat, answer: A) -> Vec<Waker> {
         let Some(group) = self.led_by(leader) else { return Vec::new() };
         group.answer = Some(Arc::new(answer));
         group.waiting.iter_mut().filter_map(|(_, waker)| waker.take()).collect()
     }
 
-    /// The leader has no answer to share: the next to go leads, and others may join again unless they have a group already.
+    /// The leader has no answer to share: the next to go leads, and others may join again, unless there
+    /// is another open group.
     pub(super) fn give_up(&mut self, leader: Seat) {
         let Some(group) = self.led_by(leader) else { return };
         group.leader = None;
