@@ -15,6 +15,7 @@ mod stream;
 mod wire;
 
 use std::{
+    net::IpAddr,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -22,12 +23,8 @@ use std::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::DropGuard, task::TaskTracker};
 
-use self::handshake_errors::HandshakeErrors;
-pub(crate) use self::{
-    parting::Parting,
-    socket::{Accepted, Bound},
-    stream::Stream,
-};
+pub(crate) use self::socket::Bound;
+use self::{handshake_errors::HandshakeErrors, parting::Parting, stream::Stream};
 use super::{section::Section, stack};
 use crate::{moment::Moment, telemetry::table, tls, upstream::Target};
 
@@ -92,16 +89,12 @@ impl Server {
         }
     }
 
-    async fn receive(&self, accepted: Accepted) {
+    async fn receive(&self, (stream, local): (Box<dyn Stream>, Option<IpAddr>)) {
         let gauge = table::CLIENT_CONNECTIONS.gauge(&[&self.section.name]);
         gauge.increment(1.0);
         tokio::select! {
             biased; // no dice for each poll
             () = async {
-                let (stream, local): (Box<dyn Stream>, _) = match accepted {
-                    Accepted::Tcp(stream, local) => (Box::new(stream), Some(local)),
-                    Accepted::Unix(stream) => (Box::new(stream), None),
-                };
                 match &self.section.tls {
                     None => self.serve(stream, local, false).await,
                     Some(tls) => {

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    iter::successors,
     net::IpAddr,
     pin::{Pin, pin},
     sync::Arc,
@@ -23,7 +24,7 @@ use tower_http::BoxError;
 
 use super::{
     Server,
-    early::{self, Early, Outgoing},
+    early::{self, Early},
     idle::Ready,
     linger::linger,
     stream::Stream,
@@ -38,7 +39,7 @@ use crate::{
     upstream::{Inbound, Unread},
 };
 
-/// The client has left: there is nobody to answer.
+/// The client has left: there is no one to answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the client has left")]
 struct Gone;
@@ -47,18 +48,19 @@ struct Gone;
 #[derive(Clone)]
 struct Calls<S> {
     stack: S,
-    /// Its calls are to be watched; HTTP/2 tells by itself.
-    line: Option<WireHandle>,
-    /// Where a call leaves the tunnel that the connection is to become; HTTP/2 becomes none.
+    /// The connection over HTTP/1, whose calls are to be watched; HTTP/2 tells by itself.
+    handle: Option<WireHandle>,
+    /// The place where a call leaves the tunnel that the connection is to become; HTTP/2 becomes none.
     desk: Option<Desk>,
 }
 
 pin_project! {
-    /// A call, for as long as its client is there. Dropping it is how everything below learns that the client has left.
+    /// A call, for as long as its client is there. By its drop everything below learns that the client
+    /// has left.
     struct WhileThere<F> {
         #[pin]
         call: F,
-        line: Option<ActiveCall>,
+        client: Option<ActiveCall>,
         // The request's body, if there is one.
         unread: Option<Unread>,
         // The answer, while it waits for that body.
@@ -71,16 +73,17 @@ pin_project! {
 }
 
 pin_project! {
-    /// A response body, for as long as its client is there: a silent watch has nothing to write that would find out.
+    /// A response body, for as long as its client is there: a silent watch has nothing to write that
+    /// would find out.
     struct BodyWhileThere {
         #[pin]
         body: Sent,
-        line: Option<ActiveCall>,
-        // What is left of the request's body, which is nobody's once the answer has ended.
+        client: Option<ActiveCall>,
+        // The rest of the request's body, which no one wants once the answer has ended.
         unread: Option<Unread>,
         // Over HTTP/1 it is sent in chunks, and trailers may follow.
         chunked: bool,
-        // Something of it was given to hyper.
+        // A part of it was given to hyper.
         begun: bool,
     }
 }
@@ -100,8 +103,8 @@ where
         }
         let chunked = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
         let (request, unread) = Inbound::of(request);
-        let line = self.line.as_ref().map(WireHandle::begin);
-        WhileThere { call: self.stack.clone().call(request), line, unread, early: None, switches, chunked }
+        let client = self.handle.as_ref().map(WireHandle::begin);
+        WhileThere { call: self.stack.clone().call(request), client, unread, early: None, switches, chunked }
     }
 }
 
@@ -114,33 +117,31 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         // The client first: a call must not leave in the very poll that finds its client gone.
-        if this.line.as_ref().is_some_and(|line| line.poll_gone(cx).is_ready()) {
+        if this.client.as_ref().is_some_and(|client| client.poll_gone(cx).is_ready()) {
             return Poll::Ready(Err(Gone));
         }
         let mut response = match (&mut *this.early, &*this.unread) {
             (Some(early), Some(unread)) => ready!(early.poll(unread, cx)),
             _ => {
                 let Ok(response) = ready!(this.call.poll(cx));
-                match this.unread.as_ref().filter(|_| this.line.is_some()) {
+                match this.unread.as_ref().filter(|_| this.client.is_some()) {
+                    Some(unread) => ready!(early::answer(response, unread, this.early, cx)),
                     None => response, // HTTP/2 resets the stream after the answer, and loses nothing
-                    Some(unread) => match early::answer(response, unread) {
-                        Outgoing::Now(response) => response,
-                        Outgoing::Later(early) => ready!(this.early.insert(early).poll(unread, cx)),
-                    },
                 }
             }
         };
-        let line = this.line.take();
-        if line.as_ref().is_some_and(ActiveCall::had_large_head) && response.status() != StatusCode::SWITCHING_PROTOCOLS
-        {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        let (client, unread) = (this.client.take(), this.unread.take());
+        let has_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if let Some(client) = &client {
+            if client.had_large_head() && !has_switched {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            if *this.switches {
+                client.resolve(has_switched);
+            }
         }
-        if let Some(line) = line.as_ref().filter(|_| *this.switches) {
-            line.resolve(response.status() == StatusCode::SWITCHING_PROTOCOLS);
-        }
-        let unread = this.unread.take();
         let chunked = *this.chunked && is_sent_in_chunks(&response);
-        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, line, unread, chunked, begun: false })))
+        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, unread, chunked, begun: false })))
     }
 }
 
@@ -150,21 +151,21 @@ impl Body for BodyWhileThere {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.project();
-        let is_full = this.line.as_ref().is_some_and(|line| *this.begun && line.poll_room(cx).is_pending());
+        let is_full = this.client.as_ref().is_some_and(|client| *this.begun && client.poll_room(cx).is_pending());
         match if is_full { Poll::Pending } else { this.body.poll_frame(cx) } {
-            Poll::Pending if this.line.as_ref().is_some_and(|line| line.poll_gone(cx).is_ready()) => {
+            Poll::Pending if this.client.as_ref().is_some_and(|client| client.poll_gone(cx).is_ready()) => {
                 Poll::Ready(Some(Err(Gone.into())))
             }
             // hyper writes few trailers over HTTP/1: the wire does.
-            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() && this.line.is_some() => {
-                let line = this.line.as_ref().filter(|_| *this.chunked);
-                let mark = line.zip(frame.trailers_ref()).and_then(|(line, trailers)| line.trail(trailers));
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() && this.client.is_some() => {
+                let client = this.client.as_ref().filter(|_| *this.chunked);
+                let mark = client.zip(frame.trailers_ref()).and_then(|(client, trailers)| client.trail(trailers));
                 Poll::Ready(mark.map(|mark| Ok(Frame::data(mark))))
             }
             polled => {
-                if let (Some(line), Poll::Ready(Some(Ok(frame)))) = (this.line.as_ref(), &polled) {
+                if let (Some(client), Poll::Ready(Some(Ok(frame)))) = (this.client.as_ref(), &polled) {
                     *this.begun = true;
-                    line.give(frame.data_ref().map_or(0, Bytes::len));
+                    client.give(frame.data_ref().map_or(0, Bytes::len));
                 }
                 polled
             }
@@ -180,7 +181,7 @@ impl Body for BodyWhileThere {
     }
 }
 
-/// Whether hyper sends this answer to an HTTP/1.1 request in chunks.
+/// True if hyper sends this answer to an HTTP/1.1 request in chunks.
 fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
     let is_bodiless = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
     let is_declared = response.headers().contains_key(header::CONTENT_LENGTH);
@@ -190,7 +191,7 @@ fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
 // === impl Server ===
 
 impl Server {
-    /// Serves a connection to its end. `http2` is what ALPN said; without it the preface decides.
+    /// Serves a connection to its end. `http2` if ALPN agreed on it; otherwise the preface decides.
     pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, local: Option<IpAddr>, http2: bool) {
         let handle = WireHandle::new(stream, Arc::clone(&self.section.buffers), Arc::clone(&self.lower_case));
         let speaks_http2 = http2
@@ -205,9 +206,9 @@ impl Server {
         let desk = Desk::default();
         // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is waiting in.
         let served = if speaks_http2 {
-            Box::pin(self.serve_http2(Wire::unscanned(&handle), Calls { stack, line: None, desk: None })).await
+            Box::pin(self.serve_http2(Wire::unscanned(&handle), Calls { stack, handle: None, desk: None })).await
         } else {
-            let calls = Calls { stack, line: Some(handle.clone()), desk: Some(desk.clone()) };
+            let calls = Calls { stack, handle: Some(handle.clone()), desk: Some(desk.clone()) };
             let served = self.serve_http1(&handle, calls).await;
             if let Some(fault) = handle.fault() {
                 table::GUARDED.counter(&[&self.section.name, fault.word()]).increment(1);
@@ -269,15 +270,7 @@ impl Server {
             .half_close(false)
             .serve_connection(TokioIo::new(wire), calls)
             .with_upgrades();
-        let mut connection = pin!(connection);
-        tokio::select! {
-            biased; // no dice for each poll
-            served = connection.as_mut() => served,
-            () = self.closing.told() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        }
+        self.until_closing(pin!(connection), |connection| connection.graceful_shutdown()).await
     }
 
     async fn serve_http2<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
@@ -296,43 +289,46 @@ impl Server {
             .auto_date_header(false)
             .max_send_buf_size(SEND_BUFFER)
             .serve_connection(TokioIo::new(wire), calls);
-        let mut connection = pin!(connection);
+        self.until_closing(pin!(connection), |connection| connection.graceful_shutdown()).await
+    }
+
+    /// Serves a connection to its end, and has it say goodbye when the gate closes.
+    async fn until_closing<C>(&self, mut connection: Pin<&mut C>, say_goodbye: fn(Pin<&mut C>)) -> hyper::Result<()>
+    where
+        C: Future<Output = hyper::Result<()>>,
+    {
         tokio::select! {
             biased; // no dice for each poll
             served = connection.as_mut() => served,
             () = self.closing.told() => {
-                connection.as_mut().graceful_shutdown();
+                say_goodbye(connection.as_mut());
                 connection.await
             }
         }
     }
 }
 
-/// hyper's errors say little without their causes.
+/// An error with its causes: hyper's errors say little without them.
 fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+    let chain = successors(Some(error), |error| error.source());
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// A client that says nothing at first is none: kube-apiserver waits 32 s for a head.
+/// The time for the first bytes: kube-apiserver waits 32 s for a head.
 const FIRST_BYTES: Duration = Duration::from_secs(30);
-/// Between calls. Clients keep connections for 90 s and must be first to close.
+/// The time between calls. Clients keep connections for 90 s and must be first to close.
 const IDLE: Duration = Duration::from_secs(120);
-/// hyper's 100 is few for a client behind another proxy.
+/// The most lines of a head: hyper's 100 is few for a client behind another proxy.
 const HEADERS: usize = 256;
-/// kube-apiserver takes heads of 1 MiB.
+/// The longest head: kube-apiserver takes 1 MiB.
 const HEAD_BYTES: usize = (1 << 20) + (64 << 10);
 const HEADER_LIST: u32 = 1 << 20;
-/// Go's client opens another connection past what is offered; others queue.
+/// The streams offered: past these Go's client opens another connection; others queue.
 const STREAMS: u32 = 1000;
-/// Of one stream, of what its client does not read though its window is large; hyper's own 400 KiB would be held by each.
+/// The bytes held for a stream whose client does not read though its window is large; each would hold
+/// hyper's own 400 KiB.
 const SEND_BUFFER: usize = 64 << 10;
-/// A stream's window bounds what one stalled upload holds; the connection's must hold many of them.
+/// A stream's window bounds the bytes that one stalled upload holds; the connection's must hold many.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 /// As client-go pings its server.
@@ -359,7 +355,7 @@ mod tests {
             let (mut client, end) = duplex(1 << 10);
             let handle = WireHandle::new(Box::new(end), Arc::default(), Arc::default());
             let wire = Wire::scanned(&handle);
-            let calls = Calls { stack, line: Some(handle.clone()), desk: None };
+            let calls = Calls { stack, handle: Some(handle.clone()), desk: None };
             client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("room");
             let begun = clock.now();
             server.serve_awake(wire, calls).await.expect("no fault");

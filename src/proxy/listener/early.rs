@@ -1,9 +1,10 @@
 //! An answer that is there before its request's body was read, over HTTP/1.1.
 //!
-//! A connection that is closed with bytes unread is reset, and the reset takes the answer along that the client has not read yet; left
-//! open, the rest of the body would stand in the way of the next call. So this does what Go's net/http server does (kube-apiserver's):
-//! the answer waits until the body has come to its end, if that is near, and the connection lives on. If it is not, the answer says
-//! `Connection: close`, and the connection lingers after it ([`linger`](super::linger)).
+//! A connection that is closed with bytes unread is reset, and the reset takes the answer along that
+//! the client has not read yet; left open, the rest of the body would stand in the way of the next
+//! call. So this does what Go's net/http server does (kube-apiserver's): the answer waits until the
+//! body has come to its end, if that is near, and the connection lives on. If it is not, the answer
+//! says `Connection: close`, and the connection lingers after it ([`linger`](super::linger)).
 
 use std::{
     pin::Pin,
@@ -28,20 +29,19 @@ pub(super) struct Early {
     most: u64,
 }
 
-/// Whether an answer may go out now.
-pub(super) enum Outgoing {
-    Now(Response<Sent>),
-    /// When its request's body has come to its end, or has not.
-    Later(Box<Early>),
-}
-
-/// Looks at what is left of the body when its call is answered.
-pub(super) fn answer(response: Response<Sent>, unread: &Unread) -> Outgoing {
+/// Answers a call, at once or, through `early`, once its request's body has ended or has not.
+pub(super) fn answer(
+    response: Response<Sent>,
+    unread: &Unread,
+    early: &mut Option<Box<Early>>,
+    cx: &mut Context<'_>,
+) -> Poll<Response<Sent>> {
     match unread.remainder(MOST) {
-        Remainder::None => Outgoing::Now(response),
-        Remainder::TooMuch => Outgoing::Now(closing(response)),
+        Remainder::None => Poll::Ready(response),
+        Remainder::TooMuch => Poll::Ready(closing(response)),
         Remainder::Some(most) => {
-            Outgoing::Later(Box::new(Early { response: Some(response), patience: timer(PATIENCE), most }))
+            let waits = Early { response: Some(response), patience: timer(PATIENCE), most };
+            early.insert(Box::new(waits)).poll(unread, cx)
         }
     }
 }
@@ -66,7 +66,9 @@ fn closing(mut response: Response<Sent>) -> Response<Sent> {
     response
 }
 
-/// So much of a body is read and discarded, so that its connection can serve another call: `maxPostHandlerReadBytes` of Go's net/http server.
+/// The bytes of a body that are read and discarded at most, so that its connection can serve another
+/// call: `maxPostHandlerReadBytes` of Go's net/http server.
 const MOST: u64 = 256 << 10;
-/// An answer waits no longer than this for the body to end: what is on its way is here long before. As long as Go's `rstAvoidanceDelay`.
+/// The time that an answer waits for the body to end: whatever is on its way is here long before. As
+/// long as Go's `rstAvoidanceDelay`.
 const PATIENCE: Duration = Duration::from_millis(500);

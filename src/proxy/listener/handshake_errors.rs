@@ -1,4 +1,5 @@
-//! Clients whose certificates do not do, or who show none where one is asked for: the operator wants to know, but not once per attempt.
+//! TLS handshakes that failed over certificates: the operator wants to know of them, but not once per
+//! attempt.
 
 use std::{
     io,
@@ -13,35 +14,35 @@ use crate::moment::Moment;
 /// Handshakes that failed.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeErrors {
-    /// When it was last said, and how many have come since.
-    said: Mutex<Option<(Moment, u64)>>,
+    /// The time of the last log line, and the number of failures since.
+    logged: Mutex<Option<(Moment, u64)>>,
 }
 
 impl HandshakeErrors {
-    /// A handshake failed. What a certificate is to blame for is said at most once a minute; the rest is for debugging.
+    /// Logs a handshake that failed: at most once a minute if a certificate is to blame, the rest for
+    /// debugging.
     pub(crate) fn note(&self, gate: &str, error: &io::Error, now: Moment) {
         let Some(what) = error.get_ref().and_then(|inner| inner.downcast_ref()).and_then(about_certificates) else {
             tracing::debug!(gate, %error, "a TLS handshake failed");
             return;
         };
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *said {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *logged {
             Some((at, more)) if now.since(*at) < AGAIN => *more += 1,
             other => {
-                let more = other.map_or(0, |(_, more)| more);
-                *other = Some((now, 0));
+                let more = other.replace((now, 0)).map_or(0, |(_, more)| more);
                 tracing::warn!(gate, more, %error, "a client was turned away: {what}");
             }
         }
     }
 }
 
-/// What a handshake's error says about somebody's certificate.
+/// The sentence about the certificate that a handshake's error is about.
 fn about_certificates(error: &Error) -> Option<&'static str> {
     match error {
         Error::NoCertificatesPresented => Some("it showed no certificate, and tls.client_ca asks for one"),
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            Some("its certificate is not by tls.client_ca")
+            Some("its certificate is signed by an unknown authority, not by tls.client_ca")
         }
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             Some("its certificate has expired")

@@ -1,18 +1,20 @@
 //! The end of a connection whose client may still be sending.
 //!
-//! Closed with bytes unread, TCP resets, and a Unix socket does the like: the client may lose the answer that it has not read yet. So
-//! the connection is closed in one direction first (FIN, and before it TLS's `close_notify`), and what still comes is read and
-//! discarded for a while, as Go's net/http server waits `rstAvoidanceDelay` and nginx `lingering_time`.
+//! Closed with bytes unread, TCP resets, and a Unix socket does the like: the client may lose the
+//! answer that it has not read yet. So the connection is closed in one direction first (FIN, and
+//! before it TLS's `close_notify`), and what still comes is read and discarded for a while, as Go's
+//! net/http server waits `rstAvoidanceDelay` and nginx `lingering_time`.
 
 use std::time::Duration;
 
 use super::wire::WireHandle;
 
-/// Discards what still comes until the client closes, falls silent, or takes too long. The sending half is shut down by now.
-pub(super) async fn linger(line: &WireHandle) {
+/// Discards what still comes until the client closes, falls silent, or takes too long. The sending
+/// half is shut down by now.
+pub(super) async fn linger(handle: &WireHandle) {
     let discarding = async {
         let mut room = vec![0; ROOM];
-        while let Ok(true) = tokio::time::timeout(SILENCE, line.discard(&mut room)).await {}
+        while let Ok(true) = tokio::time::timeout(SILENCE, handle.discard(&mut room)).await {}
     };
     tokio::time::timeout(TOGETHER, discarding).await.ok();
 }
@@ -21,5 +23,5 @@ pub(super) async fn linger(line: &WireHandle) {
 const SILENCE: Duration = Duration::from_millis(500);
 /// A client that sends on and on is cut off: it had as long to read the answer.
 const TOGETHER: Duration = Duration::from_secs(5);
-/// Read at once: a TLS record.
+/// The bytes read at once: a TLS record.
 const ROOM: usize = 16 << 10;

@@ -1,5 +1,5 @@
-//! Tells every connection of a gate the same thing, some of them at a time: a hundred thousand that
-//! woke at one moment would hold the one thread that still carries leases.
+//! Notifies every connection of a gate, some of them at a time: a hundred thousand that woke at one
+//! moment would hold the one thread that still carries leases.
 
 use std::{
     array,
@@ -8,7 +8,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-/// What all connections wait for, in so many parts.
+/// The event for which all connections wait, in parts.
 #[derive(Debug)]
 pub(crate) struct Parting {
     parts: [CancellationToken; PARTS],
@@ -22,7 +22,7 @@ impl Parting {
         Self { parts: array::from_fn(|_| CancellationToken::new()), next: AtomicUsize::new(0) }
     }
 
-    /// Returns when it is time: some are told a moment after others.
+    /// Returns after the event: for some connections a moment later than for others.
     pub(crate) async fn told(&self) {
         let part = self.next.fetch_add(1, Relaxed) % PARTS;
         if let Some(part) = self.parts.get(part) {
@@ -30,7 +30,7 @@ impl Parting {
         }
     }
 
-    /// Tells everyone; others have their turns in between.
+    /// Notifies every connection; other tasks have their turns in between.
     pub(crate) async fn tell(&self) {
         for part in &self.parts {
             part.cancel();

@@ -1,7 +1,8 @@
 //! Sockets to listen on: TCP and Unix.
 //!
-//! A Unix socket appears at its path with its mode set (0660: the gate's user and group, which a pod's `fsGroup` shares between containers).
-//! What an ended process left there is replaced, what a living one listens on is not, and at the end the gate removes its own and no other's.
+//! A Unix socket appears at its path with its mode set (0660: the gate's user and group, which a pod's
+//! `fsGroup` shares between containers). A socket that an ended process left there is replaced, one on
+//! which a living process listens is not, and at the end the gate removes its own and no other.
 
 use std::{
     fs::{self, Permissions},
@@ -13,15 +14,16 @@ use std::{
 };
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+use super::stream::Stream;
 use crate::proxy::options::Listen;
 
 /// A socket, bound.
 #[derive(Debug)]
 pub(crate) enum Bound {
     Tcp(TcpListener),
-    /// With its file, which goes when it goes.
+    /// With its file, which is removed with it.
     Unix {
         listener: UnixListener,
         _file: SocketFile,
@@ -32,16 +34,8 @@ pub(crate) enum Bound {
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and inode: whose it is.
+    /// Device and inode, which tell this socket from another at the path.
     id: Option<(u64, u64)>,
-}
-
-/// A client, accepted.
-#[derive(Debug)]
-pub(crate) enum Accepted {
-    /// With the address of ours that it connected to.
-    Tcp(TcpStream, IpAddr),
-    Unix(UnixStream),
 }
 
 // === impl Bound ===
@@ -54,7 +48,7 @@ impl Bound {
         }
     }
 
-    /// Where it listens, with the port that was given for port 0.
+    /// The address it listens on, with the port that was given for port 0.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -62,7 +56,8 @@ impl Bound {
         }
     }
 
-    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+    /// A client, with the address of ours that it connected to.
+    pub(crate) async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -71,9 +66,9 @@ impl Bound {
                 let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
                 SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
                 let local = stream.local_addr()?.ip();
-                Ok(Accepted::Tcp(stream, local))
+                Ok((Box::new(stream), Some(local)))
             }
-            Self::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+            Self::Unix { listener, .. } => Ok((Box::new(listener.accept().await?.0), None)),
         }
     }
 }
@@ -90,7 +85,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Made beside its place and renamed into it, so that nobody finds it there with another mode.
+/// Binds beside the path and renames into it, so that the socket is never there with another mode.
 async fn bind_unix(path: &Path) -> io::Result<Bound> {
     check_place(path).await?;
     let mut beside = path.as_os_str().to_owned();
@@ -103,7 +98,8 @@ async fn bind_unix(path: &Path) -> io::Result<Bound> {
     Ok(Bound::Unix { listener, _file: SocketFile { path: path.to_owned(), id: id(path) } })
 }
 
-/// A socket that nobody listens on may be replaced; a living one, or anything else at that path, is not ours to take.
+/// Fails if the path is not free: a socket on which nothing listens may be replaced; a living one, or
+/// anything else at that path, is not ours to take.
 async fn check_place(path: &Path) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -126,7 +122,7 @@ fn id(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Who may connect: the gate's user and group.
+/// The gate's user and group may connect.
 const MODE: u32 = 0o660;
-/// A peer that vanished without a word is found within a few minutes.
+/// With this, a peer that vanished without a word is noticed within a few minutes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
