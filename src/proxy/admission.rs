@@ -351,7 +351,7 @@ impl From<Failure> for NotAdmitted {
 }
 
 /// A call as the limiter knows it.
-fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>) -> Arrival<'a> {
+pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>) -> Arrival<'a> {
     Arrival {
         class: call.class,
         flow: Flow { id: call.flow, name: flow_name },

@@ -1,12 +1,13 @@
-//! What happened lately in a gate: ten minutes of numbers, and the last refusals. For people who look, not for reckoning.
+//! The recent past of a gate: ten minutes of numbers, and the last refusals. They are for people who
+//! look, not for decisions.
 
 use std::{
+    array,
     collections::VecDeque,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     telemetry::table,
 };
 
-/// Counts what left and what was refused, and remembers a little of both.
+/// Counts the calls that left and those that were refused, and remembers a little of both.
 #[derive(Debug)]
 pub(crate) struct Tally {
     clock: Clock,
@@ -34,45 +35,37 @@ pub(crate) struct Tally {
 #[derive(Debug, Default)]
 struct Lately {
     /// Latest first.
-    refusals: VecDeque<Turned>,
-    /// Oldest first.
-    points: VecDeque<Point>,
-    /// The step that is under way: seconds in it, and what was counted when it began.
+    refusals: VecDeque<Refused>,
+    history: status::History,
+    /// The step that is under way: seconds in it, the counts when it began, and the most that waited.
     seconds: u32,
     counted: (u64, u64),
     waiting: usize,
-    /// How often the upstream turned a call away, and when last.
+    /// The number of calls that the upstream turned away, and the moment of the last.
     rejections: [(u64, Moment); Rejection::ALL.len()],
 }
 
 /// Calls that were refused alike.
 #[derive(Debug)]
-struct Turned {
+struct Refused {
     at: Moment,
-    count: u64,
-    class: Box<str>,
     reason: Reason,
-    /// Verb and resource.
+    /// Verb and resource, where names are not shown.
     what: String,
-    /// The key's name.
-    name: String,
-    retry_in: Duration,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Point {
-    admitted: u64,
-    refused: u64,
-    waiting: usize,
+    shown: status::Refusal,
 }
 
 // === impl Tally ===
 
 impl Tally {
     pub(crate) fn new(gate: &str, clock: Clock) -> Self {
+        let [admitted, refused, bypassed] = array::from_fn(|_| AtomicU64::new(0));
+        let lately = Lately {
+            history: status::History { step_seconds: STEP, ..status::History::default() },
+            ..Lately::default()
+        };
         let counter = table::BYPASSED.counter(&[gate]);
-        let (admitted, refused, bypassed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Self { clock, admitted, refused, bypassed, counter, lately: Mutex::default() }
+        Self { clock, admitted, refused, bypassed, counter, lately: Mutex::new(lately) }
     }
 
     /// A call has left.
@@ -98,72 +91,63 @@ impl Tally {
     /// A call was refused.
     pub(crate) fn refused(&self, class: &str, refusal: &Refusal, call: &Classified) {
         self.refused.fetch_add(1, Relaxed);
-        let at = self.clock.now();
-        let (name, retry_in) = (shortened(call.key_name(None)), refusal.retry_at - at);
+        let (at, name) = (self.clock.now(), shortened(call.key_name(None)));
         let mut lately = self.lock();
-        let alike = |turned: &Turned| turned.reason == refusal.reason && *turned.class == *class && turned.name == name;
-        let turned = lately.refusals.iter().position(alike).and_then(|index| lately.refusals.remove(index));
-        let turned = match turned {
-            Some(turned) => Turned { at, count: turned.count + 1, retry_in, ..turned },
-            None => {
-                Turned { at, count: 1, class: class.into(), reason: refusal.reason, what: what(call), name, retry_in }
-            }
-        };
-        lately.refusals.push_front(turned);
+        let alike =
+            |known: &Refused| known.reason == refusal.reason && known.shown.class == *class && known.shown.call == name;
+        let known = lately.refusals.iter().position(alike).and_then(|index| lately.refusals.remove(index));
+        let mut refused = known.unwrap_or_else(|| {
+            let (class, reason) = (class.to_owned(), refusal.reason.word().to_owned());
+            let shown = status::Refusal { class, reason, call: name, ..status::Refusal::default() };
+            Refused { at, reason: refusal.reason, what: what(call), shown }
+        });
+        refused.at = at;
+        refused.shown.count += 1;
+        refused.shown.retry_in_seconds = (refusal.retry_at - at).as_secs_f64();
+        lately.refusals.push_front(refused);
         lately.refusals.truncate(REFUSALS);
     }
 
-    /// Every second: how many wait now.
+    /// Every second: `waiting` calls wait now.
     pub(crate) fn second(&self, waiting: usize) {
-        let counted = (self.admitted.load(Relaxed), self.refused.load(Relaxed));
-        let mut lately = self.lock();
+        let (admitted, refused) = (self.admitted.load(Relaxed), self.refused.load(Relaxed));
+        let lately = &mut *self.lock();
         lately.waiting = lately.waiting.max(waiting);
         lately.seconds += 1;
         if lately.seconds < STEP {
             return;
         }
-        let point = Point {
-            admitted: counted.0 - lately.counted.0,
-            refused: counted.1 - lately.counted.1,
-            waiting: std::mem::take(&mut lately.waiting),
-        };
-        (lately.seconds, lately.counted) = (0, counted);
-        if lately.points.len() == POINTS {
-            lately.points.pop_front();
+        let most = u64::try_from(std::mem::take(&mut lately.waiting)).unwrap_or(u64::MAX);
+        let history = &mut lately.history;
+        for (points, point) in [
+            (&mut history.admitted, admitted - lately.counted.0),
+            (&mut history.refused, refused - lately.counted.1),
+            (&mut history.waiting, most),
+        ] {
+            points.push(point);
+            points.drain(..points.len().saturating_sub(POINTS));
         }
-        lately.points.push_back(point);
+        (lately.seconds, lately.counted) = (0, (admitted, refused));
     }
 
-    /// Writes down what is known.
+    /// Writes everything into the status of its gate.
     pub(crate) fn tell(&self, gate: &mut status::Gate, names: bool) {
         gate.admitted = self.admitted.load(Relaxed);
         gate.refused = self.refused.load(Relaxed);
         gate.bypassed = self.bypassed.load(Relaxed);
         let lately = self.lock();
-        let refusal = |turned: &Turned| status::Refusal {
-            at_ms: self.clock.wall(turned.at),
-            count: turned.count,
-            class: turned.class.to_string(),
-            reason: turned.reason.word().to_owned(),
-            call: if names { turned.name.clone() } else { turned.what.clone() },
-            retry_in_seconds: turned.retry_in.as_secs_f64(),
+        let refusal = |refused: &Refused| status::Refusal {
+            at_ms: self.clock.wall(refused.at),
+            call: if names { &refused.shown.call } else { &refused.what }.clone(),
+            ..refused.shown.clone()
         };
         gate.refusals = lately.refusals.iter().map(refusal).collect();
-        let rejection = |(by, (count, at)): (Rejection, (u64, Moment))| status::Rejection {
-            by: by.word().to_owned(),
-            count,
-            at_ms: self.clock.wall(at),
+        let rejection = |(by, (count, at)): (Rejection, (u64, Moment))| {
+            let (by, at_ms) = (by.word().to_owned(), self.clock.wall(at));
+            (count > 0).then_some(status::Rejection { by, count, at_ms })
         };
-        gate.rejections = std::iter::zip(Rejection::ALL, lately.rejections)
-            .filter(|(_, (count, _))| *count > 0)
-            .map(rejection)
-            .collect();
-        gate.history = status::History {
-            step_seconds: STEP,
-            admitted: lately.points.iter().map(|point| point.admitted).collect(),
-            refused: lately.points.iter().map(|point| point.refused).collect(),
-            waiting: lately.points.iter().map(|point| u64::try_from(point.waiting).unwrap_or(u64::MAX)).collect(),
-        };
+        gate.rejections = std::iter::zip(Rejection::ALL, lately.rejections).filter_map(rejection).collect();
+        gate.history = lately.history.clone();
     }
 
     fn lock(&self) -> MutexGuard<'_, Lately> {
@@ -181,7 +165,7 @@ fn what(call: &Classified) -> String {
     }
 }
 
-/// A client may send a path of any length.
+/// A name, cut to a length that can be shown: a client may send a path of any length.
 pub(super) fn shortened(mut name: String) -> String {
     if let Some((end, _)) = name.char_indices().nth(NAME) {
         name.truncate(end);
@@ -190,16 +174,18 @@ pub(super) fn shortened(mut name: String) -> String {
     name
 }
 
-/// Seconds of a step: 120 of them are ten minutes.
+/// The seconds of a step: 120 of them are ten minutes.
 const STEP: u32 = 5;
 const POINTS: usize = 120;
-/// Refusals remembered.
+/// The number of refusals remembered.
 const REFUSALS: usize = 20;
-/// Characters of a name that are shown.
+/// The characters of a name that are shown.
 const NAME: usize = 200;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use http::{HeaderMap, Method};
 
     use super::*;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, Method, Uri};
 
 use super::{
-    driver::Stale,
+    admission::arrival,
     gate::Gate,
     gauges::{self, GROUPS, buckets_by_name},
     tally::shortened,
@@ -13,14 +13,13 @@ use super::{
 use crate::{
     api::Group,
     classify::{Classified, FairBy, Kind},
-    clock::Clock,
     limit::{
-        Arrival, Flow, KeyState, Preview, Reason, Snapshot,
-        snapshot::{BucketView, Paused, SlotView},
+        KeyState, Preview, Reason, Snapshot,
+        snapshot::{BucketView, Paused, QueueView, SlotView},
     },
     status,
     telemetry::{
-        meters::{group_word, lane_word},
+        meters::{GateMeters, group_word, lane_word},
         table,
     },
 };
@@ -28,24 +27,30 @@ use crate::{
 // === impl Gate ===
 
 impl Gate {
-    /// What it is doing. Without `names`, nothing in it can be the name of an object.
+    /// Its state. Without `names`, nothing in it can be the name of an object.
     #[must_use]
     pub async fn status(&self, names: bool) -> status::Gate {
-        let now = self.own().driver.snapshot().await;
-        let terms = self.section.terms.get();
-        let flows_are_kinds = self.section.kind == Kind::Kubernetes && terms.rules.fair_by() == FairBy::Resource;
-        let class = |class| terms.meters.class_name(class).to_owned();
+        let (own, clock, terms) = (self.own(), self.section.clock, self.section.terms.get());
+        let now = own.driver.snapshot().await;
+        let shows_flows = names || (self.section.kind == Kind::Kubernetes && terms.rules.fair_by() == FairBy::Resource);
         let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
+        let queues = now.queues.iter().filter(|queue| queue.waiting > 0);
+        let pauses = now
+            .pauses
+            .iter()
+            .map(|pause| status::Pause { who: paused(pause.who, &terms.meters), until_ms: clock.wall(pause.until) });
+        let classes = now.classes.iter().map(|class| status::Class {
+            name: class.name.to_string(),
+            lane: lane_word(class.lane).to_owned(),
+            waiting: class.waiting,
+            slots: slots(class.slots),
+        });
         let mut gate = status::Gate {
             name: self.name().to_string(),
             kind: self.section.kind.to_string(),
             listen: self.listen.clone(),
             upstream: self.target.clone(),
-            bypass: self
-                .own()
-                .driver
-                .bypassed_until()
-                .map(|until| status::Bypass { until_ms: self.section.clock.wall(until) }),
+            bypass: own.driver.bypassed_until().map(|until| status::Bypass { until_ms: clock.wall(until) }),
             waiting: now.waiting,
             waiting_bytes: now.waiting_bytes,
             held: now.waiting.saturating_sub(queued),
@@ -54,52 +59,18 @@ impl Gate {
             keys_failing: now.failing_keys,
             trials: now.trials,
             connections: GROUPS.map(|group| self.connections(group)).into(),
+            queues: queues.map(|waiting| queue(waiting, &terms.meters, shows_flows)).collect(),
+            pauses: pauses.collect(),
+            classes: classes.collect(),
+            keys: if names { self.failing_keys() } else { Vec::new() },
             ..status::Gate::default()
         };
-        gate.queues = now
-            .queues
-            .iter()
-            .filter(|queue| queue.waiting > 0)
-            .map(|queue| status::Queue {
-                class: class(queue.class),
-                flow: if names || flows_are_kinds { shortened(queue.flow.clone()) } else { String::new() },
-                retry: queue.retry,
-                waiting: queue.waiting,
-                oldest_seconds: queue.oldest.as_secs_f64(),
-                reason: queue.reason.word().to_owned(),
-            })
-            .collect();
-        gate.pauses = now
-            .pauses
-            .iter()
-            .map(|pause| status::Pause {
-                who: match pause.who {
-                    Paused::Class(paused) => format!("class {}", class(paused)),
-                    Paused::Credential(hash) => format!("credential {:06x}", hash & 0xff_ffff),
-                    Paused::OtherCredentials => "other credentials".to_owned(),
-                    Paused::Gate => "gate".to_owned(),
-                },
-                until_ms: self.section.clock.wall(pause.until),
-            })
-            .collect();
-        gate.classes = now
-            .classes
-            .iter()
-            .map(|class| status::Class {
-                name: class.name.to_string(),
-                lane: lane_word(class.lane).to_owned(),
-                waiting: class.waiting,
-                slots: slots(class.slots),
-            })
-            .collect();
-        if names {
-            gate.keys = self.failing_keys();
-        }
-        self.own().tally.tell(&mut gate, names);
+        own.tally.tell(&mut gate, names);
         gate
     }
 
-    /// Forgets the failing keys that `is_meant` says, by name: their next calls go at once. Says how many there were.
+    /// Forgets the failing keys that `is_meant` selects by name: their next calls go at once. Returns
+    /// their number.
     pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let keys = self.own().driver.forget(is_meant).await;
         table::FORGOTTEN.counter(&[self.name()]).increment(u64::try_from(keys).unwrap_or(u64::MAX));
@@ -107,7 +78,7 @@ impl Gate {
         keys
     }
 
-    /// Ends the pauses that the upstream asked for, whose calls then go. Says how many there were.
+    /// Ends the pauses that the upstream asked for, whose calls then go. Returns their number.
     pub fn lift_pauses(&self) -> usize {
         let pauses = self.own().driver.lift_pauses();
         table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
@@ -115,92 +86,74 @@ impl Gate {
         pauses
     }
 
-    /// How many pauses are in force.
+    /// The number of pauses in force.
     #[must_use]
     pub fn pauses(&self) -> usize {
         self.own().driver.look(|limiter, now| limiter.pauses(now).len())
     }
 
-    /// Whether everything is let through.
+    /// True if everything is let through.
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.own().driver.bypassed_until().is_some()
     }
 
-    /// Lets everything through for so long, then ends by itself; `None` ends it now. What the limits remember goes on meanwhile.
+    /// Lets everything through for this time, then ends by itself; `None` ends it now. Meanwhile the
+    /// limits remember what they would have.
     pub fn bypass(&self, how_long: Option<Duration>) {
-        let was_on = self.own().driver.bypassed_until().is_some();
+        let was_on = self.is_bypassed();
         self.own().driver.bypass(how_long.map(|how_long| self.section.clock.now() + how_long));
         match how_long {
-            Some(how_long) => {
-                tracing::warn!(gate = &**self.name(), ?how_long, "bypass: everything is let through");
-            }
+            Some(how_long) => tracing::warn!(gate = &**self.name(), ?how_long, "bypass: everything is let through"),
             None if was_on => gauges::bypass_is_over(self.name()),
             None => {}
         }
     }
 
-    /// What it makes of a call, and what would happen to it now. Nothing is spent.
+    /// The gate's reading of a call, and what would happen to the call now. Nothing is spent.
     #[must_use]
     pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explained {
-        loop {
+        let own = self.own();
+        let (terms, call, preview) = loop {
             let terms = self.section.terms.get();
-            let call = terms.rules.classify(method, uri, headers, &self.own().hasher);
-            let Ok(foresight) = self.foresee(terms.number, &call, headers) else { continue };
-            let key = call.key.known().filter(|_| !call.exempt);
-            let now = self.section.clock.now();
-            let failing = key.and_then(|key| self.own().driver.keys().find(&key, now));
-            let mut explained = status::Explained {
-                gate: self.name().to_string(),
-                class: terms.meters.class_name(call.class).to_owned(),
-                lane: terms.meters.lane(call.class).to_owned(),
-                verb: call.call.verb().word().to_owned(),
-                flow: shortened(call.flow_name(headers).to_string()),
-                key: key.map(|_| shortened(call.key_name(None))),
-                group: group_word(call.group).to_owned(),
-                long_running: call.call.is_long_running(),
-                failing: failing.map(|(name, state)| failing_key(&self.section.clock, &name, &state)),
-                ..status::Explained::default()
-            };
-            let (word, reason, until) = match foresight {
-                // A connection being made is no limit.
-                Preview::Waits { reason: Reason::Slot, until } if until <= now && !terms.limits_slots => {
-                    ("goes", None, now)
-                }
-                Preview::Goes => ("goes", None, now),
-                Preview::Waits { reason, until } => ("waits", Some(reason), until),
-                Preview::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
-            };
-            explained.notes = self.notes(&call);
-            let cut_off = !call.exempt && self.upstream().unreachable(call.group).is_some();
-            let (word, reason, until) = if cut_off { ("unconnected", None, now) } else { (word, reason, until) };
-            explained.now = word.to_owned();
-            explained.reason = reason.map(|reason| reason.word().to_owned());
-            explained.seconds = (until - now).as_secs_f64();
-            return explained;
+            let call = terms.rules.classify(method, uri, headers, &own.hasher);
+            let flow_name = call.flow_name(headers);
+            let preview = own.driver.foresee(terms.number, &arrival(&call, call.key.known(), &flow_name));
+            if let Ok(preview) = preview {
+                break (terms, call, preview);
+            }
+        };
+        let now = self.section.clock.now();
+        let (word, reason, until) = match preview {
+            _ if !call.exempt && own.upstream.unreachable(call.group).is_some() => ("unconnected", None, now),
+            Preview::Goes => ("goes", None, now),
+            // A connection being made is no limit.
+            Preview::Waits { reason: Reason::Slot, until } if until <= now && !terms.limits_slots => {
+                ("goes", None, now)
+            }
+            Preview::Waits { reason, until } => ("waits", Some(reason), until),
+            Preview::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
+        };
+        let key = call.key.known().filter(|_| !call.exempt);
+        let failing = key.and_then(|key| own.driver.keys().find(&key, now));
+        status::Explained {
+            gate: self.name().to_string(),
+            class: terms.meters.class_name(call.class).to_owned(),
+            lane: terms.meters.lane(call.class).to_owned(),
+            verb: call.call.verb().word().to_owned(),
+            flow: shortened(call.flow_name(headers).to_string()),
+            key: key.map(|_| shortened(call.key_name(None))),
+            group: group_word(call.group).to_owned(),
+            long_running: call.call.is_long_running(),
+            now: word.to_owned(),
+            reason: reason.map(|reason| reason.word().to_owned()),
+            seconds: (until - now).as_secs_f64(),
+            failing: failing.map(|(name, state)| self.failing_key(&name, &state)),
+            notes: self.notes(&call),
         }
     }
 
-    fn foresee(&self, terms: u64, call: &Classified, headers: &HeaderMap) -> Result<Preview, Stale> {
-        let flow = call.flow_name(headers);
-        self.own().driver.foresee(
-            terms,
-            &Arrival {
-                class: call.class,
-                flow: Flow { id: call.flow, name: &flow },
-                key: call.key.known(),
-                credential: call.credential,
-                write: !call.call.verb().is_read(),
-                group: call.group,
-                long_running: call.call.is_long_running(),
-                lists_first: call.call.lists_first(),
-                patient: call.patient,
-                timeout: call.call.timeout(),
-            },
-        )
-    }
-
-    /// What the gate's limits do not say, and the call would meet all the same.
+    /// Sentences about other conditions than the limits that the call would meet.
     fn notes(&self, call: &Classified) -> Vec<String> {
         let mut gate = status::Gate { connections: vec![self.connections(call.group)], ..status::Gate::default() };
         self.own().tally.tell(&mut gate, false);
@@ -222,20 +175,40 @@ impl Gate {
         }
     }
 
-    /// The next to be tried first.
+    /// The keys to be tried next, in that order.
     fn failing_keys(&self) -> Vec<status::Key> {
         let keys = self.own().driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
-        keys.iter().map(|(name, _, state)| failing_key(&self.section.clock, name, state)).collect()
+        keys.iter().map(|(name, _, state)| self.failing_key(name, state)).collect()
+    }
+
+    fn failing_key(&self, name: &str, state: &KeyState) -> status::Key {
+        status::Key {
+            key: shortened(name.to_owned()),
+            failures: state.failures,
+            status: state.last_status,
+            failed_at_ms: self.section.clock.wall(state.last_failure),
+            next_at_ms: self.section.clock.wall(state.ready_at),
+        }
     }
 }
 
-fn failing_key(clock: &Clock, name: &str, state: &KeyState) -> status::Key {
-    status::Key {
-        key: shortened(name.to_owned()),
-        failures: state.failures,
-        status: state.last_status,
-        failed_at_ms: clock.wall(state.last_failure),
-        next_at_ms: clock.wall(state.ready_at),
+fn queue(queue: &QueueView, meters: &GateMeters, shows_flow: bool) -> status::Queue {
+    status::Queue {
+        class: meters.class_name(queue.class).to_owned(),
+        flow: if shows_flow { shortened(queue.flow.clone()) } else { String::new() },
+        retry: queue.retry,
+        waiting: queue.waiting,
+        oldest_seconds: queue.oldest.as_secs_f64(),
+        reason: queue.reason.word().to_owned(),
+    }
+}
+
+fn paused(who: Paused, meters: &GateMeters) -> String {
+    match who {
+        Paused::Class(class) => format!("class {}", meters.class_name(class)),
+        Paused::Credential(hash) => format!("credential {:06x}", hash & 0xff_ffff),
+        Paused::OtherCredentials => "other credentials".to_owned(),
+        Paused::Gate => "gate".to_owned(),
     }
 }
 
@@ -244,9 +217,9 @@ fn slots(view: SlotView) -> status::Slots {
 }
 
 fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
-    let bucket = |name: &str, place: usize, view: &BucketView| status::Bucket {
+    let bucket = |name: &str, part: usize, view: &BucketView| status::Bucket {
         name: name.to_owned(),
-        part: place,
+        part,
         rate: view.rate,
         full_rate: view.full_rate,
         burst: view.burst,
@@ -254,11 +227,11 @@ fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
     };
     let mut all = Vec::new();
     for (name, views) in buckets_by_name(now) {
-        let parts = views.iter().enumerate();
-        all.extend(parts.map(|(place, view)| bucket(&name, if views.len() > 1 { place + 1 } else { 0 }, view)));
+        let first = usize::from(views.len() > 1); // parts of a bucket that is split count from 1
+        all.extend(views.iter().enumerate().map(|(place, view)| bucket(&name, first * (place + 1), view)));
     }
     all
 }
 
-/// A page is for reading.
+/// The most keys that are shown: a page is for reading.
 const SHOWN: usize = 100;
