@@ -6,9 +6,12 @@
 //! bytes of a head beyond the usual are charged to one account for all clients, and given back when
 //! hyper is done with the connection; and a connection that had a large head ends with its answer.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
 };
 
 /// The bytes that all HTTP/1 clients of a section together have in large heads, and those that hyper
@@ -20,7 +23,6 @@ pub(crate) struct Buffers {
 }
 
 /// One connection's part of the heads, given back when dropped.
-#[derive(Debug)]
 pub(crate) struct HeadShare {
     all: Arc<Buffers>,
     /// The bytes of the head that is coming in.
@@ -30,11 +32,12 @@ pub(crate) struct HeadShare {
 }
 
 /// One connection's part of the answers, given back when dropped.
-#[derive(Debug)]
 pub(crate) struct AnswerShare {
     all: Arc<Buffers>,
     /// The bytes that hyper was given since it last had written everything.
     unwritten: usize,
+    /// A body that waits until hyper may be given more.
+    giver: Option<Waker>,
 }
 
 // === impl HeadShare ===
@@ -80,7 +83,7 @@ impl Drop for HeadShare {
 
 impl AnswerShare {
     pub(crate) fn of(all: Arc<Buffers>) -> Self {
-        Self { all, unwritten: 0 }
+        Self { all, unwritten: 0, giver: None }
     }
 
     /// The bytes of all connections.
@@ -98,13 +101,21 @@ impl AnswerShare {
     pub(crate) fn written(&mut self) {
         self.all.answers.fetch_sub(self.unwritten, Ordering::Relaxed);
         self.unwritten = 0;
+        if let Some(giver) = self.giver.take() {
+            giver.wake();
+        }
     }
 
-    /// True if hyper is to write before it is given more: it has a good deal, or it has something
-    /// while all together have much. A connection that has nothing always gets more, so that none
-    /// waits for clients that do not read.
-    pub(crate) fn is_full(&self) -> bool {
-        self.unwritten >= UNWRITTEN || (self.unwritten > 0 && self.all.answers.load(Ordering::Relaxed) >= ANSWERS)
+    /// Becomes ready when hyper may be given more. It must write before that if it has a good deal, or
+    /// something while all together have much. A connection that has nothing always gets more, so that
+    /// none waits for clients that do not read.
+    pub(crate) fn poll_room(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let all = self.all.answers.load(Ordering::Relaxed);
+        if self.unwritten < UNWRITTEN && (self.unwritten == 0 || all < ANSWERS) {
+            return Poll::Ready(());
+        }
+        self.giver = Some(cx.waker().clone());
+        Poll::Pending
     }
 }
 
@@ -129,6 +140,10 @@ const ANSWERS: usize = 8 << 20;
 mod tests {
     use super::*;
 
+    fn has_room(share: &mut AnswerShare) -> bool {
+        share.poll_room(&Context::from_waker(Waker::noop())).is_ready()
+    }
+
     #[test]
     fn usual_heads_take_no_room_and_large_ones_what_they_have_more() {
         let room = Arc::<Buffers>::default();
@@ -152,7 +167,7 @@ mod tests {
         let mut clients: Vec<_> = (0..1000).map(|_| AnswerShare::of(room.clone())).collect();
         for _ in 0..100 {
             for client in &mut clients {
-                if !client.is_full() {
+                if has_room(client) {
                     client.give(16 << 10);
                 }
             }
@@ -163,7 +178,7 @@ mod tests {
         clients.truncate(10);
         clients[0].written();
         for _ in 0..10 {
-            if !clients[0].is_full() {
+            if has_room(&mut clients[0]) {
                 clients[0].give(16 << 10);
             }
         }

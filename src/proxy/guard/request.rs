@@ -1,12 +1,17 @@
-//! The guard's request half: what hyper parsed, held against what a client of this gate can rightly send.
+//! The guard's request half: holds what hyper parsed against what a client of this gate can rightly
+//! send.
 //!
-//! A browser that was lured here (DNS rebinding, cross-site requests), a proxy client (CONNECT, absolute targets) and a client that has
-//! fields deleted on the way (`Connection: Authorization`) are turned away before anything is read, counted or sent.
+//! A browser that was lured here (DNS rebinding, cross-site requests), a proxy client (CONNECT, absolute
+//! targets) and a client that has fields deleted on the way (`Connection: Authorization`) are turned
+//! away before anything is read, counted or sent.
 
-use std::{collections::HashSet, net::IpAddr};
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use http::{
-    HeaderMap, HeaderName, Method, Request, StatusCode, Uri, Version, header,
+    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header,
     uri::{Authority, Scheme},
 };
 
@@ -20,25 +25,25 @@ pub(crate) struct Hosts {
     longest_target: usize,
 }
 
-/// Why a request was turned away.
+/// The reason why a request was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
     /// `Connection` names a field that must reach the upstream.
     #[error("the Connection header names a field that must not be dropped on the way")]
     Connection,
-    /// Somebody takes this for a forward proxy.
+    /// The client takes this for a forward proxy.
     #[error("CONNECT is not for this gate: it is a reverse proxy")]
     Connect,
     /// A page of another site calls.
     #[error("a page of another site may not call this gate")]
     CrossSite,
-    /// Addressed by a name that is not this gate's.
+    /// The request is addressed to a name that is not this gate's.
     #[error("this gate does not go by that name; add it to allowed_hosts if it should")]
     Host,
     /// No Host, more than one, or two that differ.
     #[error("a request has exactly one Host")]
     HostCount,
-    /// The target is no path.
+    /// The target is not a path.
     #[error("the request target must be a path")]
     Target,
     /// The target is longer than can be sent on.
@@ -60,19 +65,20 @@ impl Hosts {
         Self { longest_target: LONGEST_TARGET.saturating_sub(base_path.len()), ..self }
     }
 
-    /// Whether `authority` is this gate, `local` being the address that the client connected to. The port says nothing: it may be mapped.
+    /// True if `authority` is this gate, `local` being the address that the client connected to. The
+    /// port tells nothing: it may be mapped.
     fn allow(&self, authority: &Authority, local: Option<IpAddr>) -> bool {
         let host = authority.host();
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        match bare.parse::<IpAddr>() {
-            Ok(address) => {
-                let address = address.to_canonical();
-                is_own_loopback(address)
-                    || local.is_some_and(|local| local.to_canonical() == address)
-                    || self.names.contains(bare)
-            }
-            Err(_) => self.names.contains(host.to_ascii_lowercase().as_str()),
-        }
+        let Ok(address) = bare.parse::<IpAddr>() else {
+            return self.names.contains(host.to_ascii_lowercase().as_str());
+        };
+        // The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is allowed
+        // where the client connected to it.
+        let address = address.to_canonical();
+        [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&address)
+            || local.is_some_and(|local| local.to_canonical() == address)
+            || self.names.contains(bare)
     }
 }
 
@@ -102,7 +108,7 @@ impl Violation {
     }
 }
 
-/// Whether a request may come in.
+/// Checks that a request may come in.
 pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
     // Before the rest: of a target that is too long only the beginning is here.
     if target_length(request) > hosts.longest_target {
@@ -120,7 +126,7 @@ pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr
     Ok(())
 }
 
-/// How long the target is as it came: HTTP/2 has scheme and authority in fields of their own.
+/// The length of the target as it came: HTTP/2 has scheme and authority in fields of their own.
 fn target_length<B>(request: &Request<B>) -> usize {
     let uri = request.uri();
     let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
@@ -131,7 +137,8 @@ fn target_length<B>(request: &Request<B>) -> usize {
     scheme + uri.authority().map_or(0, |authority| authority.as_str().len()) + path
 }
 
-/// A path, `*` for OPTIONS, or either behind an authority that is checked as Host is; never dialled.
+/// Checks that the target is a path, `*` for OPTIONS, or either behind an authority that is checked as
+/// Host is; it is never dialled.
 fn target(method: &Method, uri: &Uri) -> Result<(), Violation> {
     let authority_form = uri.scheme().is_none() && uri.authority().is_some();
     // `http::Uri` takes `1http` for a scheme too
@@ -141,33 +148,33 @@ fn target(method: &Method, uri: &Uri) -> Result<(), Violation> {
     if authority_form || !is_http || !is_path { Err(Violation::Target) } else { Ok(()) }
 }
 
+/// Checks that the request names one host, and that it is this gate.
 fn host<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
     let mut fields = request.headers().get_all(header::HOST).iter();
-    let field = match (fields.next(), fields.next()) {
+    let named: Option<Authority> = match (fields.next(), fields.next()) {
         (Some(field), None) => Some(field.as_bytes().try_into().map_err(|_| Violation::Host)?),
         (None, None) if request.version() == Version::HTTP_2 => None,
         _ => return Err(Violation::HostCount),
     };
-    let named: Option<Authority> = field;
     let target = request.uri().authority();
-    if named.is_none() && target.is_none() {
-        return Err(Violation::HostCount);
-    }
-    let mut all = named.iter().chain(target);
-    if !all.all(|authority| hosts.allow(authority, local) && !has_user(authority)) {
+    let has_user = |authority: &Authority| authority.as_str().contains('@');
+    if !named.iter().chain(target).all(|authority| hosts.allow(authority, local) && !has_user(authority)) {
         return Err(Violation::Host);
     }
-    // Two names, though both are ours: readers do not agree on which one counts (RFC 9112, 3.2.2, and what servers do).
     match (&named, target) {
+        (None, None) => Err(Violation::HostCount),
+        // Two names, though both are ours: readers do not agree on which one counts (RFC 9112, 3.2.2, and
+        // what servers do).
         (Some(named), Some(target)) if named != target => Err(Violation::HostCount),
         _ => Ok(()),
     }
 }
 
-/// Turns pages of other sites away. Clients that are no browser send none of these fields, or this gate's own name.
+/// Turns pages of other sites away. Clients other than browsers send none of these fields, or this
+/// gate's own name.
 fn site(headers: &HeaderMap, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
     let cross_site = headers.get_all(&SEC_FETCH_SITE).iter().any(|site| site == "cross-site");
-    let own = |origin: &http::HeaderValue| {
+    let own = |origin: &HeaderValue| {
         let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
         origin.as_ref().and_then(Uri::authority).is_some_and(|authority| hosts.allow(authority, local))
     };
@@ -183,20 +190,11 @@ fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
-/// Fields whose loss would change who calls, what is sent or where it goes.
+/// True for fields whose loss would change who calls, what is sent or where it goes.
 fn is_protected(token: &[u8]) -> bool {
     let begins =
         |prefix: &&str| token.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()));
     PROTECTED.iter().any(|name| token.eq_ignore_ascii_case(name.as_bytes())) || PROTECTED_PREFIXES.iter().any(begins)
-}
-
-fn has_user(authority: &Authority) -> bool {
-    authority.as_str().contains('@')
-}
-
-/// The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is allowed when it is where the client connected.
-fn is_own_loopback(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V4(std::net::Ipv4Addr::LOCALHOST) | IpAddr::V6(std::net::Ipv6Addr::LOCALHOST))
 }
 
 static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

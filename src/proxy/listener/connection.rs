@@ -72,20 +72,17 @@ pin_project! {
     }
 }
 
-pin_project! {
-    /// A response body, for as long as its client is there: a silent watch has nothing to write that
-    /// would find out.
-    struct BodyWhileThere {
-        #[pin]
-        body: Sent,
-        client: Option<ActiveCall>,
-        // The rest of the request's body, which no one wants once the answer has ended.
-        unread: Option<Unread>,
-        // Over HTTP/1 it is sent in chunks, and trailers may follow.
-        chunked: bool,
-        // A part of it was given to hyper.
-        begun: bool,
-    }
+/// A response body, for as long as its client is there: a silent watch has nothing to write that
+/// would find out.
+struct BodyWhileThere {
+    body: Sent,
+    client: Option<ActiveCall>,
+    /// The rest of the request's body, which no one wants once the answer has ended.
+    _unread: Option<Unread>,
+    /// Over HTTP/1 it is sent in chunks, and trailers may follow.
+    chunked: bool,
+    /// A part of it was given to hyper.
+    begun: bool,
 }
 
 impl<S> hyper::service::Service<Request<Incoming>> for Calls<S>
@@ -141,7 +138,7 @@ where
             }
         }
         let chunked = *this.chunked && is_sent_in_chunks(&response);
-        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, unread, chunked, begun: false })))
+        Poll::Ready(Ok(response.map(|body| BodyWhileThere { body, client, _unread: unread, chunked, begun: false })))
     }
 }
 
@@ -150,21 +147,20 @@ impl Body for BodyWhileThere {
     type Error = BoxError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let this = self.project();
-        let is_full = this.client.as_ref().is_some_and(|client| *this.begun && client.poll_room(cx).is_pending());
-        match if is_full { Poll::Pending } else { this.body.poll_frame(cx) } {
-            Poll::Pending if this.client.as_ref().is_some_and(|client| client.poll_gone(cx).is_ready()) => {
-                Poll::Ready(Some(Err(Gone.into())))
-            }
+        let Self { body, client, chunked, begun, .. } = self.get_mut();
+        let Some(client) = client else { return Pin::new(body).poll_frame(cx) };
+        let is_full = *begun && client.poll_room(cx).is_pending();
+        match if is_full { Poll::Pending } else { Pin::new(body).poll_frame(cx) } {
+            Poll::Pending if client.poll_gone(cx).is_ready() => Poll::Ready(Some(Err(Gone.into()))),
             // hyper writes few trailers over HTTP/1: the wire does.
-            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() && this.client.is_some() => {
-                let client = this.client.as_ref().filter(|_| *this.chunked);
-                let mark = client.zip(frame.trailers_ref()).and_then(|(client, trailers)| client.trail(trailers));
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
+                let trailers = frame.trailers_ref().filter(|_| *chunked);
+                let mark = trailers.and_then(|trailers| client.trail(trailers));
                 Poll::Ready(mark.map(|mark| Ok(Frame::data(mark))))
             }
             polled => {
-                if let (Some(client), Poll::Ready(Some(Ok(frame)))) = (this.client.as_ref(), &polled) {
-                    *this.begun = true;
+                if let Poll::Ready(Some(Ok(frame))) = &polled {
+                    *begun = true;
                     client.give(frame.data_ref().map_or(0, Bytes::len));
                 }
                 polled

@@ -29,6 +29,7 @@ use crate::{
 };
 
 /// The use that hyper makes of a connection, as far as it decides on a rest.
+#[derive(Default)]
 pub(super) struct Idle {
     /// The heads for which the present hyper is ready.
     pub(super) ready: Ready,
@@ -48,9 +49,10 @@ pub(super) struct Idle {
 /// The heads for which hyper is ready. To keep names as they were written, and to have room for more
 /// than its usual number of lines, costs memory and time with each head, so that hyper is asked for
 /// it only once a head has come that needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ready {
     /// All heads.
+    #[default]
     All,
     /// Heads that come at once and have few lines. Their names come out in lower case, so they must be
     /// in lower case if that shows.
@@ -59,8 +61,10 @@ pub(super) enum Ready {
 
 /// How long nothing has come between calls, as far as that is known. It is not timed for each call: a
 /// busy connection is looked at ten times a second.
+#[derive(Default)]
 enum Pause {
     /// Nothing is known.
+    #[default]
     Unknown,
     /// The timer runs; `stirred` if something has come since it began.
     Timed { timer: Pin<Box<Sleep>>, stirred: bool },
@@ -73,15 +77,7 @@ enum Pause {
 
 impl Idle {
     pub(super) fn new(lower_case: Arc<AtomicBool>) -> Self {
-        Self {
-            ready: Ready::All,
-            lower_case,
-            pause: Pause::Unknown,
-            turning: false,
-            resting: false,
-            busy: false,
-            unflushed: false,
-        }
+        Self { lower_case, ..Self::default() }
     }
 
     /// Begins with a new hyper, which is ready for the bytes that came `first`.
