@@ -1,12 +1,12 @@
 //! Coalescing: of identical calls that wait, one is sent, and its answer answers all of them.
 //!
-//! Calls that would send the same bytes for the same client form a group while they wait. Each keeps
-//! its own place in its queue. The first whose turn comes is sent and leads; its answer is kept as it
-//! flows, and once it is complete the others are answered from it. One whose own turn comes first is
-//! sent like any other call. A leader that leaves, or whose answer is not to be shared (a failure, one
-//! that is too long, one that says that it is for one client only), leaves the group as it was: the
-//! next whose turn comes leads. No call joins a group whose leader is out: an answer is never older
-//! than the question.
+//! Calls that would send the same bytes for the same client form a group while they wait. Each
+//! keeps its own place in its queue. The first whose turn comes is sent and leads; its answer is
+//! kept as it flows, and once it is complete the others are answered from it. One whose own turn
+//! comes first is sent like any other call. A leader that leaves, or whose answer is not to be
+//! shared (a failure, one that is too long, one that says that it is for one client only), leaves
+//! the group as it was: the next whose turn comes leads. No call joins a group whose leader is out:
+//! an answer is never older than the question.
 
 mod capture;
 mod identity;
@@ -66,7 +66,8 @@ impl Coalescer {
     }
 
     fn table(&self) -> MutexGuard<'_, Table<Identity, Whole>> {
-        // Nothing under the lock can panic half-way; were it to, each call still has a place of its own.
+        // Nothing under the lock can panic half-way; were it to, each call still has a place of its
+        // own.
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,9 @@
-//! Conservation: driver, layers and hyper over in-memory pipes, with a seed that cuts, delays and resets at any byte.
+//! Conservation: driver, layers and hyper over in-memory pipes, with a seed that cuts, delays and
+//! resets at any byte.
 //!
-//! Time is paused, so a story of minutes takes milliseconds. Clients send calls in pieces and vanish at any byte; the upstream answers, fails,
-//! stalls, breaks off and closes. Whatever happens, at rest: every call had one end, every token that is gone was sent for, and nobody holds
-//! anything.
+//! Time is paused, so a story of minutes takes milliseconds. Clients send calls in pieces and
+//! vanish at any byte; the upstream answers, fails, stalls, breaks off and closes. Afterwards, at
+//! rest, every call had one end, every token that is gone was sent for, and no call holds anything.
 
 mod client;
 mod dice;
@@ -139,7 +140,7 @@ fn server(options: Options, clock: Clock) -> (Server, Driver) {
     (server, driver)
 }
 
-/// A gate that nobody calls, for what needs one.
+/// A gate without calls, for tests that need one.
 pub(super) fn idle_gate(clock: Clock) -> Server {
     let (log, _) = mpsc::channel(1);
     server(options(0, ([127, 0, 0, 1], 1).into(), CallLog::to(log)), clock).0
@@ -166,7 +167,7 @@ async fn story(seed: u64) {
                 let gate: Arc<Server> = Arc::clone(&gate);
                 async move { gate.serve(Box::new(other), None, false).await }
             });
-            // Some never read what they pipelined, and would write for ever into full pipes.
+            // Some never read what they pipelined, and would write into full pipes without end.
             (tokio::spawn(tokio::time::timeout(PATIENCE, client(end, dice.child(), clock))), served)
         })
         .collect();
@@ -190,7 +191,8 @@ async fn story(seed: u64) {
     let spent = f64::from(u32::try_from(spent.count()).expect("few"));
     assert!((missing - spent).abs() < 0.1, "seed {seed}: {missing} tokens are gone, {spent} calls were sent for them");
     let reached = heads.load(Ordering::Relaxed);
-    // A request that the upstream closed before reading, or that was cut on its way, was sent and did not reach it.
+    // A request that the upstream closed before reading, or that was cut on its way, was sent and
+    // did not reach it.
     assert!(reached <= sent + replays(sent), "seed {seed}: {reached} requests reached the upstream, {sent} were sent");
     stop.cancel();
     ticking.await.expect("no panic");
@@ -199,7 +201,7 @@ async fn story(seed: u64) {
 /// Longer than any honest client's story.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What the pool may send again by itself: at most twice each.
+/// The requests that the pool may send again by itself: at most two for each.
 const fn replays(sent: usize) -> usize {
     2 * sent
 }

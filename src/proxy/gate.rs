@@ -46,8 +46,8 @@ pub struct Gate {
 // === impl Gate ===
 
 impl Gate {
-    /// Starts to listen. After `stop` the gate serves on until the last client is gone or the drain is
-    /// over; see [`Gate::finished`].
+    /// Starts to listen. After `stop` the gate serves on until the last client is gone or the drain
+    /// is over; see [`Gate::finished`].
     ///
     /// # Errors
     /// A socket could not be bound.
@@ -94,7 +94,8 @@ impl Gate {
         Self::open(Arc::clone(&self.section), target, Arc::clone(&self.sampler)).0
     }
 
-    /// Makes a gate and starts its tasks, which end when the token is cancelled or the gate has gone.
+    /// Makes a gate and starts its tasks, which end when the token is cancelled or the gate has
+    /// gone.
     fn open(section: Arc<Section>, target: Target, sampler: Arc<Sampler>) -> (Self, CancellationToken) {
         let shown = format!("{}://{}{}", target.scheme, target.authority, target.base_path);
         let (tasks, over) = (TaskTracker::new(), CancellationToken::new());

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use metrics::Gauge;
 use tokio_util::sync::CancellationToken;
 
 use super::{admission::Door, section::Section};
@@ -24,51 +25,14 @@ use crate::{
 pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
     let (gate, section) = (Arc::clone(&section.name), Arc::downgrade(section));
     let pool = UpstreamMeters::new(Arc::clone(&gate));
-    // The gauges of classes and buckets, and what they show of one that is not there. A reload may take
-    // classes and buckets away, but a series stays: it must not go on showing the last value.
-    let shown = Mutex::<Vec<(metrics::Gauge, f64)>>::default();
+    let shown = Mutex::<Vec<(Gauge, f64)>>::default();
     Arc::new(move || {
         let gates = section.upgrade().map(|section| section.gates()).unwrap_or_default();
         if let Some(age) = gates.first().and_then(|gate| gate.upstream.injector().age()) {
             table::CREDENTIALS_AGE.gauge(&[&gate]).set(age.as_secs_f64());
         }
-        let now: Vec<Snapshot> =
-            gates.iter().map(|gate| gate.driver.look(|limiter, now| limiter.overview(now))).collect();
-        let sum = |of: &dyn Fn(&Snapshot) -> usize| as_f64(now.iter().map(of).sum());
-        table::KEYS_FAILING.gauge(&[&gate]).set(sum(&|now| now.failing_keys));
-        table::WAITING.gauge(&[&gate]).set(sum(&|now| now.waiting));
-        table::WAITING_BYTES.gauge(&[&gate]).set(sum(&|now| now.waiting_bytes));
-        table::SLOTS.gauge(&[&gate]).set(now.iter().map(|now| f64::from(now.slots.used)).sum::<f64>());
         let is_bypassed = gates.iter().any(|gate| gate.driver.bypassed_until().is_some());
         table::BYPASS.gauge(&[&gate]).set(f64::from(u8::from(is_bypassed)));
-        for scope in SCOPES {
-            let pauses = |now: &Snapshot| now.pauses.iter().filter(|pause| scope_of(pause.who) == scope).count();
-            table::PAUSES.gauge(&[&gate, scope]).set(sum(&pauses));
-        }
-        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.drain(..).for_each(|(gauge, nothing)| gauge.set(nothing));
-        let mut show = |gauge: metrics::Gauge, nothing: f64, value: f64| {
-            gauge.set(value);
-            shown.push((gauge, nothing));
-        };
-        let mut buckets = BTreeMap::new();
-        for (name, views) in now.iter().flat_map(buckets_by_name) {
-            for view in views {
-                let (level, rate) = buckets.entry(name.clone()).or_insert((f64::INFINITY, f64::INFINITY));
-                (*level, *rate) = (view.level.min(*level), view.rate.min(*rate));
-            }
-        }
-        for (name, (level, rate)) in buckets {
-            show(table::BUCKET_TOKENS.gauge(&[&gate, &name]), f64::NAN, level);
-            show(table::BUCKET_RATE.gauge(&[&gate, &name]), f64::NAN, rate);
-        }
-        let mut queues = BTreeMap::<&str, usize>::new();
-        for class in now.iter().flat_map(|now| &now.classes) {
-            *queues.entry(&class.name).or_default() += class.waiting;
-        }
-        for (class, waiting) in queues {
-            show(table::QUEUE_LENGTH.gauge(&[&gate, class]), 0.0, as_f64(waiting));
-        }
         for group in GROUPS {
             let of = |occupancy: fn(Occupancy) -> usize| {
                 gates.iter().map(|gate| occupancy(gate.upstream.occupancy(group))).sum()
@@ -76,7 +40,47 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
             pool.connections(group, of(|occupancy| occupancy.connections));
             pool.streams(group, of(|occupancy| occupancy.used));
         }
+        let now: Vec<_> = gates.iter().map(|gate| gate.driver.look(|limiter, now| limiter.overview(now))).collect();
+        let sum = |of: &dyn Fn(&Snapshot) -> usize| as_f64(now.iter().map(of).sum());
+        table::KEYS_FAILING.gauge(&[&gate]).set(sum(&|now| now.failing_keys));
+        table::WAITING.gauge(&[&gate]).set(sum(&|now| now.waiting));
+        table::WAITING_BYTES.gauge(&[&gate]).set(sum(&|now| now.waiting_bytes));
+        table::SLOTS.gauge(&[&gate]).set(now.iter().map(|now| f64::from(now.slots.used)).sum::<f64>());
+        for scope in SCOPES {
+            let pauses = |now: &Snapshot| now.pauses.iter().filter(|pause| scope_of(pause.who) == scope).count();
+            table::PAUSES.gauge(&[&gate, scope]).set(sum(&pauses));
+        }
+        show_parts(&gate, &now, &mut shown.lock().unwrap_or_else(PoisonError::into_inner));
     })
+}
+
+/// Sets the gauges of classes and buckets. `shown` are those that were set before, each with its value
+/// for one that is not there: a reload may take classes and buckets away, but a series stays, and must
+/// not go on showing its last value.
+fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
+    shown.drain(..).for_each(|(gauge, nothing)| gauge.set(nothing));
+    let mut show = |gauge: Gauge, nothing: f64, value: f64| {
+        gauge.set(value);
+        shown.push((gauge, nothing));
+    };
+    let mut buckets = BTreeMap::new();
+    for (name, views) in now.iter().flat_map(buckets_by_name) {
+        for view in views {
+            let (level, rate) = buckets.entry(name.clone()).or_insert((f64::INFINITY, f64::INFINITY));
+            (*level, *rate) = (view.level.min(*level), view.rate.min(*rate));
+        }
+    }
+    for (name, (level, rate)) in buckets {
+        show(table::BUCKET_TOKENS.gauge(&[gate, &name]), f64::NAN, level);
+        show(table::BUCKET_RATE.gauge(&[gate, &name]), f64::NAN, rate);
+    }
+    let mut queues = BTreeMap::<&str, usize>::new();
+    for class in now.iter().flat_map(|now| &now.classes) {
+        *queues.entry(&class.name).or_default() += class.waiting;
+    }
+    for (class, waiting) in queues {
+        show(table::QUEUE_LENGTH.gauge(&[gate, class]), 0.0, as_f64(waiting));
+    }
 }
 
 /// The buckets of a gate by the names that they have in metrics and in the status.
@@ -129,5 +133,6 @@ pub(super) fn bypass_is_over(gate: &str) {
     tracing::warn!(gate, "bypass is over: every limit holds again");
 }
 
-/// Seconds in a row before a change is one: a burst that waits for a moment is what the gate is for.
+/// Seconds in a row before a change is one: a burst that waits for a moment is what the gate is
+/// for.
 const STEADY: u32 = 3;

@@ -1,7 +1,7 @@
 //! The guard: turns away what no client of this gate rightly sends, before anything else sees it.
 //!
-//! It has two halves. [`scan`] stands below hyper, on the bytes ([`buffers`] bounds what large heads
-//! hold); [`request`] stands above it, on what hyper made of them.
+//! It has two halves. [`scan`] stands below hyper, on the bytes ([`buffers`] bounds what large
+//! heads hold); [`request`] stands above it, on what hyper made of them.
 
 pub(crate) mod buffers;
 pub(crate) mod request;

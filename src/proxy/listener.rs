@@ -1,7 +1,7 @@
 //! Accepts clients and serves HTTP/1.1 and HTTP/2 to them, until the drain is over.
 //!
-//! hyper's own "auto" builder is not used: it costs 5 KiB more for each idle connection, and the guard's byte half sees the preface
-//! anyway. With TLS, ALPN decides.
+//! hyper's own "auto" builder is not used: it costs 5 KiB more for each idle connection, and the
+//! wire sees HTTP/2's preface anyway. With TLS, ALPN decides.
 
 mod connection;
 mod early;
@@ -76,12 +76,12 @@ impl Server {
                     self.clients.spawn(async move { server.receive(accepted).await });
                 }
                 Err(error) => {
-                    // Out of file descriptors, or the client was gone already: neither is a reason to stop listening.
-                    // There is one such each time that we try again.
+                    // Out of file descriptors, or the client had left: no reason to stop listening.
+                    // Each new attempt may fail alike.
                     let now = self.section.clock.now();
                     if said.is_none_or(|said| now - said >= SAY_AGAIN) {
                         said = Some(now);
-                        tracing::warn!(gate = &*self.section.name, %error, "a connection cannot be accepted; it is tried again and again");
+                        tracing::warn!(gate = &*self.section.name, %error, "a connection cannot be accepted; the gate keeps trying");
                     }
                     self.section.clock.sleep(ACCEPT_AGAIN).await;
                 }
@@ -109,7 +109,7 @@ impl Server {
         gauge.decrement(1.0);
     }
 
-    /// TLS: the connection inside it, and whether it was agreed to speak HTTP/2 there.
+    /// Does the TLS handshake. Returns the connection inside, and true if HTTP/2 was agreed on.
     async fn shake_hands(&self, tls: &tls::Listener, stream: Box<dyn Stream>) -> Option<(Box<dyn Stream>, bool)> {
         match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls.config()).accept(stream)).await {
             Ok(Ok(stream)) => {

@@ -108,11 +108,11 @@ impl Section {
 
     /// Takes over the settings that need no restart, for all gates at once.
     pub(crate) fn reconfigure(&self, options: Options) {
+        let Live { policy, upstream, gates } = &mut *self.lock();
         let before = self.terms.get();
         let generation = before.number + 1;
         let mut next = Some(terms(&options, generation, before.meters.renewed(&options.policy)));
         let mut swap = || next.take().into_iter().for_each(|next| self.terms.set(next));
-        let Live { policy, upstream, gates } = &mut *self.lock();
         *policy = options.policy;
         let upstream::Options { target, tls, injector, own, dns, .. } = replace(upstream, options.upstream);
         (upstream.target, upstream.tls, upstream.injector, upstream.own, upstream.dns) =

@@ -1,5 +1,5 @@
-//! The recent past of a gate: ten minutes of numbers, and the last refusals. They are for people who
-//! look, not for decisions.
+//! The recent past of a gate: ten minutes of numbers, and the last refusals. They are for people
+//! who look, not for decisions.
 
 use std::{
     array,
@@ -37,7 +37,8 @@ struct Lately {
     /// Latest first.
     refusals: VecDeque<Refused>,
     history: status::History,
-    /// The step that is under way: seconds in it, the counts when it began, and the most that waited.
+    /// The step that is under way: seconds in it, the counts when it began, and the most that
+    /// waited.
     seconds: u32,
     counted: (u64, u64),
     waiting: usize,

@@ -1,4 +1,4 @@
-//! What an operator sees of a gate at work, and may do to it.
+//! The operator's view of a gate at work, and the orders that an operator may give.
 
 use std::time::Duration;
 
@@ -69,8 +69,8 @@ impl Gate {
         gate
     }
 
-    /// Forgets the failing keys that `is_meant` selects by name: their next calls go at once. Returns
-    /// their number.
+    /// Forgets the failing keys that `is_meant` selects by name: their next calls go at once.
+    /// Returns their number.
     pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let keys = self.own().driver.forget(is_meant).await;
         table::FORGOTTEN.counter(&[self.name()]).increment(u64::try_from(keys).unwrap_or(u64::MAX));
@@ -98,8 +98,8 @@ impl Gate {
         self.own().driver.bypassed_until().is_some()
     }
 
-    /// Lets everything through for this time, then ends by itself; `None` ends it now. Meanwhile the
-    /// limits remember what they would have.
+    /// Lets everything through for this time, then ends by itself; `None` ends it now. Meanwhile
+    /// the limits remember what they would have.
     pub fn bypass(&self, how_long: Option<Duration>) {
         let was_on = self.is_bypassed();
         self.own().driver.bypass(how_long.map(|how_long| self.section.clock.now() + how_long));

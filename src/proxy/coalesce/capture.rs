@@ -29,8 +29,8 @@ pub(crate) struct Capture {
 // === impl Capture ===
 
 impl Capture {
-    /// Begins with the head of the leader's answer. `None` if the head says that the answer is for one
-    /// client only: there will be nothing to share.
+    /// Begins with the head of the leader's answer. `None` if the head says that the answer is for
+    /// one client only: there will be nothing to share.
     pub(crate) fn begin<B>(leader: Leader, response: &Response<B>, kind: Kind) -> Option<Self> {
         if !is_shareable(response.headers(), kind) {
             return None;

@@ -6,9 +6,9 @@ use http::{
     request::Parts,
 };
 
-/// All of a request that its answer can depend on: the target as bytes, and every header except those
-/// that only trace it. Credentials and impersonation are among the headers, so that no client is
-/// answered with what only another may see. It is compared whole: equal hashes are not enough.
+/// All of a request that its answer can depend on: the target as bytes, and every header except
+/// those that only trace it. Credentials and impersonation are among the headers, so that no client
+/// is answered with what only another may see. It is compared whole: equal hashes are not enough.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     uri: Uri,
@@ -19,8 +19,8 @@ pub(crate) struct Identity {
 // === impl Identity ===
 
 impl Identity {
-    /// The identity of a GET; `None` for requests of which no two are the same. The caller has seen that
-    /// it has no body and is not long-running.
+    /// The identity of a GET; `None` for requests of which no two are the same. The caller has seen
+    /// that it has no body and is not long-running.
     pub(crate) fn of(parts: &Parts) -> Option<Self> {
         if parts.method != Method::GET || parts.headers.contains_key(UPGRADE) {
             return None;

@@ -9,10 +9,11 @@ use crate::classify::Kind;
 
 /// True if nothing in an answer's head says that it is for one client only.
 ///
-/// The clients that would share it have sent the same bytes, credentials included, and none of them has
-/// more right than another to a new session (`Set-Cookie`) or to what must be kept nowhere
-/// (`no-store`). `Vary: *` says that the answer depends on something that no request shows. `private`
-/// is for one user's use; kube-apiserver says it of every answer, so of its answers it means nothing.
+/// The clients that would share it have sent the same bytes, credentials included, and none of them
+/// has more right than another to a new session (`Set-Cookie`) or to what must be kept nowhere
+/// (`no-store`). `Vary: *` says that the answer depends on something that no request shows.
+/// `private` is for one user's use; kube-apiserver says it of every answer, so of its answers it
+/// means nothing.
 pub(super) fn is_shareable(headers: &HeaderMap, kind: Kind) -> bool {
     let is_private = |directive: &str| {
         let name = directive.split('=').next().unwrap_or_default().trim();

@@ -53,7 +53,8 @@ impl<I: Eq + Hash, A> Table<I, A> {
         Seat { group, member }
     }
 
-    /// Takes the answer if it is there, and the seat is then empty; otherwise `waker` is woken when it is.
+    /// Takes the answer if it is there, and the seat is then empty; otherwise `waker` is woken when
+    /// it is.
     pub(super) fn poll(&mut self, seat: Seat, waker: &Waker) -> Option<Arc<A>> {
         let group = self.groups.get_mut(&seat.group)?;
         let (_, waiting) = group.waiting.iter_mut().find(|(member, _)| *member == seat.member)?;
@@ -65,7 +66,8 @@ impl<I: Eq + Hash, A> Table<I, A> {
         Some(answer)
     }
 
-    /// A member is sent. True if it leads: no other of the group is out, and another waits for its answer.
+    /// A member is sent. True if it leads: no other of the group is out, and another waits for its
+    /// answer.
     pub(super) fn go(&mut self, seat: Seat) -> bool {
         let Some(group) = self.groups.get_mut(&seat.group) else { return false };
         let leads = group.leader.is_none() && group.answer.is_none();
@@ -96,8 +98,8 @@ impl<I: Eq + Hash, A> Table<I, A> {
         group.waiting.iter_mut().filter_map(|(_, waker)| waker.take()).collect()
     }
 
-    /// The leader has no answer to share: the next to go leads, and others may join again, unless there
-    /// is another open group.
+    /// The leader has no answer to share: the next to go leads, and others may join again, unless
+    /// there is another open group.
     pub(super) fn give_up(&mut self, leader: Seat) {
         let Some(group) = self.led_by(leader) else { return };
         group.leader = None;
@@ -127,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// What may happen next; numbers choose among those whom it can happen to.
+    /// An event; its number chooses among the calls that it can happen to.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Arrive(u8),
@@ -167,8 +169,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever order calls arrive, leave, get their turn and are answered in: nobody gets another's answer, nobody gets one to a call that
-        /// had left before they asked, whoever still waits when a leader's answer comes gets exactly that one, and nothing is left behind.
+        /// In whatever order calls arrive, leave, get their turn and are answered: no call gets the
+        /// answer to another request, or to a call that had left before it asked; every call that
+        /// still waits when a leader's answer comes gets exactly that one; and nothing is left
+        /// behind.
         #[test]
         fn everybody_is_answered_once_and_never_across_identities(steps in steps()) {
             let mut table: Table<u8, Answer> = Table::default();

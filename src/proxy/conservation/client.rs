@@ -16,7 +16,8 @@ pub(super) async fn client(stream: DuplexStream, dice: Dice, clock: Clock) {
     if dice.one_in(3) { http2(stream, dice, clock).await } else { http1(stream, dice, clock).await }
 }
 
-/// Several calls at once on one connection, some reset while they wait or run; then the cable is cut.
+/// Several calls at once on one connection, some reset while they wait or run; then the cable is
+/// cut.
 async fn http2(mut stream: DuplexStream, dice: Dice, clock: Clock) {
     // hyper keeps the connection in a task of its own; a cable in between can be cut.
     let (end, mut other) = tokio::io::duplex(4096);
@@ -51,7 +52,8 @@ async fn http2(mut stream: DuplexStream, dice: Dice, clock: Clock) {
     cable.abort();
 }
 
-/// One client: some calls on one connection, sent one after another or at once, and given up at any moment.
+/// One client: some calls on one connection, sent one after another or at once, and given up at any
+/// moment.
 async fn http1(mut stream: DuplexStream, dice: Dice, clock: Clock) {
     clock.sleep(dice.pause()).await;
     let calls = 1 + dice.below(4);

@@ -71,7 +71,7 @@ pub(super) async fn dribble<W: AsyncWrite + Unpin>(
     cut.is_none()
 }
 
-/// Whether a head and the body that it announces are there.
+/// True if a head and the body that it announces are there.
 pub(super) fn is_whole(message: &[u8]) -> bool {
     let text = String::from_utf8_lossy(message).to_ascii_lowercase();
     let Some((head, body)) = text.split_once("\r\n\r\n") else {

@@ -1,4 +1,5 @@
-//! A connection that rests between its calls: hyper is let go and begins anew, and the client must not find out.
+//! Connections that rest between their calls: hyper is let go and another begins, and the client
+//! must not notice.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,12 +33,12 @@ async fn honest(mut stream: TcpStream, dice: Dice, clock: Clock) {
     }
 }
 
-/// The wire's pause is 100 ms, and asked about every 100 ms: what matters lies there.
+/// The pause before a rest is 100 ms, and is checked every 100 ms: times around it matter.
 fn around_the_pause(dice: &Dice) -> Duration {
     if dice.one_in(2) { Duration::ZERO } else { Duration::from_millis(dice.below(320)) }
 }
 
-/// Says whether all could be written.
+/// True if everything could be written.
 async fn in_pieces<W: AsyncWrite + Unpin>(out: &mut W, mut bytes: &[u8], dice: &Dice, clock: Clock) -> bool {
     while !bytes.is_empty() {
         let (piece, rest) = bytes.split_at(usize::try_from(1 + dice.below(bytes.len() as u64)).expect("small"));
@@ -50,7 +51,8 @@ async fn in_pieces<W: AsyncWrite + Unpin>(out: &mut W, mut bytes: &[u8], dice: &
     true
 }
 
-/// Calls on one connection, one after another or two at once, each answered; the connection is never closed.
+/// Calls on one connection, one after another or two at once, each answered; the connection is
+/// never closed.
 async fn client(mut stream: DuplexStream, dice: Dice, clock: Clock, seed: u64) {
     for call in 0..12 {
         let together = 1 + usize::from(dice.one_in(4));
@@ -90,7 +92,7 @@ async fn client(mut stream: DuplexStream, dice: Dice, clock: Clock, seed: u64) {
     assert_eq!(stream.read(&mut [0]).await.expect("no reset"), 0, "seed {seed}");
 }
 
-/// Where the first answer ends, if all of it is there.
+/// The end of the first answer, if all of it is there.
 fn whole(got: &[u8]) -> Option<usize> {
     let head = got.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&got[..head]).to_ascii_lowercase();

@@ -1,10 +1,11 @@
-//! The bound on the bytes that large heads of HTTP/1 clients, and answers that they do not read, may
-//! hold.
+//! The bound on the bytes that large heads of HTTP/1 clients, and answers that they do not read,
+//! may hold.
 //!
-//! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each would
-//! be a gigabyte, and hyper keeps a buffer that has grown for as long as it has the connection. So the
-//! bytes of a head beyond the usual are charged to one account for all clients, and given back when
-//! hyper is done with the connection; and a connection that had a large head ends with its answer.
+//! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each
+//! would be a gigabyte, and hyper keeps a buffer that has grown for as long as it has the
+//! connection. So the bytes of a head beyond the usual are charged to one account for all clients,
+//! and given back when hyper is done with the connection; and a connection that had a large head
+//! ends with its answer.
 
 use std::{
     sync::{
@@ -14,8 +15,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-/// The bytes that all HTTP/1 clients of a section together have in large heads, and those that hyper
-/// has of their answers and has not written.
+/// The bytes that all HTTP/1 clients of a section together have in large heads, and those that
+/// hyper has of their answers and has not written.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     heads: AtomicUsize,
@@ -106,9 +107,9 @@ impl AnswerShare {
         }
     }
 
-    /// Becomes ready when hyper may be given more. It must write before that if it has a good deal, or
-    /// something while all together have much. A connection that has nothing always gets more, so that
-    /// none waits for clients that do not read.
+    /// Becomes ready when hyper may be given more. It must write before that if it has a good deal,
+    /// or something while all together have much. A connection that has nothing always gets more,
+    /// so that none waits for clients that do not read.
     pub(crate) fn poll_room(&mut self, cx: &Context<'_>) -> Poll<()> {
         let all = self.all.answers.load(Ordering::Relaxed);
         if self.unwritten < UNWRITTEN && (self.unwritten == 0 || all < ANSWERS) {
@@ -125,8 +126,8 @@ impl Drop for AnswerShare {
     }
 }
 
-/// The bytes of a head that need not be counted: a token of some kilobytes, and a few hundred groups
-/// to impersonate.
+/// The bytes of a head that need not be counted: a token of some kilobytes, and a few hundred
+/// groups to impersonate.
 const USUAL: usize = 64 << 10;
 /// The bound on all large heads: thirty of the longest at once.
 const HEADS: usize = 32 << 20;

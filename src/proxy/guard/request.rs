@@ -1,9 +1,9 @@
 //! The guard's request half: holds what hyper parsed against what a client of this gate can rightly
 //! send.
 //!
-//! A browser that was lured here (DNS rebinding, cross-site requests), a proxy client (CONNECT, absolute
-//! targets) and a client that has fields deleted on the way (`Connection: Authorization`) are turned
-//! away before anything is read, counted or sent.
+//! A browser that was lured here (DNS rebinding, cross-site requests), a proxy client (CONNECT,
+//! absolute targets) and a client that has fields deleted on the way (`Connection: Authorization`)
+//! are turned away before anything is read, counted or sent.
 
 use std::{
     collections::HashSet,
@@ -65,16 +65,16 @@ impl Hosts {
         Self { longest_target: LONGEST_TARGET.saturating_sub(base_path.len()), ..self }
     }
 
-    /// True if `authority` is this gate, `local` being the address that the client connected to. The
-    /// port tells nothing: it may be mapped.
+    /// True if `authority` is this gate, `local` being the address that the client connected to.
+    /// The port tells nothing: it may be mapped.
     fn allow(&self, authority: &Authority, local: Option<IpAddr>) -> bool {
         let host = authority.host();
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let Ok(address) = bare.parse::<IpAddr>() else {
             return self.names.contains(host.to_ascii_lowercase().as_str());
         };
-        // The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is allowed
-        // where the client connected to it.
+        // The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is
+        // allowed where the client connected to it.
         let address = address.to_canonical();
         [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&address)
             || local.is_some_and(|local| local.to_canonical() == address)
@@ -137,8 +137,8 @@ fn target_length<B>(request: &Request<B>) -> usize {
     scheme + uri.authority().map_or(0, |authority| authority.as_str().len()) + path
 }
 
-/// Checks that the target is a path, `*` for OPTIONS, or either behind an authority that is checked as
-/// Host is; it is never dialled.
+/// Checks that the target is a path, `*` for OPTIONS, or either behind an authority that is checked
+/// as Host is; it is never dialled.
 fn target(method: &Method, uri: &Uri) -> Result<(), Violation> {
     let authority_form = uri.scheme().is_none() && uri.authority().is_some();
     // `http::Uri` takes `1http` for a scheme too
@@ -163,8 +163,8 @@ fn host<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result
     }
     match (&named, target) {
         (None, None) => Err(Violation::HostCount),
-        // Two names, though both are ours: readers do not agree on which one counts (RFC 9112, 3.2.2, and
-        // what servers do).
+        // Two names, though both are ours: readers do not agree on which one counts (RFC 9112,
+        // 3.2.2, and what servers do).
         (Some(named), Some(target)) if named != target => Err(Violation::HostCount),
         _ => Ok(()),
     }

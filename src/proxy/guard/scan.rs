@@ -3,11 +3,11 @@
 //!
 //! hyper forgives what RFC 9112 lets a server forgive: a bare LF, a Content-Length beside a
 //! Transfer-Encoding, a fragment in the target. The upstream never sees these (hyper writes its own
-//! bytes for what it forwards), but a proxy before or behind this one might read them otherwise, and
-//! then one client's bytes become part of another's request.
+//! bytes for what it forwards), but a proxy before or behind this one might read them otherwise,
+//! and then one client's bytes become part of another's request.
 //!
-//! The scanner is a value: bytes go in, and out comes how many of them may pass. It reads and writes
-//! nothing itself, and buffers nothing but a line that comes in pieces.
+//! The scanner is a value: bytes go in, and out comes how many of them may pass. It reads and
+//! writes nothing itself, and buffers nothing but a line that comes in pieces.
 
 mod fault;
 mod syntax;
@@ -120,9 +120,9 @@ const KEPT: usize = 66 << 10;
 // === impl Scanner ===
 
 impl Scanner {
-    /// Scans the next bytes. `takes` decides on each head that begins in them: `None` stands for one
-    /// that has not come to its end, or whose request line is to be replaced. A head that it does
-    /// not take is left, and everything after it.
+    /// Scans the next bytes. `takes` decides on each head that begins in them: `None` stands for
+    /// one that has not come to its end, or whose request line is to be replaced. A head that it
+    /// does not take is left, and everything after it.
     pub(crate) fn scan(&mut self, bytes: &[u8], takes: impl Fn(Option<&Head>) -> bool) -> Scanned {
         let mut at = 0;
         let mut begun = None;
@@ -268,8 +268,8 @@ impl Scanner {
                 self.head.note(header(line)?, is_cut)?;
                 At::Header
             }
-            // An empty line before a request is none either: RFC 9112, 2.2 would ignore it, but Go's
-            // server (kube-apiserver's) does not.
+            // An empty line before a request is none either: RFC 9112, 2.2 would ignore it, but
+            // Go's server (kube-apiserver's) does not.
             _ => {
                 self.head = Head { is_old: request_line(line)?, ..Head::default() };
                 At::Header
@@ -332,8 +332,8 @@ impl Head {
             }
             self.chunked = true;
         } else if name.eq_ignore_ascii_case(b"connection") {
-            // Of two lines in HTTP/1.0 some readers take the first alone, and do not agree on whether
-            // another request follows.
+            // Of two lines in HTTP/1.0 some readers take the first alone, and do not agree on
+            // whether another request follows.
             if self.connection && self.is_old {
                 return Err(Fault::Malformed);
             }
@@ -601,7 +601,8 @@ mod tests {
                     break;
                 }
             }
-            // A line that comes in pieces has passed in part when its end shows what is wrong with it.
+            // A line that comes in pieces has passed in part when its end shows what is wrong with
+            // it.
             prop_assert_eq!(rest, whole.rest);
             prop_assert!(passed >= whole.passed && passed <= stream.len());
         }

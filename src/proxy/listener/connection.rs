@@ -50,13 +50,14 @@ struct Calls<S> {
     stack: S,
     /// The connection over HTTP/1, whose calls are to be watched; HTTP/2 tells by itself.
     handle: Option<WireHandle>,
-    /// The place where a call leaves the tunnel that the connection is to become; HTTP/2 becomes none.
+    /// The place where a call leaves the tunnel that the connection is to become; HTTP/2 becomes
+    /// none.
     desk: Option<Desk>,
 }
 
 pin_project! {
-    /// A call, for as long as its client is there. By its drop everything below learns that the client
-    /// has left.
+    /// A call, for as long as its client is there. By its drop everything below learns that the
+    /// client has left.
     struct WhileThere<F> {
         #[pin]
         call: F,
@@ -200,7 +201,8 @@ impl Server {
             };
         let stack = stack::stack(&self.parts, local);
         let desk = Desk::default();
-        // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is waiting in.
+        // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is
+        // waiting in.
         let served = if speaks_http2 {
             Box::pin(self.serve_http2(Wire::unscanned(&handle), Calls { stack, handle: None, desk: None })).await
         } else {
@@ -215,7 +217,8 @@ impl Server {
         if let Err(error) = served {
             tracing::debug!(gate = &*self.section.name, error = error_chain(&error), "a client's connection broke");
         }
-        // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits for it, and ends it.
+        // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits
+        // for it, and ends it.
         if let Some(tunnel) = desk.take() {
             Box::pin(tunnel.carry(&self.section.name)).await;
         }
@@ -321,10 +324,11 @@ const HEAD_BYTES: usize = (1 << 20) + (64 << 10);
 const HEADER_LIST: u32 = 1 << 20;
 /// The streams offered: past these Go's client opens another connection; others queue.
 const STREAMS: u32 = 1000;
-/// The bytes held for a stream whose client does not read though its window is large; each would hold
-/// hyper's own 400 KiB.
+/// The bytes held for a stream whose client does not read though its window is large; each would
+/// hold hyper's own 400 KiB.
 const SEND_BUFFER: usize = 64 << 10;
-/// A stream's window bounds the bytes that one stalled upload holds; the connection's must hold many.
+/// A stream's window bounds the bytes that one stalled upload holds; the connection's must hold
+/// many.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 /// As client-go pings its server.

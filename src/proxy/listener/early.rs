@@ -1,10 +1,11 @@
 //! An answer that is there before its request's body was read, over HTTP/1.1.
 //!
-//! A connection that is closed with bytes unread is reset, and the reset takes the answer along that
-//! the client has not read yet; left open, the rest of the body would stand in the way of the next
-//! call. So this does what Go's net/http server does (kube-apiserver's): the answer waits until the
-//! body has come to its end, if that is near, and the connection lives on. If it is not, the answer
-//! says `Connection: close`, and the connection lingers after it ([`linger`](super::linger)).
+//! A connection that is closed with bytes unread is reset, and the reset takes the answer along
+//! that the client has not read yet; left open, the rest of the body would stand in the way of the
+//! next call. So this does what Go's net/http server does (kube-apiserver's): the answer waits
+//! until the body has come to its end, if that is near, and the connection lives on. If it is not,
+//! the answer says `Connection: close`, and the connection lingers after it
+//! ([`linger`](super::linger)).
 
 use std::{
     pin::Pin,
@@ -66,9 +67,9 @@ fn closing(mut response: Response<Sent>) -> Response<Sent> {
     response
 }
 
-/// The bytes of a body that are read and discarded at most, so that its connection can serve another
-/// call: `maxPostHandlerReadBytes` of Go's net/http server.
+/// The bytes of a body that are read and discarded at most, so that its connection can serve
+/// another call: `maxPostHandlerReadBytes` of Go's net/http server.
 const MOST: u64 = 256 << 10;
-/// The time that an answer waits for the body to end: whatever is on its way is here long before. As
-/// long as Go's `rstAvoidanceDelay`.
+/// The time that an answer waits for the body to end: whatever is on its way is here long before.
+/// As long as Go's `rstAvoidanceDelay`.
 const PATIENCE: Duration = Duration::from_millis(500);

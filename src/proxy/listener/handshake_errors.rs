@@ -1,5 +1,5 @@
-//! TLS handshakes that failed over certificates: the operator wants to know of them, but not once per
-//! attempt.
+//! TLS handshakes that failed over certificates: the operator wants to know of them, but not once
+//! per attempt.
 
 use std::{
     io,
@@ -19,8 +19,8 @@ pub(crate) struct HandshakeErrors {
 }
 
 impl HandshakeErrors {
-    /// Logs a handshake that failed: at most once a minute if a certificate is to blame, the rest for
-    /// debugging.
+    /// Logs a handshake that failed: at most once a minute if a certificate is to blame, the rest
+    /// for debugging.
     pub(crate) fn note(&self, gate: &str, error: &io::Error, now: Moment) {
         let Some(what) = error.get_ref().and_then(|inner| inner.downcast_ref()).and_then(about_certificates) else {
             tracing::debug!(gate, %error, "a TLS handshake failed");

@@ -1,13 +1,14 @@
-//! The resting of idle connections, an optimisation: between calls hyper is told that the connection
-//! has ended, and a new hyper begins with the next byte. The client sees nothing of it.
+//! The resting of idle connections, an optimisation: between calls hyper is told that the
+//! connection has ended, and a new hyper begins with the next byte. The client sees nothing of it.
 //!
 //! hyper keeps its buffers, and the room for a call's future, for as long as it has the connection:
-//! an idle connection held 14.0 KiB and holds 4.6 KiB since it rests (measured when this was built).
-//! And since hyper often begins, it can begin as one that is ready only for usual heads ([`Ready`]):
-//! a call took 60,200 instructions and takes 57,500 (measured likewise).
+//! an idle connection held 14.0 KiB and holds 4.6 KiB since it rests (measured when this was
+//! built). And since hyper often begins, it can begin as one that is ready only for usual heads
+//! ([`Ready`]): a call took 60,200 instructions and takes 57,500 (measured likewise).
 //!
 //! No other part needs it. To take it out, let [`Idle::poll_pause`] never become ready and
-//! [`Idle::ready`] always be [`Ready::All`]; the scanner, which security depends on, stays as it is.
+//! [`Idle::ready`] always be [`Ready::All`]; the scanner, which security depends on, stays as it
+//! is.
 
 use std::{
     mem::take,
@@ -46,21 +47,21 @@ pub(super) struct Idle {
     pub(super) unflushed: bool,
 }
 
-/// The heads for which hyper is ready. To keep names as they were written, and to have room for more
-/// than its usual number of lines, costs memory and time with each head, so that hyper is asked for
-/// it only once a head has come that needs it.
+/// The heads for which hyper is ready. To keep names as they were written, and to have room for
+/// more than its usual number of lines, costs memory and time with each head, so that hyper is
+/// asked for it only once a head has come that needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ready {
     /// All heads.
     #[default]
     All,
-    /// Heads that come at once and have few lines. Their names come out in lower case, so they must be
-    /// in lower case if that shows.
+    /// Heads that come at once and have few lines. Their names come out in lower case, so they must
+    /// be in lower case if that shows.
     Usual,
 }
 
-/// How long nothing has come between calls, as far as that is known. It is not timed for each call: a
-/// busy connection is looked at ten times a second.
+/// The time for which nothing has come between calls, as far as it is known. It is not measured for
+/// each call: a busy connection is looked at ten times a second.
 #[derive(Default)]
 enum Pause {
     /// Nothing is known.
@@ -68,8 +69,8 @@ enum Pause {
     Unknown,
     /// The timer runs; `stirred` if something has come since it began.
     Timed { timer: Pin<Box<Sleep>>, stirred: bool },
-    /// It was long enough, except for a call under way. hyper does not read again by itself once that
-    /// is over.
+    /// It was long enough, except for a call under way. hyper does not read again by itself once
+    /// that is over.
     Over,
 }
 
@@ -99,7 +100,8 @@ impl Idle {
         }
     }
 
-    /// Lets hyper go as soon as it has nothing else to do, if the next head waits for another hyper.
+    /// Lets hyper go as soon as it has nothing else to do, if the next head waits for another
+    /// hyper.
     pub(super) fn poll_turn(&mut self, input: &mut ReadAhead, cx: &Context<'_>) -> Poll<()> {
         if self.turning && !self.is_occupied() {
             self.resting = true;
@@ -109,8 +111,8 @@ impl Idle {
     }
 
     /// Lets hyper go when there has been nothing to do for at least [`PAUSE`]. hyper has nothing of
-    /// this connection's then: no call, and no bytes that it has not read as a call, since only whole
-    /// requests came.
+    /// this connection's then: no call, and no bytes that it has not read as a call, since only
+    /// whole requests came.
     pub(super) fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let is_occupied = self.is_occupied();
         loop {
@@ -170,8 +172,8 @@ impl Ready {
     }
 }
 
-/// The time with nothing to do after which hyper is let go: long beside the time between the calls of
-/// a client that is at work.
+/// The time with nothing to do after which hyper is let go: long beside the time between the calls
+/// of a client that is at work.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// hyper's own limit, where it is told none.
 const USUAL_LINES: usize = 100;

@@ -52,8 +52,8 @@ impl ReadAhead {
         self.end.is_some()
     }
 
-    /// Copies bytes that were read ahead to `buf`, or else reads. The bytes are done with only after
-    /// [`Self::consume`].
+    /// Copies bytes that were read ahead to `buf`, or else reads. The bytes are done with only
+    /// after [`Self::consume`].
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.bytes.is_empty() {
             let some = self.bytes.len().min(buf.remaining()).min(READ);
@@ -98,8 +98,9 @@ impl ReadAhead {
 
     /// Becomes ready when the client has closed, half-closed or reset the connection. Only the
     /// connection's own task may poll this: there is one waker for reading. For a client with more
-    /// than [`AHEAD`] bytes unread the kernel is asked, which knows what has arrived: whatever a client
-    /// that closes had still to send must fit into the socket's buffer, while a reset overtakes it.
+    /// than [`AHEAD`] bytes unread the kernel is asked, which knows what has arrived: whatever a
+    /// client that closes had still to send must fit into the socket's buffer, while a reset
+    /// overtakes it.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.end.is_none() {
             if self.bytes.len() >= AHEAD {
@@ -147,8 +148,8 @@ impl ReadAhead {
     }
 }
 
-/// The most that one read takes. hyper doubles its buffer whenever a read fills it, up to the megabyte
-/// that a head may have: so a body stays at 32 KiB.
+/// The most that one read takes. hyper doubles its buffer whenever a read fills it, up to the
+/// megabyte that a head may have: so a body stays at 32 KiB.
 const READ: usize = 16 * 1024;
 /// The most that is read ahead of hyper: enough for whatever a client pipelines, little beside the
 /// 3 MiB of a waiting body.

@@ -1,8 +1,9 @@
 //! Sockets to listen on: TCP and Unix.
 //!
-//! A Unix socket appears at its path with its mode set (0660: the gate's user and group, which a pod's
-//! `fsGroup` shares between containers). A socket that an ended process left there is replaced, one on
-//! which a living process listens is not, and at the end the gate removes its own and no other.
+//! A Unix socket appears at its path with its mode set (0660: the gate's user and group, which a
+//! pod's `fsGroup` shares between containers). A socket that an ended process left there is
+//! replaced, one on which a living process listens is not, and at the end the gate removes its own
+//! and no other.
 
 use std::{
     fs::{self, Permissions},
@@ -98,8 +99,8 @@ async fn bind_unix(path: &Path) -> io::Result<Bound> {
     Ok(Bound::Unix { listener, _file: SocketFile { path: path.to_owned(), id: id(path) } })
 }
 
-/// Fails if the path is not free: a socket on which nothing listens may be replaced; a living one, or
-/// anything else at that path, is not ours to take.
+/// Fails if the path is not free: a socket on which nothing listens may be replaced; a living one,
+/// or anything else at that path, is not ours to take.
 async fn check_place(path: &Path) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {

@@ -10,11 +10,11 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-/// A client's connection. It is behind a box, so that the code above it exists once and not once for
-/// each kind.
+/// A client's connection. It is behind a box, so that the code above it exists once and not once
+/// for each kind.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
-    /// Becomes ready when the client has closed, half-closed or reset the connection, however much it
-    /// has sent before that. None where that cannot be told without reading.
+    /// Becomes ready when the client has closed, half-closed or reset the connection, however much
+    /// it has sent before that. None where that cannot be told without reading.
     fn hang_up(&self) -> Option<HangUp> {
         None
     }
@@ -24,9 +24,9 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
 pub(super) type HangUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Stream for TcpStream {
-    /// Watches a second descriptor of the same socket. The kernel says that nothing more will come as
-    /// soon as it knows; tokio passes that on to those who wait for urgent data, but not that there is
-    /// something to read.
+    /// Watches a second descriptor of the same socket. The kernel says that nothing more will come
+    /// as soon as it knows; tokio passes that on to those who wait for urgent data, but not that
+    /// there is something to read.
     fn hang_up(&self) -> Option<HangUp> {
         let socket = SockRef::from(self).try_clone().ok()?;
         let watched = Self::from_std(socket.into()).ok()?;

@@ -1,9 +1,9 @@
 //! A client's connection in three hands: hyper, the task that serves it, and the call under way.
 //!
-//! Three jobs meet here, each with a state of its own: the scanner of the guard, which alone decides
-//! on every byte of HTTP/1 ([`Filter`], hyper's own: no other task can reach it); reading ahead
-//! ([`ReadAhead`]); and resting ([`Idle`]). Only the last two are shared with the connection's task
-//! and with the call under way.
+//! Three jobs meet here, each with a state of its own: the scanner of the guard, which alone
+//! decides on every byte of HTTP/1 ([`Filter`], hyper's own: no other task can reach it); reading
+//! ahead ([`ReadAhead`]); and resting ([`Idle`]). Only the last two are shared with the
+//! connection's task and with the call under way.
 
 mod filter;
 
@@ -159,8 +159,8 @@ impl AsyncWrite for Wire {
 // === impl WireHandle ===
 
 impl WireHandle {
-    /// Takes a connection. `lower_case` says that the upstream does not see how the client writes the
-    /// names of fields.
+    /// Takes a connection. `lower_case` says that the upstream does not see how the client writes
+    /// the names of fields.
     pub(crate) fn new(stream: Box<dyn Stream>, buffers: Arc<Buffers>, lower_case: Arc<AtomicBool>) -> Self {
         let shared = Shared {
             input: ReadAhead::new(stream),
@@ -175,8 +175,8 @@ impl WireHandle {
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// True if the client begins with HTTP/2's preface. This is decided at the first byte that tells,
-    /// and nothing is lost of what was read.
+    /// True if the client begins with HTTP/2's preface. This is decided at the first byte that
+    /// tells, and nothing is lost of what was read.
     pub(crate) async fn speaks_http2(&self) -> bool {
         poll_fn(|cx| {
             let input = &mut lock(&self.shared).input;
@@ -258,14 +258,14 @@ impl ActiveCall {
         shared.input.wake_reader();
     }
 
-    /// True if a large head came on the connection: it should end with the answer, and hyper's buffer
-    /// with it.
+    /// True if a large head came on the connection: it should end with the answer, and hyper's
+    /// buffer with it.
     pub(crate) fn had_large_head(&self) -> bool {
         lock(&self.shared).large_head
     }
 
-    /// Becomes ready when hyper may be given more of an answer; before that it must write what it has,
-    /// as fast as the client reads.
+    /// Becomes ready when hyper may be given more of an answer; before that it must write what it
+    /// has, as fast as the client reads.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         lock(&self.shared).answers.poll_room(cx)
     }

@@ -1,6 +1,6 @@
-//! What is wrong with bytes that are turned away.
+//! The faults of bytes that are turned away.
 
-/// What is turned away.
+/// A fault of the bytes that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     /// A chunk without a size, or one that does not end where it says.
@@ -15,7 +15,7 @@ pub(crate) enum Fault {
     /// `#` in the target.
     #[error("the request target has a fragment")]
     Fragment,
-    /// More than one length, one that is no number, or one beside `Transfer-Encoding`.
+    /// More than one length, one that is not a number, or one beside `Transfer-Encoding`.
     #[error("the length of the body is not said once and clearly")]
     Length,
     /// A line that ends in a bare LF, or has a CR in it.

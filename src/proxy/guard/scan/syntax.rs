@@ -5,8 +5,8 @@ use memchr::memchr;
 
 use super::Fault;
 
-/// What is in a line, if there is no control character in it but tabs. A token of a kilobyte is in nearly every head: without a way out of the
-/// loop the compiler takes many bytes at a time.
+/// Returns the line if it has no control character except tabs. A token of a kilobyte is in nearly
+/// every head: since the loop has no way out, the compiler takes many bytes at a time.
 pub(super) fn checked(line: &[u8]) -> Result<&[u8], Fault> {
     let is_control = |byte: u8| (byte < b' ') & (byte != b'\t') | (byte == 0x7f);
     let has_control = line.iter().fold(false, |found, byte| found | is_control(*byte));
@@ -17,7 +17,7 @@ pub(super) fn checked(line: &[u8]) -> Result<&[u8], Fault> {
     }
 }
 
-/// Whether a request line is of HTTP/1.0.
+/// Checks a request line; true if it is of HTTP/1.0.
 pub(super) fn request_line(line: &[u8]) -> Result<bool, Fault> {
     let (method, rest) = split_at_space(line)?;
     let (target, version) = split_at_space(rest)?;
@@ -37,14 +37,14 @@ pub(super) fn request_line(line: &[u8]) -> Result<bool, Fault> {
     }
 }
 
-/// What is before the first space, and what is behind it.
+/// Splits a line at its first space.
 fn split_at_space(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     let space = memchr(b' ', line).ok_or(Fault::Malformed)?;
     let (before, rest) = line.split_at(space);
     Ok((before, rest.get(1..).unwrap_or_default()))
 }
 
-/// A header's name, and its value without the white space around it.
+/// Splits a header into its name, and its value without the white space around it.
 pub(super) fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     let colon = memchr(b':', line).ok_or(Fault::Malformed)?;
     let (name, value) = line.split_at(colon);
@@ -56,13 +56,13 @@ pub(super) fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     Ok((name, value.trim_ascii()))
 }
 
-/// The size in a chunk's first line.
+/// Reads the size in a chunk's first line.
 pub(super) fn chunk_size(line: &[u8]) -> Result<u64, Fault> {
     let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
     number(size.trim_ascii_end(), 16).ok_or(Fault::Chunk)
 }
 
-/// Digits and nothing else, that fit.
+/// Reads a number that is digits and nothing else.
 pub(super) fn number(text: &[u8], radix: u32) -> Option<u64> {
     let text = str::from_utf8(text).ok()?;
     let is_plain = !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
@@ -70,7 +70,7 @@ pub(super) fn number(text: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(text, radix).ok().filter(|number| is_plain && i64::try_from(*number).is_ok())
 }
 
-/// What kinds of bytes are among these.
+/// The kinds of bytes that are among these, as bits.
 pub(super) fn kinds(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |kinds, byte| kinds | KINDS.get(usize::from(*byte)).unwrap_or(&NO_TOKEN))
 }
@@ -80,7 +80,7 @@ const NO_TOKEN: u8 = 1;
 /// An upper-case letter.
 pub(super) const CAPITAL: u8 = 2;
 
-/// By a look at a table: every name of every head is looked at.
+/// The kind of each byte. A table, because every name of every head is looked at.
 #[expect(clippy::indexing_slicing, reason = "while compiling, and an index for each byte there can be")]
 static KINDS: [u8; 256] = {
     let mut kinds = [0; 256];
@@ -98,7 +98,7 @@ static KINDS: [u8; 256] = {
     }
 };
 
-/// RFC 9110, 5.6.2.
+/// True for the bytes of a token (RFC 9110, 5.6.2).
 const fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')

@@ -1,19 +1,20 @@
 //! A request line on its way to hyper, where it is not one that hyper can take as it came.
 //!
-//! `http::Uri` carries 65,534 bytes at most, and no `"`, `<` or `>` in a query, nor `<`, `>` and a backtick in a path. A target
-//! that is longer than [`LONGEST`] reaches hyper cut, but still longer than that, so that [`super::super::request`] answers
-//! 414; the rest is read and dropped. The bytes that cannot be carried are percent-encoded, which means the same to the server.
+//! `http::Uri` carries 65,534 bytes at most, and no `"`, `<` or `>` in a query, nor `<`, `>` and a
+//! backtick in a path. A target that is longer than [`LONGEST`] reaches hyper cut, but still longer
+//! than that, so that [`super::super::request`] answers 414; the rest is read and dropped. The
+//! bytes that cannot be carried are percent-encoded, which means the same to the server.
 
 use std::borrow::Cow;
 
-/// A target that the gate takes. hyper takes a little more, which tells what was cut.
+/// The longest target that the gate takes. hyper takes a little more, which tells a cut one.
 pub(in crate::proxy::guard) const LONGEST: usize = 65_500;
 
-/// How far a request line has come that reaches hyper in pieces, or changed.
+/// The progress in a request line that reaches hyper in pieces, or changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Target {
     part: Part,
-    /// How many bytes of the target went to hyper.
+    /// The bytes of the target that went to hyper.
     len: usize,
     /// The target was too long, and its rest is dropped.
     is_cut: bool,
@@ -25,18 +26,18 @@ enum Part {
     Method,
     Path,
     Query,
-    /// All that comes after the target.
+    /// Everything after the target.
     Version,
 }
 
-/// Whether hyper can take a whole request line as it is.
+/// True if hyper can take a whole request line as it is.
 pub(super) fn is_plain(line: &[u8]) -> bool {
     let is_special = |byte: u8| (byte == b'"') | (byte == b'<') | (byte == b'>') | (byte == b'`');
     line.len() <= LONGEST && !line.iter().fold(false, |found, byte| found | is_special(*byte))
 }
 
 impl Target {
-    /// The next bytes of the line as hyper is to get them.
+    /// Returns the next bytes of the line as hyper is to get them.
     pub(super) fn carry<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         let mut carried = Vec::with_capacity(bytes.len() + 8);
         for byte in bytes {
@@ -49,7 +50,7 @@ impl Target {
         match (self.part, byte) {
             (Part::Method, b' ') => self.part = Part::Path,
             (Part::Method | Part::Version, _) => {}
-            // The line's end: what is wrong with a line without a version is seen by those who read it.
+            // The line's end: the fault of a line without a version is found when it is read.
             (_, b' ' | b'\r' | b'\n') => self.part = Part::Version,
             (Part::Path | Part::Query, _) => return self.push_target(byte, carried),
         }
@@ -83,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// What hyper gets of a line that comes in pieces of this length.
+    /// The bytes that hyper gets of a line that comes in pieces of this length.
     fn carried(line: &[u8], piece: usize) -> Vec<u8> {
         let mut target = Target::default();
         line.chunks(piece).flat_map(|piece| target.carry(piece).into_owned()).collect()

@@ -1,7 +1,7 @@
-//! The filter between a client and hyper: passes on what the scanner lets pass, in bounds of time and
-//! memory.
+//! The filter between a client and hyper: passes on what the scanner lets pass, in bounds of time
+//! and memory.
 //!
-//! Where the scanner finds fault hyper gets a byte that no parser takes. It then answers 400 in its
+//! If the scanner finds a fault, hyper gets a byte that no parser takes. It then answers 400 in its
 //! turn, after the answers that are still owed, and closes.
 
 use std::{
@@ -70,40 +70,47 @@ impl Filter {
                 Poll::Pending => return self.poll_quiet(shared, cx).map(Ok),
                 Poll::Ready(read) => read?,
             }
-            let read = buf.filled().get(before..).unwrap_or_default();
-            if read.is_empty() {
+            if buf.filled().len() == before {
                 return Poll::Ready(Ok(())); // the end
             }
             if !is_ahead {
                 shared.idle.stir();
             }
-            let Scanned { passed, rest } = self.scan(shared, read);
-            let replaced = if let Rest::Replaced(replaced) = rest { replaced } else { 0 };
-            shared.input.consume(is_ahead, read, passed + replaced);
-            buf.set_filled(before + passed);
-            match rest {
-                Rest::None | Rest::Held => {}
-                Rest::Declined => shared.idle.turning = true,
-                Rest::Replaced(_) => {
-                    self.replaced = self.scanner.take_replaced().into();
-                    self.give_replaced(buf);
-                }
-                Rest::Refused(fault) => {
-                    shared.fault = Some(fault);
-                    buf.put_slice(b"\0"); // part of no head and of no chunk's size
-                }
-            }
+            let is_dropped = self.pass(shared, buf, before, is_ahead);
             if buf.filled().len() > before {
                 return Poll::Ready(Ok(()));
             }
             // Nothing passes. All that came may be of a target that is too long, and dropped.
-            if replaced == 0 {
+            if !is_dropped {
                 return shared.idle.poll_turn(&mut shared.input, cx).map(Ok);
             }
             if self.is_late(shared, cx) {
                 return Poll::Ready(Ok(()));
             }
         }
+    }
+
+    /// Takes back from the buffer what must not pass, not yet, or not as it is. True if some of it is
+    /// replaced, perhaps by nothing.
+    fn pass(&mut self, shared: &mut Shared, buf: &mut ReadBuf<'_>, before: usize, is_ahead: bool) -> bool {
+        let read = buf.filled().get(before..).unwrap_or_default();
+        let Scanned { passed, rest } = self.scan(shared, read);
+        let replaced = if let Rest::Replaced(replaced) = rest { replaced } else { 0 };
+        shared.input.consume(is_ahead, read, passed + replaced);
+        buf.set_filled(before + passed);
+        match rest {
+            Rest::None | Rest::Held => {}
+            Rest::Declined => shared.idle.turning = true,
+            Rest::Replaced(_) => {
+                self.replaced = self.scanner.take_replaced().into();
+                self.give_replaced(buf);
+            }
+            Rest::Refused(fault) => {
+                shared.fault = Some(fault);
+                buf.put_slice(b"\0"); // part of no head and of no chunk's size
+            }
+        }
+        replaced > 0
     }
 
     /// Scans what was just read, and counts what a large head holds.
