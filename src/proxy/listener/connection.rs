@@ -15,7 +15,10 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{
     body::Incoming,
-    server::conn::{http1, http2},
+    server::conn::{
+        http1::{self, UpgradeableConnection},
+        http2,
+    },
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use pin_project_lite::pin_project;
@@ -204,7 +207,7 @@ impl Server {
         // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is
         // waiting in.
         let served = if speaks_http2 {
-            Box::pin(self.serve_http2(Wire::unscanned(&handle), Calls { stack, handle: None, desk: None })).await
+            Box::pin(self.serve_http2(&handle, Calls { stack, handle: None, desk: None })).await
         } else {
             let calls = Calls { stack, handle: Some(handle.clone()), desk: Some(desk.clone()) };
             let served = self.serve_http1(&handle, calls).await;
@@ -231,7 +234,7 @@ impl Server {
         C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
     {
         while self.has_next(handle).await {
-            let served = Box::pin(self.serve_awake(Wire::scanned(handle), calls.clone())).await;
+            let served = Box::pin(self.serve_awake(handle, &calls)).await;
             if handle.has_unread() {
                 Box::pin(linger(handle)).await;
             }
@@ -254,41 +257,33 @@ impl Server {
         has_next
     }
 
-    async fn serve_awake<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
+    async fn serve_awake<C>(&self, handle: &WireHandle, calls: &Calls<C>) -> hyper::Result<()>
     where
         C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
     {
-        let mut builder = http1::Builder::new();
-        if wire.ready() == Ready::All {
-            builder.preserve_header_case(true).max_headers(HEADERS);
-        }
-        let connection = builder
-            .header_read_timeout(None) // the wire has its own, and one for each head costs
-            .max_buf_size(HEAD_BYTES)
-            .auto_date_header(false)
-            .half_close(false)
-            .serve_connection(TokioIo::new(wire), calls)
-            .with_upgrades();
-        self.until_closing(pin!(connection), |connection| connection.graceful_shutdown()).await
+        let connection = pin!(begin_http1(handle, calls.clone()));
+        self.until_closing(connection, |connection| connection.graceful_shutdown()).await
     }
 
-    async fn serve_http2<C>(&self, wire: Wire, calls: Calls<C>) -> hyper::Result<()>
+    async fn serve_http2<C>(&self, handle: &WireHandle, calls: Calls<C>) -> hyper::Result<()>
     where
         C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone,
         C::Future: 'static,
     {
-        let connection = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(HEADER_LIST)
-            .keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .auto_date_header(false)
-            .max_send_buf_size(SEND_BUFFER)
-            .serve_connection(TokioIo::new(wire), calls);
-        self.until_closing(pin!(connection), |connection| connection.graceful_shutdown()).await
+        let connection = pin!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(STREAMS)
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .max_header_list_size(HEADER_LIST)
+                .keep_alive_interval(PING_EVERY)
+                .keep_alive_timeout(PING_TIMEOUT)
+                .auto_date_header(false)
+                .max_send_buf_size(SEND_BUFFER)
+                .serve_connection(TokioIo::new(Wire::unscanned(handle)), calls)
+        );
+        self.until_closing(connection, |connection| connection.graceful_shutdown()).await
     }
 
     /// Serves a connection to its end, and has it say goodbye when the gate closes.
@@ -305,6 +300,24 @@ impl Server {
             }
         }
     }
+}
+
+/// Begins a hyper for HTTP/1. Not part of the future that serves it, which would keep the builder.
+fn begin_http1<C>(handle: &WireHandle, calls: Calls<C>) -> UpgradeableConnection<TokioIo<Wire>, Calls<C>>
+where
+    C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
+{
+    let (mut builder, wire) = (http1::Builder::new(), Wire::scanned(handle));
+    if wire.ready() == Ready::All {
+        builder.preserve_header_case(true).max_headers(HEADERS);
+    }
+    builder
+        .header_read_timeout(None) // the wire has its own, and one for each head costs
+        .max_buf_size(HEAD_BYTES)
+        .auto_date_header(false)
+        .half_close(false)
+        .serve_connection(TokioIo::new(wire), calls)
+        .with_upgrades()
 }
 
 /// An error with its causes: hyper's errors say little without them.
@@ -354,11 +367,10 @@ mod tests {
             });
             let (mut client, end) = duplex(1 << 10);
             let handle = WireHandle::new(Box::new(end), Arc::default(), Arc::default());
-            let wire = Wire::scanned(&handle);
             let calls = Calls { stack, handle: Some(handle.clone()), desk: None };
             client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("room");
             let begun = clock.now();
-            server.serve_awake(wire, calls).await.expect("no fault");
+            server.serve_awake(&handle, &calls).await.expect("no fault");
             let took = clock.now().since(begun);
             assert!(handle.rests(), "{millis}");
             let served = Duration::from_millis(millis);
