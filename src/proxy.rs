@@ -15,6 +15,7 @@ mod forward;
 mod gate;
 mod gauges;
 mod guard;
+mod hosts;
 mod listener;
 mod observe;
 mod options;
@@ -31,7 +32,7 @@ mod view;
 pub use self::{
     gate::{Gate, GateError},
     options::{Listen, Options},
-    respond::RetryAfter,
+    terms::RetryAfter,
 };
 
 #[cfg(test)]

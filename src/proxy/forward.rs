@@ -20,25 +20,17 @@ use super::{
 };
 use crate::{
     api::{
-        Answer, Failures, Gone, Key, Outcome, Throttling, Verb,
+        Answer, Gone, Key, Outcome, Verb,
         outcome::{self, Told},
         signals,
     },
     classify::Classified,
     clock::wall_clock,
-    limit::{Admitted, ClassId},
+    limit::Admitted,
     moment::Moment,
     telemetry::meters::FailureKind,
     upstream::{Dedicated, Kept, Outgoing, SendError, StreamLease, Streaming, Upgraded, Upstream},
 };
-
-/// How a gate reads responses.
-#[derive(Debug)]
-pub(crate) struct Outcomes {
-    /// By class.
-    pub(crate) failures: Vec<Failures>,
-    pub(crate) throttling: Throttling,
-}
 
 /// A call that may leave, and all it leaves with.
 #[derive(Debug)]
@@ -185,7 +177,7 @@ async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>
 impl Sent {
     /// Whether only the beginning of the body tells what the response means.
     fn wants_body(&self, head: &response::Parts) -> bool {
-        outcome::wants_body(&self.terms.outcomes.throttling, &self.call.call, head.status, &head.headers)
+        outcome::wants_body(&self.terms.throttling, &self.call.call, head.status, &head.headers)
     }
 
     /// Reads the beginning of the body. Should the caller leave meanwhile, what the head alone means is what was learned.
@@ -222,7 +214,8 @@ impl Sent {
     fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
         let wall = (!headers.contains_key(DATE)).then(wall_clock);
         let response = signals::Response { status, headers, body, wall };
-        let told = outcome::answer(self.failures(), &self.terms.outcomes.throttling, &self.call.call, &response);
+        let told =
+            outcome::answer(self.terms.failures(self.call.class), &self.terms.throttling, &self.call.call, &response);
         let answer = if self.call.key_is_of_object { told.answer } else { told.answer.of_no_object() };
         Told { answer, ..told }
     }
@@ -247,12 +240,12 @@ impl Sent {
             }
             SendError::Lost { .. } => {
                 account.failed(FailureKind::Lost);
-                self.settle(outcome::lost(self.failures(), &self.call.call));
+                self.settle(outcome::lost(self.terms.failures(self.call.class), &self.call.call));
                 Failure::Lost
             }
             SendError::Timeout { after } => {
                 account.failed(FailureKind::Timeout);
-                self.settle(outcome::lost(self.failures(), &self.call.call));
+                self.settle(outcome::lost(self.terms.failures(self.call.class), &self.call.call));
                 Failure::Timeout(*after)
             }
         }
@@ -284,18 +277,13 @@ impl Sent {
             _ => (None, None),
         }
     }
-
-    fn failures(&self) -> &Failures {
-        let ClassId(class) = self.call.class;
-        self.terms.outcomes.failures.get(usize::from(class)).unwrap_or(&NO_FAILURES)
-    }
 }
 
 impl Drop for Sent {
     fn drop(&mut self) {
         if self.owed.is_some() {
             let upstream_for: Duration = self.door.driver.clock().now() - self.at;
-            let left = || outcome::left(self.failures(), &self.call.call, upstream_for);
+            let left = || outcome::left(self.terms.failures(self.call.class), &self.call.call, upstream_for);
             self.settle(self.so_far.unwrap_or_else(left));
         }
     }
@@ -309,5 +297,3 @@ impl fmt::Debug for Sent {
 
 /// Nothing was learned of the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// For a class that the configuration did not describe.
-static NO_FAILURES: Failures = Failures { statuses: Vec::new(), transport: false, left: false };

@@ -65,7 +65,7 @@ where
         };
         table::GUARDED.counter(&[responder.gate(), violation.word()]).increment(1);
         tracing::debug!(gate = responder.gate(), %violation, "a request was turned away");
-        let mut response = responder.turned_away(violation, request.method());
+        let mut response = responder.turned_away(violation.status(), &violation, request.method());
         if request.version() < Version::HTTP_2 {
             // The sender took the gate for something else, and so what follows on this connection.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

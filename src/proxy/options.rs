@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use super::respond::RetryAfter;
+use super::terms::RetryAfter;
 use crate::{
     api::{Failures, Throttling},
     classify::Rules,

@@ -18,7 +18,6 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 pub(crate) use self::responder::Responder;
-pub use self::responder::RetryAfter;
 use super::{
     body::Body,
     failure::Failed,

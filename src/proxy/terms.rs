@@ -8,9 +8,11 @@ use std::{
     time::Duration,
 };
 
-use super::{forward::Outcomes, guard::request::Hosts, respond::RetryAfter};
+use super::hosts::Hosts;
 use crate::{
+    api::{Failures, Throttling},
     classify::Rules,
+    limit::ClassId,
     telemetry::{CallLog, GateMeters},
 };
 
@@ -20,7 +22,10 @@ pub(crate) struct Terms {
     /// Counted up by every reload.
     pub(crate) number: u64,
     pub(crate) rules: Arc<Rules>,
-    pub(crate) outcomes: Outcomes,
+    /// The responses that count as failures, by class.
+    pub(crate) failures: Vec<Failures>,
+    /// The signals of the upstream that are acted on.
+    pub(crate) throttling: Throttling,
     pub(crate) retry_after: RetryAfter,
     pub(crate) hosts: Hosts,
     /// By class: they go with the rules.
@@ -38,6 +43,27 @@ pub(crate) struct Terms {
 #[derive(Debug)]
 pub(crate) struct Current(RwLock<Arc<Terms>>);
 
+/// When refusals carry the header Retry-After. Their bodies name the time in any case: nothing
+/// sleeps on it unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAfter {
+    /// On every refusal.
+    Always,
+    /// By the table of reasons in docs/design.md.
+    Auto,
+    /// On none.
+    Never,
+}
+
+// === impl Terms ===
+
+impl Terms {
+    /// Returns the responses that count as failures of this class.
+    pub(crate) fn failures(&self, class: ClassId) -> &Failures {
+        self.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
+    }
+}
+
 // === impl Current ===
 
 impl Current {
@@ -53,3 +79,6 @@ impl Current {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(terms);
     }
 }
+
+/// For a class that the configuration did not describe.
+static NO_FAILURES: Failures = Failures { statuses: Vec::new(), transport: false, left: false };

@@ -5,10 +5,7 @@
 //! absolute targets) and a client that has fields deleted on the way (`Connection: Authorization`)
 //! are turned away before anything is read, counted or sent.
 
-use std::{
-    collections::HashSet,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::net::IpAddr;
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header,
@@ -16,14 +13,7 @@ use http::{
 };
 
 use super::scan::LONGEST_TARGET;
-
-/// The names under which this gate may be addressed.
-#[derive(Debug)]
-pub(crate) struct Hosts {
-    names: HashSet<Box<str>>,
-    /// The longest target that is taken.
-    longest_target: usize,
-}
+use crate::proxy::hosts::Hosts;
 
 /// The reason why a request was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,37 +39,6 @@ pub(crate) enum Violation {
     /// The target is longer than can be sent on.
     #[error("the request target is longer than 65,500 bytes, less the length of the upstream's base path")]
     TargetLength,
-}
-
-// === impl Hosts ===
-
-impl Hosts {
-    /// The loopback names, the certificate's and the configured ones.
-    pub(crate) fn new<'a>(more: impl IntoIterator<Item = &'a str>) -> Self {
-        let names = more.into_iter().chain(["localhost"]).map(|name| name.to_ascii_lowercase().into()).collect();
-        Self { names, longest_target: LONGEST_TARGET }
-    }
-
-    /// Leaves room for the upstream's base path in front of each target.
-    pub(crate) fn before(self, base_path: &str) -> Self {
-        Self { longest_target: LONGEST_TARGET.saturating_sub(base_path.len()), ..self }
-    }
-
-    /// True if `authority` is this gate, `local` being the address that the client connected to.
-    /// The port tells nothing: it may be mapped.
-    fn allow(&self, authority: &Authority, local: Option<IpAddr>) -> bool {
-        let host = authority.host();
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        let Ok(address) = bare.parse::<IpAddr>() else {
-            return self.names.contains(host.to_ascii_lowercase().as_str());
-        };
-        // The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is
-        // allowed where the client connected to it.
-        let address = address.to_canonical();
-        [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&address)
-            || local.is_some_and(|local| local.to_canonical() == address)
-            || self.names.contains(bare)
-    }
 }
 
 // === impl Violation ===
@@ -111,7 +70,7 @@ impl Violation {
 /// Checks that a request may come in.
 pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr>) -> Result<(), Violation> {
     // Before the rest: of a target that is too long only the beginning is here.
-    if target_length(request) > hosts.longest_target {
+    if target_length(request) > LONGEST_TARGET.saturating_sub(hosts.base_path) {
         return Err(Violation::TargetLength);
     }
     if request.method() == Method::CONNECT {
@@ -214,7 +173,7 @@ mod tests {
             let (name, value) = line.split_once(": ").unwrap();
             request = request.header(name, value);
         }
-        let hosts = Hosts::new(["Gate.Example", "kubernetes.default.svc"]);
+        let hosts = Hosts::new(["Gate.Example", "kubernetes.default.svc"], "");
         check(&request.body(()).unwrap(), &hosts, Some([10, 1, 2, 3].into()))
     }
 

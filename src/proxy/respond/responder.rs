@@ -1,6 +1,7 @@
 //! Makes the gate's own answers.
 
 use std::{
+    fmt::Display,
     hash::{BuildHasher, RandomState},
     sync::{
         Arc,
@@ -21,20 +22,9 @@ use crate::{
     proxy::{
         body::Body,
         failure::{Failed, Failure},
-        guard::request::Violation,
+        terms::RetryAfter,
     },
 };
-
-/// When refusals carry the header Retry-After. Their bodies say the time in any case: nothing sleeps on it unasked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryAfter {
-    /// On every refusal.
-    Always,
-    /// By the table of reasons in docs/design.md.
-    Auto,
-    /// On none.
-    Never,
-}
 
 /// Makes the gate's own answers.
 #[derive(Debug)]
@@ -76,10 +66,10 @@ impl Responder {
         }
     }
 
-    /// The answer to a request that the guard turned away.
-    pub(crate) fn turned_away(&self, violation: Violation, method: &Method) -> Response<Body> {
+    /// Answers a request that the guard turned away.
+    pub(crate) fn turned_away(&self, status: StatusCode, violation: &dyn Display, method: &Method) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: {violation}", self.gate);
-        self.build(&Answer::new(violation.status(), message), method)
+        self.build(&Answer::new(status, message), method)
     }
 
     /// The answer to a call that panicked.

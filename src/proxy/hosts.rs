@@ -1,0 +1,40 @@
+//! The names by which clients address a gate.
+
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use http::uri::Authority;
+
+/// The names by which clients address a gate.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    names: HashSet<Box<str>>,
+    /// The length of the upstream's base path, which is put in front of each target.
+    pub(crate) base_path: usize,
+}
+
+impl Hosts {
+    /// The loopback names, the certificate's and the configured ones. `base_path` is the upstream's.
+    pub(crate) fn new<'a>(more: impl IntoIterator<Item = &'a str>, base_path: &str) -> Self {
+        let names = more.into_iter().chain(["localhost"]).map(|name| name.to_ascii_lowercase().into()).collect();
+        Self { names, base_path: base_path.len() }
+    }
+
+    /// True if `authority` is this gate, `local` being the address that the client connected to. The
+    /// port tells nothing: it may be mapped.
+    pub(crate) fn allow(&self, authority: &Authority, local: Option<IpAddr>) -> bool {
+        let host = authority.host();
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let Ok(address) = bare.parse::<IpAddr>() else {
+            return self.names.contains(host.to_ascii_lowercase().as_str());
+        };
+        // The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is allowed
+        // where the client connected to it.
+        let address = address.to_canonical();
+        [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&address)
+            || local.is_some_and(|local| local.to_canonical() == address)
+            || self.names.contains(bare)
+    }
+}
