@@ -13,6 +13,7 @@ mod driver;
 mod failure;
 mod forward;
 mod gate;
+mod gate_config;
 mod gauges;
 mod guard;
 mod hosts;
@@ -25,14 +26,13 @@ mod section;
 mod shadow;
 mod stack;
 mod tally;
-mod terms;
 mod tunnel;
 mod view;
 
 pub use self::{
     gate::{Gate, GateError},
+    gate_config::RetryAfter,
     options::{Listen, Options},
-    terms::RetryAfter,
 };
 
 #[cfg(test)]

@@ -25,14 +25,14 @@ pub(crate) use self::{
 use super::{
     body::Body,
     coalesce::{Coalescer, Identity, Leader, Member, Whole},
-    driver::{Driver, Entry, HeldPermit, Place, Stale, Turn},
+    driver::{Driver, Entry, HeldPermit, HeldTicket, Stale, Turn},
     failure::{Failed, Failure},
     forward::{Departure, Forward, Way},
+    gate_config::GateConfig,
     observe::{Account, Visit},
     pauses::LastSignal,
     shadow,
     tally::Tally,
-    terms::Terms,
     tunnel::Switch,
 };
 use crate::{
@@ -160,7 +160,7 @@ impl Door {
     async fn let_through(&self, caller: &mut Caller) -> Result<Passage, (Failure, Verb)> {
         let Caller { method, parts, switch, intake, account } = caller;
         loop {
-            let mut call = account.terms().rules.classify(method, &parts.uri, &parts.headers, &self.hasher);
+            let mut call = account.config().rules.classify(method, &parts.uri, &parts.headers, &self.hasher);
             if switch.is_some() {
                 call.upgrade();
             }
@@ -210,10 +210,10 @@ impl Door {
         }
         account.at_door();
         let flow_name = call.flow_name(&parts.headers);
-        let entered = self.driver.arrive(account.terms().number, &arrival(call, key, &flow_name));
+        let entered = self.driver.arrive(account.config().generation, &arrival(call, key, &flow_name));
         let entered = entered.map_err(|Stale| NotAdmitted::Stale)?;
         account.decided(call.class, entered.decision());
-        Ok(self.embark(entered, account.terms(), parts, call, switch, intake).await?)
+        Ok(self.embark(entered, account.config(), parts, call, switch, intake).await?)
     }
 
     /// On a gate that only plays every call goes at once, on a connection that it finds for itself.
@@ -228,7 +228,7 @@ impl Door {
         let permit = {
             let flow_name = call.flow_name(&parts.headers);
             let (arrival, as_if) = (arrival(call, key, &flow_name), account.as_if(call.class));
-            shadow::permit(&self.driver, account.terms().number, &arrival, parts, as_if)
+            shadow::permit(&self.driver, account.config().generation, &arrival, parts, as_if)
                 .map_err(|Stale| NotAdmitted::Stale)?
         };
         let way = self.own_way(call, switch.take()).await?;
@@ -249,7 +249,7 @@ impl Door {
     async fn embark(
         &self,
         entered: Entry,
-        terms: &Terms,
+        config: &GateConfig,
         parts: &Parts,
         call: &Classified,
         switch: &mut Option<Switch>,
@@ -259,7 +259,7 @@ impl Door {
         let mut permit = match entered {
             Entry::Go(permit) => permit,
             Entry::Wait(place) => {
-                member = if terms.coalesce { self.join(parts, call, intake) } else { None };
+                member = if config.coalesce { self.join(parts, call, intake) } else { None };
                 match self.wait(place, parts, call, intake, member.as_mut()).await? {
                     Waited::Granted(permit) => permit,
                     Waited::Answered(whole) => return Ok(Admitted::Answered(whole)),
@@ -300,7 +300,7 @@ impl Door {
     /// same call as well.
     async fn wait(
         &self,
-        mut place: Place,
+        mut place: HeldTicket,
         parts: &Parts,
         call: &Classified,
         intake: &mut Intake,

@@ -6,8 +6,8 @@
 
 mod held;
 mod interleave;
-mod lines;
-mod relief;
+mod log;
+mod operator;
 mod tell;
 
 use std::{
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::tell::Teller;
 pub(crate) use self::{
-    held::{HeldPermit, HeldSlot, OwedReceipt, Shade, Told},
+    held::{HeldPermit, HeldSlot, OwedReceipt, ShadowEntry, Told},
     tell::Wants,
 };
 use crate::{
@@ -60,7 +60,7 @@ struct State {
     /// Until when the ticker sleeps.
     alarm: Moment,
     /// The terms that the limits belong to.
-    terms: u64,
+    generation: u64,
     /// Until when everything is let through.
     bypass_until: Option<Moment>,
 }
@@ -74,7 +74,7 @@ pub(crate) enum Entry {
     /// It may go.
     Go(HeldPermit),
     /// It has a place in a queue.
-    Wait(Place),
+    Wait(HeldTicket),
     /// It may not.
     Refused(Refusal),
 }
@@ -91,7 +91,7 @@ pub(crate) enum Turn {
 
 /// A place among those who wait; dropping it leaves.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct HeldTicket {
     driver: Driver,
     ticket: Option<Ticket>,
 }
@@ -104,7 +104,7 @@ struct PoolSide(Weak<Shared>);
 impl Driver {
     pub(crate) fn new(gate: Arc<str>, limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
-        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, terms: 0, bypass_until: None };
+        let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation: 0, bypass_until: None };
         let shared = Shared {
             gate,
             state: Mutex::new(state),
@@ -140,14 +140,15 @@ impl Driver {
     ///
     /// # Errors
     /// There are other terms now.
-    pub(crate) fn arrive(&self, terms: u64, arrival: &Arrival<'_>) -> Result<Entry, Stale> {
+    pub(crate) fn arrive(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Entry, Stale> {
         let (verdict, now) = self.operate(|state, now| {
-            let verdict = if state.terms == terms { Ok(state.limiter.arrive(arrival, now)) } else { Err(Stale) };
+            let verdict =
+                if state.generation == generation { Ok(state.limiter.arrive(arrival, now)) } else { Err(Stale) };
             (verdict, now)
         });
         Ok(match verdict? {
             Verdict::Admit(permit) => Entry::Go(HeldPermit::new(self.clone(), permit, now)),
-            Verdict::Wait(ticket) => Entry::Wait(Place { driver: self.clone(), ticket: Some(ticket) }),
+            Verdict::Wait(ticket) => Entry::Wait(HeldTicket { driver: self.clone(), ticket: Some(ticket) }),
             Verdict::Refuse(refusal) => Entry::Refused(refusal),
         })
     }
@@ -211,9 +212,9 @@ impl Driver {
         self.operate(|state, now| state.limiter.retract(permit, now));
     }
 
-    fn requeue(&self, permit: Permit) -> Place {
+    fn requeue(&self, permit: Permit) -> HeldTicket {
         let ticket = self.operate(|state, now| state.limiter.requeue(permit, now));
-        Place { driver: self.clone(), ticket: Some(ticket) }
+        HeldTicket { driver: self.clone(), ticket: Some(ticket) }
     }
 
     fn set_alarm(&self) -> Moment {
@@ -296,9 +297,9 @@ impl State {
     }
 }
 
-// === impl Place ===
+// === impl HeldTicket ===
 
-impl Place {
+impl HeldTicket {
     /// Ready when the wait is over; woken whenever that may have changed.
     pub(crate) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<Turn> {
         let Some(ticket) = self.ticket else {
@@ -344,7 +345,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HeldTicket {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.driver.operate(|state, now| {

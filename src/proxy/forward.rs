@@ -14,8 +14,8 @@ use super::{
     coalesce::{Capture, Leader},
     driver::{HeldPermit, HeldSlot, OwedReceipt},
     failure::Failure,
+    gate_config::GateConfig,
     observe::Account,
-    terms::Terms,
     tunnel::Switch,
 };
 use crate::{
@@ -64,7 +64,7 @@ struct Sent {
     kept: Option<Kept>,
     at: Moment,
     /// The terms that the call's class belongs to.
-    terms: Arc<Terms>,
+    config: Arc<GateConfig>,
     /// What the head alone means, while its body is looked at.
     so_far: Option<Answer>,
 }
@@ -102,8 +102,8 @@ impl Departure {
         let kept = call.key.needs_body().then(|| body.kept());
         let (request, owed, slot) = permit.admit(Request::from_parts(parts, body));
         account.left((owed.granted().unwrap_or(at), at), owed.waited(), &method);
-        let terms = Arc::clone(account.terms());
-        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, terms, so_far: None };
+        let config = Arc::clone(account.config());
+        let sent = Sent { door: Arc::clone(door), owed: Some(owed), call, kept, at, config, so_far: None };
         Self { way, request, sent, slot, ends_quietly, leader: None }
     }
 
@@ -136,7 +136,7 @@ impl Departure {
                 }
             };
             account.learned(&learned.answer, learned.key);
-            let (outcome, kind) = (learned.answer.outcome, sent.terms.rules.kind());
+            let (outcome, kind) = (learned.answer.outcome, sent.config.rules.kind());
             // A failure is the answer to one attempt, not to a question: the next may do better.
             let leader = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral));
             if let Some(capture) = leader.and_then(|leader| Capture::begin(leader, &response, kind)) {
@@ -177,7 +177,7 @@ async fn send(upstream: &Upstream, way: Way, request: Admitted<Request<Outgoing>
 impl Sent {
     /// Whether only the beginning of the body tells what the response means.
     fn wants_body(&self, head: &response::Parts) -> bool {
-        outcome::wants_body(&self.terms.throttling, &self.call.call, head.status, &head.headers)
+        outcome::wants_body(&self.config.throttling, &self.call.call, head.status, &head.headers)
     }
 
     /// Reads the beginning of the body. Should the caller leave meanwhile, what the head alone means is what was learned.
@@ -215,7 +215,7 @@ impl Sent {
         let wall = (!headers.contains_key(DATE)).then(wall_clock);
         let response = signals::Response { status, headers, body, wall };
         let told =
-            outcome::answer(self.terms.failures(self.call.class), &self.terms.throttling, &self.call.call, &response);
+            outcome::answer(self.config.failures(self.call.class), &self.config.throttling, &self.call.call, &response);
         let answer = if self.call.key_is_of_object { told.answer } else { told.answer.of_no_object() };
         Told { answer, ..told }
     }
@@ -240,12 +240,12 @@ impl Sent {
             }
             SendError::Lost { .. } => {
                 account.failed(FailureKind::Lost);
-                self.settle(outcome::lost(self.terms.failures(self.call.class), &self.call.call));
+                self.settle(outcome::lost(self.config.failures(self.call.class), &self.call.call));
                 Failure::Lost
             }
             SendError::Timeout { after } => {
                 account.failed(FailureKind::Timeout);
-                self.settle(outcome::lost(self.terms.failures(self.call.class), &self.call.call));
+                self.settle(outcome::lost(self.config.failures(self.call.class), &self.call.call));
                 Failure::Timeout(*after)
             }
         }
@@ -283,7 +283,7 @@ impl Drop for Sent {
     fn drop(&mut self) {
         if self.owed.is_some() {
             let upstream_for: Duration = self.door.driver.clock().now() - self.at;
-            let left = || outcome::left(self.terms.failures(self.call.class), &self.call.call, upstream_for);
+            let left = || outcome::left(self.config.failures(self.call.class), &self.call.call, upstream_for);
             self.settle(self.so_far.unwrap_or_else(left));
         }
     }

@@ -18,14 +18,14 @@ use futures_util::future::Either;
 use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
 use tower::{Layer, Service};
 
-use super::{body::Body, respond::Responder, terms::Current};
+use super::{body::Body, gate_config::CurrentConfig, respond::Responder};
 use crate::telemetry::table;
 
 /// Puts the request half before a service.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardLayer {
     /// A connection outlives a reload, so the names are looked up again for each request.
-    pub(crate) terms: Arc<Current>,
+    pub(crate) config: Arc<CurrentConfig>,
     pub(crate) responder: Arc<Responder>,
     /// The address that the client connected to; none on a Unix socket.
     pub(crate) local: Option<IpAddr>,
@@ -59,8 +59,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let GuardLayer { terms, responder, local } = &self.layer;
-        let Err(violation) = request::check(&request, &terms.get().hosts, *local) else {
+        let GuardLayer { config, responder, local } = &self.layer;
+        let Err(violation) = request::check(&request, &config.get().hosts, *local) else {
             return Either::Left(self.inner.call(request));
         };
         table::GUARDED.counter(&[responder.gate(), violation.word()]).increment(1);

@@ -125,8 +125,8 @@ impl Server {
     /// Serves on, new calls too, until the last client is gone or the drain is over: a controller's
     /// lease release must still get through.
     pub(crate) async fn drain(&self) {
-        let (Section { name, clock, terms, .. }, clients) = (&*self.section, &self.clients);
-        let drain = terms.get().drain;
+        let (Section { name, clock, config, .. }, clients) = (&*self.section, &self.clients);
+        let drain = config.get().drain;
         clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
         tracing::info!(gate = &**name, clients = clients.len(), ?drain, "draining");
         for (patience, parting) in [(drain, &self.closing), (LAST_WORDS, &self.ending)] {

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use super::terms::RetryAfter;
+use super::gate_config::RetryAfter;
 use crate::{
     api::{Failures, Throttling},
     classify::Rules,

@@ -33,7 +33,7 @@ pub(super) async fn watch(door: Arc<Door>, observer: Arc<Observer>, clock: Clock
     let mut log = PauseLog::default();
     loop {
         tokio::select! {
-            () = clock.sleep(EVERY) => log.look(&door, &observer.terms.get().meters),
+            () = clock.sleep(EVERY) => log.look(&door, &observer.config.get().meters),
             () = over.cancelled() => return,
         }
     }

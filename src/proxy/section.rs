@@ -14,6 +14,7 @@ use super::{
     admission::Door,
     coalesce::Coalescer,
     driver::Driver,
+    gate_config::{CurrentConfig, GateConfig},
     guard::buffers::Buffers,
     hosts::Hosts,
     observe::Observer,
@@ -22,7 +23,6 @@ use super::{
     respond::Responder,
     stack::Parts,
     tally::Tally,
-    terms::{Current, Terms},
 };
 use crate::{
     classify::Kind,
@@ -40,7 +40,7 @@ pub(crate) struct Section {
     pub(crate) tls: Option<Arc<tls::Listener>>,
     pub(crate) clock: Clock,
     /// The settings in force, with their generation, the meters and the log.
-    pub(crate) terms: Arc<Current>,
+    pub(crate) config: Arc<CurrentConfig>,
     /// The bytes of large heads and of unread answers.
     pub(crate) buffers: Arc<Buffers>,
     /// The bytes of the bodies of waiting calls.
@@ -68,7 +68,7 @@ impl Section {
         Self {
             kind,
             clock,
-            terms: Arc::new(Current::new(terms(&options, 0, meters))),
+            config: Arc::new(CurrentConfig::new(gate_config(&options, 0, meters))),
             buffers: Arc::default(),
             waiting_bytes: Arc::default(),
             responder: Arc::new(Responder::new(Arc::clone(&name), kind, clock)),
@@ -86,19 +86,19 @@ impl Section {
         let limiter = Limiter::new(live.policy.clone(), hasher.hash_one("jitter"), self.clock.now());
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
         let driver = Driver::new(Arc::clone(&self.name), limiter, self.clock);
-        driver.adopt(self.terms.get().number);
+        driver.adopt(self.config.get().generation);
         let options = upstream::Options { target, ..live.upstream.clone() };
         let upstream = Upstream::start(options, self.clock, driver.rooms());
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
         driver.connect(Arc::new(upstream.clone()));
         driver.cast_shadow(self.shadow);
-        let (tally, terms) = (Arc::new(Tally::new(&self.name, self.clock)), Arc::clone(&self.terms));
-        let observer = Observer { terms: Arc::clone(&terms), tally: Arc::clone(&tally), clock: self.clock };
+        let (tally, config) = (Arc::new(Tally::new(&self.name, self.clock)), Arc::clone(&self.config));
+        let observer = Observer { config: Arc::clone(&config), tally: Arc::clone(&tally), clock: self.clock };
         let (coalescer, last_signal) = (Coalescer::default(), LastSignal::default());
         let door = Arc::new(Door { hasher, driver, upstream, tally, coalescer, last_signal, shadow: self.shadow });
         live.gates.retain(|gate| gate.strong_count() > 0);
         live.gates.push(Arc::downgrade(&door));
-        Parts { terms, observer: Arc::new(observer), responder: Arc::clone(&self.responder), door }
+        Parts { config, observer: Arc::new(observer), responder: Arc::clone(&self.responder), door }
     }
 
     /// The gates that are there.
@@ -109,10 +109,10 @@ impl Section {
     /// Takes over the settings that need no restart, for all gates at once.
     pub(crate) fn reconfigure(&self, options: Options) {
         let Live { policy, upstream, gates } = &mut *self.lock();
-        let before = self.terms.get();
-        let generation = before.number + 1;
-        let mut next = Some(terms(&options, generation, before.meters.renewed(&options.policy)));
-        let mut swap = || next.take().into_iter().for_each(|next| self.terms.set(next));
+        let before = self.config.get();
+        let generation = before.generation + 1;
+        let mut next = Some(gate_config(&options, generation, before.meters.renewed(&options.policy)));
+        let mut swap = || next.take().into_iter().for_each(|next| self.config.set(next));
         *policy = options.policy;
         let upstream::Options { target, tls, injector, own, dns, .. } = replace(upstream, options.upstream);
         (upstream.target, upstream.tls, upstream.injector, upstream.own, upstream.dns) =
@@ -130,10 +130,10 @@ impl Section {
 }
 
 /// The part of the options that a reload may change.
-fn terms(options: &Options, number: u64, meters: GateMeters) -> Terms {
+fn gate_config(options: &Options, generation: u64, meters: GateMeters) -> GateConfig {
     let policy = &options.policy;
-    Terms {
-        number,
+    GateConfig {
+        generation,
         rules: Arc::clone(&options.rules),
         failures: options.failures.clone(),
         throttling: options.throttling,

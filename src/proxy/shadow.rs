@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{
     admission,
-    driver::{Driver, Entry, HeldPermit, Place, Shade, Stale, Told, Turn},
+    driver::{Driver, Entry, HeldPermit, HeldTicket, ShadowEntry, Stale, Told, Turn},
     observe::AsIf,
 };
 use crate::{
@@ -28,38 +28,38 @@ use crate::{
 /// The call was read under terms that are not in force any more.
 pub(super) fn permit(
     driver: &Driver,
-    terms: u64,
+    generation: u64,
     arrival: &Arrival<'_>,
     parts: &Parts,
     as_if: AsIf,
 ) -> Result<HeldPermit, Stale> {
-    let entered = driver.arrive(terms, arrival)?;
+    let entered = driver.arrive(generation, arrival)?;
     as_if.decided(entered.decision());
     let mut place = match entered {
         Entry::Go(permit) => return Ok(permit),
         Entry::Refused(refusal) => {
             as_if.refused(refusal.reason);
-            return Ok(driver.let_by(arrival).with_shade(Shade::default()));
+            return Ok(driver.admit_unmetered(arrival).with_shadow(ShadowEntry::default()));
         }
         Entry::Wait(place) => place,
     };
-    let permit = driver.let_by(arrival);
+    let permit = driver.admit_unmetered(arrival);
     // As much as would have been read while it waited.
     if let Err(refusal) = place.hold_bytes(admission::large_head(parts) + declared(parts)) {
         as_if.refused(refusal.reason);
-        return Ok(permit.with_shade(Shade::default()));
+        return Ok(permit.with_shadow(ShadowEntry::default()));
     }
     let (told, hears) = oneshot::channel();
     let (ended, end) = oneshot::channel();
     // Bounded: there are no more of them than may wait, and than there are calls.
-    tokio::spawn(other_self(driver.clone(), place, arrival.group, as_if, hears, end));
-    Ok(permit.with_shade(Shade { told: Some(told), ended: Some(ended) }))
+    tokio::spawn(shadow_task(driver.clone(), place, arrival.group, as_if, hears, end));
+    Ok(permit.with_shadow(ShadowEntry { told: Some(told), ended: Some(ended) }))
 }
 
 /// Waits as the call would have waited, and ends as it ended.
-async fn other_self(
+async fn shadow_task(
     driver: Driver,
-    mut place: Place,
+    mut place: HeldTicket,
     group: Group,
     as_if: AsIf,
     mut hears: oneshot::Receiver<Told>,

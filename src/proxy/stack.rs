@@ -12,17 +12,17 @@ use super::{
     admission::{AdmissionLayer, Door},
     body::Body,
     forward::Forward,
+    gate_config::CurrentConfig,
     guard::GuardLayer,
     observe::{ObserveLayer, Observer},
     respond::{RespondLayer, Responder},
-    terms::Current,
 };
 use crate::upstream::Inbound;
 
 /// What the layers of one gate share.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub(crate) terms: Arc<Current>,
+    pub(crate) config: Arc<CurrentConfig>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) responder: Arc<Responder>,
     pub(crate) door: Arc<Door>,
@@ -42,7 +42,7 @@ pub(crate) fn stack(
         // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that carries other calls.
         .layer(CatchPanicLayer::custom(Broken(Arc::clone(responder))))
         // Before anything is counted or read: what no client of ours sends costs nothing and teaches nobody anything.
-        .layer(GuardLayer { terms: Arc::clone(&parts.terms), responder: Arc::clone(responder), local })
+        .layer(GuardLayer { config: Arc::clone(&parts.config), responder: Arc::clone(responder), local })
         // Outside `respond`, so that refusals are counted like answers.
         .layer(ObserveLayer { observer: Arc::clone(&parts.observer) })
         // Outside `admission`, so that every way of not being let through is an answer. Above here nothing fails.

@@ -30,15 +30,16 @@ impl Gate {
     /// Its state. Without `names`, nothing in it can be the name of an object.
     #[must_use]
     pub async fn status(&self, names: bool) -> status::Gate {
-        let (own, clock, terms) = (self.own(), self.section.clock, self.section.terms.get());
+        let (own, clock, config) = (self.own(), self.section.clock, self.section.config.get());
         let now = own.driver.snapshot().await;
-        let shows_flows = names || (self.section.kind == Kind::Kubernetes && terms.rules.fair_by() == FairBy::Resource);
+        let shows_flows =
+            names || (self.section.kind == Kind::Kubernetes && config.rules.fair_by() == FairBy::Resource);
         let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
         let queues = now.queues.iter().filter(|queue| queue.waiting > 0);
         let pauses = now
             .pauses
             .iter()
-            .map(|pause| status::Pause { who: paused(pause.who, &terms.meters), until_ms: clock.wall(pause.until) });
+            .map(|pause| status::Pause { who: paused(pause.who, &config.meters), until_ms: clock.wall(pause.until) });
         let classes = now.classes.iter().map(|class| status::Class {
             name: class.name.to_string(),
             lane: lane_word(class.lane).to_owned(),
@@ -59,7 +60,7 @@ impl Gate {
             keys_failing: now.failing_keys,
             trials: now.trials,
             connections: GROUPS.map(|group| self.connections(group)).into(),
-            queues: queues.map(|waiting| queue(waiting, &terms.meters, shows_flows)).collect(),
+            queues: queues.map(|waiting| queue(waiting, &config.meters, shows_flows)).collect(),
             pauses: pauses.collect(),
             classes: classes.collect(),
             keys: if names { self.failing_keys() } else { Vec::new() },
@@ -114,13 +115,13 @@ impl Gate {
     #[must_use]
     pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explained {
         let own = self.own();
-        let (terms, call, preview) = loop {
-            let terms = self.section.terms.get();
-            let call = terms.rules.classify(method, uri, headers, &own.hasher);
+        let (config, call, preview) = loop {
+            let config = self.section.config.get();
+            let call = config.rules.classify(method, uri, headers, &own.hasher);
             let flow_name = call.flow_name(headers);
-            let preview = own.driver.foresee(terms.number, &arrival(&call, call.key.known(), &flow_name));
+            let preview = own.driver.preview(config.generation, &arrival(&call, call.key.known(), &flow_name));
             if let Ok(preview) = preview {
-                break (terms, call, preview);
+                break (config, call, preview);
             }
         };
         let now = self.section.clock.now();
@@ -128,7 +129,7 @@ impl Gate {
             _ if !call.exempt && own.upstream.unreachable(call.group).is_some() => ("unconnected", None, now),
             Preview::Goes => ("goes", None, now),
             // A connection being made is no limit.
-            Preview::Waits { reason: Reason::Slot, until } if until <= now && !terms.limits_slots => {
+            Preview::Waits { reason: Reason::Slot, until } if until <= now && !config.limits_slots => {
                 ("goes", None, now)
             }
             Preview::Waits { reason, until } => ("waits", Some(reason), until),
@@ -138,8 +139,8 @@ impl Gate {
         let failing = key.and_then(|key| own.driver.keys().find(&key, now));
         status::Explained {
             gate: self.name().to_string(),
-            class: terms.meters.class_name(call.class).to_owned(),
-            lane: terms.meters.lane(call.class).to_owned(),
+            class: config.meters.class_name(call.class).to_owned(),
+            lane: config.meters.lane(call.class).to_owned(),
             verb: call.call.verb().word().to_owned(),
             flow: shortened(call.flow_name(headers).to_string()),
             key: key.map(|_| shortened(call.key_name(None))),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Driver, Place};
+use super::{Driver, HeldTicket};
 use crate::{
     api::{Answer, Key, Outcome},
     limit::{Admitted, Permit, Reason, Receipt, Slot},
@@ -20,7 +20,7 @@ pub(crate) struct HeldPermit {
     /// Taken by whatever consumes the guard.
     permit: Option<Permit>,
     claimed: Moment,
-    shade: Option<Shade>,
+    shadow_entry: Option<ShadowEntry>,
 }
 
 /// A receipt, owed one outcome. Dropped: nothing was learned.
@@ -28,7 +28,7 @@ pub(crate) struct HeldPermit {
 pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
-    shade: Option<oneshot::Sender<Told>>,
+    shadow_entry: Option<oneshot::Sender<Told>>,
     /// What it is told is no concern of the limiter's.
     is_mute: bool,
 }
@@ -39,12 +39,12 @@ pub(crate) struct HeldSlot {
     driver: Driver,
     slot: Option<Slot>,
     /// Dropped with the slot: that is the message.
-    _shade: Option<oneshot::Sender<()>>,
+    _shadow_entry: Option<oneshot::Sender<()>>,
 }
 
 /// The other self of a call that was let by: it waits in the limiter, and is told what the call came to. Without one, nobody is.
 #[derive(Debug, Default)]
-pub(crate) struct Shade {
+pub(crate) struct ShadowEntry {
     pub(crate) told: Option<oneshot::Sender<Told>>,
     /// Dropped when the call's body has ended.
     pub(crate) ended: Option<oneshot::Sender<()>>,
@@ -62,12 +62,12 @@ pub(crate) struct Told {
 
 impl HeldPermit {
     pub(super) fn new(driver: Driver, permit: Permit, claimed: Moment) -> Self {
-        Self { driver, permit: Some(permit), claimed, shade: None }
+        Self { driver, permit: Some(permit), claimed, shadow_entry: None }
     }
 
     /// A permit that was let by, whose outcome and end its other self is told.
-    pub(crate) fn with_shade(mut self, shade: Shade) -> Self {
-        self.shade = Some(shade);
+    pub(crate) fn with_shadow(mut self, shadow_entry: ShadowEntry) -> Self {
+        self.shadow_entry = Some(shadow_entry);
         self
     }
 
@@ -83,7 +83,7 @@ impl HeldPermit {
 
     /// No connection was found after all: the call waits again, at the head of its queue.
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
-    pub(crate) fn requeue(mut self) -> Place {
+    pub(crate) fn requeue(mut self) -> HeldTicket {
         let permit = self.permit.take().expect(ONCE);
         self.driver.requeue(permit)
     }
@@ -92,10 +92,10 @@ impl HeldPermit {
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
         let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
-        let is_mute = self.shade.is_some();
-        let Shade { told, ended } = self.shade.take().unwrap_or_default();
-        let owed = OwedReceipt { driver: self.driver.clone(), receipt: Some(receipt), shade: told, is_mute };
-        (admitted, owed, HeldSlot { driver: self.driver.clone(), slot: Some(slot), _shade: ended })
+        let is_mute = self.shadow_entry.is_some();
+        let ShadowEntry { told, ended } = self.shadow_entry.take().unwrap_or_default();
+        let owed = OwedReceipt { driver: self.driver.clone(), receipt: Some(receipt), shadow_entry: told, is_mute };
+        (admitted, owed, HeldSlot { driver: self.driver.clone(), slot: Some(slot), _shadow_entry: ended })
     }
 }
 
@@ -127,8 +127,8 @@ impl OwedReceipt {
 
     /// The outcome. `key` is given where it was not known before; `name` names it should it begin to fail.
     pub(crate) fn settle(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
-        if let Some(shade) = self.shade.take() {
-            drop(shade.send(Told { answer, key, name: name() })); // it may have left
+        if let Some(shadow_entry) = self.shadow_entry.take() {
+            drop(shadow_entry.send(Told { answer, key, name: name() })); // it may have left
         }
         let Some(receipt) = self.receipt.take() else { return };
         match self.is_mute {

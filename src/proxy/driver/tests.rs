@@ -72,11 +72,11 @@ fn arrive(driver: &Driver, flow: u64) -> Entry {
     driver.arrive(0, &arrival).expect("there was no reload")
 }
 
-async fn turn(mut place: Place) -> Turn {
+async fn turn(mut place: HeldTicket) -> Turn {
     poll_fn(|cx| place.poll_turn(cx)).await
 }
 
-fn waits(entry: Entry) -> Place {
+fn waits(entry: Entry) -> HeldTicket {
     match entry {
         Entry::Wait(place) => place,
         Entry::Go(_) => panic!("it went"),

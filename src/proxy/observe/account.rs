@@ -17,8 +17,8 @@ use crate::{
     moment::Moment,
     proxy::{
         failure::Failure,
+        gate_config::{CurrentConfig, GateConfig},
         tally::Tally,
-        terms::{Current, Terms},
     },
     telemetry::{
         Asked, CallLog, CallRecord,
@@ -29,7 +29,7 @@ use crate::{
 /// Opens accounts.
 #[derive(Debug)]
 pub(crate) struct Observer {
-    pub(crate) terms: Arc<Current>,
+    pub(crate) config: Arc<CurrentConfig>,
     pub(crate) tally: Arc<Tally>,
     pub(crate) clock: Clock,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Observer {
 pub(crate) struct Account {
     observer: Arc<Observer>,
     /// The terms that the call goes by, to its end.
-    terms: Arc<Terms>,
+    config: Arc<GateConfig>,
     arrived: Moment,
     /// When the limiter was asked. Only for the log.
     at_door: Option<Moment>,
@@ -94,7 +94,7 @@ impl Account {
     pub(crate) fn open(observer: &Arc<Observer>) -> Self {
         Self {
             observer: Arc::clone(observer),
-            terms: observer.terms.get(),
+            config: observer.config.get(),
             arrived: observer.clock.now(),
             at_door: None,
             call: None,
@@ -109,20 +109,20 @@ impl Account {
     }
 
     /// The terms that the call goes by.
-    pub(crate) fn terms(&self) -> &Arc<Terms> {
-        &self.terms
+    pub(crate) fn config(&self) -> &Arc<GateConfig> {
+        &self.config
     }
 
     /// The call goes by the terms in force now: it is yet to be admitted, and its class may mean another under them.
     pub(crate) fn renew(&mut self) {
         self.call = None;
-        self.terms = self.observer.terms.get();
+        self.config = self.observer.config.get();
     }
 
     /// The call is classified.
     pub(crate) fn classified(&mut self, classified: &Classified, headers: &HeaderMap) {
         let call = &classified.call;
-        let asked = self.terms.log.as_ref().map(|_| asked(classified, headers));
+        let asked = self.config.log.as_ref().map(|_| asked(classified, headers));
         self.call = Some(Noted {
             class: classified.class,
             verb: call.verb(),
@@ -131,7 +131,7 @@ impl Account {
             key: classified.key.known(),
             object: asked.as_ref().and_then(|_| object(call)),
             asked,
-            in_flight: self.terms.meters.in_flight(classified.class).map(InFlight::new),
+            in_flight: self.config.meters.in_flight(classified.class).map(InFlight::new),
         });
     }
 
@@ -144,7 +144,7 @@ impl Account {
 
     /// The limiter is about to be asked.
     pub(crate) fn at_door(&mut self) {
-        self.at_door = self.terms.log.as_ref().map(|_| self.observer.clock.now());
+        self.at_door = self.config.log.as_ref().map(|_| self.observer.clock.now());
     }
 
     /// The call has left: when its tokens were taken, and when its permit was claimed.
@@ -154,26 +154,26 @@ impl Account {
         self.observer.tally.admitted();
         let Some(call) = &self.call else { return };
         if let Some((reason, wait)) = waited {
-            self.terms.meters.waited(call.class, reason, wait);
+            self.config.meters.waited(call.class, reason, wait);
         }
-        self.terms.meters.limited(call.class, waited.map_or(Duration::ZERO, |(_, wait)| wait), method.as_str());
+        self.config.meters.limited(call.class, waited.map_or(Duration::ZERO, |(_, wait)| wait), method.as_str());
     }
 
     /// The limiter was asked, and said this.
     pub(crate) fn decided(&self, class: ClassId, decision: Decision) {
-        self.terms.meters.decided(class, decision);
+        self.config.meters.decided(class, decision);
     }
 
     /// Where to say what would have become of the call.
     pub(crate) fn as_if(&self, class: ClassId) -> AsIf {
-        AsIf::new(&self.terms, class)
+        AsIf::new(&self.config, class)
     }
 
     /// The call is answered with the answer to another, which was the same call.
     pub(crate) fn coalesced(&mut self, now: Moment) {
         self.coalesced = Some(now - self.arrived);
         if let Some(call) = &self.call {
-            self.terms.meters.coalesced(call.class);
+            self.config.meters.coalesced(call.class);
         }
     }
 
@@ -184,7 +184,7 @@ impl Account {
         if let (Some(call), Some(took)) = (&self.call, took)
             && !call.long_running
         {
-            self.terms.meters.upstream_took(call.class, took);
+            self.config.meters.upstream_took(call.class, took);
         }
     }
 
@@ -209,9 +209,9 @@ impl Account {
                 self.refused = Some(refusal.reason);
                 self.waited = (!refusal.waited.is_zero()).then_some((refusal.reason, refusal.waited));
                 let (group, resource) = (call.call.group(), call.call.resource());
-                self.terms.meters.refused(call.class, refusal.reason, group, resource);
-                self.terms.meters.limited(call.class, refusal.waited, method.as_str());
-                self.observer.tally.refused(self.terms.meters.class_name(call.class), refusal, call);
+                self.config.meters.refused(call.class, refusal.reason, group, resource);
+                self.config.meters.limited(call.class, refusal.waited, method.as_str());
+                self.observer.tally.refused(self.config.meters.class_name(call.class), refusal, call);
             }
             Failure::Unconnected(_) => self.failed(FailureKind::Unconnected),
             Failure::Client | Failure::Forbidden(_) | Failure::Lost | Failure::Timeout(_) => {}
@@ -221,14 +221,14 @@ impl Account {
     /// The gate could not complete the call.
     pub(crate) fn failed(&self, kind: FailureKind) {
         if let Some(call) = &self.call {
-            self.terms.meters.failed(call.class, kind);
+            self.config.meters.failed(call.class, kind);
         }
     }
 
     /// The upstream turned the call away.
     pub(crate) fn rejected(&self, by: Rejection) {
         if let Some(call) = &self.call {
-            self.terms.meters.rejected(call.class, by);
+            self.config.meters.rejected(call.class, by);
             self.observer.tally.rejected(by);
         }
     }
@@ -236,7 +236,7 @@ impl Account {
     /// What the upstream said of its limits was acted on.
     pub(crate) fn signalled(&self, signal: Signal) {
         if let Some(call) = &self.call {
-            self.terms.meters.signalled(call.class, signal);
+            self.config.meters.signalled(call.class, signal);
         }
     }
 
@@ -245,24 +245,24 @@ impl Account {
         if let Some(wait) = self.coalesced {
             return Some(("coalesced", wait));
         }
-        let limited = |reason| reason != Reason::Slot || self.terms.limits_slots;
+        let limited = |reason| reason != Reason::Slot || self.config.limits_slots;
         let held = self.waited.filter(|(reason, _)| self.left.is_some() && limited(*reason));
         held.map(|(reason, wait)| (reason.word(), wait))
     }
 
     /// The class's name, once there is one.
     pub(crate) fn class_name(&self) -> &str {
-        self.call.as_ref().map_or("", |call| self.terms.meters.class_name(call.class))
+        self.call.as_ref().map_or("", |call| self.config.meters.class_name(call.class))
     }
 
     /// The client is answered. The call counts as in flight for as long as what is returned lives.
     pub(crate) fn close(mut self, status: StatusCode) -> Option<InFlight> {
         self.closed = true;
         if let Some(call) = &self.call {
-            self.terms.meters.answered(call.class, call.verb, status.as_u16());
+            self.config.meters.answered(call.class, call.verb, status.as_u16());
         }
         let in_flight = self.call.as_mut().and_then(|call| call.in_flight.take());
-        let Some(log) = self.terms.log.clone() else { return in_flight };
+        let Some(log) = self.config.log.clone() else { return in_flight };
         let Some(record) = self.record(Some(status.as_u16()), None) else { return in_flight };
         let now = self.observer.clock.now();
         match in_flight {
@@ -285,9 +285,9 @@ impl Account {
         Some(CallRecord {
             arrived: self.arrived,
             at_door: self.at_door,
-            gate: Arc::clone(self.terms.meters.gate()),
-            class: self.terms.meters.class_name(call.class).into(),
-            lane: self.terms.meters.lane(call.class),
+            gate: Arc::clone(self.config.meters.gate()),
+            class: self.config.meters.class_name(call.class).into(),
+            lane: self.config.meters.lane(call.class),
             flow: call.flow,
             verb: call.verb.word(),
             asked: call.asked.take()?,
@@ -312,9 +312,9 @@ impl Drop for Account {
             return;
         }
         if let (Some(call), None, None) = (&self.call, self.left, self.coalesced) {
-            self.terms.meters.hung_up(call.class);
+            self.config.meters.hung_up(call.class);
         }
-        let Some(log) = self.terms.log.clone() else { return };
+        let Some(log) = self.config.log.clone() else { return };
         let gave_up = self.observer.clock.now() - self.arrived;
         if let Some(record) = self.record(None, Some(gave_up)) {
             log.record(record);

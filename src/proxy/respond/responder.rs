@@ -22,7 +22,7 @@ use crate::{
     proxy::{
         body::Body,
         failure::{Failed, Failure},
-        terms::RetryAfter,
+        gate_config::RetryAfter,
     },
 };
 
@@ -53,7 +53,7 @@ impl Responder {
         let class = failed.account.class_name();
         match &failed.failure {
             Failure::Refused(refusal) => {
-                self.refusal(refusal, class, &failed.method, failed.account.terms().retry_after)
+                self.refusal(refusal, class, &failed.method, failed.account.config().retry_after)
             }
             failure => {
                 let (status, retry_after) = own_failure(failure, failed.verb, &failed.method);

@@ -18,9 +18,9 @@ use crate::{
 
 /// All that a reload may change, but for the limits themselves.
 #[derive(Debug)]
-pub(crate) struct Terms {
-    /// Counted up by every reload.
-    pub(crate) number: u64,
+pub(crate) struct GateConfig {
+    /// The number of reloads before it.
+    pub(crate) generation: u64,
     pub(crate) rules: Arc<Rules>,
     /// The responses that count as failures, by class.
     pub(crate) failures: Vec<Failures>,
@@ -41,7 +41,7 @@ pub(crate) struct Terms {
 
 /// The terms in force.
 #[derive(Debug)]
-pub(crate) struct Current(RwLock<Arc<Terms>>);
+pub(crate) struct CurrentConfig(RwLock<Arc<GateConfig>>);
 
 /// When refusals carry the header Retry-After. Their bodies name the time in any case: nothing
 /// sleeps on it unasked.
@@ -55,28 +55,28 @@ pub enum RetryAfter {
     Never,
 }
 
-// === impl Terms ===
+// === impl GateConfig ===
 
-impl Terms {
+impl GateConfig {
     /// Returns the responses that count as failures of this class.
     pub(crate) fn failures(&self, class: ClassId) -> &Failures {
         self.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
     }
 }
 
-// === impl Current ===
+// === impl CurrentConfig ===
 
-impl Current {
-    pub(crate) fn new(terms: Terms) -> Self {
-        Self(RwLock::new(Arc::new(terms)))
+impl CurrentConfig {
+    pub(crate) fn new(config: GateConfig) -> Self {
+        Self(RwLock::new(Arc::new(config)))
     }
 
-    pub(crate) fn get(&self) -> Arc<Terms> {
+    pub(crate) fn get(&self) -> Arc<GateConfig> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn set(&self, terms: Terms) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(terms);
+    pub(crate) fn set(&self, config: GateConfig) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 }
 

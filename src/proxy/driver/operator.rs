@@ -14,21 +14,21 @@ use crate::{
 impl Driver {
     /// New limits, and with them terms of a new number: `swap` puts the terms in force under the lock,
     /// so that no call can come between the two.
-    pub(crate) fn reconfigure(&self, policy: Policy, terms: u64, swap: impl FnOnce()) {
+    pub(crate) fn reconfigure(&self, policy: Policy, generation: u64, swap: impl FnOnce()) {
         self.operate(|state, now| {
-            state.terms = terms;
+            state.generation = generation;
             swap();
             state.limiter.reconfigure(policy, now);
         });
     }
 
     /// The limits are those of the terms of this number.
-    pub(crate) fn adopt(&self, terms: u64) {
-        self.operate(|state, _| state.terms = terms);
+    pub(crate) fn adopt(&self, generation: u64) {
+        self.operate(|state, _| state.generation = generation);
     }
 
     /// A call that no limit is asked about.
-    pub(crate) fn let_by(&self, arrival: &Arrival<'_>) -> HeldPermit {
+    pub(crate) fn admit_unmetered(&self, arrival: &Arrival<'_>) -> HeldPermit {
         let (permit, now) = self.operate(|state, now| (state.limiter.admit_unmetered(arrival, now), now));
         HeldPermit::new(self.clone(), permit, now)
     }
@@ -107,10 +107,10 @@ impl Driver {
     ///
     /// # Errors
     /// There are other terms now.
-    pub(crate) fn foresee(&self, terms: u64, arrival: &Arrival<'_>) -> Result<Preview, Stale> {
+    pub(crate) fn preview(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Preview, Stale> {
         self.operate(
             |state, now| {
-                if state.terms == terms { Ok(state.limiter.preview(arrival, now)) } else { Err(Stale) }
+                if state.generation == generation { Ok(state.limiter.preview(arrival, now)) } else { Err(Stale) }
             },
         )
     }
