@@ -1,356 +1,161 @@
-//! Admission: reads the call, waits for its turn, and lets it go with a permit and a stream; or says why not.
+//! Admission: a call waits for its turn and gets a permit and a stream, or the reason why not.
 //!
-//! Everything a call can wait for is waited for here, so that no wait is billed to the upstream. Dropping the future at any await leaves
-//! the queue or gives the permit back: a caller who hangs up costs nothing (P6).
+//! Everything that a call can wait for is waited for here, so that no wait is billed to the
+//! upstream. Dropping the future at any await leaves the queue or gives the permit back: a caller
+//! who hangs up costs nothing (P6).
 
+mod body_key;
 mod intake;
-mod naming;
+mod shadow;
 
-use std::{
-    future::poll_fn,
-    hash::RandomState,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{future::poll_fn, hash::RandomState, sync::Arc, task::Poll};
 
-use http::{Method, Response, request::Parts};
-use tower::{Layer, Service};
+use http::{Request, request::Parts};
 
-use self::intake::Intake;
-pub(crate) use self::{
-    intake::{ENOUGH, large_head},
-    naming::body_key,
-};
+use self::{body_key::key_in_body, intake::Intake};
 use super::{
-    body::Body,
-    coalesce::{Coalescer, Identity, Leader, Member, Whole},
-    driver::{Driver, Entry, HeldPermit, HeldTicket, Stale, Turn},
-    failure::{Failed, Failure},
-    forward::{Departure, Forward, Way},
+    coalesce::{Identity, Leader, Member, Whole},
+    driver::{HeldPermit, HeldTicket, Stale, Verdict},
+    failure::Failure,
     gate_config::GateConfig,
-    observe::{Account, Visit},
-    pauses::LastSignal,
-    shadow,
-    tally::Tally,
+    observe::CallContext,
+    parts::GateParts,
     tunnel::Switch,
 };
 use crate::{
-    api::{Key, Verb},
+    api::{Group, Key},
     classify::{Classified, FlowName},
     limit::{Arrival, Flow},
-    upstream::{Inbound, Upstream},
+    upstream::{Dedicated, Inbound, Outgoing, StreamLease},
 };
 
-/// What admission needs to know of its gate.
-#[derive(Debug)]
-pub(crate) struct Door {
-    pub(crate) hasher: RandomState,
-    pub(crate) driver: Driver,
-    pub(crate) upstream: Upstream,
-    pub(crate) tally: Arc<Tally>,
-    /// Where the terms say so, identical calls that wait become one.
-    pub(crate) coalescer: Coalescer,
-    /// Who asked for the last pause.
-    pub(crate) last_signal: LastSignal,
-    /// Everything is decided, and everything is let through. Only a restart changes it.
-    pub(crate) shadow: bool,
-}
-
-/// Lets calls through in their turn.
-#[derive(Clone, Debug)]
-pub(crate) struct AdmissionLayer {
-    pub(crate) door: Arc<Door>,
-}
-
-/// Forwarding, once it is the call's turn.
-#[derive(Clone, Debug)]
-pub(crate) struct Admission {
-    inner: Forward,
-    door: Arc<Door>,
-}
-
-impl Layer<Forward> for AdmissionLayer {
-    type Service = Admission;
-
-    fn layer(&self, inner: Forward) -> Admission {
-        Admission { inner, door: Arc::clone(&self.door) }
-    }
-}
-
-impl Service<Visit<Inbound>> for Admission {
-    type Response = (Response<Body>, Account);
-    type Error = Box<Failed>;
-    /// The one box of a request.
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(())) // one waits in the future, where hanging up is noticed
-    }
-
-    fn call(&mut self, visit: Visit<Inbound>) -> Self::Future {
-        let (door, inner) = (Arc::clone(&self.door), self.inner);
-        let mut caller = Caller::new(visit); // before the future, which would hold the visit beside it
-        Box::pin(async move {
-            let (departure, verb) = match door.let_through(&mut caller).await {
-                Ok(Passage::Departs(call, permit, way, leader)) => {
-                    let (verb, parts, body) = (call.call.verb(), caller.parts, caller.intake.into_outgoing());
-                    let departure = Departure::new(&door, parts, call, body, permit, way, &mut caller.account);
-                    (departure.leads(leader), verb)
-                }
-                Ok(Passage::Answered(response)) => return Ok((response, caller.account)),
-                Err((failure, verb)) => {
-                    return Err(Box::new(Failed { failure, account: caller.account, verb, method: caller.method }));
-                }
-            };
-            match inner.send(departure, &mut caller.account).await {
-                Ok(response) => Ok((response, caller.account)),
-                Err(failure) => Err(Box::new(Failed { failure, account: caller.account, verb, method: caller.method })),
-            }
-        })
-    }
-}
-
-/// Who stands at the door: a call, and what has come of it so far.
-struct Caller {
-    method: Method,
-    parts: Parts,
+/// A request that waits to be admitted.
+pub(crate) struct PendingCall {
+    pub(crate) parts: Parts,
+    body: Intake,
+    /// Its side of a switch of protocols, if it asks for one.
     switch: Option<Switch>,
-    intake: Intake,
-    account: Account,
 }
 
-/// How a call gets past the door.
-enum Passage {
-    /// What it is, a permit, what it leaves on, and those who wait for the same answer.
-    Departs(Classified, HeldPermit, Way, Option<Leader>),
-    /// It need not leave: the same call of another was answered.
-    Answered(Response<Body>),
-}
-
-/// How admission ends well.
-enum Admitted {
-    /// A permit, what it leaves on, and those who wait for the same answer.
-    Goes(HeldPermit, Way, Option<Leader>),
-    /// The answer to the same call.
+/// A call that need not wait any more.
+pub(crate) enum Admitted {
+    /// It may leave, on this route. It may lead a group of calls that wait for the same answer.
+    Leaves(HeldPermit, Route, Option<Leader>),
+    /// Here is the answer to an identical call.
     Answered(Arc<Whole>),
 }
 
-/// How a wait ends well.
-enum Waited {
-    Granted(HeldPermit),
-    Answered(Arc<Whole>),
+/// The connection that a call leaves on.
+pub(crate) enum Route {
+    /// A stream of a connection that others use too.
+    Stream(StreamLease),
+    /// A connection of its own, to become a tunnel if the upstream agrees.
+    Upgrade(Dedicated, Switch),
 }
 
-// === impl Caller ===
+// === impl PendingCall ===
 
-impl Caller {
-    fn new(visit: Visit<Inbound>) -> Self {
-        let Visit { request, account } = visit;
+impl PendingCall {
+    pub(crate) fn new(request: Request<Inbound>) -> Self {
         let (mut parts, body) = request.into_parts();
         let switch = Switch::asked(&mut parts);
-        Self { method: parts.method.clone(), parts, switch, intake: Intake::new(body), account }
+        Self { parts, body: Intake::new(body), switch }
+    }
+
+    /// Reads the call under this configuration.
+    pub(crate) fn classify(&self, config: &GateConfig, hasher: &RandomState) -> Classified {
+        let Parts { method, uri, headers, .. } = &self.parts;
+        let mut call = config.rules.classify(method, uri, headers, hasher);
+        if self.switch.is_some() {
+            call.upgrade();
+        }
+        call
+    }
+
+    /// Returns the request to send: what was read of its body, then the rest as it comes.
+    pub(crate) fn into_outgoing(self) -> Request<Outgoing> {
+        Request::from_parts(self.parts, self.body.into_outgoing())
     }
 }
 
-// === impl Door ===
-
-impl Door {
-    /// Returns when the call may leave, or is answered without; or why neither, with what it wanted to do.
-    async fn let_through(&self, caller: &mut Caller) -> Result<Passage, (Failure, Verb)> {
-        let Caller { method, parts, switch, intake, account } = caller;
-        loop {
-            let mut call = account.config().rules.classify(method, &parts.uri, &parts.headers, &self.hasher);
-            if switch.is_some() {
-                call.upgrade();
-            }
-            account.classified(&call, &parts.headers);
-            let failure = match self.admit(parts, &call, switch, intake, account).await {
-                Ok(Admitted::Goes(permit, way, leader)) => return Ok(Passage::Departs(call, permit, way, leader)),
-                Ok(Admitted::Answered(whole)) => {
-                    account.coalesced(self.driver.clock().now());
-                    return Ok(Passage::Answered(Response::from_parts(whole.head(), Body::shared(whole))));
+/// Returns when the call may leave, or is answered without.
+pub(crate) async fn admit(
+    gate: &GateParts,
+    request: &mut PendingCall,
+    context: &mut CallContext,
+) -> Result<Admitted, Failure> {
+    gate.upstream.injector().check(&request.parts.headers).map_err(Failure::Forbidden)?;
+    let mut verdict = decide(gate, request, context).await?;
+    let group = context.call.group;
+    let mut member = if matches!(verdict, Verdict::Wait(_)) { join(gate, request, context) } else { None };
+    loop {
+        let permit = match verdict {
+            Verdict::Go(permit) => permit,
+            Verdict::Refused(refusal) => return Err(Failure::Refused(refusal)),
+            Verdict::Wait(ticket) => tokio::select! {
+                biased;
+                whole = poll_fn(|cx| member.as_mut().map_or(Poll::Pending, |member| member.poll_answer(cx))) => {
+                    return Ok(Admitted::Answered(whole));
                 }
-                // A reload came between: the call is read again.
-                Err(NotAdmitted::Stale) => {
-                    account.renew();
-                    continue;
-                }
-                Err(NotAdmitted::Failed(failure)) => failure,
-            };
-            account.could_not(&failure, &call, method);
-            return Err((failure, call.call.verb()));
-        }
-    }
-
-    /// Waits for a permit, and the stream or connection to use it on.
-    async fn admit(
-        &self,
-        parts: &Parts,
-        call: &Classified,
-        switch: &mut Option<Switch>,
-        intake: &mut Intake,
-        account: &mut Account,
-    ) -> Result<Admitted, NotAdmitted> {
-        self.upstream.injector().check(&parts.headers).map_err(Failure::Forbidden)?;
-        let key = match call.key.known() {
-            Some(key) => Some(key),
-            None => self.key_in_body(parts, call, intake).await,
+                permit = wait(gate, ticket, request, group) => permit?,
+            },
         };
-        if let Some(key) = key {
-            account.keyed(key);
-        }
-        if self.shadow {
-            return Box::pin(self.cast_shadow(parts, call, key, switch, account)).await;
-        }
-        if !call.exempt
-            && let Some(why) = self.upstream.down(call.group)
-        {
-            return Err(Failure::Unconnected(Some(why)).into());
-        }
-        account.at_door();
-        let flow_name = call.flow_name(&parts.headers);
-        let entered = self.driver.arrive(account.config().generation, &arrival(call, key, &flow_name));
-        let entered = entered.map_err(|Stale| NotAdmitted::Stale)?;
-        account.decided(call.class, entered.decision());
-        Ok(self.embark(entered, account.config(), parts, call, switch, intake).await?)
-    }
-
-    /// On a gate that only plays every call goes at once, on a connection that it finds for itself.
-    async fn cast_shadow(
-        &self,
-        parts: &Parts,
-        call: &Classified,
-        key: Option<Key>,
-        switch: &mut Option<Switch>,
-        account: &Account,
-    ) -> Result<Admitted, NotAdmitted> {
-        let permit = {
-            let flow_name = call.flow_name(&parts.headers);
-            let (arrival, as_if) = (arrival(call, key, &flow_name), account.as_if(call.class));
-            shadow::permit(&self.driver, account.config().generation, &arrival, parts, as_if)
-                .map_err(|Stale| NotAdmitted::Stale)?
-        };
-        let way = self.own_way(call, switch.take()).await?;
-        self.driver.give_room(&permit, call.group);
-        Ok(Admitted::Goes(permit, way, None))
-    }
-
-    /// A connection or stream that no room was taken for.
-    async fn own_way(&self, call: &Classified, switch: Option<Switch>) -> Result<Way, Failure> {
-        let way = match switch {
-            Some(switch) => self.upstream.dedicate().await.map(|connection| Way::Upgrade(connection, switch)),
-            None => self.upstream.checkout_exempt(call.group).await.map(Way::Stream),
-        };
-        way.map_err(|why| Failure::Unconnected(Some(why)))
-    }
-
-    /// From the door's answer to a permit with a stream or connection.
-    async fn embark(
-        &self,
-        entered: Entry,
-        config: &GateConfig,
-        parts: &Parts,
-        call: &Classified,
-        switch: &mut Option<Switch>,
-        intake: &mut Intake,
-    ) -> Result<Admitted, Failure> {
-        let mut member = None;
-        let mut permit = match entered {
-            Entry::Go(permit) => permit,
-            Entry::Wait(place) => {
-                member = if config.coalesce { self.join(parts, call, intake) } else { None };
-                match self.wait(place, parts, call, intake, member.as_mut()).await? {
-                    Waited::Granted(permit) => permit,
-                    Waited::Answered(whole) => return Ok(Admitted::Answered(whole)),
-                }
-            }
-            Entry::Refused(refusal) => return Err(Failure::Refused(refusal)),
-        };
-        if permit.is_exempt() && !call.exempt {
-            self.tally.bypassed();
+        if permit.is_exempt() && !context.call.exempt && !gate.shadow {
+            gate.tally.bypassed();
         }
         // Not only a call of an exempt class: it may have become one while the call waited.
-        if permit.is_exempt() || switch.is_some() {
-            let way = Box::pin(self.own_way(call, switch.take())).await?; // it may dial, which makes a large future
-            return Ok(Admitted::Goes(permit, way, member.and_then(Member::go)));
+        if permit.is_exempt() || request.switch.is_some() || gate.shadow {
+            // It may dial, which makes a large future.
+            let route = Box::pin(own_route(gate, request.switch.take(), context)).await?;
+            if gate.shadow {
+                gate.driver.give_room(&permit, group);
+            }
+            return Ok(Admitted::Leaves(permit, route, member.and_then(Member::go)));
         }
-        loop {
-            if let Some(lease) = self.upstream.checkout(call.group) {
-                return Ok(Admitted::Goes(permit, Way::Stream(lease), member.and_then(Member::go)));
-            }
-            // The connection went between the grant and now: first in line for the next.
-            permit = match self.wait(permit.requeue(), parts, call, intake, member.as_mut()).await? {
-                Waited::Granted(permit) => permit,
-                Waited::Answered(whole) => return Ok(Admitted::Answered(whole)),
-            };
+        if let Some(lease) = gate.upstream.checkout(group) {
+            return Ok(Admitted::Leaves(permit, Route::Stream(lease), member.and_then(Member::go)));
         }
+        // The connection went between the grant and now: the call is first in line for the next.
+        verdict = Verdict::Wait(permit.requeue());
     }
+}
 
-    /// The group of those who wait with the same call, if there is such a thing.
-    fn join(&self, parts: &Parts, call: &Classified, intake: &Intake) -> Option<Member> {
-        let ends = !call.call.is_long_running() && !call.call.is_tunnel();
-        let is_bare = intake.is_whole() && intake.len() == 0;
-        let identity = Identity::of(parts).filter(|_| ends && is_bare)?;
-        Some(self.coalescer.join(identity))
-    }
-
-    /// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from noticing that the client leaves.
-    /// A client that waits for `100 Continue` has sent none, and is not asked for it yet. A member of a group waits for the answer to the
-    /// same call as well.
-    async fn wait(
-        &self,
-        mut place: HeldTicket,
-        parts: &Parts,
-        call: &Classified,
-        intake: &mut Intake,
-        mut member: Option<&mut Member>,
-    ) -> Result<Waited, Failure> {
-        place.hold_bytes(large_head(parts) + intake.len()).map_err(Failure::Refused)?;
-        poll_fn(|cx| {
-            if let Some(member) = &mut member
-                && let Poll::Ready(whole) = member.poll_answer(cx)
+/// Asks the limiter. A call whose configuration was replaced meanwhile is read again.
+async fn decide(gate: &GateParts, request: &mut PendingCall, context: &mut CallContext) -> Result<Verdict, Failure> {
+    loop {
+        if context.key.is_none() {
+            context.key = key_in_body(gate, request, &context.call).await;
+        }
+        if !gate.shadow {
+            if !context.call.exempt
+                && let Some(why) = gate.upstream.down(context.call.group)
             {
-                return Poll::Ready(Ok(Waited::Answered(whole)));
+                return Err(Failure::Unconnected(Some(why)));
             }
-            if let Poll::Ready(turn) = place.poll_turn(cx) {
-                return Poll::Ready(match turn {
-                    Turn::Go(permit) => Ok(Waited::Granted(permit)),
-                    Turn::Refused(refusal) => Err(Failure::Refused(refusal)),
-                    Turn::Unconnected => Err(Failure::Unconnected(self.upstream.down(call.group))),
-                });
-            }
-            while !intake.is_awaited()
-                && let Poll::Ready(read) = intake.poll_more(cx)
-            {
-                let held = read
-                    .map_err(|_| Failure::Client)
-                    .and_then(|bytes| place.hold_bytes(bytes).map_err(Failure::Refused));
-                if let Err(failure) = held {
-                    return Poll::Ready(Err(failure));
-                }
-            }
-            Poll::Pending
-        })
-        .await
+            context.asked();
+        }
+        if let Ok(verdict) = ask(gate, &request.parts, context) {
+            return Ok(verdict);
+        }
+        let config = gate.config.get();
+        let call = request.classify(&config, &gate.hasher);
+        context.reread(config, call, &request.parts.headers);
     }
 }
 
-/// Why a call has no permit.
-enum NotAdmitted {
-    /// It will not leave.
-    Failed(Failure),
-    /// It was read under terms that are not in force any more.
-    Stale,
-}
-
-impl From<Failure> for NotAdmitted {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
+fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdict, Stale> {
+    let CallContext { config, call, key, .. } = context;
+    let flow_name = call.flow_name(&request.headers);
+    let arrival = arrival(call, *key, &flow_name);
+    if gate.shadow {
+        return shadow::permit(&gate.driver, &arrival, request, config).map(Verdict::Go);
     }
+    let verdict = gate.driver.arrive(config.generation, &arrival)?;
+    config.meters.decided(call.class, verdict.decision());
+    Ok(verdict)
 }
 
-/// A call as the limiter knows it.
+/// Returns a call as the limiter knows it.
 pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a FlowName<'a>) -> Arrival<'a> {
     Arrival {
         class: call.class,
@@ -364,4 +169,48 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
         patient: call.patient,
         timeout: call.call.timeout(),
     }
+}
+
+/// Joins the calls that wait with the same request, if this one can share its answer.
+fn join(gate: &GateParts, request: &PendingCall, context: &CallContext) -> Option<Member> {
+    let (call, body) = (&context.call.call, &request.body);
+    let is_shared = context.config.coalesce && !call.is_long_running() && !call.is_tunnel();
+    let is_bare = body.is_whole() && body.len() == 0;
+    let identity = if is_shared && is_bare { Identity::of(&request.parts) } else { None };
+    identity.map(|identity| gate.coalescer.join(identity))
+}
+
+/// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from
+/// noticing that the client leaves. A client that waits for `100 Continue` has sent none, and is
+/// not asked for it yet.
+async fn wait(
+    gate: &GateParts,
+    mut ticket: HeldTicket,
+    request: &mut PendingCall,
+    group: Group,
+) -> Result<HeldPermit, Failure> {
+    let head = intake::large_head(&request.parts);
+    ticket.hold_bytes(head + request.body.len()).map_err(Failure::Refused)?;
+    poll_fn(|cx| {
+        if let Poll::Ready(turn) = ticket.poll_turn(cx) {
+            let unconnected = || Failure::Unconnected(gate.upstream.down(group));
+            return Poll::Ready(turn.map_err(|refusal| refusal.map_or_else(unconnected, Failure::Refused)));
+        }
+        while !request.body.is_awaited()
+            && let Poll::Ready(read) = request.body.poll_more(cx)
+        {
+            ticket.hold_bytes(read.map_err(|_| Failure::Client)?).map_err(Failure::Refused)?;
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Returns a connection or stream that no room was taken for.
+async fn own_route(gate: &GateParts, switch: Option<Switch>, context: &CallContext) -> Result<Route, Failure> {
+    let route = match switch {
+        Some(switch) => gate.upstream.dedicate().await.map(|connection| Route::Upgrade(connection, switch)),
+        None => gate.upstream.checkout_exempt(context.call.group).await.map(Route::Stream),
+    };
+    route.map_err(|why| Failure::Unconnected(Some(why)))
 }

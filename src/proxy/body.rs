@@ -20,8 +20,8 @@ pub(crate) use self::peek::Peeked;
 use super::{
     coalesce::{Capture, Whole},
     driver::HeldSlot,
-    observe::InFlight,
-    tunnel::Desk,
+    observe::{Held, InFlight},
+    tunnel::UpgradeSlot,
 };
 use crate::upstream::{Streaming, StreamingError};
 
@@ -37,12 +37,9 @@ pin_project! {
         /// The upstream's answer to another call, which was the same call.
         Shared { whole: Arc<Whole>, next: usize },
         /// None: bytes of another protocol follow, through the tunnel that holds what the call holds.
-        Switched { desk: Desk },
+        Switched { slot: UpgradeSlot },
     }
 }
-
-/// What a call holds until its response body has ended: only ever dropped.
-pub(crate) type Held = (Option<HeldSlot>, Option<InFlight>);
 
 // === impl Body ===
 
@@ -78,7 +75,7 @@ impl Body {
         match self {
             Self::Own { .. } | Self::Shared { .. } => {}
             Self::Upstream { held, .. } => held.1 = in_flight,
-            Self::Switched { desk } => desk.hold(in_flight),
+            Self::Switched { slot } => slot.hold(in_flight),
         }
     }
 }

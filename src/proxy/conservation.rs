@@ -136,7 +136,7 @@ pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) ->
 fn server(options: Options, clock: Clock) -> (Server, Driver) {
     let target = options.upstream.target.clone();
     let server = Server::new(&Arc::new(Section::new(options, clock)), target, CancellationToken::new().drop_guard());
-    let driver = server.parts.door.driver.clone();
+    let driver = server.parts.driver.clone();
     (server, driver)
 }
 

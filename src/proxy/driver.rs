@@ -1,8 +1,10 @@
 //! The driver: the limiter at work in real time.
 //!
-//! One std mutex around the limiter; every operation drains the limiter's events under that lock and wakes whoever they name after
-//! unlocking. A task sleeps until the limiter's next wakeup. Nothing is awaited under the lock, and nothing of the pool is called under
-//! it. What the limiter is owed (an outcome, a slot, a permit back) is in guards, so that a caller who leaves at any await owes nothing.
+//! One std mutex stands around the limiter. Every operation drains the limiter's events under that
+//! lock, and wakes the tasks they name after unlocking. A task sleeps until the limiter's next
+//! wakeup. Nothing is awaited under the lock, and nothing of the pool is called under it. Whatever
+//! the limiter is owed (an outcome, a slot, a permit back) is in a guard, so that a caller who
+//! leaves at any await owes nothing.
 
 mod held;
 mod interleave;
@@ -15,7 +17,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool},
-    task::{Context, Poll, Waker},
+    task::Waker,
 };
 
 use tokio::sync::Notify;
@@ -23,14 +25,15 @@ use tokio_util::sync::CancellationToken;
 
 use self::tell::Teller;
 pub(crate) use self::{
-    held::{HeldPermit, HeldSlot, OwedReceipt, ShadowEntry, Told},
+    held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, ShadowEntry, Told},
     tell::Wants,
 };
 use crate::{
     api::{Answer, Group, Key},
     clock::Clock,
-    limit::{Arrival, Claim, Keys, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict},
+    limit::{self, Arrival, Keys, Limiter, Receipt, Refusal, Ticket},
     moment::Moment,
+    telemetry::meters::Decision,
     upstream::Rooms,
 };
 
@@ -41,63 +44,57 @@ pub(crate) struct Driver {
 }
 
 struct Shared {
-    /// For the log.
+    /// The gate's name, for the log.
     gate: Arc<str>,
     state: Mutex<State>,
     keys: Arc<Keys>,
     clock: Clock,
-    /// The limiter wants to be advanced sooner than the ticker sleeps.
+    /// Notified when the limiter wants to be advanced sooner than the ticker wakes.
     sooner: Notify,
-    /// Nobody is made to wait for room: see [`Driver::cast_shadow`].
+    /// True if no call waits for room: see [`Driver::cast_shadow`].
     shadow: AtomicBool,
     teller: Teller,
 }
 
 struct State {
     limiter: Limiter,
-    /// Who to wake when a ticket's answer may have changed.
+    /// The tasks to wake when a ticket's answer may have changed.
     wakers: HashMap<Ticket, Waker>,
-    /// Until when the ticker sleeps.
+    /// The moment until which the ticker sleeps.
     alarm: Moment,
-    /// The terms that the limits belong to.
+    /// The generation of the configuration that the limits belong to.
     generation: u64,
-    /// Until when everything is let through.
+    /// The moment until which everything is let through.
     bypass_until: Option<Moment>,
 }
 
-/// The call was read under terms that are not in force any more: its class may mean another now.
+/// The call was read under a configuration that is not in force any more: its class may mean
+/// another now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stale;
 
-/// What the door says to a call.
-pub(crate) enum Entry {
-    /// It may go.
+/// The limiter's answer to a call on arrival.
+pub(crate) enum Verdict {
+    /// The call may leave.
     Go(HeldPermit),
-    /// It has a place in a queue.
+    /// The call has to wait.
     Wait(HeldTicket),
-    /// It may not.
+    /// The call is refused.
     Refused(Refusal),
 }
 
-/// How a wait ended.
-pub(crate) enum Turn {
-    /// It is its turn.
-    Go(HeldPermit),
-    /// It may not.
-    Refused(Refusal),
-    /// No connection could be had.
-    Unconnected,
-}
+// === impl Verdict ===
 
-/// A place among those who wait; dropping it leaves.
-#[derive(Debug)]
-pub(crate) struct HeldTicket {
-    driver: Driver,
-    ticket: Option<Ticket>,
+impl Verdict {
+    /// Returns the word for it in the metrics.
+    pub(crate) const fn decision(&self) -> Decision {
+        match self {
+            Self::Go(_) => Decision::Go,
+            Self::Wait(_) => Decision::Wait,
+            Self::Refused(_) => Decision::Refuse,
+        }
+    }
 }
-
-/// The driver as the pool knows it: without keeping it alive, or the two would keep each other.
-struct PoolSide(Weak<Shared>);
 
 // === impl Driver ===
 
@@ -117,17 +114,17 @@ impl Driver {
         Self { shared: Arc::new(shared) }
     }
 
-    /// What the pool tells this driver through.
+    /// Returns this driver as the pool knows it.
     pub(crate) fn rooms(&self) -> Arc<dyn Rooms> {
-        Arc::new(PoolSide(Arc::downgrade(&self.shared)))
+        Arc::new(Arc::downgrade(&self.shared))
     }
 
-    /// Whom this driver tells how many calls wait for room. Once.
+    /// Connects the pool, which learns from then on how many calls wait for room. Once.
     pub(crate) fn connect(&self, pool: Arc<dyn Wants>) {
         self.shared.teller.connect(pool);
     }
 
-    /// The failing keys, without the lock.
+    /// Returns the failing keys, without the lock.
     pub(crate) fn keys(&self) -> &Keys {
         &self.shared.keys
     }
@@ -136,27 +133,31 @@ impl Driver {
         self.shared.clock
     }
 
-    /// A call is at the door, read under the terms of this number.
+    /// Asks the limiter about a call that was read under the configuration of this generation.
     ///
     /// # Errors
-    /// There are other terms now.
-    pub(crate) fn arrive(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Entry, Stale> {
+    /// There is another configuration now.
+    pub(crate) fn arrive(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Verdict, Stale> {
         let (verdict, now) = self.operate(|state, now| {
-            let verdict =
-                if state.generation == generation { Ok(state.limiter.arrive(arrival, now)) } else { Err(Stale) };
-            (verdict, now)
+            let is_current = state.generation == generation;
+            (is_current.then(|| state.limiter.arrive(arrival, now)).ok_or(Stale), now)
         });
         Ok(match verdict? {
-            Verdict::Admit(permit) => Entry::Go(HeldPermit::new(self.clone(), permit, now)),
-            Verdict::Wait(ticket) => Entry::Wait(HeldTicket { driver: self.clone(), ticket: Some(ticket) }),
-            Verdict::Refuse(refusal) => Entry::Refused(refusal),
+            limit::Verdict::Admit(permit) => Verdict::Go(HeldPermit::new(self, permit, now, None)),
+            limit::Verdict::Wait(ticket) => Verdict::Wait(HeldTicket::new(self, ticket)),
+            limit::Verdict::Refuse(refusal) => Verdict::Refused(refusal),
         })
     }
 
-    /// Advances the limiter whenever it is due, until `stop`. Calls `bypass_over` when the time in which everything was let through has ended.
+    /// Advances the limiter whenever it is due, until `stop`. Calls `bypass_over` when a bypass has
+    /// ended by itself.
     pub(crate) async fn tick(self, stop: CancellationToken, bypass_over: impl Fn()) {
         loop {
-            let until = self.set_alarm();
+            let until = {
+                let mut state = self.lock();
+                state.alarm = state.next_wakeup();
+                state.alarm
+            };
             tokio::select! {
                 () = self.shared.clock.sleep_until(until) => {
                     if self.operate(State::advance) {
@@ -177,13 +178,13 @@ impl Driver {
         at(&state.limiter, self.shared.clock.now())
     }
 
-    /// Wakers that are kept.
+    /// Returns the number of wakers that are kept.
     #[cfg(test)]
     pub(crate) fn remembered(&self) -> usize {
         self.lock().wakers.len()
     }
 
-    /// Tells the limiter what a call came to; says whether its key began to fail.
+    /// Hands the outcome of a call to the limiter, and logs it if its key began to fail.
     fn finish(&self, receipt: Receipt, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         let receipt = match key {
             Some(_) => receipt,
@@ -200,27 +201,8 @@ impl Driver {
         };
         self.operate(|state, now| state.limiter.finish(receipt, answer, key, &note, now));
         if let Some(key) = began.into_inner() {
-            self.tell_began(&key, answer);
+            log::began(&self.shared.gate, &key, answer);
         }
-    }
-
-    fn release(&self, slot: Slot) {
-        self.operate(|state, now| state.limiter.release(slot, now));
-    }
-
-    fn retract(&self, permit: Permit) {
-        self.operate(|state, now| state.limiter.retract(permit, now));
-    }
-
-    fn requeue(&self, permit: Permit) -> HeldTicket {
-        let ticket = self.operate(|state, now| state.limiter.requeue(permit, now));
-        HeldTicket { driver: self.clone(), ticket: Some(ticket) }
-    }
-
-    fn set_alarm(&self) -> Moment {
-        let mut state = self.lock();
-        state.alarm = state.next_wakeup();
-        state.alarm
     }
 
     /// Does something to the limiter, and everything that has to follow.
@@ -234,7 +216,7 @@ impl Driver {
         };
         interleave::point();
         woken.into_iter().for_each(Waker::wake);
-        ended.iter().for_each(|ended| self.tell_ended(ended));
+        ended.iter().for_each(|ended| log::ended(&self.shared.gate, ended));
         if sooner {
             self.shared.sooner.notify_one();
         }
@@ -246,7 +228,8 @@ impl Driver {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         interleave::point();
-        // A panic under the lock is a bug of the limiter; going on with what it left is better than refusing every call from then on.
+        // A panic under the lock is a bug of the limiter; going on with what it left is better than
+        // refusing every call from then on.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -257,10 +240,25 @@ impl fmt::Debug for Driver {
     }
 }
 
+/// The driver as the pool knows it: without keeping it alive, or the two would keep each other.
+impl Rooms for Weak<Shared> {
+    fn add_room(&self, group: Group, change: i64) {
+        if let Some(shared) = self.upgrade() {
+            Driver { shared }.operate(|state, now| state.limiter.add_room(group, change, now));
+        }
+    }
+
+    fn unreachable(&self, group: Group) {
+        if let Some(shared) = self.upgrade() {
+            Driver { shared }.operate(|state, now| state.limiter.fail_group(group, now));
+        }
+    }
+}
+
 // === impl State ===
 
 impl State {
-    /// Lets happen what is due; says whether the time in which everything is let through has ended.
+    /// Advances the limiter. Returns true if a bypass has ended.
     fn advance(&mut self, now: Moment) -> bool {
         let over = self.bypass_until.take_if(|until| *until <= now).is_some();
         if over {
@@ -274,7 +272,7 @@ impl State {
         [self.limiter.next_wakeup(), self.bypass_until].into_iter().flatten().min().unwrap_or(Moment::MAX)
     }
 
-    /// Takes the wakers of those whose answer may have changed. No allocation when there are none.
+    /// Takes the wakers of the calls whose answer may have changed. No allocation if there are none.
     fn drain(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         while let Some(ticket) = self.limiter.next_event() {
@@ -283,7 +281,7 @@ impl State {
         woken
     }
 
-    /// Whether the ticker must be told that it is due sooner.
+    /// True if the ticker must wake sooner than it was going to.
     fn is_sooner(&mut self) -> bool {
         let next = self.next_wakeup();
         let sooner = next < self.alarm;
@@ -294,85 +292,6 @@ impl State {
     fn remember(&mut self, ticket: Ticket, waker: &Waker) {
         let kept = self.wakers.entry(ticket).or_insert_with(|| waker.clone());
         kept.clone_from(waker);
-    }
-}
-
-// === impl HeldTicket ===
-
-impl HeldTicket {
-    /// Ready when the wait is over; woken whenever that may have changed.
-    pub(crate) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<Turn> {
-        let Some(ticket) = self.ticket else {
-            return Poll::Pending; // the wait is over and was told
-        };
-        let (claim, now) = self.driver.operate(|state, now| {
-            let claim = state.limiter.claim(ticket, now);
-            match claim {
-                Claim::Waiting => state.remember(ticket, cx.waker()),
-                Claim::Permit(_) | Claim::Refused(_) | Claim::Unconnected => drop(state.wakers.remove(&ticket)),
-            }
-            (claim, now)
-        });
-        let turn = match claim {
-            Claim::Waiting => return Poll::Pending,
-            Claim::Permit(permit) => Turn::Go(HeldPermit::new(self.driver.clone(), permit, now)),
-            Claim::Refused(refusal) => Turn::Refused(refusal),
-            Claim::Unconnected => Turn::Unconnected,
-        };
-        self.ticket = None;
-        Poll::Ready(turn)
-    }
-
-    /// `bytes` more of the call are held.
-    ///
-    /// # Errors
-    /// There is no room for them; the place is lost.
-    pub(crate) fn hold_bytes(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let Some(ticket) = self.ticket else {
-            return Ok(());
-        };
-        let held = self.driver.operate(|state, now| {
-            let held = state.limiter.hold_bytes(ticket, bytes, now);
-            if held.is_err() {
-                state.wakers.remove(&ticket);
-            }
-            held
-        });
-        if held.is_err() {
-            self.ticket = None;
-        }
-        held
-    }
-}
-
-impl Drop for HeldTicket {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.driver.operate(|state, now| {
-                state.wakers.remove(&ticket);
-                state.limiter.leave(ticket, now);
-            });
-        }
-    }
-}
-
-// === impl PoolSide ===
-
-impl PoolSide {
-    fn operate(&self, operation: impl FnOnce(&mut Limiter, Moment)) {
-        if let Some(shared) = self.0.upgrade() {
-            Driver { shared }.operate(|state, now| operation(&mut state.limiter, now));
-        }
-    }
-}
-
-impl Rooms for PoolSide {
-    fn add_room(&self, group: Group, change: i64) {
-        self.operate(|limiter, now| limiter.add_room(group, change, now));
-    }
-
-    fn unreachable(&self, group: Group) {
-        self.operate(|limiter, now| limiter.fail_group(group, now));
     }
 }
 

@@ -6,10 +6,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    admission::Door,
     gauges,
     listener::{Bound, Server},
     options::{Listen, Options},
+    parts::GateParts,
     pauses,
     section::Section,
 };
@@ -100,11 +100,12 @@ impl Gate {
         let shown = format!("{}://{}{}", target.scheme, target.authority, target.base_path);
         let (tasks, over) = (TaskTracker::new(), CancellationToken::new());
         let server = Arc::new(Server::new(&section, target, over.clone().drop_guard()));
-        let (door, observer) = (&server.parts.door, &server.parts.observer);
+        let parts = &server.parts;
         let gate = Arc::clone(&section.name);
-        tasks.spawn(gauges::upkeep(Arc::clone(&gate), Arc::clone(door), section.clock, over.clone()));
-        tasks.spawn(pauses::watch(Arc::clone(door), Arc::clone(observer), section.clock, over.clone()));
-        tasks.spawn(door.driver.clone().tick(over.clone(), move || gauges::bypass_is_over(&gate)));
+        tasks.spawn(gauges::upkeep(Arc::clone(&gate), Arc::clone(parts), section.clock, over.clone()));
+        let (last_signal, config) = (Arc::clone(&parts.last_signal), Arc::clone(&parts.config));
+        tasks.spawn(pauses::watch(parts.driver.clone(), last_signal, config, over.clone()));
+        tasks.spawn(parts.driver.clone().tick(over.clone(), move || gauges::bypass_is_over(&gate)));
         tasks.close();
         let gate = Self { section, server, addresses: Vec::new(), listen: Vec::new(), target: shown, tasks, sampler };
         (gate, over)
@@ -163,8 +164,8 @@ impl Gate {
     }
 
     /// The part that no other gate of the section shares.
-    pub(super) fn own(&self) -> &Door {
-        &self.server.parts.door
+    pub(super) fn own(&self) -> &GateParts {
+        &self.server.parts
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use metrics::Gauge;
 use tokio_util::sync::CancellationToken;
 
-use super::{admission::Door, section::Section};
+use super::{parts::GateParts, section::Section};
 use crate::{
     api::Group,
     clock::Clock,
@@ -105,7 +105,7 @@ pub(super) const GROUPS: [Group; 4] = [Group::Exempt, Group::Short, Group::LongR
 
 /// Every second, folds the histograms' samples, and logs when calls have begun to wait for good and
 /// when that is over.
-pub(super) async fn upkeep(gate: Arc<str>, own: Arc<Door>, clock: Clock, over: CancellationToken) {
+pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
     let (mut saturated, mut seconds) = (false, 0);
     loop {
         tokio::select! {

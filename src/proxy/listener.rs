@@ -25,13 +25,13 @@ use tokio_util::{sync::DropGuard, task::TaskTracker};
 
 pub(crate) use self::socket::Bound;
 use self::{handshake_errors::HandshakeErrors, parting::Parting, stream::Stream};
-use super::{section::Section, stack};
+use super::{parts::GateParts, section::Section};
 use crate::{moment::Moment, telemetry::table, tls, upstream::Target};
 
 /// Everything that serving clients of one gate takes.
 pub(crate) struct Server {
     section: Arc<Section>,
-    pub(crate) parts: stack::Parts,
+    pub(crate) parts: Arc<GateParts>,
     handshake_errors: HandshakeErrors,
     /// The upstream does not see how clients write the names of fields.
     lower_case: Arc<AtomicBool>,
@@ -52,7 +52,7 @@ impl Server {
         let parts = section.parts(target);
         Self {
             section: Arc::clone(section),
-            lower_case: parts.door.upstream.lower_case(),
+            lower_case: parts.upstream.lower_case(),
             parts,
             handshake_errors: HandshakeErrors::default(),
             clients: TaskTracker::new(),

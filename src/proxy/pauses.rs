@@ -10,10 +10,9 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{admission::Door, observe::Observer};
+use super::{driver::Driver, gate_config::CurrentConfig};
 use crate::{
     api::Signal,
-    clock::Clock,
     limit::snapshot::{PauseView, Paused},
     telemetry::GateMeters,
 };
@@ -29,11 +28,16 @@ struct PauseLog {
 }
 
 /// Looks every second until it is `over`: a pause of less is what the metrics are for.
-pub(super) async fn watch(door: Arc<Door>, observer: Arc<Observer>, clock: Clock, over: CancellationToken) {
-    let mut log = PauseLog::default();
+pub(super) async fn watch(
+    driver: Driver,
+    last_signal: Arc<LastSignal>,
+    config: Arc<CurrentConfig>,
+    over: CancellationToken,
+) {
+    let (mut log, clock) = (PauseLog::default(), driver.clock());
     loop {
         tokio::select! {
-            () = clock.sleep(EVERY) => log.look(&door, &observer.config.get().meters),
+            () = clock.sleep(EVERY) => log.look(&driver, &last_signal, &config.get().meters),
             () = over.cancelled() => return,
         }
     }
@@ -58,9 +62,9 @@ impl LastSignal {
 
 impl PauseLog {
     /// Looks at the limiter, and says what has changed since the last look.
-    fn look(&mut self, door: &Door, meters: &GateMeters) {
-        let Some(signal) = door.last_signal.get() else { return };
-        let (now, pauses) = door.driver.look(|limiter, now| (now, limiter.pauses(now)));
+    fn look(&mut self, driver: &Driver, last_signal: &LastSignal, meters: &GateMeters) {
+        let Some(signal) = last_signal.get() else { return };
+        let (now, pauses) = driver.look(|limiter, now| (now, limiter.pauses(now)));
         for PauseView { who, until } in self.begun(&pauses) {
             let (who, lasts) = (name(who, meters), until - now);
             tracing::info!(

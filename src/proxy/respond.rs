@@ -1,94 +1,217 @@
-//! Turns every way of not getting the upstream's answer into one of the gate's own.
+//! Turns every way of not getting the upstream's answer into an answer of the gate's own.
 //!
-//! Outside *admission*, so that a refusal is an answer like any other; above here the error type is `Infallible`. On Kubernetes gates an
-//! answer is a `metav1.Status`, on others `application/problem+json`; whoever reads it learns gate, class, reason and wait.
+//! On Kubernetes gates it is a `metav1.Status`, on others `application/problem+json`; it names the
+//! gate, the class, the reason and the wait.
 
-mod responder;
 mod text;
 
 use std::{
-    convert::Infallible,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
+    fmt::Display,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use http::Response;
-use pin_project_lite::pin_project;
-use tower::{Layer, Service};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
-pub(crate) use self::responder::Responder;
-use super::{
-    body::Body,
-    failure::Failed,
-    observe::{Account, Visit},
+pub(crate) use self::text::add_timing;
+use self::text::{Answer, message};
+use super::{body::Body, failure::Failure, gate_config::RetryAfter, observe::CallContext};
+use crate::{
+    api::Verb,
+    classify::Kind,
+    clock::Clock,
+    credentials::Forbidden,
+    limit::{Reason, Refusal},
 };
 
-/// Answers for a service that may fail.
-#[derive(Clone, Debug)]
-pub(crate) struct RespondLayer {
-    pub(crate) responder: Arc<Responder>,
+/// Makes the gate's own answers.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    gate: Arc<str>,
+    kind: Kind,
+    clock: Clock,
+    /// Spreads Retry-After: the n-th refusal is hashed, so that no two processes spread alike and no
+    /// state needs a lock.
+    refusals: AtomicU64,
+    hasher: RandomState,
 }
 
-/// A service whose failures are answered.
-#[derive(Clone, Debug)]
-pub(crate) struct Respond<S> {
-    inner: S,
-    responder: Arc<Responder>,
-}
+// === impl Responder ===
 
-pin_project! {
-    /// The inner answer, or ours.
-    pub(crate) struct Responded<F> {
-        #[pin]
-        future: F,
-        responder: Arc<Responder>,
-    }
-}
-
-impl<S> Layer<S> for RespondLayer {
-    type Service = Respond<S>;
-
-    fn layer(&self, inner: S) -> Respond<S> {
-        Respond { inner, responder: Arc::clone(&self.responder) }
-    }
-}
-
-impl<S, B> Service<Visit<B>> for Respond<S>
-where
-    S: Service<Visit<B>, Response = (Response<Body>, Account), Error = Box<Failed>>,
-{
-    type Response = (Response<Body>, Account);
-    type Error = Infallible;
-    type Future = Responded<S::Future>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(())) // the layers below wait in their futures, never in readiness
+impl Responder {
+    pub(crate) fn new(gate: Arc<str>, kind: Kind, clock: Clock) -> Self {
+        Self { gate, kind, clock, refusals: AtomicU64::new(0), hasher: RandomState::new() }
     }
 
-    fn call(&mut self, visit: Visit<B>) -> Self::Future {
-        Responded { future: self.inner.call(visit), responder: Arc::clone(&self.responder) }
+    pub(crate) fn gate(&self) -> &str {
+        &self.gate
     }
-}
 
-impl<F> Future for Responded<F>
-where
-    F: Future<Output = Result<(Response<Body>, Account), Box<Failed>>>,
-{
-    type Output = Result<(Response<Body>, Account), Infallible>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let (mut response, account) = match ready!(this.future.poll(cx)) {
-            Ok(answered) => answered,
-            Err(failed) => {
-                let response = this.responder.answer(&failed);
-                (response, failed.account)
-            }
-        };
-        if let Some((reason, held)) = account.held() {
-            text::add_timing(response.headers_mut(), reason, held);
+    /// Answers a call that got no answer from the upstream.
+    pub(crate) fn answer(&self, failure: &Failure, context: &CallContext) -> Response<Body> {
+        let (class, method) = (context.class_name(), &context.method);
+        if let Failure::Refused(refusal) = failure {
+            return self.refusal(refusal, class, method, context.config.retry_after);
         }
-        Poll::Ready(Ok((response, account)))
+        let (status, retry_after) = own_failure(failure, context.call.call.verb(), method);
+        let message = format!("tidegate: gate {:?}, class {class:?}: {failure}", self.gate);
+        self.build(&Answer { retry_after, in_header: true, ..Answer::new(status, message) }, method)
+    }
+
+    /// Answers a request that the guard turned away.
+    pub(crate) fn turned_away(&self, status: StatusCode, violation: &dyn Display, method: &Method) -> Response<Body> {
+        let message = format!("tidegate: gate {:?}: {violation}", self.gate);
+        self.build(&Answer::new(status, message), method)
+    }
+
+    /// The answer to a call that panicked.
+    pub(crate) fn broken(&self) -> Response<Body> {
+        let message = format!("tidegate: gate {:?}: a fault of the gate; its log has more", self.gate);
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        self.build(&Answer::new(status, message), &Method::GET)
+    }
+
+    fn refusal(&self, refusal: &Refusal, class: &str, method: &Method, policy: RetryAfter) -> Response<Body> {
+        let now = self.clock.now();
+        let wait = whole_seconds(refusal.retry_at - now);
+        let retry_after = Some(self.spread(wait, refusal.reason));
+        let in_header = self.says_when(policy, refusal.reason);
+        let message = message(&self.gate, class, refusal, now);
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        self.build(&Answer { status, reason: Some(refusal.reason), retry_after, in_header, message }, method)
+    }
+
+    /// Whether the header of a refusal for this reason says when to come back. client-go sleeps on the header inside the worker and retries
+    /// itself; without it the error goes to the reconcile loop, which is where a failing object belongs, and which finds the time in the
+    /// body (`apierrors.SuggestsClientDelay`).
+    fn says_when(&self, policy: RetryAfter, reason: Reason) -> bool {
+        match (policy, reason) {
+            (RetryAfter::Always, _) => true,
+            (RetryAfter::Never, _) | (RetryAfter::Auto, Reason::Deadline) => false,
+            (RetryAfter::Auto, reason) if reason.concerns_key() => self.kind == Kind::Http,
+            (RetryAfter::Auto, _) => true,
+        }
+    }
+
+    /// Queue refusals are spread upwards by up to a fifth, or all who were refused together would be back together.
+    fn spread(&self, seconds: u64, reason: Reason) -> u64 {
+        if reason.concerns_key() || reason == Reason::Deadline {
+            return seconds;
+        }
+        let nth = self.refusals.fetch_add(1, Ordering::Relaxed);
+        seconds + self.hasher.hash_one(nth) % (seconds / 5 + 1)
+    }
+
+    fn build(&self, answer: &Answer, method: &Method) -> Response<Body> {
+        let (kind, text) = match self.kind {
+            Kind::Kubernetes => (STATUS, answer.status_object()),
+            Kind::Http => (PROBLEM, answer.problem(&self.gate)),
+        };
+        let length = text.len();
+        let mut response = Response::new(Body::own(if method == Method::HEAD { String::new() } else { text }));
+        *response.status_mut() = answer.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(seconds) = answer.retry_after.filter(|_| answer.in_header) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(reason) = answer.reason {
+            headers.insert(REFUSAL, HeaderValue::from_static(reason.word()));
+        }
+        if answer.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tidegate\""));
+        }
+        if answer.status == StatusCode::METHOD_NOT_ALLOWED {
+            headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+        }
+        response
+    }
+}
+
+/// What a failure of the gate's own is answered with (docs/design.md, "The gate's own failures"): as nearly what the direct failure
+/// would have meant to the client as a status can say.
+fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, Option<u64>) {
+    let safe = *method == Method::GET || *method == Method::HEAD;
+    match failure {
+        Failure::Client => (StatusCode::BAD_REQUEST, None),
+        Failure::Forbidden(Forbidden::Unauthenticated) => (StatusCode::UNAUTHORIZED, None),
+        Failure::Forbidden(_) => (StatusCode::FORBIDDEN, None),
+        // client-go would have tried a reset GET again by itself; with the header it still does.
+        Failure::Lost => (StatusCode::BAD_GATEWAY, safe.then_some(1)),
+        Failure::Refused(_) => (StatusCode::TOO_MANY_REQUESTS, None),
+        Failure::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, None),
+        // A reflector resumes from its last version after a 429; on a 502 it would list everything again.
+        Failure::Unconnected(_) if verb == Verb::Watch => (StatusCode::TOO_MANY_REQUESTS, None),
+        Failure::Unconnected(_) => (StatusCode::BAD_GATEWAY, None),
+    }
+}
+
+/// Whole seconds, rounded up, at least one: client-go reads nothing else.
+fn whole_seconds(wait: Duration) -> u64 {
+    let up = u64::from(wait.subsec_nanos() > 0);
+    wait.as_secs().saturating_add(up).clamp(1, LONGEST)
+}
+
+const STATUS: &str = "application/json";
+const PROBLEM: &str = "application/problem+json";
+const REFUSAL: HeaderName = HeaderName::from_static("tidegate-refusal");
+/// A day: "never" must still be a number that clients can add to a clock.
+const LONGEST: u64 = 86_400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moment::Moment;
+
+    fn responder(kind: Kind) -> Responder {
+        Responder::new("kubernetes".into(), kind, Clock::start())
+    }
+
+    #[test]
+    fn seconds_are_whole_rounded_up_and_never_zero() {
+        assert_eq!(whole_seconds(Duration::ZERO), 1);
+        assert_eq!(whole_seconds(Duration::from_millis(999)), 1);
+        assert_eq!(whole_seconds(Duration::from_millis(1001)), 2);
+        assert_eq!(whole_seconds(Duration::from_secs(3)), 3);
+        assert_eq!(whole_seconds(Moment::MAX - Moment::ZERO), LONGEST);
+    }
+
+    #[test]
+    fn who_is_told_when_to_come_back_is_as_the_table_says() {
+        for reason in Reason::ALL {
+            let key = matches!(reason, Reason::Backoff | Reason::Trial | Reason::OneAtATime | Reason::RetryBucket);
+            let kubernetes = responder(Kind::Kubernetes).says_when(RetryAfter::Auto, reason);
+            let http = responder(Kind::Http).says_when(RetryAfter::Auto, reason);
+            assert_eq!(kubernetes, !key && reason != Reason::Deadline, "{reason}");
+            assert_eq!(http, reason != Reason::Deadline, "{reason}");
+            assert!(responder(Kind::Kubernetes).says_when(RetryAfter::Always, reason));
+            assert!(!responder(Kind::Kubernetes).says_when(RetryAfter::Never, reason));
+        }
+    }
+
+    #[test]
+    fn queue_refusals_are_spread_upwards_by_a_fifth_at_most() {
+        let responder = responder(Kind::Kubernetes);
+        let spread: Vec<u64> = (0..200).map(|_| responder.spread(10, Reason::Bucket)).collect();
+        assert!(spread.iter().all(|seconds| (10..=12).contains(seconds)), "{spread:?}");
+        assert!(spread.contains(&10) && spread.contains(&12), "{spread:?}");
+        assert!((0..20).all(|_| responder.spread(10, Reason::Backoff) == 10));
+        assert!((0..20).all(|_| responder.spread(1, Reason::Slot) == 1));
+    }
+
+    #[test]
+    fn a_failure_of_the_gate_means_what_the_direct_failure_would_have() {
+        let (get, put) = (Method::GET, Method::PUT);
+        assert_eq!(own_failure(&Failure::Unconnected(None), Verb::Watch, &get), (StatusCode::TOO_MANY_REQUESTS, None));
+        assert_eq!(own_failure(&Failure::Unconnected(None), Verb::List, &get), (StatusCode::BAD_GATEWAY, None));
+        assert_eq!(own_failure(&Failure::Lost, Verb::Get, &get), (StatusCode::BAD_GATEWAY, Some(1)));
+        assert_eq!(own_failure(&Failure::Lost, Verb::Watch, &get), (StatusCode::BAD_GATEWAY, Some(1)));
+        assert_eq!(own_failure(&Failure::Lost, Verb::Update, &put), (StatusCode::BAD_GATEWAY, None));
     }
 }

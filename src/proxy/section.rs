@@ -1,7 +1,7 @@
 //! A section of the configuration at work: everything that its gates share.
 //!
 //! They share the settings in force and their generation, the meters, the log, and the bounds on
-//! memory. Each gate owns its limiter, keys and connections ([`Door`]), so that a gate is cheap to
+//! memory. Each gate owns its limiter, keys and connections ([`GateParts`]), so that a gate is cheap to
 //! make and to drop while others of the section run.
 
 use std::{
@@ -11,17 +11,15 @@ use std::{
 };
 
 use super::{
-    admission::Door,
     coalesce::Coalescer,
     driver::Driver,
     gate_config::{CurrentConfig, GateConfig},
     guard::buffers::Buffers,
     hosts::Hosts,
-    observe::Observer,
     options::Options,
+    parts::GateParts,
     pauses::LastSignal,
     respond::Responder,
-    stack::Parts,
     tally::Tally,
 };
 use crate::{
@@ -54,7 +52,7 @@ pub(crate) struct Section {
 struct Live {
     policy: Policy,
     upstream: upstream::Options,
-    gates: Vec<Weak<Door>>,
+    gates: Vec<Weak<GateParts>>,
 }
 
 // === impl Section ===
@@ -80,7 +78,7 @@ impl Section {
     }
 
     /// Makes the parts of one more gate, whose calls go to `target`.
-    pub(crate) fn parts(&self, target: Target) -> Parts {
+    pub(crate) fn parts(&self, target: Target) -> Arc<GateParts> {
         let mut live = self.lock();
         let hasher = RandomState::new();
         let limiter = Limiter::new(live.policy.clone(), hasher.hash_one("jitter"), self.clock.now());
@@ -92,17 +90,24 @@ impl Section {
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
         driver.connect(Arc::new(upstream.clone()));
         driver.cast_shadow(self.shadow);
-        let (tally, config) = (Arc::new(Tally::new(&self.name, self.clock)), Arc::clone(&self.config));
-        let observer = Observer { config: Arc::clone(&config), tally: Arc::clone(&tally), clock: self.clock };
-        let (coalescer, last_signal) = (Coalescer::default(), LastSignal::default());
-        let door = Arc::new(Door { hasher, driver, upstream, tally, coalescer, last_signal, shadow: self.shadow });
+        let parts = Arc::new(GateParts {
+            config: Arc::clone(&self.config),
+            tally: Arc::new(Tally::new(&self.name, self.clock)),
+            responder: Arc::clone(&self.responder),
+            driver,
+            upstream,
+            coalescer: Coalescer::default(),
+            last_signal: Arc::new(LastSignal::default()),
+            hasher,
+            shadow: self.shadow,
+        });
         live.gates.retain(|gate| gate.strong_count() > 0);
-        live.gates.push(Arc::downgrade(&door));
-        Parts { config, observer: Arc::new(observer), responder: Arc::clone(&self.responder), door }
+        live.gates.push(Arc::downgrade(&parts));
+        parts
     }
 
     /// The gates that are there.
-    pub(crate) fn gates(&self) -> Vec<Arc<Door>> {
+    pub(crate) fn gates(&self) -> Vec<Arc<GateParts>> {
         self.lock().gates.iter().filter_map(Weak::upgrade).collect()
     }
 

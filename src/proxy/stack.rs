@@ -1,56 +1,97 @@
-//! The request path, listener to upstream, in one place.
+//! The request path, from a connection to the upstream, in one place.
 //!
-//! Read it top to bottom as a call goes down; answers come back up the same way.
+//! Read it from top to bottom as a call goes down; answers come back up the same way.
 
-use std::{any::Any, convert::Infallible, net::IpAddr, sync::Arc};
+use std::{
+    any::Any,
+    convert::Infallible,
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use http::{Request, Response};
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::{CatchPanicLayer, ResponseForPanic};
 
 use super::{
-    admission::{AdmissionLayer, Door},
+    admission::{self, Admitted, PendingCall},
     body::Body,
-    forward::Forward,
-    gate_config::CurrentConfig,
+    forward,
     guard::GuardLayer,
-    observe::{ObserveLayer, Observer},
-    respond::{RespondLayer, Responder},
+    observe::CallContext,
+    parts::GateParts,
+    respond::{self, Responder},
 };
 use crate::upstream::Inbound;
-
-/// What the layers of one gate share.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) config: Arc<CurrentConfig>,
-    pub(crate) observer: Arc<Observer>,
-    pub(crate) responder: Arc<Responder>,
-    pub(crate) door: Arc<Door>,
-}
 
 /// The body that reaches hyper: boxed once per response by `catch-panic`, never per frame.
 pub(crate) type Sent = tower_http::body::UnsyncBoxBody<bytes::Bytes, tower_http::BoxError>;
 
-/// The layers for one connection, whose client reached this machine at `local`.
+/// Returns the path for one connection, whose client reached this machine at `local`.
 pub(crate) fn stack(
-    parts: &Parts,
+    gate: &Arc<GateParts>,
     local: Option<IpAddr>,
 ) -> impl Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send + use<>
 {
-    let responder = &parts.responder;
+    let (config, responder) = (Arc::clone(&gate.config), Arc::clone(&gate.responder));
     ServiceBuilder::new()
         // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that carries other calls.
-        .layer(CatchPanicLayer::custom(Broken(Arc::clone(responder))))
-        // Before anything is counted or read: what no client of ours sends costs nothing and teaches nobody anything.
-        .layer(GuardLayer { config: Arc::clone(&parts.config), responder: Arc::clone(responder), local })
-        // Outside `respond`, so that refusals are counted like answers.
-        .layer(ObserveLayer { observer: Arc::clone(&parts.observer) })
-        // Outside `admission`, so that every way of not being let through is an answer. Above here nothing fails.
-        .layer(RespondLayer { responder: Arc::clone(responder) })
-        // Everything that is waited for is waited for here; what comes out has a permit and a stream.
-        .layer(AdmissionLayer { door: Arc::clone(&parts.door) })
-        // Sends, learns the outcome at the head; the slot rides on in the body.
-        .service(Forward)
+        .layer(CatchPanicLayer::custom(Broken(Arc::clone(&gate.responder))))
+        // Before anything is counted or read: what no client of ours sends costs nothing and teaches nothing.
+        .layer(GuardLayer { config, responder, local })
+        .service(CallPath(Arc::clone(gate)))
+}
+
+/// The path of a call that the guard has let in.
+#[derive(Clone)]
+struct CallPath(Arc<GateParts>);
+
+impl Service<Request<Inbound>> for CallPath {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    /// The one box of a request.
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(())) // a call waits in its future, where hanging up is noticed
+    }
+
+    fn call(&mut self, request: Request<Inbound>) -> Self::Future {
+        let gate = Arc::clone(&self.0);
+        let mut request = PendingCall::new(request); // before the future, which would hold the request beside it
+        Box::pin(async move {
+            // A call keeps the configuration that it came under. The context outlives everything below: dropped
+            // before it is closed, it knows that the caller left.
+            let config = gate.config.get();
+            let call = request.classify(&config, &gate.hasher);
+            let (tally, clock) = (Arc::clone(&gate.tally), gate.driver.clock());
+            let mut context = CallContext::open(config, tally, clock, call, &request.parts);
+            // Everything that is waited for is waited for here; what comes out has a permit and a stream.
+            let answered = match admission::admit(&gate, &mut request, &mut context).await {
+                // Sends the call and learns the outcome at the head; the slot stays with the body.
+                Ok(Admitted::Leaves(permit, route, leader)) => {
+                    forward::send(&gate, request, permit, route, leader, &mut context).await
+                }
+                Ok(Admitted::Answered(whole)) => {
+                    context.coalesced();
+                    Ok(Response::from_parts(whole.head(), Body::shared(whole)))
+                }
+                Err(failure) => Err(failure),
+            };
+            // Every way of not getting the upstream's answer becomes an answer of the gate's own.
+            let mut response = answered.unwrap_or_else(|failure| {
+                context.failed(&failure);
+                gate.responder.answer(&failure, &context)
+            });
+            respond::add_timing(response.headers_mut(), context.held());
+            // Last, so that refusals are counted like answers.
+            let in_flight = context.close(response.status());
+            response.body_mut().hold(in_flight);
+            Ok(response)
+        })
+    }
 }
 
 /// Answers for a call that panicked.

@@ -1,6 +1,6 @@
 //! Tunnels: a client's connection after its call has switched protocols.
 //!
-//! A call that asks to switch carries the [`Desk`] of its connection. When the upstream has switched, the call leaves a [`Tunnel`] there;
+//! A call that asks to switch carries the [`UpgradeSlot`] of its connection. When the upstream has switched, the call leaves a [`Tunnel`] there;
 //! once hyper has written the 101 and let go of the connection, the connection's own task finds it and carries the bytes. Two buffers of
 //! 16 KiB (a TLS record's worth) are all that a tunnel holds; a side that does not read stops the other.
 
@@ -14,18 +14,21 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional_with_sizes;
 
-use super::{body::Held, driver::HeldSlot, observe::InFlight};
+use super::{
+    driver::HeldSlot,
+    observe::{Held, InFlight},
+};
 use crate::upstream::Protocol;
 
 /// Where a call leaves the tunnel that its connection is to become.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Desk(Arc<Mutex<Option<Tunnel>>>);
+pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Tunnel>>>);
 
 /// A call's side of a switch, until the upstream has answered.
 #[derive(Debug)]
 pub(crate) struct Switch {
     protocol: Protocol,
-    desk: Desk,
+    upgrade_slot: UpgradeSlot,
     client: OnUpgrade,
 }
 
@@ -37,9 +40,9 @@ pub(crate) struct Tunnel {
     held: Held,
 }
 
-// === impl Desk ===
+// === impl UpgradeSlot ===
 
-impl Desk {
+impl UpgradeSlot {
     /// What a call left here.
     pub(crate) fn take(&self) -> Option<Tunnel> {
         self.lock().take()
@@ -62,10 +65,10 @@ impl Desk {
 impl Switch {
     /// What a call asks for, if it asks to switch and its connection can.
     pub(crate) fn asked(parts: &mut Parts) -> Option<Self> {
-        let desk = parts.extensions.remove::<Desk>()?;
+        let upgrade_slot = parts.extensions.remove::<UpgradeSlot>()?;
         let client = parts.extensions.remove::<OnUpgrade>()?;
         let protocol = Protocol::asked(parts)?;
-        Some(Self { protocol, desk, client })
+        Some(Self { protocol, upgrade_slot, client })
     }
 
     pub(crate) fn protocol(&self) -> Protocol {
@@ -73,10 +76,10 @@ impl Switch {
     }
 
     /// The upstream has switched.
-    pub(crate) fn tunnel(self, upstream: OnUpgrade, slot: HeldSlot) -> Desk {
-        let Self { desk, client, .. } = self;
-        *desk.lock() = Some(Tunnel { client, upstream, held: (Some(slot), None) });
-        desk
+    pub(crate) fn tunnel(self, upstream: OnUpgrade, slot: HeldSlot) -> UpgradeSlot {
+        let Self { upgrade_slot, client, .. } = self;
+        *upgrade_slot.lock() = Some(Tunnel { client, upstream, held: (Some(slot), None) });
+        upgrade_slot
     }
 }
 

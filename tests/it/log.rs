@@ -47,17 +47,17 @@ fn rehearse(process: &mut Process) -> Vec<String> {
     // A key fails, and recovers without a success of its own: a DELETE removes the object with all
     // its keys.
     send(process.gate, "PUT", &object("bad-1"), "{}");
-    tell(&mut process.running, "a key backs off");
+    tell(&mut process.running, "key is backing off");
     send(process.gate, "DELETE", &object("bad-1"), "");
     tell(&mut process.running, "its object is gone");
     // A key is forgotten although no call comes.
     let evil = format!("{{\"metadata\":{{\"name\":\"{EVIL}\"}}}}");
     assert!(send(process.gate, "POST", MAPS, &evil).starts_with("HTTP/1.1 500"));
-    tell(&mut process.running, "a key backs off");
+    tell(&mut process.running, "key is backing off");
     tell(&mut process.running, "it has not failed for backoff.forget_after");
     // One call gets a 429, and all calls wait.
     get(process.gate, "/api/v1/namespaces/n/secrets/wait");
-    tell(&mut process.running, "a key backs off");
+    tell(&mut process.running, "key is backing off");
     tell(&mut process.running, "the upstream said wait: paused");
     tell(&mut process.running, "the pause is over");
     // More calls come than may go.
@@ -93,7 +93,7 @@ fn said(format: &str) -> (Vec<String>, Vec<String>) {
 fn one_line_for_each_change(said: &[String]) {
     let times = |line: &str| said.iter().filter(|said| said.contains(line)).count();
     for (line, wanted) in [
-        ("a key backs off", 3),
+        ("key is backing off", 3),
         ("its object is gone", 1),
         ("the upstream said wait", 1),
         ("the pause is over", 1),

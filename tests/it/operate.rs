@@ -345,7 +345,7 @@ fn nobody_writes_lines_of_their_own_into_the_log() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it is answered");
     assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
-    process.running.line("a key backs off");
+    process.running.line("key is backing off");
     let before = process.running.seen.len();
     for _ in 0..50 {
         get(process.gate, "/api/v1/namespaces/n/pods/good");

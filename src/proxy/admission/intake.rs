@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, request::Parts};
+use http::{HeaderMap, header::CONTENT_LENGTH, request::Parts};
 use http_body::Body as _;
 
 use crate::upstream::{Inbound, InboundError, Outgoing};
@@ -143,11 +143,18 @@ impl Pieces {
     }
 }
 
-/// What the head of a call holds past what any call's does: kube-apiserver takes heads of 1 MiB, and so does the gate.
-pub(crate) fn large_head(parts: &Parts) -> usize {
+/// Returns what the head of a call holds beyond that of a usual one: kube-apiserver takes heads of
+/// 1 MiB, and so does the gate.
+pub(super) fn large_head(parts: &Parts) -> usize {
     let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
     let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     (target + fields).saturating_sub(USUAL_HEAD)
+}
+
+/// Returns the length that a body is announced to have.
+pub(super) fn declared(parts: &Parts) -> usize {
+    let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    length.and_then(|length| length.parse().ok()).unwrap_or_default()
 }
 
 /// hyper reads a head into a buffer of this size, and a usual one fits.
@@ -157,7 +164,7 @@ const SMALL: usize = 1024;
 /// Small pieces become one when they are this long.
 const GATHERED: usize = 16 * 1024;
 /// kube-apiserver's own limit for a body. A client that leaves with more than this unsent is found when its turn comes.
-pub(crate) const ENOUGH: usize = 3 * 1024 * 1024;
+pub(super) const ENOUGH: usize = 3 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -1,36 +1,46 @@
-//! What a call owes the limiter, given back whatever becomes of the call.
+//! Guards around what a call has of the limiter: it is given back whatever becomes of the call.
 //!
-//! The limiter does nothing on Drop, because Drop has no `now`; these guards do, with the driver's clock.
+//! The limiter does nothing on Drop, because Drop has no `now`; these guards do, with the driver's
+//! clock.
 
-use std::time::Duration;
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use tokio::sync::oneshot;
 
-use super::{Driver, HeldTicket};
+use super::Driver;
 use crate::{
     api::{Answer, Key, Outcome},
-    limit::{Admitted, Permit, Reason, Receipt, Slot},
+    limit::{Admitted, Claim, Permit, Reason, Receipt, Refusal, Slot, Ticket},
     moment::Moment,
 };
 
-/// A permit, until the call is sent with it. Dropped: the call was not sent, and everything goes back.
+/// A ticket, until the wait is over. If it is dropped before, the call leaves the queue.
+#[derive(Debug)]
+pub(crate) struct HeldTicket {
+    driver: Driver,
+    ticket: Option<Ticket>,
+}
+
+/// A permit, until the call is sent with it. If it is dropped before, everything goes back.
 #[derive(Debug)]
 pub(crate) struct HeldPermit {
     driver: Driver,
     /// Taken by whatever consumes the guard.
     permit: Option<Permit>,
     claimed: Moment,
-    shadow_entry: Option<ShadowEntry>,
+    shadow: Option<ShadowEntry>,
 }
 
-/// A receipt, owed one outcome. Dropped: nothing was learned.
+/// A receipt, owed one outcome. If it is dropped, nothing was learned.
 #[derive(Debug)]
 pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
-    shadow_entry: Option<oneshot::Sender<Told>>,
-    /// What it is told is no concern of the limiter's.
-    is_mute: bool,
+    /// Set for a call that was admitted without being metered: the limiter learns nothing from it.
+    shadow: Option<Option<oneshot::Sender<Told>>>,
 }
 
 /// A slot, given back when dropped.
@@ -39,10 +49,11 @@ pub(crate) struct HeldSlot {
     driver: Driver,
     slot: Option<Slot>,
     /// Dropped with the slot: that is the message.
-    _shadow_entry: Option<oneshot::Sender<()>>,
+    _ended: Option<oneshot::Sender<()>>,
 }
 
-/// The other self of a call that was let by: it waits in the limiter, and is told what the call came to. Without one, nobody is.
+/// The task that waits in the place of a call which was admitted without being metered, and learns
+/// what the call came to. It may be empty: then nothing is learned.
 #[derive(Debug, Default)]
 pub(crate) struct ShadowEntry {
     pub(crate) told: Option<oneshot::Sender<Told>>,
@@ -50,7 +61,7 @@ pub(crate) struct ShadowEntry {
     pub(crate) ended: Option<oneshot::Sender<()>>,
 }
 
-/// What a call came to.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) answer: Answer,
@@ -58,51 +69,107 @@ pub(crate) struct Told {
     pub(crate) name: String,
 }
 
+// === impl HeldTicket ===
+
+impl HeldTicket {
+    pub(super) fn new(driver: &Driver, ticket: Ticket) -> Self {
+        Self { driver: driver.clone(), ticket: Some(ticket) }
+    }
+
+    /// Returns the permit when the wait is over, or the refusal, or `None` if no connection could be
+    /// made. The task is woken whenever that may have changed.
+    pub(crate) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<Result<HeldPermit, Option<Refusal>>> {
+        let Some(ticket) = self.ticket else {
+            return Poll::Pending; // the wait is over already
+        };
+        let (claim, now) = self.driver.operate(|state, now| {
+            let claim = state.limiter.claim(ticket, now);
+            match claim {
+                Claim::Waiting => state.remember(ticket, cx.waker()),
+                Claim::Permit(_) | Claim::Refused(_) | Claim::Unconnected => drop(state.wakers.remove(&ticket)),
+            }
+            (claim, now)
+        });
+        let turn = match claim {
+            Claim::Waiting => return Poll::Pending,
+            Claim::Permit(permit) => Ok(HeldPermit::new(&self.driver, permit, now, None)),
+            Claim::Refused(refusal) => Err(Some(refusal)),
+            Claim::Unconnected => Err(None),
+        };
+        self.ticket = None;
+        Poll::Ready(turn)
+    }
+
+    /// Holds `bytes` more of the call.
+    ///
+    /// # Errors
+    /// There is no room for them; the call has left the queue.
+    pub(crate) fn hold_bytes(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let Some(ticket) = self.ticket else { return Ok(()) };
+        let held = self.driver.operate(|state, now| {
+            let held = state.limiter.hold_bytes(ticket, bytes, now);
+            if held.is_err() {
+                state.wakers.remove(&ticket);
+            }
+            held
+        });
+        if held.is_err() {
+            self.ticket = None;
+        }
+        held
+    }
+}
+
+impl Drop for HeldTicket {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.driver.operate(|state, now| {
+                state.wakers.remove(&ticket);
+                state.limiter.leave(ticket, now);
+            });
+        }
+    }
+}
+
 // === impl HeldPermit ===
 
 impl HeldPermit {
-    pub(super) fn new(driver: Driver, permit: Permit, claimed: Moment) -> Self {
-        Self { driver, permit: Some(permit), claimed, shadow_entry: None }
+    pub(super) fn new(driver: &Driver, permit: Permit, claimed: Moment, shadow: Option<ShadowEntry>) -> Self {
+        Self { driver: driver.clone(), permit: Some(permit), claimed, shadow }
     }
 
-    /// A permit that was let by, whose outcome and end its other self is told.
-    pub(crate) fn with_shadow(mut self, shadow_entry: ShadowEntry) -> Self {
-        self.shadow_entry = Some(shadow_entry);
-        self
-    }
-
-    /// Whether it was given without a limit being asked.
+    /// True if it was given without asking a limit.
     pub(crate) fn is_exempt(&self) -> bool {
         self.permit.as_ref().is_some_and(Permit::is_exempt)
     }
 
-    /// When it was claimed: the moment that a bucket's bound counts (P1).
+    /// Returns the moment at which it was claimed, which is the one that a bucket's bound counts (P1).
     pub(crate) fn claimed(&self) -> Moment {
         self.claimed
     }
 
-    /// No connection was found after all: the call waits again, at the head of its queue.
+    /// Puts the call back at the head of its queue: no connection was found after all.
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn requeue(mut self) -> HeldTicket {
         let permit = self.permit.take().expect(ONCE);
-        self.driver.requeue(permit)
+        let ticket = self.driver.operate(|state, now| state.limiter.requeue(permit, now));
+        HeldTicket::new(&self.driver, ticket)
     }
 
-    /// Sends the call on its way.
+    /// Binds the permit to the request that it admits.
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
         let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
-        let is_mute = self.shadow_entry.is_some();
-        let ShadowEntry { told, ended } = self.shadow_entry.take().unwrap_or_default();
-        let owed = OwedReceipt { driver: self.driver.clone(), receipt: Some(receipt), shadow_entry: told, is_mute };
-        (admitted, owed, HeldSlot { driver: self.driver.clone(), slot: Some(slot), _shadow_entry: ended })
+        let (told, ended) = self.shadow.take().map(|ShadowEntry { told, ended }| (told, ended)).unzip();
+        let owed = OwedReceipt { driver: self.driver.clone(), receipt: Some(receipt), shadow: told };
+        (admitted, owed, HeldSlot { driver: self.driver.clone(), slot: Some(slot), _ended: ended.flatten() })
     }
 }
 
 impl Drop for HeldPermit {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
-            self.driver.retract(permit);
+            self.driver.operate(|state, now| state.limiter.retract(permit, now));
         }
     }
 }
@@ -110,30 +177,28 @@ impl Drop for HeldPermit {
 // === impl OwedReceipt ===
 
 impl OwedReceipt {
-    /// How long the call waited, and for what above all.
+    /// Returns the time the call waited and the main reason for it, if it waited at all.
     pub(crate) fn waited(&self) -> Option<(Reason, Duration)> {
         self.receipt.as_ref().and_then(Receipt::waited)
     }
 
-    /// When its tokens were taken.
+    /// Returns the moment at which its tokens were taken.
     pub(crate) fn granted(&self) -> Option<Moment> {
         self.receipt.as_ref().map(Receipt::granted)
     }
 
-    /// What the call's failure will be remembered for, as far as it was known when it left.
+    /// Returns the key for which the call's failure will be remembered, as far as it was known when
+    /// the call left.
     pub(crate) fn key(&self) -> Option<Key> {
         self.receipt.as_ref().and_then(Receipt::key)
     }
 
-    /// The outcome. `key` is given where it was not known before; `name` names it should it begin to fail.
+    /// Hands over the outcome. `key` is given where it was not known before; `name` names it in case
+    /// it begins to fail.
     pub(crate) fn settle(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
-        if let Some(shadow_entry) = self.shadow_entry.take() {
-            drop(shadow_entry.send(Told { answer, key, name: name() })); // it may have left
-        }
-        let Some(receipt) = self.receipt.take() else { return };
-        match self.is_mute {
-            true => self.driver.finish(receipt, NOTHING, None, &String::new),
-            false => self.driver.finish(receipt, answer, key, name),
+        match self.shadow.take() {
+            Some(told) => drop(told.map(|told| told.send(Told { answer, key, name: name() }))), // it may have left
+            None => self.receipt.take().into_iter().for_each(|receipt| self.driver.finish(receipt, answer, key, name)),
         }
     }
 }
@@ -151,7 +216,7 @@ impl Drop for OwedReceipt {
 impl Drop for HeldSlot {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            self.driver.release(slot);
+            self.driver.operate(|state, now| state.limiter.release(slot, now));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{BOUNDLESS, Driver, HeldPermit, Stale};
+use super::{BOUNDLESS, Driver, HeldPermit, ShadowEntry, Stale};
 use crate::{
     api::Group,
     limit::{Arrival, Limiter, LongestQueues, Policy, Preview, Snapshot, Walk},
@@ -22,15 +22,15 @@ impl Driver {
         });
     }
 
-    /// The limits are those of the terms of this number.
+    /// The limits are those of the configuration of this generation.
     pub(crate) fn adopt(&self, generation: u64) {
         self.operate(|state, _| state.generation = generation);
     }
 
-    /// A call that no limit is asked about.
-    pub(crate) fn admit_unmetered(&self, arrival: &Arrival<'_>) -> HeldPermit {
+    /// Admits a call without asking a limit. Its outcome and end go to the shadow entry.
+    pub(crate) fn admit_unmetered(&self, arrival: &Arrival<'_>, shadow: ShadowEntry) -> HeldPermit {
         let (permit, now) = self.operate(|state, now| (state.limiter.admit_unmetered(arrival, now), now));
-        HeldPermit::new(self.clone(), permit, now)
+        HeldPermit::new(self, permit, now, Some(shadow))
     }
 
     /// Whether the limiter only plays: the calls find connections for themselves, so that for the limiter there is always room.
@@ -108,10 +108,9 @@ impl Driver {
     /// # Errors
     /// There are other terms now.
     pub(crate) fn preview(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Preview, Stale> {
-        self.operate(
-            |state, now| {
-                if state.generation == generation { Ok(state.limiter.preview(arrival, now)) } else { Err(Stale) }
-            },
-        )
+        self.operate(|state, now| {
+            let is_current = state.generation == generation;
+            is_current.then(|| state.limiter.preview(arrival, now)).ok_or(Stale)
+        })
     }
 }

@@ -4,6 +4,7 @@ use std::{
     future::poll_fn,
     num::NonZeroU32,
     sync::atomic::{AtomicI64, AtomicU64, Ordering},
+    task::Poll,
     time::Duration,
 };
 
@@ -56,7 +57,7 @@ fn driver(policy: Policy) -> Driver {
     Driver::new("tested".into(), Limiter::new(policy, 1, clock.now()), clock)
 }
 
-fn arrive(driver: &Driver, flow: u64) -> Entry {
+fn arrive(driver: &Driver, flow: u64) -> Verdict {
     let arrival = Arrival {
         class: ClassId(0),
         flow: Flow { id: flow, name: &flow },
@@ -72,23 +73,23 @@ fn arrive(driver: &Driver, flow: u64) -> Entry {
     driver.arrive(0, &arrival).expect("there was no reload")
 }
 
-async fn turn(mut place: HeldTicket) -> Turn {
+async fn turn(mut place: HeldTicket) -> Result<HeldPermit, Option<Refusal>> {
     poll_fn(|cx| place.poll_turn(cx)).await
 }
 
-fn waits(entry: Entry) -> HeldTicket {
+fn waits(entry: Verdict) -> HeldTicket {
     match entry {
-        Entry::Wait(place) => place,
-        Entry::Go(_) => panic!("it went"),
-        Entry::Refused(refusal) => panic!("{refusal:?}"),
+        Verdict::Wait(place) => place,
+        Verdict::Go(_) => panic!("it went"),
+        Verdict::Refused(refusal) => panic!("{refusal:?}"),
     }
 }
 
-fn goes(turn: Turn) -> HeldPermit {
+fn goes(turn: Result<HeldPermit, Option<Refusal>>) -> HeldPermit {
     match turn {
-        Turn::Go(permit) => permit,
-        Turn::Refused(refusal) => panic!("{refusal:?}"),
-        Turn::Unconnected => panic!("unconnected"),
+        Ok(permit) => permit,
+        Err(Some(refusal)) => panic!("{refusal:?}"),
+        Err(None) => panic!("unconnected"),
     }
 }
 
@@ -98,7 +99,7 @@ async fn the_ticker_wakes_a_waiter_when_its_token_is_there_and_not_before() {
     driver.rooms().add_room(Group::Short, 100);
     let stop = CancellationToken::new();
     tokio::spawn(driver.clone().tick(stop.clone(), || ()));
-    let Entry::Go(first) = arrive(&driver, 1) else { panic!("the bucket is full") };
+    let Verdict::Go(first) = arrive(&driver, 1) else { panic!("the bucket is full") };
     let began = driver.clock().now();
     let sent = first.admit(());
     let second = goes(turn(waits(arrive(&driver, 1))).await);
@@ -112,12 +113,12 @@ async fn the_ticker_wakes_a_waiter_when_its_token_is_there_and_not_before() {
 async fn a_permit_that_is_dropped_gives_its_token_back_and_the_next_goes() {
     let driver = driver(policy(100, Some((0.000_001, 1))));
     driver.rooms().add_room(Group::Short, 1);
-    let Entry::Go(first) = arrive(&driver, 1) else { panic!("the bucket is full") };
+    let Verdict::Go(first) = arrive(&driver, 1) else { panic!("the bucket is full") };
     let level = |driver: &Driver| driver.look(|limiter, now| limiter.snapshot(now).buckets[0].level);
     assert!(level(&driver) < 0.5);
     drop(first);
     assert!(level(&driver) > 0.5);
-    assert!(matches!(arrive(&driver, 1), Entry::Go(_)));
+    assert!(matches!(arrive(&driver, 1), Verdict::Go(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,7 +127,7 @@ async fn whoever_waits_for_an_unreachable_group_is_told_at_once() {
     let waiting = tokio::spawn(turn(waits(arrive(&driver, 1))));
     tokio::task::yield_now().await;
     driver.rooms().unreachable(Group::Short);
-    assert!(matches!(waiting.await.expect("no panic"), Turn::Unconnected));
+    assert!(matches!(waiting.await.expect("no panic"), Err(None)));
     assert_eq!(driver.remembered(), 0);
 }
 
@@ -169,9 +170,9 @@ async fn open_streams(driver: Driver, open: Arc<AtomicI64>, mut wanted: mpsc::Un
 /// One call: waits, sometimes leaves or is not sent, else goes and gives back what it had. Says whether it was sent.
 async fn call(driver: Driver, open: Arc<AtomicI64>, dice: u64) -> bool {
     let place = match arrive(&driver, dice % 5) {
-        Entry::Go(permit) => return send(&driver, permit, &open, dice).await,
-        Entry::Wait(place) => place,
-        Entry::Refused(refusal) => panic!("{refusal:?}"),
+        Verdict::Go(permit) => return send(&driver, permit, &open, dice).await,
+        Verdict::Wait(place) => place,
+        Verdict::Refused(refusal) => panic!("{refusal:?}"),
     };
     if dice.is_multiple_of(7) {
         let mut place = place;

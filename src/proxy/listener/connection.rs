@@ -36,7 +36,7 @@ use super::{
 use crate::{
     proxy::{
         stack::{self, Sent},
-        tunnel::Desk,
+        tunnel::UpgradeSlot,
     },
     telemetry::table,
     upstream::{Inbound, Unread},
@@ -55,7 +55,7 @@ struct Calls<S> {
     handle: Option<WireHandle>,
     /// The place where a call leaves the tunnel that the connection is to become; HTTP/2 becomes
     /// none.
-    desk: Option<Desk>,
+    upgrade_slot: Option<UpgradeSlot>,
 }
 
 pin_project! {
@@ -99,8 +99,8 @@ where
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let switches = request.headers().contains_key(header::UPGRADE);
-        if let Some(desk) = self.desk.as_ref().filter(|_| switches) {
-            request.extensions_mut().insert(desk.clone());
+        if let Some(upgrade_slot) = self.upgrade_slot.as_ref().filter(|_| switches) {
+            request.extensions_mut().insert(upgrade_slot.clone());
         }
         let chunked = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
         let (request, unread) = Inbound::of(request);
@@ -203,13 +203,13 @@ impl Server {
                 () = self.closing.told() => return, // it has not said a word yet
             };
         let stack = stack::stack(&self.parts, local);
-        let desk = Desk::default();
+        let upgrade_slot = UpgradeSlot::default();
         // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is
         // waiting in.
         let served = if speaks_http2 {
-            Box::pin(self.serve_http2(&handle, Calls { stack, handle: None, desk: None })).await
+            Box::pin(self.serve_http2(&handle, Calls { stack, handle: None, upgrade_slot: None })).await
         } else {
-            let calls = Calls { stack, handle: Some(handle.clone()), desk: Some(desk.clone()) };
+            let calls = Calls { stack, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()) };
             let served = self.serve_http1(&handle, calls).await;
             if let Some(fault) = handle.fault() {
                 table::GUARDED.counter(&[&self.section.name, fault.word()]).increment(1);
@@ -222,7 +222,7 @@ impl Server {
         }
         // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits
         // for it, and ends it.
-        if let Some(tunnel) = desk.take() {
+        if let Some(tunnel) = upgrade_slot.take() {
             Box::pin(tunnel.carry(&self.section.name)).await;
         }
     }
@@ -367,7 +367,7 @@ mod tests {
             });
             let (mut client, end) = duplex(1 << 10);
             let handle = WireHandle::new(Box::new(end), Arc::default(), Arc::default());
-            let calls = Calls { stack, handle: Some(handle.clone()), desk: None };
+            let calls = Calls { stack, handle: Some(handle.clone()), upgrade_slot: None };
             client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("room");
             let begun = clock.now();
             server.serve_awake(&handle, &calls).await.expect("no fault");

@@ -85,8 +85,9 @@ pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, now: Moment) -
     text
 }
 
-/// `Server-Timing` for a call that was held and let go.
-pub(super) fn add_timing(headers: &mut HeaderMap, reason: &str, held: Duration) {
+/// Adds `Server-Timing` to the answer of a call that was held and then let through.
+pub(crate) fn add_timing(headers: &mut HeaderMap, held: Option<(&str, Duration)>) {
+    let Some((reason, held)) = held else { return };
     let millis = held.as_secs_f64() * 1000.0;
     if let Ok(value) = HeaderValue::try_from(format!("tidegate;dur={millis:.1};desc=\"{reason}\"")) {
         headers.append(SERVER_TIMING, value);
@@ -188,7 +189,7 @@ mod tests {
     #[test]
     fn timing_says_how_long_and_why() {
         let mut headers = HeaderMap::new();
-        add_timing(&mut headers, Reason::Bucket.word(), Duration::from_micros(1_500));
+        add_timing(&mut headers, Some((Reason::Bucket.word(), Duration::from_micros(1_500))));
         assert_eq!(headers["server-timing"], "tidegate;dur=1.5;desc=\"bucket\"");
     }
 }

@@ -1,0 +1,47 @@
+//! Keys that only the body knows: the name in a `create`, the digest of an operation.
+//!
+//! The body is looked at before the call leaves only while some key of the same collection or path
+//! fails, whatever its length or framing, and for a moment at most. A name is enough, so a body is
+//! read no further than to its name; a digest needs the whole body.
+
+use std::{future::poll_fn, pin::pin, time::Duration};
+
+use super::{PendingCall, intake::declared};
+use crate::{
+    api::{Key, names::PEEK},
+    classify::{Classified, KeySource},
+    proxy::parts::GateParts,
+};
+
+/// Returns the key of a call whose body must be asked; `None` if that is not worth it, or if the
+/// key cannot be known.
+pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, call: &Classified) -> Option<Key> {
+    let collection = call.key.collection().filter(|_| call.key.needs_body())?;
+    // A digest needs all of a body.
+    let is_too_long = matches!(call.key, KeySource::BodyDigest { .. }) && declared(&request.parts) > PEEK;
+    if !gate.driver.keys().any_failing_in(collection) || is_too_long {
+        return None;
+    }
+    let (body, clock) = (&mut request.body, gate.driver.clock());
+    let mut moment = pin!(clock.sleep(if gate.shadow { Duration::ZERO } else { MOMENT }));
+    let mut next_look = 1;
+    while !body.is_whole() && body.len() <= PEEK {
+        if body.len() >= next_look {
+            if let Some(key) = call.key.with_body(body.beginning(PEEK), false, &gate.hasher) {
+                return Some(key);
+            }
+            next_look = body.len() * 2; // a body that comes byte by byte is not parsed at each of them
+        }
+        tokio::select! {
+            biased;
+            // A client that broke off is noticed when the body is read on.
+            read = poll_fn(|cx| body.poll_more(cx)) => read.ok()?,
+            () = &mut moment => break,
+        };
+    }
+    let whole = body.is_whole();
+    call.key.with_body(body.beginning(PEEK + 1), whole, &gate.hasher)
+}
+
+/// The beginning of a body comes with its head; one that does not is not waited for.
+const MOMENT: Duration = Duration::from_millis(100);

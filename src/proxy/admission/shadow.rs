@@ -1,0 +1,115 @@
+//! Shadow: the limiter decides about every call, and every call goes at once.
+//!
+//! A call that may go takes the limiter's own permit. One that would wait is admitted without being
+//! metered, and a task waits in its place: when its turn comes the wait is counted, and the limiter
+//! learns the outcome of the call as soon as it is known. One that would be refused is admitted
+//! too, and nothing is learned from it, because the gate would not have sent it.
+//!
+//! A shadow cannot know when a refused caller would have come again, what the upstream would have
+//! answered if it had been spared, and how long an answer would have taken at its proper time (a
+//! task whose call has ended already gives its slot back at once).
+
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
+
+use http::request::Parts;
+use tokio::sync::oneshot;
+
+use super::intake::{ENOUGH, declared, large_head};
+use crate::{
+    api::{Group, Outcome},
+    limit::{Arrival, ClassId, Reason},
+    proxy::{
+        driver::{Driver, HeldPermit, HeldTicket, ShadowEntry, Stale, Told, Verdict},
+        gate_config::GateConfig,
+    },
+};
+
+/// The meters that count what would have happened to a call.
+struct ShadowMeters {
+    config: Arc<GateConfig>,
+    class: ClassId,
+}
+
+/// Returns the permit of a call on a gate that only plays: always one, at once.
+///
+/// # Errors
+/// The call was read under a configuration that is not in force any more.
+pub(super) fn permit(
+    driver: &Driver,
+    arrival: &Arrival<'_>,
+    request: &Parts,
+    config: &Arc<GateConfig>,
+) -> Result<HeldPermit, Stale> {
+    let verdict = driver.arrive(config.generation, arrival)?;
+    config.meters.decided(arrival.class, verdict.decision());
+    let meters = ShadowMeters { config: Arc::clone(config), class: arrival.class };
+    let mut ticket = match verdict {
+        Verdict::Go(permit) => return Ok(permit),
+        Verdict::Refused(refusal) => {
+            meters.refused(refusal.reason);
+            return Ok(driver.admit_unmetered(arrival, ShadowEntry::default()));
+        }
+        Verdict::Wait(ticket) => ticket,
+    };
+    // As much as would have been read while it waited.
+    if let Err(refusal) = ticket.hold_bytes(large_head(request) + declared(request).min(ENOUGH)) {
+        meters.refused(refusal.reason);
+        return Ok(driver.admit_unmetered(arrival, ShadowEntry::default()));
+    }
+    let (told, hears) = oneshot::channel();
+    let (ended, end) = oneshot::channel();
+    // Bounded: there are no more of them than may wait, and than there are calls.
+    tokio::spawn(shadow_task(driver.clone(), ticket, arrival.group, meters, hears, end));
+    Ok(driver.admit_unmetered(arrival, ShadowEntry { told: Some(told), ended: Some(ended) }))
+}
+
+/// Waits as the call would have waited, and ends as it ended.
+async fn shadow_task(
+    driver: Driver,
+    mut ticket: HeldTicket,
+    group: Group,
+    meters: ShadowMeters,
+    mut hears: oneshot::Receiver<Told>,
+    end: oneshot::Receiver<()>,
+) {
+    let mut told = None;
+    let turn = poll_fn(|cx| {
+        if told.is_none()
+            && let Poll::Ready(heard) = Pin::new(&mut hears).poll(cx)
+        {
+            // A caller who left would have left its place as well.
+            match heard {
+                Ok(heard) if heard.answer.outcome != Outcome::Abandoned => told = Some(heard),
+                Ok(_) | Err(_) => return Poll::Ready(Err(None)),
+            }
+        }
+        ticket.poll_turn(cx)
+    })
+    .await;
+    let permit = match turn {
+        Ok(permit) => permit,
+        Err(Some(refusal)) => return meters.refused(refusal.reason),
+        Err(None) => return,
+    };
+    driver.give_room(&permit, group);
+    let (_, owed, slot) = permit.admit(());
+    if let Some((reason, wait)) = owed.waited() {
+        meters.config.meters.would_have_waited(meters.class, reason, wait);
+    }
+    let told = match told {
+        Some(told) => Ok(told),
+        None => hears.await,
+    };
+    if let Ok(Told { answer, key, name }) = told {
+        let key = key.filter(|_| owed.key().is_none());
+        owed.settle(answer, key, &|| name.clone());
+    }
+    drop(end.await); // an error too: its other end is gone, and so is the call
+    drop(slot);
+}
+
+impl ShadowMeters {
+    fn refused(&self, reason: Reason) {
+        self.config.meters.would_have_refused(self.class, reason);
+    }
+}

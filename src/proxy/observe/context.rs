@@ -1,0 +1,276 @@
+//! The context of one call while it is under way.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use http::{HeaderMap, Method, StatusCode, header::USER_AGENT, request::Parts};
+
+use super::in_flight::InFlight;
+use crate::{
+    api::{self, Call, Key, Outcome, PauseLength, outcome::Told},
+    classify::Classified,
+    clock::Clock,
+    limit::{Reason, Refusal},
+    moment::Moment,
+    proxy::{failure::Failure, gate_config::GateConfig, tally::Tally},
+    telemetry::{Asked, CallRecord, meters::FailureKind},
+};
+
+/// Everything that is known of one call while it is under way: what it asks for, the configuration
+/// it keeps to its end, and what has become of it. If it is dropped before it is closed, the caller
+/// left.
+#[derive(Debug)]
+pub(crate) struct CallContext {
+    pub(crate) config: Arc<GateConfig>,
+    pub(crate) method: Method,
+    pub(crate) call: Classified,
+    /// The key for which its failure is remembered, as soon as it is known.
+    pub(crate) key: Option<Key>,
+    tally: Arc<Tally>,
+    clock: Clock,
+    in_flight: Option<InFlight>,
+    /// The first word of the header; `None` if there is no log.
+    user_agent: Option<Box<str>>,
+    arrived: Moment,
+    asked_at: Option<Moment>,
+    waited: Option<(Reason, Duration)>,
+    /// The moments at which its tokens were taken and at which it left.
+    left: Option<(Moment, Moment)>,
+    upstream: Option<Duration>,
+    refused: Option<Reason>,
+    /// The time after which it was answered with the answer to an identical call.
+    coalesced: Option<Duration>,
+    /// The time that the upstream said to wait.
+    retry_after: Option<Duration>,
+    closed: bool,
+}
+
+impl CallContext {
+    /// Opens the context of a call that was read under this configuration.
+    pub(crate) fn open(
+        config: Arc<GateConfig>,
+        tally: Arc<Tally>,
+        clock: Clock,
+        call: Classified,
+        request: &Parts,
+    ) -> Self {
+        Self {
+            method: request.method.clone(),
+            key: call.key.known(),
+            in_flight: config.meters.in_flight(call.class).map(InFlight::new),
+            user_agent: config.log.as_ref().map(|_| user_agent(&request.headers)),
+            config,
+            call,
+            tally,
+            arrived: clock.now(),
+            clock,
+            asked_at: None,
+            waited: None,
+            left: None,
+            upstream: None,
+            refused: None,
+            coalesced: None,
+            retry_after: None,
+            closed: false,
+        }
+    }
+
+    /// Replaces the configuration by one that came into force before the call was admitted.
+    pub(crate) fn reread(&mut self, config: Arc<GateConfig>, call: Classified, headers: &HeaderMap) {
+        self.in_flight = config.meters.in_flight(call.class).map(InFlight::new);
+        self.user_agent = config.log.as_ref().map(|_| user_agent(headers));
+        self.key = call.key.known();
+        (self.config, self.call) = (config, call);
+    }
+
+    /// Notes that the limiter is about to be asked.
+    pub(crate) fn asked(&mut self) {
+        self.asked_at = self.user_agent.as_ref().map(|_| self.clock.now());
+    }
+
+    /// Notes that the call has left: the moments at which its tokens were taken and its permit was
+    /// claimed, and its wait.
+    pub(crate) fn left(&mut self, at: (Moment, Moment), waited: Option<(Reason, Duration)>) {
+        (self.left, self.waited) = (Some(at), waited);
+        self.tally.admitted();
+        let (meters, class) = (&self.config.meters, self.call.class);
+        if let Some((reason, wait)) = waited {
+            meters.waited(class, reason, wait);
+        }
+        meters.limited(class, waited.map_or(Duration::ZERO, |(_, wait)| wait), self.method.as_str());
+    }
+
+    /// Returns the time since the call left.
+    pub(crate) fn upstream_for(&self) -> Option<Duration> {
+        self.left.map(|(_, sent)| self.clock.now() - sent)
+    }
+
+    /// Notes that the response head came.
+    pub(crate) fn head_came(&mut self) {
+        self.upstream = self.upstream_for();
+        if let Some(took) = self.upstream.filter(|_| !self.call.call.is_long_running()) {
+            self.config.meters.upstream_took(self.call.class, took);
+        }
+    }
+
+    /// Notes that the call is answered with the answer to an identical one.
+    pub(crate) fn coalesced(&mut self) {
+        self.coalesced = Some(self.clock.now() - self.arrived);
+        self.config.meters.coalesced(self.call.class);
+    }
+
+    /// Notes the meaning of the upstream's answer.
+    pub(crate) fn learned(&mut self, told: &Told) {
+        let (meters, class) = (&self.config.meters, self.call.class);
+        if let Some(by) = told.rejection {
+            meters.rejected(class, by);
+            self.tally.rejected(by);
+        }
+        if let Some(signal) = told.signal {
+            meters.signalled(class, signal);
+        }
+        let of_key = match told.answer.outcome {
+            Outcome::Throttled { after } => Some(after),
+            Outcome::Abandoned | Outcome::Failure | Outcome::Neutral | Outcome::Success => None,
+        };
+        let of_others = told.answer.pause.and_then(|pause| match pause.length {
+            PauseLength::Known(length) => Some(length),
+            PauseLength::Growing { .. } => None,
+        });
+        self.retry_after = of_key.max(of_others);
+    }
+
+    /// Notes that the call gets no answer of the upstream's.
+    pub(crate) fn failed(&mut self, failure: &Failure) {
+        let kind = match failure {
+            Failure::Refused(refusal) => return self.refused(refusal),
+            Failure::Lost => FailureKind::Lost,
+            Failure::Timeout(_) => FailureKind::Timeout,
+            Failure::Unconnected(_) => FailureKind::Unconnected,
+            Failure::Client | Failure::Forbidden(_) => return,
+        };
+        self.config.meters.failed(self.call.class, kind);
+    }
+
+    fn refused(&mut self, refusal: &Refusal) {
+        self.refused = Some(refusal.reason);
+        self.waited = (!refusal.waited.is_zero()).then_some((refusal.reason, refusal.waited));
+        let (meters, class, call) = (&self.config.meters, self.call.class, &self.call.call);
+        meters.refused(class, refusal.reason, call.group(), call.resource());
+        meters.limited(class, refusal.waited, self.method.as_str());
+        self.tally.refused(meters.class_name(class), refusal, &self.call);
+    }
+
+    /// Returns the limit that held the call before it left or was answered, and for how long.
+    pub(crate) fn held(&self) -> Option<(&'static str, Duration)> {
+        if let Some(wait) = self.coalesced {
+            return Some(("coalesced", wait));
+        }
+        let (reason, wait) = self.waited.filter(|_| self.left.is_some())?;
+        (reason != Reason::Slot || self.config.limits_slots).then_some((reason.word(), wait))
+    }
+
+    /// Returns the name of the call's class.
+    pub(crate) fn class_name(&self) -> &str {
+        self.config.meters.class_name(self.call.class)
+    }
+
+    /// Closes the context: the client is answered. The call counts as in flight for as long as the
+    /// returned value lives.
+    pub(crate) fn close(&mut self, status: StatusCode) -> Option<InFlight> {
+        self.closed = true;
+        self.config.meters.answered(self.call.class, self.call.call.verb(), status.as_u16());
+        let mut in_flight = self.in_flight.take();
+        if let (Some(record), Some(log)) = (self.record(Some(status.as_u16())), &self.config.log) {
+            match &mut in_flight {
+                // What lasts for as long as the client likes may outlast the log.
+                Some(in_flight) if !record.asked.long_running => in_flight.write(log.clone(), record, self.clock),
+                _ => log.record(record),
+            }
+        }
+        in_flight
+    }
+
+    /// Returns the call's line, if there is a log and it has not been returned before. Without a
+    /// status the caller has left.
+    fn record(&mut self, status: Option<u16>) -> Option<CallRecord> {
+        let asked = asked(&self.call, self.user_agent.take()?);
+        let (meters, class) = (&self.config.meters, self.call.class);
+        Some(CallRecord {
+            arrived: self.arrived,
+            at_door: self.asked_at,
+            gate: Arc::clone(meters.gate()),
+            class: meters.class_name(class).into(),
+            lane: meters.lane(class),
+            flow: self.call.flow,
+            verb: self.call.call.verb().word(),
+            asked,
+            key: self.key.or_else(|| object(&self.call.call)),
+            waited: self.waited,
+            granted: self.left.map(|(granted, _)| granted),
+            sent: self.left.map(|(_, sent)| sent),
+            upstream: self.upstream,
+            status,
+            refused: self.refused,
+            retry_after: self.retry_after,
+            body: None,
+            gave_up: status.is_none().then(|| self.clock.now() - self.arrived),
+            coalesced: self.coalesced,
+        })
+    }
+}
+
+impl Drop for CallContext {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        if self.left.is_none() && self.coalesced.is_none() {
+            self.config.meters.hung_up(self.call.class);
+        }
+        if let (Some(record), Some(log)) = (self.record(None), &self.config.log) {
+            log.record(record);
+        }
+    }
+}
+
+/// Returns the first word of the user agent, for the log.
+fn user_agent(headers: &HeaderMap) -> Box<str> {
+    let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    agent.split(' ').next().filter(|word| word.len() <= LONGEST_AGENT).unwrap_or_default().into()
+}
+
+/// Returns what a call asks for, for the log.
+fn asked(classified: &Classified, user_agent: Box<str>) -> Asked {
+    let call = &classified.call;
+    Asked {
+        group: call.group().into(),
+        resource: call.resource().into(),
+        subresource: call.subresource().into(),
+        namespace: call.namespace().into(),
+        user_agent,
+        credential: classified.credential,
+        long_running: call.is_long_running(),
+        dry_run: call.is_dry_run(),
+        timeout: call.timeout(),
+    }
+}
+
+/// Returns the identity of a named object and of what is done to it, for the log, where nothing is
+/// remembered of it. Like that of a key it means something only within this process.
+fn object(call: &Call) -> Option<Key> {
+    static SALT: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let collection = (call.group(), call.resource(), call.namespace());
+    let facet = (call.verb().is_read(), call.subresource());
+    (call.is_resource() && !call.name().is_empty()).then(|| Key {
+        object: SALT.hash_one((collection, call.name())),
+        collection: SALT.hash_one(collection),
+        facet: api::facet(SALT.hash_one(facet), call.verb().is_delete()),
+    })
+}
+
+/// A longer word is not the name of a program.
+const LONGEST_AGENT: usize = 128;
