@@ -1,7 +1,8 @@
 //! The proxy: a listener, the request path, and the driver of the limiter between them.
 //!
-//! A [`Gate`] is one of each with one upstream behind. `stack` has the path in one place, `admission` the waiting, `driver` the limiter at
-//! work; `guard`, `observe` and `respond` are the layers around.
+//! A [`Gate`] is one of each with one upstream behind. `stack` has the path in one place,
+//! `admission` the waiting, `driver` the limiter at work; `guard`, `observe` and `respond` are the
+//! layers around.
 
 // In the path of a call nothing may panic: what could is written down with its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]

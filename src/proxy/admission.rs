@@ -38,7 +38,7 @@ pub(crate) struct PendingCall {
 }
 
 /// A call that need not wait any more.
-pub(crate) enum Admitted {
+pub(crate) enum Admission {
     /// It may leave, on this route. It may lead a group of calls that wait for the same answer.
     Leaves(HeldPermit, Route, Option<Leader>),
     /// Here is the answer to an identical call.
@@ -83,7 +83,7 @@ pub(crate) async fn admit(
     gate: &GateParts,
     request: &mut PendingCall,
     context: &mut CallContext,
-) -> Result<Admitted, Failure> {
+) -> Result<Admission, Failure> {
     gate.upstream.injector().check(&request.parts.headers).map_err(Failure::Forbidden)?;
     let mut verdict = decide(gate, request, context).await?;
     let group = context.call.group;
@@ -95,7 +95,7 @@ pub(crate) async fn admit(
             Verdict::Wait(ticket) => tokio::select! {
                 biased;
                 whole = poll_fn(|cx| member.as_mut().map_or(Poll::Pending, |member| member.poll_answer(cx))) => {
-                    return Ok(Admitted::Answered(whole));
+                    return Ok(Admission::Answered(whole));
                 }
                 permit = wait(gate, ticket, request, group) => permit?,
             },
@@ -110,10 +110,10 @@ pub(crate) async fn admit(
             if gate.shadow {
                 gate.driver.give_room(&permit, group);
             }
-            return Ok(Admitted::Leaves(permit, route, member.and_then(Member::go)));
+            return Ok(Admission::Leaves(permit, route, member.and_then(Member::go)));
         }
         if let Some(lease) = gate.upstream.checkout(group) {
-            return Ok(Admitted::Leaves(permit, Route::Stream(lease), member.and_then(Member::go)));
+            return Ok(Admission::Leaves(permit, Route::Stream(lease), member.and_then(Member::go)));
         }
         // The connection went between the grant and now: the call is first in line for the next.
         verdict = Verdict::Wait(permit.requeue());
@@ -175,7 +175,7 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
 fn join(gate: &GateParts, request: &PendingCall, context: &CallContext) -> Option<Member> {
     let (call, body) = (&context.call.call, &request.body);
     let is_shared = context.config.coalesce && !call.is_long_running() && !call.is_tunnel();
-    let is_bare = body.is_whole() && body.len() == 0;
+    let is_bare = body.is_whole && body.len == 0;
     let identity = if is_shared && is_bare { Identity::of(&request.parts) } else { None };
     identity.map(|identity| gate.coalescer.join(identity))
 }
@@ -190,7 +190,7 @@ async fn wait(
     group: Group,
 ) -> Result<HeldPermit, Failure> {
     let head = intake::large_head(&request.parts);
-    ticket.hold_bytes(head + request.body.len()).map_err(Failure::Refused)?;
+    ticket.hold_bytes(head + request.body.len).map_err(Failure::Refused)?;
     poll_fn(|cx| {
         if let Poll::Ready(turn) = ticket.poll_turn(cx) {
             let unconnected = || Failure::Unconnected(gate.upstream.down(group));

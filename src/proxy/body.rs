@@ -1,7 +1,8 @@
 //! The response body that the client gets: the gate's own answer, or the upstream's as it flows.
 //!
-//! An enum and not a box: frames pass through without a call through a table of their own. What the call still holds (its slot, its place
-//! in the in-flight gauge) rides in the body and goes back when the body ends, breaks or is dropped.
+//! An enum and not a box: frames pass through without dynamic dispatch. What the call still holds
+//! (its slot, its place in the in-flight gauge) rides in the body and goes back when the body ends,
+//! breaks or is dropped.
 
 mod peek;
 
@@ -32,11 +33,12 @@ pin_project! {
     pub(crate) enum Body {
         /// The gate's own answer.
         Own { #[pin] body: Full<Bytes> },
-        /// The upstream's.
+        /// The upstream's answer.
         Upstream { #[pin] body: Peeked<Streaming>, held: Held, ends_quietly: bool, capture: Option<Box<Capture>> },
-        /// The upstream's answer to another call, which was the same call.
+        /// The upstream's answer to an identical call.
         Shared { whole: Arc<Whole>, next: usize },
-        /// None: bytes of another protocol follow, through the tunnel that holds what the call holds.
+        /// No body: bytes of another protocol follow, through the tunnel that holds what the call
+        /// holds.
         Switched { slot: UpgradeSlot },
     }
 }
@@ -48,19 +50,16 @@ impl Body {
         Self::Own { body: Full::new(text.into()) }
     }
 
-    /// The upstream's body. One that `ends_quietly` when the upstream is lost is a watch over HTTP/2: client-go takes a reset stream for a
-    /// failed watch and lists everything again, where it resumes after an end, as it does when a direct connection is lost. Each event is
-    /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which client-go takes for an end.
+    /// Wraps the upstream's body. One that `ends_quietly` when the upstream is lost is a watch over
+    /// HTTP/2: client-go takes a reset stream for a failed watch and lists everything again,
+    /// whereas it resumes after an end, as it does when a direct connection is lost. Each event is
+    /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which
+    /// client-go takes for an end.
     pub(crate) fn upstream(body: Peeked<Streaming>, slot: HeldSlot, ends_quietly: bool) -> Self {
         Self::Upstream { body, held: (Some(slot), None), ends_quietly, capture: None }
     }
 
-    /// The answer to another call, which was the same call.
-    pub(crate) fn shared(whole: Arc<Whole>) -> Self {
-        Self::Shared { whole, next: 0 }
-    }
-
-    /// Keeps the body as it flows, for those who wait for it too.
+    /// Keeps the body as it flows, for the identical calls that wait for it.
     pub(crate) fn keep(&mut self, captured: Capture) {
         if let Self::Upstream { body, capture, .. } = self {
             match body.is_end_stream() {
@@ -70,7 +69,7 @@ impl Body {
         }
     }
 
-    /// Has the call count as in flight until this body has ended.
+    /// Makes the call count as in flight until this body has ended.
     pub(crate) fn hold(&mut self, in_flight: Option<InFlight>) {
         match self {
             Self::Own { .. } | Self::Shared { .. } => {}
@@ -79,7 +78,6 @@ impl Body {
         }
     }
 }
-
 impl HttpBody for Body {
     type Data = Bytes;
     type Error = StreamingError;
@@ -129,7 +127,8 @@ impl HttpBody for Body {
     }
 }
 
-/// Notes what came of a body that is kept. hyper does not ask on once a body of known length has ended, nor after trailers.
+/// Notes what came of a body that is kept. hyper does not ask on once a body of known length has
+/// ended, nor after trailers.
 fn note(capture: &mut Option<Box<Capture>>, came: Option<&Result<Frame<Bytes>, StreamingError>>, is_end: bool) {
     let Some(mut captured) = capture.take() else { return };
     match came {

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::tell::Teller;
 pub(crate) use self::{
-    held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, ShadowEntry, Told},
+    held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, Settlement, ShadowEntry},
     tell::Wants,
 };
 use crate::{
@@ -272,7 +272,8 @@ impl State {
         [self.limiter.next_wakeup(), self.bypass_until].into_iter().flatten().min().unwrap_or(Moment::MAX)
     }
 
-    /// Takes the wakers of the calls whose answer may have changed. No allocation if there are none.
+    /// Takes the wakers of the calls whose answer may have changed. No allocation if there are
+    /// none.
     fn drain(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         while let Some(ticket) = self.limiter.next_event() {

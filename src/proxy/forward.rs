@@ -23,6 +23,7 @@ use crate::{
         signals,
     },
     clock::wall_clock,
+    limit::Receipt,
     upstream::{Kept, SendError, Streaming, Upgraded},
 };
 
@@ -54,13 +55,14 @@ pub(crate) fn send<'a>(
     let request = request.into_outgoing();
     let kept = context.call.key.needs_body().then(|| request.body().kept());
     let (request, owed, slot) = permit.admit(request);
-    context.left((owed.granted().unwrap_or(claimed), claimed), owed.waited());
+    let receipt = owed.receipt();
+    context.left((receipt.map_or(claimed, Receipt::granted), claimed), receipt.and_then(Receipt::waited));
     let mut sent = SentCall { gate, context, owed: Some(owed), kept, so_far: None };
     async move {
         let response = match route {
             Route::Stream(lease) => gate.upstream.send(lease, request).await,
             Route::Upgrade(connection, switch) => {
-                match gate.upstream.upgrade(connection, switch.protocol(), request).await {
+                match gate.upstream.upgrade(connection, switch.protocol, request).await {
                     Ok(Upgraded::Switched(response, upstream)) => {
                         sent.context.head_came();
                         sent.answered(response.status(), response.headers(), &[]);
@@ -102,8 +104,8 @@ impl SentCall<'_> {
         outcome::wants_body(&config.throttling, &call.call, head.status, &head.headers)
     }
 
-    /// Reads the beginning of the body. If the caller leaves meanwhile, the meaning of the head alone
-    /// is the outcome.
+    /// Reads the beginning of the body. If the caller leaves meanwhile, the meaning of the head
+    /// alone is the outcome.
     async fn look_into(&mut self, head: &Parts, body: &mut Peeked<Streaming>) {
         self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
         body.peek(self.gate.driver.clock()).await;
@@ -174,7 +176,7 @@ impl SentCall<'_> {
         }
         let start = kept.bytes().concat();
         let key = source.with_body(&start, kept.is_whole(), &self.gate.hasher);
-        (key.filter(|_| owed.key().is_none()), Some(start))
+        (key.filter(|_| owed.receipt().and_then(Receipt::key).is_none()), Some(start))
     }
 }
 

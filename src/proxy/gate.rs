@@ -103,8 +103,7 @@ impl Gate {
         let parts = &server.parts;
         let gate = Arc::clone(&section.name);
         tasks.spawn(gauges::upkeep(Arc::clone(&gate), Arc::clone(parts), section.clock, over.clone()));
-        let (last_signal, config) = (Arc::clone(&parts.last_signal), Arc::clone(&parts.config));
-        tasks.spawn(pauses::watch(parts.driver.clone(), last_signal, config, over.clone()));
+        tasks.spawn(pauses::watch(Arc::clone(parts), over.clone()));
         tasks.spawn(parts.driver.clone().tick(over.clone(), move || gauges::bypass_is_over(&gate)));
         tasks.close();
         let gate = Self { section, server, addresses: Vec::new(), listen: Vec::new(), target: shown, tasks, sampler };
@@ -133,7 +132,7 @@ impl Gate {
     /// Returns when an earlier `reconfigure` has reached every waiting call: the next one then need
     /// not finish it.
     pub async fn caught_up(&self) {
-        self.own().driver.settled().await;
+        self.own().driver.caught_up().await;
     }
 
     /// The connections to its upstream.

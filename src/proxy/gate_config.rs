@@ -1,7 +1,8 @@
-//! The terms under which a gate takes calls: everything that a reload may change, swapped as one (P11).
+//! The configuration of a gate: everything that a reload may change, swapped as one (P11).
 //!
-//! A call takes the terms once, when it comes, and keeps them to its end: classes are numbers, and a number means something only under the
-//! rules that gave it. The limiter knows under which terms it works and sends a call that was read under older ones back to be read again.
+//! A call takes the configuration once, when it comes, and keeps it to its end: classes are
+//! numbers, and a number means something only under the rules that gave it. The limiter knows the
+//! generation that it works under, and a call that was read under an older one is read again.
 
 use std::{
     sync::{Arc, PoisonError, RwLock},
@@ -16,7 +17,7 @@ use crate::{
     telemetry::{CallLog, GateMeters},
 };
 
-/// All that a reload may change, but for the limits themselves.
+/// Everything that a reload may change, except the limits themselves.
 #[derive(Debug)]
 pub(crate) struct GateConfig {
     /// The number of reloads before it.
@@ -31,19 +32,20 @@ pub(crate) struct GateConfig {
     /// By class: they go with the rules.
     pub(crate) meters: GateMeters,
     pub(crate) log: Option<CallLog>,
-    /// Whether identical calls that wait become one.
+    /// True if identical calls that wait become one.
     pub(crate) coalesce: bool,
-    /// Whether calls in flight are limited at all. If not, a wait for a slot is a connection being made, as any client would wait for it.
+    /// True if calls in flight are limited at all. If not, a wait for a slot is a connection being
+    /// made, for which any client would wait.
     pub(crate) limits_slots: bool,
-    /// After `stop` the gate serves on for at most this long.
+    /// The time for which the gate serves on after `stop`, at most.
     pub(crate) drain: Duration,
 }
 
-/// The terms in force.
+/// The configuration in force.
 #[derive(Debug)]
 pub(crate) struct CurrentConfig(RwLock<Arc<GateConfig>>);
 
-/// When refusals carry the header Retry-After. Their bodies name the time in any case: nothing
+/// The refusals that carry the header Retry-After. Their bodies name the time in any case: nothing
 /// sleeps on it unasked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {

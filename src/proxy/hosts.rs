@@ -16,7 +16,8 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// The loopback names, the certificate's and the configured ones. `base_path` is the upstream's.
+    /// The loopback names, the certificate's and the configured ones. `base_path` is the
+    /// upstream's.
     pub(crate) fn new<'a>(more: impl IntoIterator<Item = &'a str>, base_path: &str) -> Self {
         let names = more.into_iter().chain(["localhost"]).map(|name| name.to_ascii_lowercase().into()).collect();
         Self { names, base_path: base_path.len() }

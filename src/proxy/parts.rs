@@ -1,12 +1,15 @@
 //! The parts of a gate that its calls share.
 
-use std::{hash::RandomState, sync::Arc};
-
-use super::{
-    coalesce::Coalescer, driver::Driver, gate_config::CurrentConfig, pauses::LastSignal, respond::Responder,
-    tally::Tally,
+use std::{
+    hash::RandomState,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
-use crate::upstream::Upstream;
+
+use super::{coalesce::Coalescer, driver::Driver, gate_config::CurrentConfig, respond::Responder, tally::Tally};
+use crate::{api::Signal, upstream::Upstream};
 
 /// The parts of a gate that its calls share.
 #[derive(Debug)]
@@ -18,9 +21,39 @@ pub(crate) struct GateParts {
     pub(crate) upstream: Upstream,
     /// Makes identical calls that wait one, if the configuration says so.
     pub(crate) coalescer: Coalescer,
-    /// The signal that asked for the last pause.
-    pub(crate) last_signal: Arc<LastSignal>,
+    pub(crate) last_signal: LastSignal,
     pub(crate) hasher: RandomState,
     /// True if every call is decided, and every call is let through. Only a restart changes it.
     pub(crate) shadow: bool,
+}
+
+/// The signal that asked for the last pause; it outlives the answer that it came with.
+#[derive(Debug, Default)]
+pub(crate) struct LastSignal(AtomicUsize);
+
+impl LastSignal {
+    pub(crate) fn set(&self, signal: Signal) {
+        let place = Signal::ALL.iter().position(|known| *known == signal).unwrap_or_default();
+        self.0.store(place + 1, Relaxed);
+    }
+
+    /// Returns the signal, if there ever was a pause.
+    pub(crate) fn get(&self) -> Option<Signal> {
+        Signal::ALL.get(self.0.load(Relaxed).checked_sub(1)?).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_signal_is_remembered() {
+        let last = LastSignal::default();
+        assert_eq!(last.get(), None);
+        for signal in Signal::ALL {
+            last.set(signal);
+            assert_eq!(last.get(), Some(signal));
+        }
+    }
 }

@@ -34,8 +34,8 @@ pub(crate) struct Responder {
     gate: Arc<str>,
     kind: Kind,
     clock: Clock,
-    /// Spreads Retry-After: the n-th refusal is hashed, so that no two processes spread alike and no
-    /// state needs a lock.
+    /// Spreads Retry-After: the n-th refusal is hashed, so that no two processes spread alike and
+    /// no state needs a lock.
     refusals: AtomicU64,
     hasher: RandomState,
 }
@@ -68,7 +68,7 @@ impl Responder {
         self.build(&Answer::new(status, message), method)
     }
 
-    /// The answer to a call that panicked.
+    /// Answers a call that panicked.
     pub(crate) fn broken(&self) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: a fault of the gate; its log has more", self.gate);
         let status = StatusCode::INTERNAL_SERVER_ERROR;
@@ -85,9 +85,10 @@ impl Responder {
         self.build(&Answer { status, reason: Some(refusal.reason), retry_after, in_header, message }, method)
     }
 
-    /// Whether the header of a refusal for this reason says when to come back. client-go sleeps on the header inside the worker and retries
-    /// itself; without it the error goes to the reconcile loop, which is where a failing object belongs, and which finds the time in the
-    /// body (`apierrors.SuggestsClientDelay`).
+    /// True if the header of a refusal for this reason says when to come back. client-go sleeps on
+    /// the header inside the worker and retries itself; without it the error goes to the reconcile
+    /// loop, which is where a failing object belongs, and which finds the time in the body
+    /// (`apierrors.SuggestsClientDelay`).
     fn says_when(&self, policy: RetryAfter, reason: Reason) -> bool {
         match (policy, reason) {
             (RetryAfter::Always, _) => true,
@@ -97,7 +98,8 @@ impl Responder {
         }
     }
 
-    /// Queue refusals are spread upwards by up to a fifth, or all who were refused together would be back together.
+    /// Spreads queue refusals upwards by up to a fifth: otherwise all calls that were refused
+    /// together would be back together.
     fn spread(&self, seconds: u64, reason: Reason) -> u64 {
         if reason.concerns_key() || reason == Reason::Deadline {
             return seconds;
@@ -134,8 +136,9 @@ impl Responder {
     }
 }
 
-/// What a failure of the gate's own is answered with (docs/design.md, "The gate's own failures"): as nearly what the direct failure
-/// would have meant to the client as a status can say.
+/// Returns the status for a failure of the gate's own (docs/design.md, "The gate's own failures"),
+/// and its Retry-After: as nearly what the direct failure would have meant to the client as a
+/// status can say.
 fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, Option<u64>) {
     let safe = *method == Method::GET || *method == Method::HEAD;
     match failure {
@@ -146,13 +149,14 @@ fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, O
         Failure::Lost => (StatusCode::BAD_GATEWAY, safe.then_some(1)),
         Failure::Refused(_) => (StatusCode::TOO_MANY_REQUESTS, None),
         Failure::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, None),
-        // A reflector resumes from its last version after a 429; on a 502 it would list everything again.
+        // A reflector resumes from its last version after a 429; on a 502 it would list everything
+        // again.
         Failure::Unconnected(_) if verb == Verb::Watch => (StatusCode::TOO_MANY_REQUESTS, None),
         Failure::Unconnected(_) => (StatusCode::BAD_GATEWAY, None),
     }
 }
 
-/// Whole seconds, rounded up, at least one: client-go reads nothing else.
+/// Returns whole seconds, rounded up, at least one: client-go reads nothing else.
 fn whole_seconds(wait: Duration) -> u64 {
     let up = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(up).clamp(1, LONGEST)

@@ -17,8 +17,7 @@ use super::{
     guard::buffers::Buffers,
     hosts::Hosts,
     options::Options,
-    parts::GateParts,
-    pauses::LastSignal,
+    parts::{GateParts, LastSignal},
     respond::Responder,
     tally::Tally,
 };
@@ -97,7 +96,7 @@ impl Section {
             driver,
             upstream,
             coalescer: Coalescer::default(),
-            last_signal: Arc::new(LastSignal::default()),
+            last_signal: LastSignal::default(),
             hasher,
             shadow: self.shadow,
         });

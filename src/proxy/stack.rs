@@ -16,7 +16,7 @@ use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::{CatchPanicLayer, ResponseForPanic};
 
 use super::{
-    admission::{self, Admitted, PendingCall},
+    admission::{self, Admission, PendingCall},
     body::Body,
     forward,
     guard::GuardLayer,
@@ -37,9 +37,11 @@ pub(crate) fn stack(
 {
     let (config, responder) = (Arc::clone(&gate.config), Arc::clone(&gate.responder));
     ServiceBuilder::new()
-        // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that carries other calls.
+        // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that
+        // carries other calls.
         .layer(CatchPanicLayer::custom(Broken(Arc::clone(&gate.responder))))
-        // Before anything is counted or read: what no client of ours sends costs nothing and teaches nothing.
+        // Before anything is counted or read: what no client of ours sends costs nothing and
+        // teaches nothing.
         .layer(GuardLayer { config, responder, local })
         .service(CallPath(Arc::clone(gate)))
 }
@@ -62,21 +64,22 @@ impl Service<Request<Inbound>> for CallPath {
         let gate = Arc::clone(&self.0);
         let mut request = PendingCall::new(request); // before the future, which would hold the request beside it
         Box::pin(async move {
-            // A call keeps the configuration that it came under. The context outlives everything below: dropped
-            // before it is closed, it knows that the caller left.
+            // A call keeps the configuration that it came under. The context outlives everything
+            // below: dropped before it is closed, it knows that the caller left.
             let config = gate.config.get();
             let call = request.classify(&config, &gate.hasher);
             let (tally, clock) = (Arc::clone(&gate.tally), gate.driver.clock());
             let mut context = CallContext::open(config, tally, clock, call, &request.parts);
-            // Everything that is waited for is waited for here; what comes out has a permit and a stream.
+            // Everything that is waited for is waited for here; what comes out has a permit and a
+            // stream.
             let answered = match admission::admit(&gate, &mut request, &mut context).await {
                 // Sends the call and learns the outcome at the head; the slot stays with the body.
-                Ok(Admitted::Leaves(permit, route, leader)) => {
+                Ok(Admission::Leaves(permit, route, leader)) => {
                     forward::send(&gate, request, permit, route, leader, &mut context).await
                 }
-                Ok(Admitted::Answered(whole)) => {
+                Ok(Admission::Answered(whole)) => {
                     context.coalesced();
-                    Ok(Response::from_parts(whole.head(), Body::shared(whole)))
+                    Ok(Response::from_parts(whole.head(), Body::Shared { whole, next: 0 }))
                 }
                 Err(failure) => Err(failure),
             };

@@ -1,8 +1,9 @@
 //! Tunnels: a client's connection after its call has switched protocols.
 //!
-//! A call that asks to switch carries the [`UpgradeSlot`] of its connection. When the upstream has switched, the call leaves a [`Tunnel`] there;
-//! once hyper has written the 101 and let go of the connection, the connection's own task finds it and carries the bytes. Two buffers of
-//! 16 KiB (a TLS record's worth) are all that a tunnel holds; a side that does not read stops the other.
+//! A call that asks to switch carries the [`UpgradeSlot`] of its connection. When the upstream has
+//! switched, the call leaves a [`Tunnel`] there; once hyper has written the 101 and released the
+//! connection, the connection's own task finds it and carries the bytes. Two buffers of 16 KiB (a
+//! TLS record's worth) are all that a tunnel holds; a side that does not read stops the other.
 
 use std::{
     io,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use http::request::Parts;
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional_with_sizes;
 
@@ -20,19 +21,19 @@ use super::{
 };
 use crate::upstream::Protocol;
 
-/// Where a call leaves the tunnel that its connection is to become.
+/// The place where a call leaves the tunnel that its connection is to become.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Tunnel>>>);
 
 /// A call's side of a switch, until the upstream has answered.
 #[derive(Debug)]
 pub(crate) struct Switch {
-    protocol: Protocol,
-    upgrade_slot: UpgradeSlot,
+    pub(crate) protocol: Protocol,
+    slot: UpgradeSlot,
     client: OnUpgrade,
 }
 
-/// Both sides, as soon as they are there, and what the call holds until the end.
+/// Both sides of a tunnel, and what its call holds until the end.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     client: OnUpgrade,
@@ -43,12 +44,12 @@ pub(crate) struct Tunnel {
 // === impl UpgradeSlot ===
 
 impl UpgradeSlot {
-    /// What a call left here.
+    /// Takes the tunnel that a call left here.
     pub(crate) fn take(&self) -> Option<Tunnel> {
         self.lock().take()
     }
 
-    /// Has the tunnel count as in flight until it ends.
+    /// Makes the tunnel count as in flight until it ends.
     pub(crate) fn hold(&self, in_flight: Option<InFlight>) {
         if let Some(tunnel) = self.lock().as_mut() {
             tunnel.held.1 = in_flight;
@@ -63,45 +64,39 @@ impl UpgradeSlot {
 // === impl Switch ===
 
 impl Switch {
-    /// What a call asks for, if it asks to switch and its connection can.
+    /// Returns the call's side of a switch, if it asks for one and its connection can.
     pub(crate) fn asked(parts: &mut Parts) -> Option<Self> {
-        let upgrade_slot = parts.extensions.remove::<UpgradeSlot>()?;
+        let slot = parts.extensions.remove::<UpgradeSlot>()?;
         let client = parts.extensions.remove::<OnUpgrade>()?;
         let protocol = Protocol::asked(parts)?;
-        Some(Self { protocol, upgrade_slot, client })
+        Some(Self { protocol, slot, client })
     }
 
-    pub(crate) fn protocol(&self) -> Protocol {
-        self.protocol
-    }
-
-    /// The upstream has switched.
+    /// Leaves the tunnel: the upstream has switched.
     pub(crate) fn tunnel(self, upstream: OnUpgrade, slot: HeldSlot) -> UpgradeSlot {
-        let Self { upgrade_slot, client, .. } = self;
-        *upgrade_slot.lock() = Some(Tunnel { client, upstream, held: (Some(slot), None) });
-        upgrade_slot
+        *self.slot.lock() = Some(Tunnel { client: self.client, upstream, held: (Some(slot), None) });
+        self.slot
     }
 }
 
 // === impl Tunnel ===
 
 impl Tunnel {
-    /// Carries bytes both ways until both sides have ended. A side that ends its half has it ended on the other; a side that breaks breaks
-    /// the other.
+    /// Carries bytes both ways until both sides have ended. A side that ends its half has it ended
+    /// on the other; a side that breaks breaks the other.
     pub(crate) async fn carry(self, gate: &str) {
         let Self { client, upstream, held } = self;
-        match carry(client, upstream).await {
+        let carried = async {
+            let (client, upstream) = tokio::try_join!(client, upstream).map_err(io::Error::other)?;
+            let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+            copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await
+        };
+        match carried.await {
             Ok((up, down)) => tracing::debug!(gate, up, down, "a tunnel ended"),
             Err(error) => tracing::debug!(gate, %error, "a tunnel broke"),
         }
         drop(held);
     }
-}
-
-async fn carry(client: OnUpgrade, upstream: OnUpgrade) -> io::Result<(u64, u64)> {
-    let (client, upstream) = tokio::try_join!(client, upstream).map_err(io::Error::other)?;
-    let (mut client, mut upstream): (TokioIo<Upgraded>, _) = (TokioIo::new(client), TokioIo::new(upstream));
-    copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await
 }
 
 /// Each way: a TLS record.

@@ -58,7 +58,7 @@ fn rehearse(process: &mut Process) -> Vec<String> {
     // One call gets a 429, and all calls wait.
     get(process.gate, "/api/v1/namespaces/n/secrets/wait");
     tell(&mut process.running, "key is backing off");
-    tell(&mut process.running, "the upstream said wait: paused");
+    tell(&mut process.running, "upstream asked for a pause");
     tell(&mut process.running, "the pause is over");
     // More calls come than may go.
     let waiting: Vec<_> = (0..6).map(|_| process.call("/api/v1/namespaces/n/endpoints/e")).collect();
@@ -95,7 +95,7 @@ fn one_line_for_each_change(said: &[String]) {
     for (line, wanted) in [
         ("key is backing off", 3),
         ("its object is gone", 1),
-        ("the upstream said wait", 1),
+        ("upstream asked for a pause", 1),
         ("the pause is over", 1),
         ("calls have to wait", 1),
         ("calls need not wait any more", 1),

@@ -25,12 +25,12 @@ pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, cal
     let (body, clock) = (&mut request.body, gate.driver.clock());
     let mut moment = pin!(clock.sleep(if gate.shadow { Duration::ZERO } else { MOMENT }));
     let mut next_look = 1;
-    while !body.is_whole() && body.len() <= PEEK {
-        if body.len() >= next_look {
+    while !body.is_whole && body.len <= PEEK {
+        if body.len >= next_look {
             if let Some(key) = call.key.with_body(body.beginning(PEEK), false, &gate.hasher) {
                 return Some(key);
             }
-            next_look = body.len() * 2; // a body that comes byte by byte is not parsed at each of them
+            next_look = body.len * 2; // a body that comes byte by byte is not parsed at each of them
         }
         tokio::select! {
             biased;
@@ -39,7 +39,7 @@ pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, cal
             () = &mut moment => break,
         };
     }
-    let whole = body.is_whole();
+    let whole = body.is_whole;
     call.key.with_body(body.beginning(PEEK + 1), whole, &gate.hasher)
 }
 

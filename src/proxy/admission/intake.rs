@@ -1,4 +1,5 @@
-//! A request body, read as far as its call's wait makes sense, and what a call holds meanwhile.
+//! A request body, read as far as makes sense while its call waits, and what a call holds
+//! meanwhile.
 
 use std::{
     mem,
@@ -17,18 +18,21 @@ use crate::upstream::{Inbound, InboundError, Outgoing};
 pub(super) struct Intake {
     body: Inbound,
     read: Pieces,
-    len: usize,
+    /// The number of bytes read so far.
+    pub(super) len: usize,
     trailers: Option<HeaderMap>,
-    done: bool,
-    /// There was none from the beginning. An empty one in chunks is one.
-    none: bool,
+    /// True if the body is read to its end.
+    pub(super) is_whole: bool,
+    /// True if there was none from the beginning. An empty one in chunks is one.
+    is_none: bool,
 }
 
-/// What was read of a body, in few pieces: a handle on each byte of one that comes byte by byte would cost forty times the body.
+/// The part of a body that was read, in few pieces: a handle on each byte of one that comes byte by
+/// byte would cost forty times the body.
 #[derive(Debug, Default)]
 struct Pieces {
     whole: Vec<Bytes>,
-    /// Behind them, not yet one of them.
+    /// The bytes behind them that are not a piece yet.
     small: BytesMut,
 }
 
@@ -36,37 +40,28 @@ struct Pieces {
 
 impl Intake {
     pub(super) fn new(body: Inbound) -> Self {
-        let none = body.is_end_stream();
-        Self { body, read: Pieces::default(), len: 0, trailers: None, done: none, none }
+        let is_none = body.is_end_stream();
+        Self { body, read: Pieces::default(), len: 0, trailers: None, is_whole: is_none, is_none }
     }
 
-    /// Bytes read so far.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether the body is read to its end.
-    pub(super) fn is_whole(&self) -> bool {
-        self.done
-    }
-
-    /// Whether the client waits to be asked for the body.
+    /// True if the client waits to be asked for the body.
     pub(super) fn is_awaited(&self) -> bool {
         self.body.is_awaited()
     }
 
-    /// The first `most` bytes of what was read so far, in one piece.
+    /// Returns the first `most` bytes of what was read so far, in one piece.
     pub(super) fn beginning(&mut self, most: usize) -> &[u8] {
         self.read.beginning(most)
     }
 
-    /// Reads one frame more and says how many bytes it had; pending for good once there is no more, or enough.
+    /// Reads one frame more and returns its number of bytes. Pending without end once there is no
+    /// more, or enough.
     pub(super) fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, InboundError>> {
-        if self.done || self.len >= ENOUGH {
+        if self.is_whole || self.len >= ENOUGH {
             return Poll::Pending;
         }
         let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
-            self.done = true;
+            self.is_whole = true;
             return Poll::Ready(Ok(0));
         };
         let bytes = match frame?.into_data() {
@@ -81,17 +76,17 @@ impl Intake {
                 0
             }
         };
-        self.done = self.body.is_end_stream();
+        self.is_whole = self.body.is_end_stream();
         Poll::Ready(Ok(bytes))
     }
 
-    /// What is sent: what was read, then the rest as it comes.
+    /// Returns the body to send: what was read, then the rest as it comes.
     pub(super) fn into_outgoing(mut self) -> Outgoing {
-        if self.none {
+        if self.is_none {
             return Outgoing::empty();
         }
         let read = mem::take(&mut self.read).into_whole();
-        let rest = (!self.done).then_some(self.body);
+        let rest = (!self.is_whole).then_some(self.body);
         Outgoing::new(read, rest, self.trailers)
     }
 }
@@ -118,8 +113,8 @@ impl Pieces {
         }
     }
 
-    /// The first `most` bytes as one piece. What they are made of is joined, and nothing else is
-    /// copied.
+    /// Returns the first `most` bytes as one piece. The pieces that they are made of are joined,
+    /// and nothing else is copied.
     fn beginning(&mut self, most: usize) -> &[u8] {
         self.gather();
         let (mut pieces, mut length) = (0, 0);
@@ -163,7 +158,8 @@ const USUAL_HEAD: usize = 8 * 1024;
 const SMALL: usize = 1024;
 /// Small pieces become one when they are this long.
 const GATHERED: usize = 16 * 1024;
-/// kube-apiserver's own limit for a body. A client that leaves with more than this unsent is found when its turn comes.
+/// kube-apiserver's own limit for a body. A client that leaves with more than this unsent is found
+/// when its turn comes.
 pub(super) const ENOUGH: usize = 3 * 1024 * 1024;
 
 #[cfg(test)]

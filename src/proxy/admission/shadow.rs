@@ -9,7 +9,7 @@
 //! answered if it had been spared, and how long an answer would have taken at its proper time (a
 //! task whose call has ended already gives its slot back at once).
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
+use std::{future::poll_fn, sync::Arc};
 
 use http::request::Parts;
 use tokio::sync::oneshot;
@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 use super::intake::{ENOUGH, declared, large_head};
 use crate::{
     api::{Group, Outcome},
-    limit::{Arrival, ClassId, Reason},
+    limit::{Arrival, ClassId, Reason, Receipt},
     proxy::{
-        driver::{Driver, HeldPermit, HeldTicket, ShadowEntry, Stale, Told, Verdict},
+        driver::{Driver, HeldPermit, HeldTicket, Settlement, ShadowEntry, Stale, Verdict},
         gate_config::GateConfig,
     },
 };
@@ -69,39 +69,36 @@ async fn shadow_task(
     mut ticket: HeldTicket,
     group: Group,
     meters: ShadowMeters,
-    mut hears: oneshot::Receiver<Told>,
+    mut hears: oneshot::Receiver<Settlement>,
     end: oneshot::Receiver<()>,
 ) {
     let mut told = None;
-    let turn = poll_fn(|cx| {
-        if told.is_none()
-            && let Poll::Ready(heard) = Pin::new(&mut hears).poll(cx)
-        {
-            // A caller who left would have left its place as well.
-            match heard {
+    let permit = loop {
+        tokio::select! {
+            biased;
+            heard = &mut hears, if told.is_none() => match heard {
                 Ok(heard) if heard.answer.outcome != Outcome::Abandoned => told = Some(heard),
-                Ok(_) | Err(_) => return Poll::Ready(Err(None)),
-            }
+                // A caller who left would have left the queue as well.
+                Ok(_) | Err(_) => return,
+            },
+            turn = poll_fn(|cx| ticket.poll_turn(cx)) => match turn {
+                Ok(permit) => break permit,
+                Err(Some(refusal)) => return meters.refused(refusal.reason),
+                Err(None) => return,
+            },
         }
-        ticket.poll_turn(cx)
-    })
-    .await;
-    let permit = match turn {
-        Ok(permit) => permit,
-        Err(Some(refusal)) => return meters.refused(refusal.reason),
-        Err(None) => return,
     };
     driver.give_room(&permit, group);
     let (_, owed, slot) = permit.admit(());
-    if let Some((reason, wait)) = owed.waited() {
+    if let Some((reason, wait)) = owed.receipt().and_then(Receipt::waited) {
         meters.config.meters.would_have_waited(meters.class, reason, wait);
     }
     let told = match told {
         Some(told) => Ok(told),
         None => hears.await,
     };
-    if let Ok(Told { answer, key, name }) = told {
-        let key = key.filter(|_| owed.key().is_none());
+    if let Ok(Settlement { answer, key, name }) = told {
+        let key = key.filter(|_| owed.receipt().and_then(Receipt::key).is_none());
         owed.settle(answer, key, &|| name.clone());
     }
     drop(end.await); // an error too: its other end is gone, and so is the call

@@ -1,7 +1,8 @@
 //! Looks at the beginning of a response body, and hands it on as it came.
 //!
-//! What was read is kept frame by frame, an end or an error included, and given out again in the same order; what the body says of its
-//! length stays what it was, so that it is framed downstream as it would have been.
+//! The frames that were read are kept, an end or an error included, and given out again in the same
+//! order. The body's declared length stays what it was, so that it is framed downstream as it would
+//! have been.
 
 use std::{
     collections::VecDeque,
@@ -16,15 +17,15 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::{api::signals::PEEK, clock::Clock};
 
-/// A body of which the beginning may have been read.
+/// A body whose beginning may have been read.
 #[derive(Debug)]
 pub(crate) struct Peeked<B: HttpBody> {
-    /// Read and not handed on yet; `None` is the end.
+    /// The frames that are read and not handed on yet; `None` is the end.
     read: VecDeque<Option<Result<Frame<Bytes>, B::Error>>>,
-    /// What the body said of its length before it was read, less what was handed on.
+    /// The declared length of the body before it was read, less what was handed on.
     hint: SizeHint,
-    /// An error that was read ahead is handed on only after a pause in which what comes before it can leave: hyper drops what it has not
-    /// flushed, even the head, when a body breaks.
+    /// An error that was read ahead is handed on only after a pause in which what comes before it
+    /// can leave: hyper drops what it has not flushed, even the head, when a body breaks.
     has_paused: bool,
     rest: B,
 }
@@ -32,12 +33,12 @@ pub(crate) struct Peeked<B: HttpBody> {
 // === impl Peeked ===
 
 impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> Peeked<B> {
-    /// A body that nobody looked at.
+    /// Wraps a body that was not looked at.
     pub(crate) fn unread(body: B) -> Self {
         Self { read: VecDeque::new(), hint: SizeHint::default(), has_paused: false, rest: body }
     }
 
-    /// Reads until there are [`PEEK`] bytes, the body ends, or it has been waited for long enough.
+    /// Reads until there are [`PEEK`] bytes, the body ends, or the time for it is over.
     pub(crate) async fn peek(&mut self, clock: Clock) {
         self.hint = self.rest.size_hint();
         let reading = poll_fn(|cx| {
@@ -55,7 +56,7 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> Peeked<B> {
         }
     }
 
-    /// The beginning, as far as it was read.
+    /// Returns the beginning, as far as it was read.
     pub(crate) fn beginning(&self) -> Vec<u8> {
         let mut beginning = Vec::with_capacity(self.bytes().min(PEEK));
         for data in self.data() {
@@ -77,7 +78,7 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> Peeked<B> {
         self.bytes() >= PEEK || self.read.len() >= FRAMES || self.rest.is_end_stream() || self.is_over()
     }
 
-    /// Nothing comes after an end, an error or trailers.
+    /// True after an end, an error or trailers.
     fn is_over(&self) -> bool {
         match self.read.back() {
             None => false,
@@ -116,14 +117,16 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> HttpBody for Peeked<B> {
         if self.read.is_empty() {
             return self.rest.size_hint();
         }
-        // Neither more nor less than was known of it: a chunked body that has come whole stays one without a length.
+        // Neither more nor less than was known of it: a chunked body that has come whole stays one
+        // without a length.
         self.hint.exact().map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
-/// Frames that are read at most: they may be as small as nothing.
+/// The number of frames that are read at most: they may be empty.
 const FRAMES: usize = 64;
-/// How long the head may be held back for its body. Providers send both at once; a body that never comes must not hold its head for ever.
+/// The time for which the head may be held back for its body. Providers send both at once; a body
+/// that never comes must not hold its head.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

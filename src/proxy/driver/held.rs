@@ -3,17 +3,14 @@
 //! The limiter does nothing on Drop, because Drop has no `now`; these guards do, with the driver's
 //! clock.
 
-use std::{
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
 use super::Driver;
 use crate::{
     api::{Answer, Key, Outcome},
-    limit::{Admitted, Claim, Permit, Reason, Receipt, Refusal, Slot, Ticket},
+    limit::{Admitted, Claim, Permit, Receipt, Refusal, Slot, Ticket},
     moment::Moment,
 };
 
@@ -40,7 +37,7 @@ pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
     /// Set for a call that was admitted without being metered: the limiter learns nothing from it.
-    shadow: Option<Option<oneshot::Sender<Told>>>,
+    shadow: Option<Option<oneshot::Sender<Settlement>>>,
 }
 
 /// A slot, given back when dropped.
@@ -56,14 +53,14 @@ pub(crate) struct HeldSlot {
 /// what the call came to. It may be empty: then nothing is learned.
 #[derive(Debug, Default)]
 pub(crate) struct ShadowEntry {
-    pub(crate) told: Option<oneshot::Sender<Told>>,
+    pub(crate) told: Option<oneshot::Sender<Settlement>>,
     /// Dropped when the call's body has ended.
     pub(crate) ended: Option<oneshot::Sender<()>>,
 }
 
-/// The outcome of a call.
+/// The outcome of a call, for the task that waits in its place.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Settlement {
     pub(crate) answer: Answer,
     pub(crate) key: Option<Key>,
     pub(crate) name: String,
@@ -76,8 +73,8 @@ impl HeldTicket {
         Self { driver: driver.clone(), ticket: Some(ticket) }
     }
 
-    /// Returns the permit when the wait is over, or the refusal, or `None` if no connection could be
-    /// made. The task is woken whenever that may have changed.
+    /// Returns the permit when the wait is over, or the refusal, or `None` if no connection could
+    /// be made. The task is woken whenever that may have changed.
     pub(crate) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<Result<HeldPermit, Option<Refusal>>> {
         let Some(ticket) = self.ticket else {
             return Poll::Pending; // the wait is over already
@@ -143,7 +140,8 @@ impl HeldPermit {
         self.permit.as_ref().is_some_and(Permit::is_exempt)
     }
 
-    /// Returns the moment at which it was claimed, which is the one that a bucket's bound counts (P1).
+    /// Returns the moment at which it was claimed, which is the one that a bucket's bound counts
+    /// (P1).
     pub(crate) fn claimed(&self) -> Moment {
         self.claimed
     }
@@ -177,27 +175,16 @@ impl Drop for HeldPermit {
 // === impl OwedReceipt ===
 
 impl OwedReceipt {
-    /// Returns the time the call waited and the main reason for it, if it waited at all.
-    pub(crate) fn waited(&self) -> Option<(Reason, Duration)> {
-        self.receipt.as_ref().and_then(Receipt::waited)
+    /// Returns the receipt, which is there until the outcome is handed over.
+    pub(crate) fn receipt(&self) -> Option<&Receipt> {
+        self.receipt.as_ref()
     }
 
-    /// Returns the moment at which its tokens were taken.
-    pub(crate) fn granted(&self) -> Option<Moment> {
-        self.receipt.as_ref().map(Receipt::granted)
-    }
-
-    /// Returns the key for which the call's failure will be remembered, as far as it was known when
-    /// the call left.
-    pub(crate) fn key(&self) -> Option<Key> {
-        self.receipt.as_ref().and_then(Receipt::key)
-    }
-
-    /// Hands over the outcome. `key` is given where it was not known before; `name` names it in case
-    /// it begins to fail.
+    /// Hands over the outcome. `key` is given where it was not known before; `name` names it in
+    /// case it begins to fail.
     pub(crate) fn settle(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         match self.shadow.take() {
-            Some(told) => drop(told.map(|told| told.send(Told { answer, key, name: name() }))), // it may have left
+            Some(told) => drop(told.map(|told| told.send(Settlement { answer, key, name: name() }))), // it may have left
             None => self.receipt.take().into_iter().for_each(|receipt| self.driver.finish(receipt, answer, key, name)),
         }
     }

@@ -1,7 +1,9 @@
-//! Where another thread may come in between two steps, for the model checker of the tests; nothing in the product.
+//! Points at which another thread may come in, for the model checker of the tests; nothing in the
+//! product.
 //!
-//! The driver's only shared state is behind std mutexes that are never held across one of these points, so a scheduler that may switch
-//! here, and only here, sees every interleaving that threads could.
+//! The driver's only shared state is behind std mutexes that are never held across one of these
+//! points, so a scheduler that may switch here, and only here, sees every interleaving that threads
+//! could.
 
 #[cfg(test)]
 use std::cell::Cell;
@@ -11,7 +13,7 @@ thread_local! {
     static MODELLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Another thread may come in here. No mutex may be held.
+/// Lets another thread come in. No mutex may be held.
 #[inline]
 pub(super) fn point() {
     #[cfg(test)]
@@ -21,7 +23,8 @@ pub(super) fn point() {
     }
 }
 
-/// Runs `story` under so many random schedules; a schedule in which somebody waits for ever fails, and says how to replay it.
+/// Runs `story` under so many random schedules. A schedule in which a task waits without end fails,
+/// and says how to replay it.
 #[cfg(test)]
 pub(super) fn under_schedules(schedules: usize, story: impl Fn() + Send + Sync + 'static) {
     MODELLED.set(true);

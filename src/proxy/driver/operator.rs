@@ -1,4 +1,4 @@
-//! What an operator may ask of a gate at work, and calls that no limit is asked about.
+//! The orders of an operator to a gate at work, and calls that are admitted without asking a limit.
 
 use std::sync::atomic::Ordering;
 
@@ -12,8 +12,8 @@ use crate::{
 // === impl Driver ===
 
 impl Driver {
-    /// New limits, and with them terms of a new number: `swap` puts the terms in force under the lock,
-    /// so that no call can come between the two.
+    /// Puts new limits in force, and with them a configuration of this generation: `swap` replaces the
+    /// old one under the lock, so that no call can come between the two.
     pub(crate) fn reconfigure(&self, policy: Policy, generation: u64, swap: impl FnOnce()) {
         self.operate(|state, now| {
             state.generation = generation;
@@ -22,7 +22,7 @@ impl Driver {
         });
     }
 
-    /// The limits are those of the configuration of this generation.
+    /// Sets the generation of the configuration that the limits belong to.
     pub(crate) fn adopt(&self, generation: u64) {
         self.operate(|state, _| state.generation = generation);
     }
@@ -33,7 +33,8 @@ impl Driver {
         HeldPermit::new(self, permit, now, Some(shadow))
     }
 
-    /// Whether the limiter only plays: the calls find connections for themselves, so that for the limiter there is always room.
+    /// Sets if the limiter only plays. Then calls find connections for themselves, so that for the
+    /// limiter there is always room.
     pub(crate) fn cast_shadow(&self, shadow: bool) {
         if self.shared.shadow.swap(shadow, Ordering::SeqCst) != shadow {
             let change = if shadow { BOUNDLESS } else { -BOUNDLESS };
@@ -43,14 +44,14 @@ impl Driver {
         }
     }
 
-    /// Gives back the room that a permit took whose call found a connection for itself.
+    /// Gives back the room that a permit took, because its call found a connection for itself.
     pub(crate) fn give_room(&self, permit: &HeldPermit, group: Group) {
         if !permit.is_exempt() {
             self.operate(|state, now| state.limiter.add_room(group, 1, now));
         }
     }
 
-    /// Lets everything through until then; `None` for no longer.
+    /// Lets everything through until this moment; `None` ends that now.
     pub(crate) fn bypass(&self, until: Option<Moment>) {
         self.operate(|state, now| {
             state.bypass_until = until;
@@ -58,12 +59,12 @@ impl Driver {
         });
     }
 
-    /// Until when everything is let through, if it is.
+    /// Returns the moment until which everything is let through, if it is.
     pub(crate) fn bypassed_until(&self) -> Option<Moment> {
         self.lock().bypass_until
     }
 
-    /// Forgets the failing keys that are meant, a few at a time, and says how many there were.
+    /// Forgets the failing keys that are meant, a few at a time, and returns their number.
     pub(crate) async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let (mut walk, mut forgotten) = (Walk::default(), 0);
         while !walk.is_over() {
@@ -75,21 +76,25 @@ impl Driver {
 
     /// Forgets keys whose time is over though nothing else happens, a few at a time.
     pub(crate) async fn tidy(&self) {
-        while !self.keys().is_empty() && self.look(Limiter::has_expired_keys) {
+        if !self.keys().is_empty() {
+            self.advance_while(Limiter::has_expired_keys).await;
+        }
+    }
+
+    /// Returns when the waiting calls of an earlier reload have moved to their new queues.
+    pub(crate) async fn caught_up(&self) {
+        self.advance_while(|limiter, _| limiter.is_behind()).await;
+    }
+
+    async fn advance_while(&self, is_due: impl Fn(&Limiter, Moment) -> bool) {
+        while self.look(&is_due) {
             self.operate(|state, now| state.limiter.advance(now));
             tokio::task::yield_now().await;
         }
     }
 
-    /// Returns when nothing is left to be done at this moment: the waiting calls of an earlier reload have moved.
-    pub(crate) async fn settled(&self) {
-        while self.look(|limiter, _| limiter.is_behind()) {
-            self.operate(|state, now| state.limiter.advance(now));
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// The limiter at one moment, with the queues that were longest while all of them were looked at, a few at a time.
+    /// Returns the limiter at one moment, with the queues that were longest while all of them were
+    /// looked at, a few at a time.
     pub(crate) async fn snapshot(&self) -> Snapshot {
         let mut longest = LongestQueues::default();
         while self.look(|limiter, _| limiter.look_at_queues(&mut longest)) {
@@ -98,15 +103,16 @@ impl Driver {
         self.look(|limiter, now| Snapshot { queues: limiter.queue_views(&longest, now), ..limiter.overview(now) })
     }
 
-    /// Ends every pause, and says how many there were.
+    /// Ends every pause, and returns their number.
     pub(crate) fn lift_pauses(&self) -> usize {
         self.operate(|state, now| state.limiter.lift_pauses(now))
     }
 
-    /// What would happen to a call that came now, read under the terms of this number.
+    /// Returns what would happen to a call that came now, read under the configuration of this
+    /// generation.
     ///
     /// # Errors
-    /// There are other terms now.
+    /// There is another configuration now.
     pub(crate) fn preview(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Preview, Stale> {
         self.operate(|state, now| {
             let is_current = state.generation == generation;

@@ -1,28 +1,29 @@
 //! Tells the pool how many calls wait for room, in order.
 //!
-//! The numbers are levels, so the last one told must be the last one true. Whoever finds news tells it outside the limiter's lock; while
-//! somebody is telling, others leave it to them, and they look again before they stop. So no stale zero can hide a call that waits.
+//! The numbers are levels, so the last one told must be the last one true. The task that finds news
+//! tells it outside the limiter's lock; meanwhile other tasks leave it to that one, and it looks
+//! again before it stops. So no stale zero can hide a call that waits.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::interleave;
 use crate::{api::Group, limit::Limiter, upstream::Upstream};
 
-/// Who wants to know how many calls wait for room: the pool.
+/// The pool, which learns how many calls wait for room.
 pub(crate) trait Wants: Send + Sync {
     /// `calls` calls of `group` wait for room and nothing else.
     fn want(&self, group: Group, calls: usize);
 }
 
-/// What the pool was told.
+/// Tells the pool, and knows what it was told last.
 #[derive(Default)]
 pub(super) struct Teller {
     pool: OnceLock<Arc<dyn Wants>>,
-    told: Mutex<Told>,
+    told: Mutex<Levels>,
 }
 
 #[derive(Default)]
-struct Told {
+struct Levels {
     levels: [usize; 3],
     telling: bool,
 }
@@ -37,12 +38,12 @@ impl Teller {
         debug_assert!(first, "a driver has one pool");
     }
 
-    /// Whether the pool knows less than it should. Under the limiter's lock.
+    /// True if the pool knows less than it should. Under the limiter's lock.
     pub(super) fn has_news(&self, limiter: &Limiter) -> bool {
         self.lock().levels != levels(limiter)
     }
 
-    /// Tells the pool until it knows everything. Without any lock held; `look` takes the limiter's.
+    /// Tells the pool until it knows everything. No lock may be held; `look` takes the limiter's.
     pub(super) fn tell(&self, look: impl Fn(&dyn Fn(&Limiter) -> Option<[usize; 3]>) -> Option<[usize; 3]>) {
         let Some(pool) = self.pool.get() else {
             return;
@@ -68,7 +69,7 @@ impl Teller {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Told> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Levels> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,5 @@
-//! The driver's hand-over: nobody who may go sleeps on, whoever leaves, whatever the pool does, on however many threads.
+//! The driver's hand-over: nobody who may go sleeps on, whoever leaves, whatever the pool does, on
+//! however many threads.
 
 use std::{
     future::poll_fn,
@@ -145,7 +146,8 @@ impl Wants for Pool {
 
 const STREAMS: i64 = 3;
 
-/// Opens a stream whenever one is wanted and there may be one more; as a level, until nobody wants any.
+/// Opens a stream whenever one is wanted and there may be one more; as a level, until nobody wants
+/// any.
 async fn open_streams(driver: Driver, open: Arc<AtomicI64>, mut wanted: mpsc::UnboundedReceiver<usize>) {
     let rooms = driver.rooms();
     let mut level = 0;
@@ -167,7 +169,8 @@ async fn open_streams(driver: Driver, open: Arc<AtomicI64>, mut wanted: mpsc::Un
     }
 }
 
-/// One call: waits, sometimes leaves or is not sent, else goes and gives back what it had. Says whether it was sent.
+/// One call: waits, sometimes leaves or is not sent, else goes and gives back what it had. Says
+/// whether it was sent.
 async fn call(driver: Driver, open: Arc<AtomicI64>, dice: u64) -> bool {
     let place = match arrive(&driver, dice % 5) {
         Verdict::Go(permit) => return send(&driver, permit, &open, dice).await,
@@ -252,7 +255,8 @@ fn under_every_schedule_tried_everyone_gets_a_turn_and_nobody_keeps_anything() {
         driver.connect(Arc::new(Pool { wanted }));
         let open = Arc::new(AtomicI64::new(0));
         let pool = shuttle::future::spawn(open_streams(driver.clone(), Arc::clone(&open), news));
-        // One that leaves, one whose stream dies under it, and four whose streams die with them, so that each wants a new one.
+        // One that leaves, one whose stream dies under it, and four whose streams die with them, so
+        // that each wants a new one.
         let calls: Vec<_> = [7, 13, 3, 6, 9, 12]
             .map(|dice| shuttle::future::spawn(call(driver.clone(), Arc::clone(&open), dice)))
             .into_iter()

@@ -1,4 +1,5 @@
-//! The end of a call: its gauge goes down, and its line is written, when its response body has ended.
+//! The end of a call: its gauge goes down, and its line is written, when its response body has
+//! ended.
 
 use crate::{
     clock::Clock,

@@ -14,11 +14,11 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    /// Why, when it is a refusal.
+    /// The reason, if it is a refusal.
     pub(super) reason: Option<Reason>,
-    /// Whole seconds, in the body.
+    /// Whole seconds until coming back makes sense, for the body.
     pub(super) retry_after: Option<u64>,
-    /// Whether the header says them too.
+    /// True if the header says them too.
     pub(super) in_header: bool,
     pub(super) message: String,
 }
@@ -26,12 +26,12 @@ pub(super) struct Answer {
 // === impl Answer ===
 
 impl Answer {
-    /// One that says nothing of when to come back.
+    /// Makes an answer that does not say when to come back.
     pub(super) fn new(status: StatusCode, message: String) -> Self {
         Self { status, reason: None, retry_after: None, in_header: false, message }
     }
 
-    /// As a Kubernetes client expects it.
+    /// Returns it as a Kubernetes client expects it.
     #[expect(clippy::indexing_slicing, reason = "an object made three lines above takes any field")]
     pub(super) fn status_object(&self) -> String {
         let mut status = json!({
@@ -49,7 +49,7 @@ impl Answer {
         status.to_string()
     }
 
-    /// As RFC 9457 has it.
+    /// Returns it as RFC 9457 describes it.
     #[expect(clippy::indexing_slicing, reason = "an object made three lines above takes any field")]
     pub(super) fn problem(&self, gate: &str) -> String {
         let mut problem = json!({
@@ -69,12 +69,13 @@ impl Answer {
     }
 }
 
-/// Says in a sentence why a call was refused, and never in the upstream's words (they may hold anything).
+/// Returns the reason of a refusal as a sentence, and never in the upstream's words (they may hold
+/// anything).
 pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, now: Moment) -> String {
     let mut text = format!("tidegate: gate {gate:?}, class {class:?} refused this call ({}): ", refusal.reason);
     text.push_str(sentence(refusal.reason));
     if let Some(key) = &refusal.key {
-        text.push_str(&told(key, now));
+        text.push_str(&failures(key, now));
     }
     if refusal.retry_at != Moment::MAX {
         text.push_str(&format!("; the next attempt can make sense in {}", short(refusal.retry_at - now)));
@@ -94,7 +95,7 @@ pub(crate) fn add_timing(headers: &mut HeaderMap, held: Option<(&str, Duration)>
     }
 }
 
-fn told(key: &KeyState, now: Moment) -> String {
+fn failures(key: &KeyState, now: Moment) -> String {
     let times = if key.failures == 1 { "time" } else { "times" };
     let status = key.last_status.map_or_else(|| "no answer".to_owned(), |status| format!("status {status}"));
     let ago = short(now - key.last_failure);
@@ -117,7 +118,7 @@ const fn sentence(reason: Reason) -> &'static str {
     }
 }
 
-/// The `reason` that client-go's helpers look for.
+/// Returns the `reason` that client-go's helpers look for.
 fn status_reason(status: StatusCode) -> &'static str {
     match status {
         StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
@@ -130,7 +131,7 @@ fn status_reason(status: StatusCode) -> &'static str {
     }
 }
 
-/// A duration for people: two digits are enough.
+/// Returns a duration for people: two digits are enough.
 fn short(time: Duration) -> String {
     match time.as_secs() {
         0 => format!("{} ms", time.as_millis()),
