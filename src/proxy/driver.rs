@@ -16,7 +16,7 @@ use std::{
     cell::RefCell,
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::Waker,
 };
 
@@ -51,8 +51,6 @@ struct Shared {
     clock: Clock,
     /// Notified when the limiter wants to be advanced sooner than the ticker wakes.
     sooner: Notify,
-    /// True if no call waits for room: see [`Driver::cast_shadow`].
-    shadow: AtomicBool,
     teller: Teller,
 }
 
@@ -102,15 +100,8 @@ impl Driver {
     pub(crate) fn new(gate: Arc<str>, limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
         let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation: 0, bypass_until: None };
-        let shared = Shared {
-            gate,
-            state: Mutex::new(state),
-            keys,
-            clock,
-            sooner: Notify::new(),
-            shadow: AtomicBool::new(false),
-            teller: Teller::default(),
-        };
+        let shared =
+            Shared { gate, state: Mutex::new(state), keys, clock, sooner: Notify::new(), teller: Teller::default() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -289,15 +280,7 @@ impl State {
         self.alarm = self.alarm.min(next);
         sooner
     }
-
-    fn remember(&mut self, ticket: Ticket, waker: &Waker) {
-        let kept = self.wakers.entry(ticket).or_insert_with(|| waker.clone());
-        kept.clone_from(waker);
-    }
 }
-
-/// More room than there can ever be calls.
-const BOUNDLESS: i64 = 1 << 40;
 
 #[cfg(test)]
 mod tests;

@@ -7,57 +7,44 @@ use tokio_util::sync::CancellationToken;
 
 use super::parts::GateParts;
 use crate::{
+    api::Signal,
     limit::snapshot::{PauseView, Paused},
     telemetry::GateMeters,
 };
 
-/// The pauses whose beginning is logged already.
-#[derive(Debug, Default)]
-struct PauseLog {
-    known: Vec<Paused>,
-}
-
 /// Looks every second until it is `over`: shorter pauses show in the metrics.
 pub(super) async fn watch(gate: Arc<GateParts>, over: CancellationToken) {
-    let (mut log, clock) = (PauseLog::default(), gate.driver.clock());
+    let (mut known, clock) = (Vec::new(), gate.driver.clock());
     loop {
         tokio::select! {
-            () = clock.sleep(EVERY) => log.look(&gate),
+            () = clock.sleep(EVERY) => look(&gate, &mut known),
             () = over.cancelled() => return,
         }
     }
 }
 
-// === impl PauseLog ===
-
-impl PauseLog {
-    /// Looks at the limiter, and logs what has changed since the last look.
-    fn look(&mut self, gate: &GateParts) {
-        let Some(signal) = gate.last_signal.get().map(|signal| signal.word()) else { return };
-        let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
-        let meters = &gate.config.get().meters;
-        let gate = &**meters.gate();
-        for PauseView { who, until } in self.begun(&pauses) {
-            let (who, lasts) = (name(who, meters), until - now);
-            tracing::info!(gate, signal, who, ?lasts, "upstream asked for a pause");
-        }
-        for who in self.over(&pauses) {
-            tracing::info!(gate, who = name(who, meters), "the pause is over");
-        }
+/// Looks at the limiter, and logs what has changed since the last look.
+fn look(gate: &GateParts, known: &mut Vec<Paused>) {
+    let Some(signal) = gate.last_signal.get().map(Signal::word) else { return };
+    let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
+    let meters = &gate.config.get().meters;
+    let gate = &**meters.gate();
+    let (begun, over) = changes(known, &pauses);
+    for PauseView { who, until } in begun {
+        let (who, lasts) = (name(who, meters), until - now);
+        tracing::info!(gate, signal, who, ?lasts, "upstream asked for a pause");
     }
-
-    /// Returns the pauses that have begun since the last look.
-    fn begun(&mut self, pauses: &[PauseView]) -> Vec<PauseView> {
-        let new: Vec<PauseView> = pauses.iter().filter(|pause| !self.known.contains(&pause.who)).copied().collect();
-        self.known.extend(new.iter().map(|pause| pause.who));
-        new
+    for who in over {
+        tracing::info!(gate, who = name(who, meters), "the pause is over");
     }
+}
 
-    /// Returns the pauses that have ended since the last look.
-    fn over(&mut self, pauses: &[PauseView]) -> Vec<Paused> {
-        let is_on = |who: &Paused| pauses.iter().any(|pause| pause.who == *who);
-        self.known.extract_if(.., |who| !is_on(who)).collect()
-    }
+/// Returns the pauses that have begun and those that are over, and makes `known` those that are on.
+fn changes(known: &mut Vec<Paused>, pauses: &[PauseView]) -> (Vec<PauseView>, Vec<Paused>) {
+    let over = known.extract_if(.., |who| !pauses.iter().any(|pause| pause.who == *who)).collect();
+    let begun: Vec<PauseView> = pauses.iter().filter(|pause| !known.contains(&pause.who)).copied().collect();
+    known.extend(begun.iter().map(|pause| pause.who));
+    (begun, over)
 }
 
 fn name(who: Paused, meters: &GateMeters) -> String {
@@ -80,11 +67,11 @@ mod tests {
     fn each_pause_is_told_when_it_begins_and_when_it_ends() {
         let pause = |who| PauseView { who, until: Moment::from_millis(1000) };
         let (gate, class) = (pause(Paused::Gate), pause(Paused::Class(ClassId(1))));
-        let mut log = PauseLog::default();
-        assert_eq!(log.begun(&[gate]), [gate]);
-        assert_eq!((log.begun(&[gate, class]), log.over(&[gate, class])), (vec![class], vec![]));
-        assert_eq!((log.begun(&[class]), log.over(&[class])), (vec![], vec![Paused::Gate]));
-        assert_eq!(log.over(&[]), [Paused::Class(ClassId(1))]);
-        assert_eq!(log.begun(&[gate]), [gate], "again");
+        let mut known = Vec::new();
+        assert_eq!(changes(&mut known, &[gate]), (vec![gate], vec![]));
+        assert_eq!(changes(&mut known, &[gate, class]), (vec![class], vec![]));
+        assert_eq!(changes(&mut known, &[class]), (vec![], vec![Paused::Gate]));
+        assert_eq!(changes(&mut known, &[]), (vec![], vec![Paused::Class(ClassId(1))]));
+        assert_eq!(changes(&mut known, &[gate]), (vec![gate], vec![]), "again");
     }
 }

@@ -88,7 +88,9 @@ impl Section {
         let upstream = Upstream::start(options, self.clock, driver.rooms());
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
         driver.connect(Arc::new(upstream.clone()));
-        driver.cast_shadow(self.shadow);
+        if self.shadow {
+            driver.cast_shadow();
+        }
         let parts = Arc::new(GateParts {
             config: Arc::clone(&self.config),
             tally: Arc::new(Tally::new(&self.name, self.clock)),

@@ -2,14 +2,7 @@
 //!
 //! Read it from top to bottom as a call goes down; answers come back up the same way.
 
-use std::{
-    any::Any,
-    convert::Infallible,
-    net::IpAddr,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{any::Any, convert::Infallible, net::IpAddr, pin::Pin, sync::Arc};
 
 use http::{Request, Response};
 use tower::{Service, ServiceBuilder};
@@ -35,66 +28,53 @@ pub(crate) fn stack(
     local: Option<IpAddr>,
 ) -> impl Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send + use<>
 {
-    let (config, responder) = (Arc::clone(&gate.config), Arc::clone(&gate.responder));
+    let (gate, config, responder) = (Arc::clone(gate), Arc::clone(&gate.config), Arc::clone(&gate.responder));
     ServiceBuilder::new()
         // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that
         // carries other calls.
-        .layer(CatchPanicLayer::custom(Broken(Arc::clone(&gate.responder))))
-        // Before anything is counted or read: what no client of ours sends costs nothing and
-        // teaches nothing.
+        .layer(CatchPanicLayer::custom(Broken(Arc::clone(&responder))))
+        // Before anything is counted or read: what no client of ours sends costs nothing and teaches
+        // nothing.
         .layer(GuardLayer { config, responder, local })
-        .service(CallPath(Arc::clone(gate)))
+        // Made before the future, which would hold the request beside it.
+        .service_fn(move |request| answer(Arc::clone(&gate), PendingCall::new(request)))
 }
 
-/// The path of a call that the guard has let in.
-#[derive(Clone)]
-struct CallPath(Arc<GateParts>);
-
-impl Service<Request<Inbound>> for CallPath {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    /// The one box of a request.
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(())) // a call waits in its future, where hanging up is noticed
-    }
-
-    fn call(&mut self, request: Request<Inbound>) -> Self::Future {
-        let gate = Arc::clone(&self.0);
-        let mut request = PendingCall::new(request); // before the future, which would hold the request beside it
-        Box::pin(async move {
-            // A call keeps the configuration that it came under. The context outlives everything
-            // below: dropped before it is closed, it knows that the caller left.
-            let config = gate.config.get();
-            let call = request.classify(&config, &gate.hasher);
-            let (tally, clock) = (Arc::clone(&gate.tally), gate.driver.clock());
-            let mut context = CallContext::open(config, tally, clock, call, &request.parts);
-            // Everything that is waited for is waited for here; what comes out has a permit and a
-            // stream.
-            let answered = match admission::admit(&gate, &mut request, &mut context).await {
-                // Sends the call and learns the outcome at the head; the slot stays with the body.
-                Ok(Admission::Leaves(permit, route, leader)) => {
-                    forward::send(&gate, request, permit, route, leader, &mut context).await
-                }
-                Ok(Admission::Answered(whole)) => {
-                    context.coalesced();
-                    Ok(Response::from_parts(whole.head(), Body::Shared { whole, next: 0 }))
-                }
-                Err(failure) => Err(failure),
-            };
-            // Every way of not getting the upstream's answer becomes an answer of the gate's own.
-            let mut response = answered.unwrap_or_else(|failure| {
-                context.failed(&failure);
-                gate.responder.answer(&failure, &context)
-            });
-            respond::add_timing(response.headers_mut(), context.held());
-            // Last, so that refusals are counted like answers.
-            let in_flight = context.close(response.status());
-            response.body_mut().hold(in_flight);
-            Ok(response)
-        })
-    }
+/// Answers a call that the guard has let in. The future is the one box of a request.
+fn answer(
+    gate: Arc<GateParts>,
+    mut request: PendingCall,
+) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>> {
+    Box::pin(async move {
+        // The call keeps the configuration that it came under. Its context outlives everything below:
+        // if it is dropped before it is closed, the caller left.
+        let config = gate.config.get();
+        let call = request.classify(&config, &gate.hasher);
+        let (tally, clock) = (Arc::clone(&gate.tally), gate.driver.clock());
+        let mut context = CallContext::open(config, tally, clock, call, &request.parts);
+        // Whatever is waited for is waited for here; then the call has a permit and a stream.
+        let answered = match admission::admit(&gate, &mut request, &mut context).await {
+            // Sends the call and learns the outcome at the head; the slot stays with the body.
+            Ok(Admission::Leaves(permit, route, leader)) => {
+                forward::send(&gate, request, permit, route, leader, &mut context).await
+            }
+            Ok(Admission::Answered(whole)) => {
+                context.coalesced();
+                Ok(Response::from_parts(whole.head(), Body::Shared { whole, next: 0 }))
+            }
+            Err(failure) => Err(failure),
+        };
+        // Every way of not getting the upstream's answer becomes an answer of the gate's own.
+        let mut response = answered.unwrap_or_else(|failure| {
+            context.failed(&failure);
+            gate.responder.answer(&failure, &context)
+        });
+        respond::add_timing(response.headers_mut(), context.held());
+        // Last, so that refusals are counted like answers.
+        let in_flight = context.close(response.status());
+        response.body_mut().hold(in_flight);
+        Ok(response)
+    })
 }
 
 /// Answers for a call that panicked.

@@ -82,7 +82,9 @@ impl HeldTicket {
         let (claim, now) = self.driver.operate(|state, now| {
             let claim = state.limiter.claim(ticket, now);
             match claim {
-                Claim::Waiting => state.remember(ticket, cx.waker()),
+                Claim::Waiting => {
+                    state.wakers.entry(ticket).or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
+                }
                 Claim::Permit(_) | Claim::Refused(_) | Claim::Unconnected => drop(state.wakers.remove(&ticket)),
             }
             (claim, now)

@@ -1,8 +1,6 @@
 //! The orders of an operator to a gate at work, and calls that are admitted without asking a limit.
 
-use std::sync::atomic::Ordering;
-
-use super::{BOUNDLESS, Driver, HeldPermit, ShadowEntry, Stale};
+use super::{Driver, HeldPermit, ShadowEntry, Stale};
 use crate::{
     api::Group,
     limit::{Arrival, Limiter, LongestQueues, Policy, Preview, Snapshot, Walk},
@@ -33,14 +31,11 @@ impl Driver {
         HeldPermit::new(self, permit, now, Some(shadow))
     }
 
-    /// Sets if the limiter only plays. Then calls find connections for themselves, so that for the
-    /// limiter there is always room.
-    pub(crate) fn cast_shadow(&self, shadow: bool) {
-        if self.shared.shadow.swap(shadow, Ordering::SeqCst) != shadow {
-            let change = if shadow { BOUNDLESS } else { -BOUNDLESS };
-            for group in [Group::Exempt, Group::Short, Group::LongRunning] {
-                self.operate(|state, now| state.limiter.add_room(group, change, now));
-            }
+    /// Makes the limiter only play: calls find connections for themselves, so that for the limiter
+    /// there is always room. Once.
+    pub(crate) fn cast_shadow(&self) {
+        for group in [Group::Exempt, Group::Short, Group::LongRunning] {
+            self.operate(|state, now| state.limiter.add_room(group, BOUNDLESS, now));
         }
     }
 
@@ -120,3 +115,6 @@ impl Driver {
         })
     }
 }
+
+/// More room than there can ever be calls.
+const BOUNDLESS: i64 = 1 << 40;
