@@ -147,12 +147,12 @@ fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdi
     let CallContext { config, call, key, .. } = context;
     let flow_name = call.flow_name(&request.headers);
     let arrival = arrival(call, *key, &flow_name);
-    if gate.shadow {
-        return shadow::permit(&gate.driver, &arrival, request, config).map(Verdict::Go);
-    }
     let verdict = gate.driver.arrive(config.generation, &arrival)?;
     config.meters.decided(call.class, verdict.decision());
-    Ok(verdict)
+    Ok(match gate.shadow {
+        true => Verdict::Go(shadow::permit(&gate.driver, verdict, &arrival, request, config)),
+        false => verdict,
+    })
 }
 
 /// Returns a call as the limiter knows it.

@@ -51,7 +51,7 @@ pub(crate) fn send<'a>(
     context: &'a mut CallContext,
 ) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<'a> {
     let is_watch = context.call.call.verb() == Verb::Watch && request.parts.version == Version::HTTP_2;
-    let claimed = permit.claimed();
+    let claimed = permit.claimed;
     let request = request.into_outgoing();
     let kept = context.call.key.needs_body().then(|| request.body().kept());
     let (request, owed, slot) = permit.admit(request);

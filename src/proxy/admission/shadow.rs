@@ -19,7 +19,7 @@ use crate::{
     api::{Group, Outcome},
     limit::{Arrival, ClassId, Reason, Receipt},
     proxy::{
-        driver::{Driver, HeldPermit, HeldTicket, Settlement, ShadowEntry, Stale, Verdict},
+        driver::{Driver, HeldPermit, HeldTicket, Settlement, ShadowEntry, Verdict},
         gate_config::GateConfig,
     },
 };
@@ -31,36 +31,32 @@ struct ShadowMeters {
 }
 
 /// Returns the permit of a call on a gate that only plays: always one, at once.
-///
-/// # Errors
-/// The call was read under a configuration that is not in force any more.
 pub(super) fn permit(
     driver: &Driver,
+    verdict: Verdict,
     arrival: &Arrival<'_>,
     request: &Parts,
     config: &Arc<GateConfig>,
-) -> Result<HeldPermit, Stale> {
-    let verdict = driver.arrive(config.generation, arrival)?;
-    config.meters.decided(arrival.class, verdict.decision());
+) -> HeldPermit {
     let meters = ShadowMeters { config: Arc::clone(config), class: arrival.class };
     let mut ticket = match verdict {
-        Verdict::Go(permit) => return Ok(permit),
+        Verdict::Go(permit) => return permit,
         Verdict::Refused(refusal) => {
             meters.refused(refusal.reason);
-            return Ok(driver.admit_unmetered(arrival, ShadowEntry::default()));
+            return driver.admit_unmetered(arrival, ShadowEntry::default());
         }
         Verdict::Wait(ticket) => ticket,
     };
     // As much as would have been read while it waited.
     if let Err(refusal) = ticket.hold_bytes(large_head(request) + declared(request).min(ENOUGH)) {
         meters.refused(refusal.reason);
-        return Ok(driver.admit_unmetered(arrival, ShadowEntry::default()));
+        return driver.admit_unmetered(arrival, ShadowEntry::default());
     }
     let (told, hears) = oneshot::channel();
     let (ended, end) = oneshot::channel();
     // Bounded: there are no more of them than may wait, and than there are calls.
     tokio::spawn(shadow_task(driver.clone(), ticket, arrival.group, meters, hears, end));
-    Ok(driver.admit_unmetered(arrival, ShadowEntry { told: Some(told), ended: Some(ended) }))
+    driver.admit_unmetered(arrival, ShadowEntry { told: Some(told), ended: Some(ended) })
 }
 
 /// Waits as the call would have waited, and ends as it ended.

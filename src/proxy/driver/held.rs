@@ -27,7 +27,8 @@ pub(crate) struct HeldPermit {
     driver: Driver,
     /// Taken by whatever consumes the guard.
     permit: Option<Permit>,
-    claimed: Moment,
+    /// The moment at which it was claimed, which is the one that a bucket's bound counts (P1).
+    pub(crate) claimed: Moment,
     shadow: Option<ShadowEntry>,
 }
 
@@ -105,17 +106,7 @@ impl HeldTicket {
     /// There is no room for them; the call has left the queue.
     pub(crate) fn hold_bytes(&mut self, bytes: usize) -> Result<(), Refusal> {
         let Some(ticket) = self.ticket else { return Ok(()) };
-        let held = self.driver.operate(|state, now| {
-            let held = state.limiter.hold_bytes(ticket, bytes, now);
-            if held.is_err() {
-                state.wakers.remove(&ticket);
-            }
-            held
-        });
-        if held.is_err() {
-            self.ticket = None;
-        }
-        held
+        self.driver.operate(|state, now| state.limiter.hold_bytes(ticket, bytes, now))
     }
 }
 
@@ -140,12 +131,6 @@ impl HeldPermit {
     /// True if it was given without asking a limit.
     pub(crate) fn is_exempt(&self) -> bool {
         self.permit.as_ref().is_some_and(Permit::is_exempt)
-    }
-
-    /// Returns the moment at which it was claimed, which is the one that a bucket's bound counts
-    /// (P1).
-    pub(crate) fn claimed(&self) -> Moment {
-        self.claimed
     }
 
     /// Puts the call back at the head of its queue: no connection was found after all.
