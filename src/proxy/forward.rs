@@ -87,10 +87,7 @@ pub(crate) fn send<'a>(
         let mut response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));
         // A failure is the answer to one attempt, not to a question: the next may do better.
         let leader = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral));
-        let kind = sent.context.config.rules.kind();
-        if let Some(capture) = leader.and_then(|leader| Capture::begin(leader, &response, kind)) {
-            response.body_mut().keep(capture);
-        }
+        leader.into_iter().for_each(|leader| sent.share(leader, &mut response));
         Ok(response)
     }
 }
@@ -128,6 +125,14 @@ impl SentCall<'_> {
         told.answer.outcome
     }
 
+    /// Keeps the answer as it flows, for the identical calls that wait for it.
+    fn share(&self, leader: Leader, response: &mut Response<Body>) {
+        if let Some(capture) = Capture::begin(leader, response, self.context.config.rules.kind()) {
+            response.body_mut().keep(capture);
+        }
+    }
+
+    /// Reads the meaning of a response.
     fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
         let CallContext { config, call, .. } = &*self.context;
         let wall = (!headers.contains_key(DATE)).then(wall_clock);

@@ -58,12 +58,7 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> Peeked<B> {
 
     /// Returns the beginning, as far as it was read.
     pub(crate) fn beginning(&self) -> Vec<u8> {
-        let mut beginning = Vec::with_capacity(self.bytes().min(PEEK));
-        for data in self.data() {
-            let room = PEEK - beginning.len();
-            beginning.extend(data.iter().take(room));
-        }
-        beginning
+        self.data().flatten().take(PEEK).copied().collect()
     }
 
     fn bytes(&self) -> usize {
