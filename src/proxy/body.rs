@@ -28,7 +28,6 @@ use crate::upstream::{Streaming, StreamingError};
 
 pin_project! {
     /// A response body.
-    #[derive(Debug)]
     #[project = BodyProjected]
     pub(crate) enum Body {
         /// The gate's own answer.

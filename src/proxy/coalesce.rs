@@ -14,7 +14,6 @@ mod shareable;
 mod table;
 
 use std::{
-    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -42,7 +41,6 @@ struct Shared {
 }
 
 /// A call in a group, waiting; it leaves the group when dropped.
-#[derive(Debug)]
 pub(crate) struct Member {
     coalescer: Coalescer,
     /// `None` once it has left.
@@ -50,7 +48,6 @@ pub(crate) struct Member {
 }
 
 /// The call of a group that is out. If it is dropped without an answer, another may lead.
-#[derive(Debug)]
 pub(crate) struct Leader {
     coalescer: Coalescer,
     seat: Option<Seat>,
@@ -69,12 +66,6 @@ impl Coalescer {
         // Nothing under the lock can panic half-way; were it to, each call still has a place of its
         // own.
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Coalescer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Coalescer")
     }
 }
 

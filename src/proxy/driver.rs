@@ -15,7 +15,6 @@ mod tell;
 use std::{
     cell::RefCell,
     collections::HashMap,
-    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::Waker,
 };
@@ -222,12 +221,6 @@ impl Driver {
         // A panic under the lock is a bug of the limiter; going on with what it left is better than
         // refusing every call from then on.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Driver")
     }
 }
 

@@ -12,7 +12,6 @@ use super::{coalesce::Coalescer, driver::Driver, gate_config::CurrentConfig, res
 use crate::{api::Signal, upstream::Upstream};
 
 /// The parts of a gate that its calls share.
-#[derive(Debug)]
 pub(crate) struct GateParts {
     pub(crate) config: Arc<CurrentConfig>,
     pub(crate) tally: Arc<Tally>,
@@ -28,7 +27,7 @@ pub(crate) struct GateParts {
 }
 
 /// The signal that asked for the last pause; it outlives the answer that it came with.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct LastSignal(AtomicUsize);
 
 impl LastSignal {

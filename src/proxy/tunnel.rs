@@ -22,11 +22,10 @@ use super::{
 use crate::upstream::Protocol;
 
 /// The place where a call leaves the tunnel that its connection is to become.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Tunnel>>>);
 
 /// A call's side of a switch, until the upstream has answered.
-#[derive(Debug)]
 pub(crate) struct Switch {
     pub(crate) protocol: Protocol,
     slot: UpgradeSlot,
@@ -34,7 +33,6 @@ pub(crate) struct Switch {
 }
 
 /// Both sides of a tunnel, and what its call holds until the end.
-#[derive(Debug)]
 pub(crate) struct Tunnel {
     client: OnUpgrade,
     upstream: OnUpgrade,

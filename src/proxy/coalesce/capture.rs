@@ -20,7 +20,6 @@ pub(crate) struct Whole {
 }
 
 /// An answer in the making. If it is dropped there is none to share.
-#[derive(Debug)]
 pub(crate) struct Capture {
     leader: Leader,
     whole: Whole,
@@ -90,12 +89,6 @@ impl Whole {
 impl Drop for Whole {
     fn drop(&mut self) {
         self.counted_in.kept.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-impl std::fmt::Debug for Whole {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Whole").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 

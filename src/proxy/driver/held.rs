@@ -15,14 +15,12 @@ use crate::{
 };
 
 /// A ticket, until the wait is over. If it is dropped before, the call leaves the queue.
-#[derive(Debug)]
 pub(crate) struct HeldTicket {
     driver: Driver,
     ticket: Option<Ticket>,
 }
 
 /// A permit, until the call is sent with it. If it is dropped before, everything goes back.
-#[derive(Debug)]
 pub(crate) struct HeldPermit {
     driver: Driver,
     /// Taken by whatever consumes the guard.
@@ -33,7 +31,6 @@ pub(crate) struct HeldPermit {
 }
 
 /// A receipt, owed one outcome. If it is dropped, nothing was learned.
-#[derive(Debug)]
 pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
@@ -42,7 +39,6 @@ pub(crate) struct OwedReceipt {
 }
 
 /// A slot, given back when dropped.
-#[derive(Debug)]
 pub(crate) struct HeldSlot {
     driver: Driver,
     slot: Option<Slot>,
@@ -52,7 +48,7 @@ pub(crate) struct HeldSlot {
 
 /// The task that waits in the place of a call which was admitted without being metered, and learns
 /// what the call came to. It may be empty: then nothing is learned.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct ShadowEntry {
     pub(crate) told: Option<oneshot::Sender<Settlement>>,
     /// Dropped when the call's body has ended.
@@ -60,7 +56,6 @@ pub(crate) struct ShadowEntry {
 }
 
 /// The outcome of a call, for the task that waits in its place.
-#[derive(Debug)]
 pub(crate) struct Settlement {
     pub(crate) answer: Answer,
     pub(crate) key: Option<Key>,
