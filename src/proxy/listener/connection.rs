@@ -47,6 +47,11 @@ use crate::{
 #[error("the client has left")]
 struct Gone;
 
+/// The request path, as [`stack::stack`] makes it.
+trait RequestPath: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone {}
+
+impl<S> RequestPath for S where S: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone {}
+
 /// The request path as hyper calls it.
 #[derive(Clone)]
 struct Calls<S> {
@@ -89,10 +94,7 @@ struct BodyWhileThere {
     begun: bool,
 }
 
-impl<S> hyper::service::Service<Request<Incoming>> for Calls<S>
-where
-    S: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
-{
+impl<S: RequestPath> hyper::service::Service<Request<Incoming>> for Calls<S> {
     type Response = Response<BodyWhileThere>;
     type Error = Gone;
     type Future = WhileThere<S::Future>;
@@ -229,10 +231,7 @@ impl Server {
 
     /// Serves HTTP/1. A new hyper begins as often as the connection ends a rest, or has a head for
     /// which the present one is not ready.
-    async fn serve_http1<C>(&self, handle: &WireHandle, calls: Calls<C>) -> hyper::Result<()>
-    where
-        C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
-    {
+    async fn serve_http1<C: RequestPath>(&self, handle: &WireHandle, calls: Calls<C>) -> hyper::Result<()> {
         while self.has_next(handle).await {
             let served = Box::pin(self.serve_awake(handle, &calls)).await;
             if handle.has_unread() {
@@ -257,18 +256,14 @@ impl Server {
         has_next
     }
 
-    async fn serve_awake<C>(&self, handle: &WireHandle, calls: &Calls<C>) -> hyper::Result<()>
-    where
-        C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
-    {
+    async fn serve_awake<C: RequestPath>(&self, handle: &WireHandle, calls: &Calls<C>) -> hyper::Result<()> {
         let connection = pin!(begin_http1(handle, calls.clone()));
         self.until_closing(connection, |connection| connection.graceful_shutdown()).await
     }
 
     async fn serve_http2<C>(&self, handle: &WireHandle, calls: Calls<C>) -> hyper::Result<()>
     where
-        C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone,
-        C::Future: 'static,
+        C: RequestPath<Future: Send + 'static>,
     {
         let connection = pin!(
             http2::Builder::new(TokioExecutor::new())
@@ -305,7 +300,7 @@ impl Server {
 /// Begins a hyper for HTTP/1. Not part of the future that serves it, which would keep the builder.
 fn begin_http1<C>(handle: &WireHandle, calls: Calls<C>) -> UpgradeableConnection<TokioIo<Wire>, Calls<C>>
 where
-    C: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone,
+    C: RequestPath,
 {
     let (mut builder, wire) = (http1::Builder::new(), Wire::scanned(handle));
     if wire.ready() == Ready::All {
