@@ -17,7 +17,7 @@ use std::{
 use http::{HeaderMap, Method, Uri};
 
 use crate::{
-    api::{Call, Group, Verb, apply, kubernetes, plain},
+    api::{Call, Group, Verb, apply, external, kubernetes},
     limit::ClassId,
 };
 
@@ -197,7 +197,7 @@ impl Rules {
     fn read(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Call {
         let mut call = match self.kind {
             Kind::Kubernetes => kubernetes::read(method, uri),
-            Kind::Http => return plain::read(method, uri),
+            Kind::Http => return external::read(method, uri),
         };
         if call.verb() == Verb::Patch && apply::is_apply(headers) {
             call.apply();

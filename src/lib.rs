@@ -6,6 +6,9 @@
 //! pure value. The proxy ([`proxy`]) does the waiting and the forwarding; the upstream's
 //! connections are in [`upstream`]. ARCHITECTURE.md has the map.
 
+#[macro_use]
+mod words;
+
 pub mod admin;
 pub mod api;
 mod app;

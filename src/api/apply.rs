@@ -1,44 +1,40 @@
 //! Server-side apply: kube-apiserver answers 500 to a patch that does not fit its kind's schema,
 //! though nothing is wrong but the patch.
 //!
-//! Both that it does (kubernetes/kubernetes#139253, #122480) and the words it says it with come
-//! from `structuredmerge.go` of apimachinery. Taken for a failure, it would hold up the corrected
-//! patch and the DELETE as well.
+//! See kubernetes/kubernetes#139253 and #122480; the message is from `structuredmerge.go` of
+//! apimachinery. Taken for a failure, it would hold up the corrected patch and the DELETE as well.
 
 use http::{HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE};
 
 use super::{Call, signals::Response};
 
-/// Whether the body of a PATCH with this head is for the server to apply, in YAML (or JSON) or
-/// CBOR.
+/// True if a PATCH with this head is a server-side apply, in YAML (or JSON) or CBOR.
 #[must_use]
 pub fn is_apply(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     kind.and_then(|kind| kind.get(..TYPE.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(TYPE))
 }
 
-/// Whether the beginning of the answer's body could say that the patch was wrong.
+/// True if the beginning of the answer's body could say that the patch was wrong.
 pub(super) fn wants_body(call: &Call, status: StatusCode) -> bool {
     call.is_apply() && status == StatusCode::INTERNAL_SERVER_ERROR
 }
 
-/// Whether the answer says that the patch was wrong. The message is looked for and not the Status
-/// around it, which may be JSON, protobuf or CBOR: in all of them it stands as it is.
+/// True if the answer says that the patch was wrong. Only the message is searched for: the Status
+/// around it may be JSON, protobuf or CBOR, and the message is the same in all of them.
 pub(super) fn is_wrong(call: &Call, response: &Response<'_>) -> bool {
     wants_body(call, response.status) && says_wrong(response.body)
 }
 
 fn says_wrong(body: &[u8]) -> bool {
     let at = body.windows(MESSAGE.len()).position(|words| words == MESSAGE);
-    // Somebody else's error with this one in it, of a webhook for one, is a failure of somebody
-    // else's.
+    // Another error that cites this one, such as a webhook's, is a failure of its own.
     at.and_then(|at| body.get(..at)).is_some_and(|before| !CITED.iter().any(|end| before.ends_with(end)))
 }
 
 const TYPE: &[u8] = b"application/apply-patch+";
 const MESSAGE: &[u8] = b"failed to create typed patch object";
-/// What stands before an error that another cites: `other: error`, or the error in quotes inside of
-/// JSON.
+/// The text before an error that another cites: `other: error`, or the error in quotes inside JSON.
 const CITED: [&[u8]; 2] = [b": ", b"\\\""];
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! Durations as Go writes them, which is how Kubernetes clients and our configuration write them: `90s`, `1m30s`, `1.5h`, `100ms`.
+//! Durations as Go writes them, and with it Kubernetes clients and the configuration: `90s`, `1m30s`,
+//! `1.5h`, `100ms`.
 
 use std::time::Duration;
 
-/// Reads a duration as Go's `time.ParseDuration` does; `None` if it is none, is negative, or does not fit.
+/// Reads a duration as Go's `time.ParseDuration` does; `None` if it is none, is negative, or does not
+/// fit.
 ///
-/// The sum is reckoned in nanoseconds, fractions truncated as Go does. A bare `0` needs no unit.
+/// The sum is in nanoseconds, with fractions truncated as in Go. A bare `0` needs no unit.
 #[must_use]
 pub fn read(text: &str) -> Option<Duration> {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
@@ -17,7 +19,7 @@ pub fn read(text: &str) -> Option<Duration> {
     let mut rest = unsigned;
     let mut nanos: u64 = 0;
     while !rest.is_empty() {
-        let (part, after) = term(rest)?;
+        let (part, after) = number_with_unit(rest)?;
         nanos = nanos.checked_add(part)?;
         rest = after;
     }
@@ -40,8 +42,8 @@ pub fn write(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// Reads one number with its unit; gives its nanoseconds and what follows.
-fn term(text: &str) -> Option<(u64, &str)> {
+/// Reads one number with its unit; returns its nanoseconds and the rest of the text.
+fn number_with_unit(text: &str) -> Option<(u64, &str)> {
     let (whole, rest) = digits(text);
     let (fraction, rest) = match rest.strip_prefix('.') {
         Some(rest) => digits(rest),
@@ -57,7 +59,7 @@ fn term(text: &str) -> Option<(u64, &str)> {
     Some((whole.checked_mul(unit)?.checked_add(share(fraction, unit))?, rest))
 }
 
-/// `0.fraction` of a unit, truncated.
+/// Returns `0.fraction` of a unit, truncated.
 fn share(fraction: &str, unit: u64) -> u64 {
     let (mut sum, mut scale) = (0_u128, u128::from(unit) * 1_000_000_000);
     for digit in fraction.bytes() {

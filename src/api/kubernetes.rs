@@ -1,14 +1,15 @@
 //! Reads a request as kube-apiserver does.
 //!
-//! The rules are those of `RequestInfo` (apiserver `pkg/endpoints/request/requestinfo.go`), quirks included: `/api/v1/namespaces/a` has both
-//! namespace and name `a`, `?watch=true` on a named object stays a `get`, a field selector on `metadata.name` names the object. Not
-//! reproduced: a malformed *label* selector, which the API server answers with 400 whatever we take the call for.
+//! The rules are those of `RequestInfo` (apiserver `pkg/endpoints/request/requestinfo.go`), quirks
+//! included: `/api/v1/namespaces/a` has both namespace and name `a`, `?watch=true` on a named object
+//! stays a `get`, a field selector on `metadata.name` names the object. Not reproduced: a malformed
+//! *label* selector, which the API server answers with 400 in any case.
 
 use http::{Method, Uri};
 
 use super::{
     call::{Call, Part, Verb},
-    duration, path, plain,
+    duration, external, path,
     query::{self, Query},
     selector,
 };
@@ -17,11 +18,11 @@ use super::{
 #[must_use]
 pub fn read(method: &Method, uri: &Uri) -> Call {
     let query = Query::read(uri.query());
-    // Room for a decoded selector and for its unescaped name behind it: still one allocation.
+    // Room for a decoded selector and its unescaped name behind it, so that it stays one allocation.
     let extra = query.field_selector.map_or(0, |selector| 2 * selector.len());
     let (text, ambiguous) = path::decode(uri.path(), extra);
     let path_len = text.len();
-    let mut call = Call::of_path(text, path_len, plain::verb(method), ambiguous);
+    let mut call = Call::of_path(text, path_len, external::verb(method), ambiguous);
     call.timeout =
         query.timeout.and_then(|raw| duration::read(&query::unescape(raw))).filter(|timeout| !timeout.is_zero());
     call.dry_run = query.dry_run.is_some_and(|value| !value.is_empty());
@@ -31,7 +32,7 @@ pub fn read(method: &Method, uri: &Uri) -> Call {
     call
 }
 
-/// Fills in what the path says of a resource, if it names one.
+/// Fills in the resource, if the path names one.
 fn read_resource(call: &mut Call, query: &Query<'_>) {
     let (segments, count) = segments(call.path());
     let Some([prefix, rest @ ..]) = segments.get(..count).filter(|segments| segments.len() >= 3) else { return };
@@ -69,7 +70,7 @@ fn read_resource(call: &mut Call, query: &Query<'_>) {
     }
 }
 
-/// Namespace, resource, name, subresource.
+/// Fills in namespace, resource, name and subresource.
 fn read_object(call: &mut Call, mut rest: &[Part]) {
     if let [first, namespace, after @ ..] = rest
         && first.of(&call.text) == "namespaces"
@@ -88,7 +89,7 @@ fn read_object(call: &mut Call, mut rest: &[Part]) {
     }
 }
 
-/// A read without a name is a list or a watch, perhaps of one object.
+/// Tells a list from a watch in a read without a name; either may be of one object.
 fn read_list_options(call: &mut Call, query: &Query<'_>) {
     call.verb = if query::is_set(query.watch) { Verb::Watch } else { Verb::List };
     // Any option that cannot be decoded makes the API server forget all of them but watch.
@@ -98,7 +99,7 @@ fn read_list_options(call: &mut Call, query: &Query<'_>) {
     let Some(raw) = query.field_selector else { return };
     let start = call.text.len();
     let mut bytes = std::mem::take(&mut call.text).into_bytes();
-    path::decode_into(&mut bytes, raw, true);
+    query::unescape_into(&mut bytes, raw);
     match String::from_utf8(bytes) {
         Ok(text) => call.text = text,
         Err(error) => {
@@ -118,10 +119,11 @@ fn read_list_options(call: &mut Call, query: &Query<'_>) {
     }
 }
 
-/// Which calls go on until somebody ends them.
+/// True if the call goes on until one side ends it.
 ///
-/// kube-apiserver's own list (`BasicLongRunningRequestCheck`), except that a log counts only when it follows: one that does not is a download
-/// like any other, and must take a slot and a token. kube-apiserver counts it because its size is unknown, which is not our concern.
+/// The list is kube-apiserver's own (`BasicLongRunningRequestCheck`), except that a log counts only
+/// if it follows: otherwise it is a download like any other, and must take a slot and a token.
+/// kube-apiserver counts it because its size is unknown, which does not matter here.
 fn is_long_running(call: &Call, query: &Query<'_>) -> bool {
     match call.verb() {
         Verb::Watch | Verb::Proxy => true,
@@ -134,7 +136,8 @@ fn is_long_running(call: &Call, query: &Query<'_>) -> bool {
     }
 }
 
-/// The segments of a path without its outer slashes; empty ones inside are kept. More than matter are left out.
+/// Returns the segments of a path without its outer slashes; empty ones inside are kept, and those
+/// after the last that matters are left out.
 fn segments(path: &str) -> ([Part; MOST_SEGMENTS], usize) {
     let mut parts = [Part::default(); MOST_SEGMENTS];
     let inner = path.trim_start_matches('/');
@@ -143,7 +146,8 @@ fn segments(path: &str) -> ([Part; MOST_SEGMENTS], usize) {
     if inner.is_empty() {
         return (parts, 0);
     }
-    // Byte by byte: segments are short, and searching for the next slash costs more than stepping to it.
+    // Byte by byte: segments are short, and a search for the next slash costs more than stepping to
+    // it.
     let end = start + inner.len();
     let ends = path.bytes().enumerate().take(end).skip(start).filter(|(_, byte)| *byte == b'/').map(|(at, _)| at);
     let mut count = 0;

@@ -1,17 +1,20 @@
-//! The name of what a `create` makes, which stands in its body and not in its path.
+//! The name of the object that a `create` makes, which is in its body and not in its path.
 //!
-//! Without it all creates of a kind in a namespace would share one key, and one object that cannot be created would hold up all others.
-//! Reads JSON and Kubernetes protobuf from the first 64 KiB, whole or cut off; what it is not sure of has no name, and then nothing is
-//! remembered of the call. YAML and CBOR bodies are not read.
+//! Without it all creates of a kind in a namespace would share one key, and one object that cannot be
+//! created would hold up all others. Reads JSON and Kubernetes protobuf from the first 64 KiB, whole
+//! or cut off. If the name is not certain there is none, and nothing is remembered of the call. YAML
+//! and CBOR bodies are not read.
 
 use std::{borrow::Cow, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// Bytes of a body that are looked at: an object's name stands near its start, and the API server takes 3 MiB.
+/// The number of bytes of a body that are looked at: an object's name is near its start, and the API
+/// server accepts 3 MiB.
 pub const PEEK: usize = 64 * 1024;
 
-/// The `metadata.name` of the object in (the start of) a body; `None` where there is none, with `generateName` alone for one.
+/// Returns the `metadata.name` of the object in (the start of) a body; `None` if there is none, for
+/// instance only a `generateName`.
 #[must_use]
 pub fn of_object(body: &[u8]) -> Option<Cow<'_, str>> {
     let body = body.get(..PEEK).unwrap_or(body);
@@ -22,7 +25,8 @@ pub fn of_object(body: &[u8]) -> Option<Cow<'_, str>> {
     name.filter(|name| !name.is_empty())
 }
 
-/// `runtime.Unknown` (raw = 2) around an object (metadata = 1) with its `ObjectMeta` (name = 1).
+/// Reads `runtime.Unknown` (raw = 2) around an object (metadata = 1) with its `ObjectMeta` (name =
+/// 1).
 fn protobuf(unknown: &[u8]) -> Option<&str> {
     let (object, _) = field(unknown, 2)?;
     let (metadata, _) = field(object, 1)?;
@@ -33,7 +37,8 @@ fn protobuf(unknown: &[u8]) -> Option<&str> {
     std::str::from_utf8(name).ok()
 }
 
-/// The first length-delimited field `wanted` of a message, as far as it is there; and whether that is all of it.
+/// Returns the first length-delimited field `wanted` of a message, as far as it is there, and true if
+/// that is all of it.
 fn field(mut message: &[u8], wanted: u64) -> Option<(&[u8], bool)> {
     while !message.is_empty() {
         let (tag, rest) = varint(message)?;
@@ -66,7 +71,8 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// The name in a JSON object. The text may end anywhere behind it, so what the parser says in the end does not matter.
+/// Returns the name in a JSON object. The text may end anywhere behind it, so the parser's result
+/// does not matter.
 fn json(body: &[u8]) -> Option<String> {
     let mut found = None;
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -119,7 +125,7 @@ impl<'de> Visitor<'de> for At<'_> {
     }
 }
 
-/// What Kubernetes puts before its protobuf.
+/// The prefix that Kubernetes puts before its protobuf.
 const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What a response means for its key.
+//! The meaning of a response for its key.
 //!
-//! A refusal or a wait by the gate itself never comes here: it is neither success nor failure (P4). Nor does a failure to connect, or an
-//! outage would leave every key at its longest delay.
+//! A refusal or a wait by the gate itself never comes here: it is neither success nor failure (P4).
+//! Nor does a failure to connect: otherwise an outage would leave every key at its longest delay.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::{
     Call, Verb, apply,
-    signals::{self, Reach, Reading, Refused, Response, Signal, Signals, Wait},
+    signals::{self, PauseLength, Reach, Reading, Refused, Response, Signal, Signals},
 };
 
-/// What a response means for its key (docs/design.md, "Outcomes").
+/// The meaning of a response for its key (docs/design.md, "Outcomes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The caller left after less than 1 s upstream, or nothing was learned.
@@ -30,43 +30,43 @@ pub enum Outcome {
     },
 }
 
-/// An outcome with what the refusals it may cause will say about it.
+/// An outcome, and its effects beyond the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What it means for the key.
+    /// The meaning for the key.
     pub outcome: Outcome,
-    /// The status; `None` when the call was sent and then lost.
+    /// The status; `None` if the call was sent and then lost.
     pub status: Option<u16>,
-    /// What it ends beside what the outcome says of the key.
+    /// The memory that it ends, beyond the outcome.
     pub gone: Gone,
-    /// The upstream turned the call away because it has too much to do (not an error of its own, not a PodDisruptionBudget): what an
-    /// adaptive bucket slows down for.
+    /// True if the upstream turned the call away because it has too much to do (not for an error of
+    /// its own or a PodDisruptionBudget). An adaptive bucket slows down for it.
     pub throttled: bool,
-    /// More than the key is to wait.
+    /// The pause of calls beyond the key.
     pub pause: Option<Pause>,
 }
 
-/// What an answer ends of what was remembered: failures, but never a time that the upstream named.
+/// The memory of failures that an answer ends. A time that the upstream named stays in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gone {
-    /// Nothing. A read that finds no object says nothing about the write that fails to make it.
+    /// None. A read that finds no object says nothing about the write that fails to make it.
     Nothing,
-    /// What its own key remembers: the write found nothing to write to.
+    /// That of its own key: the write found nothing to write to.
     Key,
-    /// What every key of the object remembers: a DELETE has removed it, or found nothing to remove.
+    /// That of every key of the object: a DELETE has removed it, or found nothing to remove.
     Object,
 }
 
-/// What the upstream asked for beyond the key of the call it answered.
+/// A pause that the upstream asked for, of calls beyond the key of the one it answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// Who waits.
+    /// The calls that wait.
     pub scope: Scope,
-    /// How long, from the response head on.
+    /// Its length, from the response head on.
     pub length: PauseLength,
 }
 
-/// What pauses when the upstream says wait.
+/// The calls that pause when the upstream asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The calls of the same credential.
@@ -75,96 +75,73 @@ pub enum Scope {
     Class,
     /// Every call of the gate that is not exempt.
     Gate,
-    /// The calls of the same key: that is [`Outcome::Throttled`], never a [`Pause`].
+    /// The calls of the same key, by [`Outcome::Throttled`] and never by a [`Pause`].
     Key,
 }
 
-/// How long a pause is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PauseLength {
-    /// As long as the upstream said, capped.
-    Known(Duration),
-    /// The upstream gave no time: `first`, twice as long each time it happens again before a success in the scope, `most` at most.
-    Growing {
-        /// The first time.
-        first: Duration,
-        /// Never more.
-        most: Duration,
-    },
-}
-
-/// What counts as failure.
+/// The answers that count as failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failures {
     /// Statuses, sorted.
     pub statuses: Vec<u16>,
-    /// Sent, then lost or unanswered.
+    /// Counts calls that were sent, then lost or unanswered.
     pub transport: bool,
-    /// The caller left before the answer, after more than a second. Not for long-running calls, which end in that way.
+    /// Counts calls whose caller left before the answer, after more than a second. Long-running calls
+    /// are excepted: they usually end in that way.
     pub left: bool,
 }
 
-/// What an upstream may ask of us.
+/// The pauses that an upstream may ask for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throttling {
-    /// kube-apiserver: only its fair queueing says that there is too much to do; any other 429 is one server's own affair (it shuts down).
+    /// True for a kube-apiserver: only its fair queueing tells that there is too much to do; any other
+    /// 429 concerns one server, for instance while it shuts down.
     pub kubernetes: bool,
-    /// What is honoured.
+    /// The signals that are honoured.
     pub honour: Signals,
-    /// What pauses.
+    /// The calls that pause.
     pub scope: Scope,
-    /// The longest pause it can ask for.
+    /// The longest pause that it can ask for.
     pub max_pause: Duration,
     /// The fraction of an advertised quota that is left to others; from 0 to less than 1.
     pub reserve: f64,
 }
 
-/// An answer, whose signal made it what it is, and who there turned the call away.
+/// An answer with its explanation: the signal behind it, and the reason of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// For the limiter.
     pub answer: Answer,
-    /// For metrics and logs; `None` where no signal was acted on.
+    /// For metrics and logs; `None` if no signal was acted on.
     pub signal: Option<Signal>,
-    /// For metrics and the status page: who asks "who throttled me" must not have to guess that it was not the gate.
+    /// For metrics and the status page, so that they tell the upstream's throttling from the gate's.
     pub rejection: Option<Rejection>,
 }
 
-/// Why the upstream itself turned a call away. What the gate turns away is a refusal, and never one of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejection {
-    /// It does not take the credentials: 401.
-    Credentials,
-    /// A PodDisruptionBudget, which is no limit on calls.
-    DisruptionBudget,
-    /// kube-apiserver's API priority and fairness (its `X-Kubernetes-PF-*` headers are on the 429).
-    PriorityAndFairness,
-    /// Any other limit of the upstream's: a 429, or whatever its provider says it with.
-    RateLimit,
+words! {
+    /// The reason why the upstream itself turned a call away. A call that the gate turns away is a
+    /// refusal, and never one of these.
+    pub enum Rejection {
+        /// It does not accept the credentials: 401.
+        Credentials = "credentials",
+        /// A PodDisruptionBudget, which is no limit on calls.
+        DisruptionBudget = "disruption_budget",
+        /// kube-apiserver's API priority and fairness (its `X-Kubernetes-PF-*` headers are on the
+        /// 429).
+        PriorityAndFairness = "priority_and_fairness",
+        /// Any other limit of the upstream: a 429, or the provider's own way to say it.
+        RateLimit = "rate_limit",
+    }
 }
 
 // === impl Rejection ===
 
 impl Rejection {
-    /// Every one, for tables.
-    pub const ALL: [Self; 4] = [Self::Credentials, Self::DisruptionBudget, Self::PriorityAndFairness, Self::RateLimit];
-
-    /// Its word in metrics and on the status page.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Credentials => "credentials",
-            Self::DisruptionBudget => "disruption_budget",
-            Self::PriorityAndFairness => "priority_and_fairness",
-            Self::RateLimit => "rate_limit",
-        }
-    }
-
     fn of(throttling: &Throttling, call: &Call, response: &Response<'_>, reading: &Reading) -> Option<Self> {
         let too_much = response.status == StatusCode::TOO_MANY_REQUESTS
             || reading.refused.is_some_and(|(_, refused)| refused.overload && !response.status.is_server_error());
         match response.status {
-            // What goes on inside a pod is no affair of the API's.
+            // The inside of a pod does not concern the API.
             _ if call.is_tunnel() => None,
             StatusCode::UNAUTHORIZED => Some(Self::Credentials),
             status if is_budget_refusal(call, status) => Some(Self::DisruptionBudget),
@@ -177,7 +154,7 @@ impl Rejection {
 // === impl Outcome ===
 
 impl Outcome {
-    /// Whether it counts against the key.
+    /// True if it counts against the key.
     #[must_use]
     pub const fn counts(self) -> bool {
         matches!(self, Self::Failure | Self::Throttled { .. })
@@ -187,30 +164,31 @@ impl Outcome {
 // === impl Answer ===
 
 impl Answer {
-    /// An answer that concerns nothing but the key of its call.
+    /// Creates an answer that concerns only the key of its call.
     #[must_use]
     pub const fn new(outcome: Outcome, status: Option<u16>) -> Self {
         Self { outcome, status, gone: Gone::Nothing, throttled: false, pause: None }
     }
 
-    /// The same of a call whose key is not of one object: the end of an object says nothing about such a key.
+    /// Returns the same for a call whose key is not of one object: the end of an object says nothing
+    /// about such a key.
     #[must_use]
     pub const fn of_no_object(self) -> Self {
         Self { gone: Gone::Nothing, ..self }
     }
 }
 
-/// What a response head (and, where [`wants_body`] asked for it, the beginning of the body) means.
+/// Reads a response head, with the beginning of the body if [`wants_body`] asked for it.
 #[must_use]
 pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, response: &Response<'_>) -> Told {
     let status = response.status;
     let failed = failures.statuses.binary_search(&status.as_u16()).is_ok();
-    // They answer for a pod, or for an object: not for the API.
+    // A tunnel's answer is from a pod, and a budget's is about an object: neither is about the API.
     let speaks = !call.is_tunnel() && !is_budget_refusal(call, status);
     let reading = if speaks { throttling.read(response) } else { Reading::default() };
     let refused = reading.refused.filter(|_| failed || !is_failure_by_default(status));
     let outcome = match refused {
-        Some((_, refused)) => Outcome::Throttled { after: throttling.cap(refused.first_wait()) },
+        Some((_, refused)) => Outcome::Throttled { after: refused.wait.first().min(throttling.max_pause) },
         None if !speaks || call.is_dry_run() || apply::is_wrong(call, response) => Outcome::Neutral,
         None if failed => Outcome::Failure,
         None if is_success(status) => Outcome::Success,
@@ -225,13 +203,14 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
     Told { answer, signal, rejection: Rejection::of(throttling, call, response, &reading) }
 }
 
-/// Whether the beginning of the body could tell more than the head does: [`signals::PEEK`] bytes at most.
+/// True if the beginning of the body, at most [`signals::PEEK`] bytes, could tell more than the head
+/// does.
 #[must_use]
 pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
     !call.is_tunnel() && (signals::wants_body(throttling.honour, status, headers) || apply::wants_body(call, status))
 }
 
-/// What it means that a call was sent and then lost, or not answered in time.
+/// Returns the meaning of a call that was sent and then lost, or not answered in time.
 #[must_use]
 pub fn lost(failures: &Failures, call: &Call) -> Answer {
     let outcome =
@@ -239,7 +218,8 @@ pub fn lost(failures: &Failures, call: &Call) -> Answer {
     Answer::new(outcome, None)
 }
 
-/// What it means that the caller left before the response head, `upstream_for` after its call was sent.
+/// Returns the meaning of a caller that left before the response head, `upstream_for` after its call
+/// was sent.
 #[must_use]
 pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer {
     let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running() && !call.is_dry_run();
@@ -247,24 +227,27 @@ pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer 
     Answer::new(outcome, None)
 }
 
-/// 101 answers a watch over WebSocket.
+/// True for a success; 101 answers a watch over WebSocket.
 fn is_success(status: StatusCode) -> bool {
     status.is_success() || matches!(status, StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS)
 }
 
-/// A refusal with one of these is a failure if `failures` has it. Any other status that turns out to be a refusal always is one.
+/// True for the statuses that are failures only if `failures` has them. Any other status that turns
+/// out to be a refusal is always one.
 fn is_failure_by_default(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// An eviction's 429 is a PodDisruptionBudget at work, not a server in trouble.
+/// True for an eviction's 429: that is a PodDisruptionBudget at work, not a server in trouble.
 fn is_budget_refusal(call: &Call, status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS && call.verb() == Verb::Create && call.subresource() == "eviction"
 }
 
-/// What is gone when a write of the object itself gets this status. On an external API the path is the object.
+/// Returns the memory that ends when a write of the object itself gets this status. On an external API
+/// the path is the object.
 ///
-/// Reads and subresources say nothing here, whatever they find: a controller that gets or creates reads a 404 before each create.
+/// Reads and subresources never end any: a controller that gets or creates reads a 404 before each
+/// create.
 fn gone(call: &Call, status: StatusCode) -> Gone {
     let is_missing = status == StatusCode::NOT_FOUND;
     let is_of_object = call.subresource().is_empty() && !(call.is_resource() && call.name().is_empty());
@@ -281,29 +264,29 @@ impl Throttling {
     fn read(&self, response: &Response<'_>) -> Reading {
         let mut reading = signals::read(self.honour, self.reserve, response);
         if self.kubernetes && !is_fair_queueing_at_work(response) {
-            // One server of several, or one object: others need not wait.
+            // It concerns one server of several, or one object: other calls need not wait.
             let own = |refused: Refused| Refused { reach: Reach::Key, ..refused };
             reading.refused = reading.refused.map(|(signal, refused)| (signal, own(refused)));
         }
         reading
     }
 
-    /// What else must wait, and who said so.
+    /// Returns the pause of other calls, and the signal that asked for it.
     fn pause(&self, reading: &Reading) -> Option<(Pause, Signal)> {
-        let spent = reading.spent.map(|(signal, spent)| (signal, Wait::For(spent.wait), spent.reach));
+        let spent = reading.spent.map(|(signal, spent)| (signal, PauseLength::Known(spent.wait), spent.reach));
         let refused = reading.refused.map(|(signal, refused)| (signal, refused.wait, refused.reach));
         let wide = [refused, spent].into_iter().flatten().filter_map(|(signal, wait, reach)| {
             let scope = self.scope_of(reach)?;
-            Some((Pause { scope, length: self.length(wait) }, signal))
+            Some((Pause { scope, length: wait.capped(self.max_pause) }, signal))
         });
-        // A time that the upstream named goes before one that is guessed, the longest before the others.
+        // A time that the upstream named wins over one that is guessed, and the longest over the others.
         wide.max_by_key(|(pause, _)| match pause.length {
             PauseLength::Known(length) => (1, length),
             PauseLength::Growing { first, .. } => (0, first),
         })
     }
 
-    /// Who waits, if more than the key does.
+    /// Returns the scope of the pause, if it is wider than the key.
     fn scope_of(&self, reach: Reach) -> Option<Scope> {
         match (self.scope, reach) {
             (Scope::Key, _) | (_, Reach::Key) => None,
@@ -312,18 +295,7 @@ impl Throttling {
         }
     }
 
-    fn length(&self, wait: Wait) -> PauseLength {
-        match wait {
-            Wait::For(wait) => PauseLength::Known(self.cap(wait)),
-            Wait::Growing { first, most } => PauseLength::Growing { first: self.cap(first), most: self.cap(most) },
-        }
-    }
-
-    fn cap(&self, wait: Duration) -> Duration {
-        wait.min(self.max_pause)
-    }
-
-    /// Whether the upstream has too much to do. A 5xx alone may mean anything.
+    /// True if the upstream has too much to do. A 5xx alone may mean anything.
     fn is_overload(&self, response: &Response<'_>, reading: &Reading) -> bool {
         if self.kubernetes {
             return is_fair_queueing_at_work(response);
@@ -332,30 +304,19 @@ impl Throttling {
     }
 }
 
-/// kube-apiserver's priority and fairness turned a call away: its headers are on every answer that passed through it.
+/// True if kube-apiserver's priority and fairness turned a call away: its headers are on every answer
+/// that passed through it.
 fn is_fair_queueing_at_work(response: &Response<'_>) -> bool {
     let headers = response.headers;
     response.status == StatusCode::TOO_MANY_REQUESTS
         && (headers.contains_key(&FLOW_SCHEMA) || headers.contains_key(&PRIORITY_LEVEL))
 }
 
-/// Static, because reading a name costs more than looking it up.
+/// Static, because parsing a name costs more than looking it up.
 static FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 static PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
-// === impl Refused ===
-
-impl Refused {
-    /// How long the same call waits at least.
-    fn first_wait(self) -> Duration {
-        match self.wait {
-            Wait::For(wait) => wait,
-            Wait::Growing { first, .. } => first,
-        }
-    }
-}
-
-/// A caller that leaves later than this after its call was sent had reason to: the call counts as failed.
+/// The time after which a caller that leaves had reason to: its call counts as failed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -363,7 +324,7 @@ mod tests {
     use http::{HeaderValue, Method, Uri};
 
     use super::*;
-    use crate::api::{kubernetes, plain};
+    use crate::api::{external, kubernetes};
 
     fn most() -> Throttling {
         Throttling {
@@ -463,7 +424,7 @@ mod tests {
     #[test]
     fn a_limit_told_as_a_client_error_counts_as_a_throttle() {
         let throttling = Throttling { kubernetes: false, honour: [Signal::Aws].into_iter().collect(), ..most() };
-        let post = plain::read(&Method::POST, &Uri::from_static("/"));
+        let post = external::read(&Method::POST, &Uri::from_static("/"));
         let thrown = [("x-amzn-errortype", "ThrottlingException")];
         let thrown = told(&throttling, &post, 400, &thrown);
         assert_eq!(thrown.answer.outcome, Outcome::Throttled { after: Duration::from_secs(1) });
@@ -474,7 +435,7 @@ mod tests {
 
     #[test]
     fn what_pauses_is_the_scope_or_less() {
-        let get = plain::read(&Method::GET, &Uri::from_static("/repos/a/b"));
+        let get = external::read(&Method::GET, &Uri::from_static("/repos/a/b"));
         let quota = |resource| {
             [
                 ("date", "Wed, 17 Jul 2019 00:57:57 GMT"),
@@ -560,7 +521,7 @@ mod tests {
     #[test]
     fn a_429_that_is_no_failure_leaves_the_key_alone() {
         let lenient = Failures { statuses: vec![503], transport: true, left: true };
-        let get = plain::read(&Method::GET, &Uri::from_static("/a"));
+        let get = external::read(&Method::GET, &Uri::from_static("/a"));
         let headers = head(&[("retry-after", "7")]);
         let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers: &headers, body: b"", wall: None };
         let throttling = Throttling { kubernetes: false, scope: Scope::Gate, ..most() };
@@ -610,7 +571,7 @@ mod tests {
             (Method::POST, 404, Gone::Nothing),
             (Method::OPTIONS, 404, Gone::Nothing),
         ] {
-            let call = plain::read(&method, &Uri::from_static("/repos/a/b"));
+            let call = external::read(&method, &Uri::from_static("/repos/a/b"));
             assert_eq!(told(&most(), &call, status, &[]).answer.gone, gone, "{method} {status}");
         }
     }
@@ -666,7 +627,7 @@ mod tests {
     fn a_caller_that_leaves_a_long_poll_or_a_watch_says_nothing_of_the_upstream() {
         let minute = Duration::from_secs(60);
         let external = Failures { left: false, ..failures() };
-        let poll = plain::read(&Method::GET, &Uri::from_static("/events?wait=60"));
+        let poll = external::read(&Method::GET, &Uri::from_static("/events?wait=60"));
         assert_eq!(left(&external, &poll, minute).outcome, Outcome::Abandoned);
         assert_eq!(left(&failures(), &poll, minute).outcome, Outcome::Failure, "where the list says so");
         for line in

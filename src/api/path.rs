@@ -1,9 +1,13 @@
-//! The decoded copy of a path, and whether everybody would read it the same way.
+//! The decoded copy of a path, and whether every reader would take it for the same path.
 
-/// A path, decoded once, with room for `extra` bytes behind it; and whether another reader might take it for a different path.
+use percent_encoding::percent_decode;
+
+/// Returns a path, decoded once, with room for `extra` bytes behind it, and true if another reader
+/// might take it for a different path.
 ///
-/// Escapes of ordinary characters (`system%3Acontroller`) are harmless. What is not: anything that a reader who normalises, decodes twice or
-/// splits elsewhere would see differently. The API server decides what the call really is; we only must not be talked into a lenient class.
+/// Escapes of ordinary characters (`system%3Acontroller`) are harmless. Dangerous is everything that
+/// a reader that normalises, decodes twice or splits elsewhere would see differently. The API server
+/// decides what the call really is; the gate only must not be talked into a lenient class.
 pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
     if !has_percent(raw) {
         let mut text = String::with_capacity(raw.len() + extra);
@@ -11,10 +15,10 @@ pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
         return (text, is_ambiguous(raw));
     }
     let mut bytes = Vec::with_capacity(raw.len() + extra);
-    let well_formed = decode_into(&mut bytes, raw, false);
+    decode_into(&mut bytes, raw);
     match String::from_utf8(bytes) {
         Ok(text) => {
-            let ambiguous = !well_formed || has_encoded_separator(raw) || is_ambiguous(&text);
+            let ambiguous = !is_well_formed(raw) || has_encoded_separator(raw) || is_ambiguous(&text);
             (text, ambiguous)
         }
         // Overlong forms and stray bytes end here too.
@@ -22,103 +26,83 @@ pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
     }
 }
 
-/// The path of an external API, read: what rules and keys look at.
+/// The path of an external API, as rules and keys look at it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Plain {
-    /// The path with its escapes undone, all but `%2F`; as it came where it is ambiguous.
+pub(super) struct Segments {
+    /// The path with all escapes except `%2F` undone; an ambiguous path is unchanged.
     pub(super) text: String,
     pub(super) ambiguous: bool,
-    /// `text` has a `%2F`, which is a slash inside a segment.
+    /// True if `text` has a `%2F`, which is a slash inside a segment.
     pub(super) escaped_slash: bool,
 }
 
 /// Reads the path of an external API.
 ///
-/// Providers split a path first and decode its segments after, so that `%2F` is data: a branch `feature%2Fx`, a project `group%2Fproject`. It
-/// stays `%2F` here, or two different paths would share a key. An ambiguous path keeps all its bytes for the same reason.
-pub(super) fn decode_plain(raw: &str) -> Plain {
-    let as_it_came = |ambiguous| Plain { text: raw.to_owned(), ambiguous, escaped_slash: false };
+/// Providers split a path first and decode its segments after, so that `%2F` is data: a branch
+/// `feature%2Fx`, a project `group%2Fproject`. It stays `%2F` here; otherwise two different paths
+/// would share a key. An ambiguous path keeps all its bytes for the same reason.
+pub(super) fn decode_segments(raw: &str) -> Segments {
+    let unchanged = |ambiguous| Segments { text: raw.to_owned(), ambiguous, escaped_slash: false };
     if !has_percent(raw) {
-        return as_it_came(has_doubtful_segment(raw.as_bytes()));
+        return unchanged(has_doubtful_segment(raw.as_bytes()));
     }
     let mut bytes = Vec::with_capacity(raw.len());
-    let well_formed = decode_into(&mut bytes, raw, false);
+    decode_into(&mut bytes, raw);
     match String::from_utf8(bytes) {
-        // Looked at with `%2F` undone: neither reading may have a `..` or a `//` in it.
-        Ok(text) if well_formed && !has_doubtful_segment(text.as_bytes()) && !has_escape(&text) => {
-            let segments = raw.split("%2F").flat_map(|piece| piece.split("%2f"));
-            match segments.clone().nth(1).is_some() {
-                true => Plain { text: joined(segments, raw.len()), ambiguous: false, escaped_slash: true },
-                false => Plain { text, ambiguous: false, escaped_slash: false },
+        // Checked with `%2F` undone: neither reading may have a `..` or a `//` in it.
+        Ok(decoded) if is_well_formed(raw) && !has_doubtful_segment(decoded.as_bytes()) && !has_escape(&decoded) => {
+            let mut bytes = Vec::with_capacity(raw.len());
+            let mut pieces = raw.split("%2F").flat_map(|piece| piece.split("%2f"));
+            decode_into(&mut bytes, pieces.next().unwrap_or_default());
+            let first = bytes.len();
+            for piece in pieces {
+                bytes.extend_from_slice(ESCAPED_SLASH.as_bytes());
+                decode_into(&mut bytes, piece);
             }
+            Segments { escaped_slash: bytes.len() > first, text: text(bytes), ambiguous: false }
         }
-        _ => as_it_came(true),
+        _ => unchanged(true),
     }
 }
 
-/// Pieces of a path that is UTF-8, each decoded, with a `%2F` between them.
-fn joined<'a>(pieces: impl Iterator<Item = &'a str>, len: usize) -> String {
-    let mut bytes = Vec::with_capacity(len);
-    for (place, piece) in pieces.enumerate() {
-        if place > 0 {
-            bytes.extend_from_slice(ESCAPED_SLASH.as_bytes());
-        }
-        decode_into(&mut bytes, piece, false);
-    }
+/// A slash inside a segment of [`Segments::text`].
+pub(super) const ESCAPED_SLASH: &str = "%2F";
+
+/// Appends `raw` with its escapes undone; a malformed escape is kept as it stands.
+pub(super) fn decode_into(bytes: &mut Vec<u8>, raw: &str) {
+    bytes.extend(percent_decode(raw.as_bytes()));
+}
+
+/// Returns bytes as text; bytes that are not UTF-8 are replaced.
+pub(super) fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// A slash inside a segment of [`Plain::text`].
-pub(super) const ESCAPED_SLASH: &str = "%2F";
-
-/// Appends `raw` with its escapes undone; false if an escape is malformed (it is then kept as it stands).
-pub(super) fn decode_into(bytes: &mut Vec<u8>, raw: &str, plus_is_space: bool) -> bool {
-    let mut well_formed = true;
-    let mut rest = raw.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        match (byte, after) {
-            (b'%', [high, low, tail @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                bytes.push(nibble(*high) << 4 | nibble(*low));
-                rest = tail;
-            }
-            (b'%', _) => {
-                well_formed = false;
-                bytes.push(b'%');
-            }
-            (b'+', _) if plus_is_space => bytes.push(b' '),
-            _ => bytes.push(byte),
-        }
-    }
-    well_formed
+/// True if every `%` begins an escape.
+pub(super) fn is_well_formed(raw: &str) -> bool {
+    raw.split('%')
+        .skip(1)
+        .all(|after| matches!(after.as_bytes(), [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit()))
 }
 
-/// Nearly no path has one.
+/// True if there may be an escape, which hardly any path has.
 fn has_percent(text: &str) -> bool {
     memchr::memchr(b'%', text.as_bytes()).is_some()
 }
 
-/// The value of a hexadecimal digit.
-fn nibble(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        b'a'..=b'f' => digit - b'a' + 10,
-        _ => digit.wrapping_sub(b'A').wrapping_add(10),
-    }
-}
-
-/// `%2F` and `%5C`: a separator for whoever decodes before splitting.
+/// True for `%2F` and `%5C`, which are separators for readers that decode before they split.
 fn has_encoded_separator(raw: &str) -> bool {
     let escapes = raw.as_bytes().windows(3);
     escapes.into_iter().any(|w| matches!(w, [b'%', b'2', b'F' | b'f'] | [b'%', b'5', b'C' | b'c']))
 }
 
-/// What is doubtful in a decoded path.
+/// True if a decoded path is doubtful.
 fn is_ambiguous(path: &str) -> bool {
     has_doubtful_segment(path.as_bytes()) || has_escape(path) || starts_with_api_in_another_case(path)
 }
 
-/// `//`, `.`, `..`, and bytes that are separators or ends elsewhere; in one pass, because every call comes through here.
+/// True for `//`, `.`, `..`, and bytes that are separators or ends elsewhere. One pass, because
+/// every call comes through here.
 fn has_doubtful_segment(path: &[u8]) -> bool {
     let is_dots = |from: usize, to: usize| matches!(path.get(from..to), Some([b'.'] | [b'.', b'.']));
     let mut start = 0;
@@ -134,7 +118,7 @@ fn has_doubtful_segment(path: &[u8]) -> bool {
     is_dots(start, path.len())
 }
 
-/// An escape that is left after decoding: whoever decodes twice reads something else.
+/// True if an escape is left after decoding: a reader that decodes twice sees something else.
 fn has_escape(path: &str) -> bool {
     has_percent(path)
         && path
@@ -222,14 +206,14 @@ mod tests {
             ("/a%2F", "/a%2F"),
             ("/a%2F100%25", "/a%2F100%"),
         ] {
-            let expected = Plain { text: text.to_owned(), ambiguous: false, escaped_slash: true };
-            assert_eq!(decode_plain(raw), expected, "{raw}");
+            let expected = Segments { text: text.to_owned(), ambiguous: false, escaped_slash: true };
+            assert_eq!(decode_segments(raw), expected, "{raw}");
         }
         for (raw, text) in
             [("/a%20b", "/a b"), ("/100%25", "/100%"), ("/API/v1", "/API/v1"), ("/a+b", "/a+b"), ("*", "*")]
         {
-            let expected = Plain { text: text.to_owned(), ambiguous: false, escaped_slash: false };
-            assert_eq!(decode_plain(raw), expected, "{raw}");
+            let expected = Segments { text: text.to_owned(), ambiguous: false, escaped_slash: false };
+            assert_eq!(decode_segments(raw), expected, "{raw}");
         }
     }
 
@@ -256,8 +240,8 @@ mod tests {
             "/a%",
             "/a%2F%2",
         ] {
-            let expected = Plain { text: raw.to_owned(), ambiguous: true, escaped_slash: false };
-            assert_eq!(decode_plain(raw), expected, "{raw}");
+            let expected = Segments { text: raw.to_owned(), ambiguous: true, escaped_slash: false };
+            assert_eq!(decode_segments(raw), expected, "{raw}");
         }
     }
 
@@ -270,11 +254,11 @@ mod tests {
             let segments = |raw: &str| {
                 raw.split('/').map(|segment| {
                     let mut bytes = Vec::new();
-                    decode_into(&mut bytes, segment, false);
+                    decode_into(&mut bytes, segment);
                     bytes
                 }).collect::<Vec<_>>()
             };
-            let (first, second) = (decode_plain(&one), decode_plain(&other));
+            let (first, second) = (decode_segments(&one), decode_segments(&other));
             if !first.ambiguous && !second.ambiguous {
                 prop_assert_eq!(first.text == second.text, segments(&one) == segments(&other), "{} {}", one, other);
             } else if first.text == second.text {
@@ -294,8 +278,8 @@ mod tests {
         fn no_path_panics(raw in "[/%.a-zA-Z0-9;\\\\é]{0,40}") {
             let (text, ambiguous) = decode(&raw, 3);
             prop_assert!(ambiguous || !text.contains("//"));
-            let plain = decode_plain(&raw);
-            prop_assert_eq!(plain.escaped_slash, !plain.ambiguous && has_encoded_separator(&raw));
+            let read = decode_segments(&raw);
+            prop_assert_eq!(read.escaped_slash, !read.ambiguous && has_encoded_separator(&raw));
         }
     }
 }

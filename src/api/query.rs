@@ -1,10 +1,12 @@
-//! The few query parameters that change what a call is, found in one pass and without allocation where nothing is escaped.
+//! The few query parameters that change how a call is read. One pass finds them; only escapes cost
+//! an allocation.
 
 use std::borrow::Cow;
 
-use super::path::decode_into;
+use super::path;
 
-/// The parameters of a Kubernetes request that matter here; each the first of its name, as Go's `url.Values` gives it. Still escaped.
+/// The parameters of a Kubernetes request that matter here, still escaped. Each is the first of its
+/// name, as Go's `url.Values` gives it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Query<'a> {
     pub(super) dry_run: Option<&'a str>,
@@ -18,7 +20,8 @@ pub(super) struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// Reads them as Go's `url.ParseQuery` does: a pair with a `;` or a malformed escape is left out.
+    /// Reads them as Go's `url.ParseQuery` does: a pair with a `;` or a malformed escape is left
+    /// out.
     pub(super) fn read(query: Option<&'a str>) -> Self {
         let mut found = Self::default();
         for (name, value) in pairs(query) {
@@ -39,16 +42,22 @@ impl<'a> Query<'a> {
     }
 }
 
-/// The well-formed pairs of a query, still escaped.
-pub(super) fn pairs(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
+/// Returns the well-formed pairs of a query in order, with escapes undone.
+pub fn query_pairs(query: Option<&str>) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    pairs(query).map(|(name, value)| (unescape(name), unescape(value)))
+}
+
+/// Returns the well-formed pairs of a query, still escaped.
+fn pairs(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
     query
         .unwrap_or_default()
         .split('&')
-        .filter(|pair| !pair.is_empty() && !pair.contains(';') && is_well_formed(pair))
+        .filter(|pair| !pair.is_empty() && !pair.contains(';') && path::is_well_formed(pair))
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
-/// A boolean as apimachinery converts it: absent, `0` and `false` are false, everything else is true, the empty value too.
+/// Converts a boolean as apimachinery does: absent, `0` and `false` are false; everything else is
+/// true, also the empty value.
 pub(super) fn is_set(value: Option<&str>) -> bool {
     value.is_some_and(|raw| {
         let value = unescape(raw);
@@ -56,30 +65,29 @@ pub(super) fn is_set(value: Option<&str>) -> bool {
     })
 }
 
-/// Whether a parameter that must be a 64-bit integer is absent or one.
+/// True if a parameter that must be a 64-bit integer is one, or is absent.
 pub(super) fn is_integer(value: Option<&str>) -> bool {
     value.is_none_or(|raw| unescape(raw).parse::<i64>().is_ok())
 }
 
-/// A name or value with its escapes undone; what is not UTF-8 is replaced.
+/// Returns a name or value with its escapes undone; bytes that are not UTF-8 are replaced.
 pub(super) fn unescape(raw: &str) -> Cow<'_, str> {
     if !raw.contains(['%', '+']) {
         return Cow::Borrowed(raw);
     }
     let mut bytes = Vec::with_capacity(raw.len());
-    decode_into(&mut bytes, raw, true);
-    Cow::Owned(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    unescape_into(&mut bytes, raw);
+    Cow::Owned(path::text(bytes))
 }
 
-fn is_well_formed(raw: &str) -> bool {
-    let mut rest = raw;
-    while let Some((_, after)) = rest.split_once('%') {
-        match after.as_bytes() {
-            [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => rest = after,
-            _ => return false,
+/// Appends a name or value with its escapes undone: a `+` is a space.
+pub(super) fn unescape_into(bytes: &mut Vec<u8>, raw: &str) {
+    for (place, piece) in raw.split('+').enumerate() {
+        if place > 0 {
+            bytes.push(b' ');
         }
+        path::decode_into(bytes, piece);
     }
-    true
 }
 
 #[cfg(test)]

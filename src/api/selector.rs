@@ -1,25 +1,27 @@
-//! Field selectors, as far as they say which one object a collection read is about (apimachinery `pkg/fields/selector.go`).
+//! Field selectors, as far as they name the one object that a collection read is about (apimachinery
+//! `pkg/fields/selector.go`).
 
 use std::ops::Range;
 
-/// Where in a field selector the name stands that it requires of `metadata.name`: `None` if it requires none, or is malformed, or the name
-/// could not stand in a path. The selector's own escapes are not undone; `true` says that there are some.
+/// Finds the name that a field selector requires of `metadata.name`. Returns its place in the
+/// selector, and true if it has escapes, which are not undone; `None` if no name is required, if the
+/// selector is malformed, or if the name could not stand in a path.
 ///
-/// The terms are tried in sorted order, so that of two contradicting ones the smaller counts, as in the API server.
+/// If two requirements contradict each other, the one that sorts first counts, as in the API server.
 pub(super) fn exact_name(selector: &str) -> Option<(Range<usize>, bool)> {
     let mut best: Option<(&str, &str, usize)> = None;
     let mut end = 0;
-    for term in terms(selector) {
-        end += term.len() + 1;
-        if term.is_empty() {
+    for requirement in requirements(selector) {
+        end += requirement.len() + 1;
+        if requirement.is_empty() {
             continue;
         }
-        let (field, operator, value) = split(term)?;
+        let (field, operator, value) = split(requirement)?;
         if !is_well_escaped(value) {
             return None;
         }
-        if field == "metadata.name" && operator != "!=" && best.is_none_or(|(smallest, ..)| term < smallest) {
-            best = Some((term, value, end - 1 - value.len()));
+        if field == "metadata.name" && operator != "!=" && best.is_none_or(|(smallest, ..)| requirement < smallest) {
+            best = Some((requirement, value, end - 1 - value.len()));
         }
     }
     let (_, name, start) = best?;
@@ -36,8 +38,8 @@ pub(super) fn unescape(value: &str) -> impl Iterator<Item = char> {
     })
 }
 
-/// The terms between unescaped commas.
-fn terms(selector: &str) -> impl Iterator<Item = &str> {
+/// Returns the requirements between unescaped commas.
+fn requirements(selector: &str) -> impl Iterator<Item = &str> {
     let mut escaped = false;
     selector.split(move |c: char| {
         let splits = c == ',' && !escaped;
@@ -46,18 +48,19 @@ fn terms(selector: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Field, operator and value: at the first place where an operator stands, the longest one.
-fn split(term: &str) -> Option<(&str, &str, &str)> {
-    let at = term.char_indices().map(|(at, _)| at).find(|at| {
-        let rest = term.get(*at..).unwrap_or_default();
+/// Splits a requirement into field, operator and value, at the first operator; the longest one if
+/// several begin there.
+fn split(requirement: &str) -> Option<(&str, &str, &str)> {
+    let at = requirement.char_indices().map(|(at, _)| at).find(|at| {
+        let rest = requirement.get(*at..).unwrap_or_default();
         rest.starts_with("!=") || rest.starts_with('=')
     })?;
-    let (field, rest) = term.split_at_checked(at)?;
+    let (field, rest) = requirement.split_at_checked(at)?;
     let operator = ["!=", "==", "="].into_iter().find(|operator| rest.starts_with(operator))?;
     Some((field, operator, rest.strip_prefix(operator)?))
 }
 
-/// Whether a value has no bare `,` or `=` and no unknown escape.
+/// True if a value has no bare `,` or `=` and no unknown escape.
 fn is_well_escaped(value: &str) -> bool {
     let mut escaped = false;
     for c in value.chars() {

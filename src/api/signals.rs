@@ -1,9 +1,9 @@
-//! What an upstream says about its own limits, in the words of each provider.
+//! The signals by which an upstream tells of its own limits, one file per provider.
 //!
-//! Pure: a response head and at most [`PEEK`] bytes of its body in, a [`Reading`] out. One file per
-//! family; docs/signals.md says where each was read. Times are reckoned against the response's own
-//! `Date`, because our clock may differ from the upstream's; without a `Date`, against the gate's,
-//! which is passed in.
+//! Pure: a response head and at most [`PEEK`] bytes of its body in, a [`Reading`] out.
+//! docs/signals.md has the source of each. A time of day counts from the response's own `Date`,
+//! because the gate's clock may differ from the upstream's; without a `Date` it counts from the
+//! gate's, which is passed in.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,104 +24,107 @@ mod retry_after;
 
 pub use self::inflate::in_clear;
 
-/// How much of a body is looked at. The codes and reasons of all providers stand at its beginning.
+/// The number of bytes of a body that are looked at. The codes and reasons of all providers are at
+/// its beginning.
 pub const PEEK: usize = 4096;
 
-/// A family of signals, by its word in `signals.honour`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Signal {
-    /// `Retry-After` on a failure.
-    RetryAfter,
-    /// `RateLimit` and `RateLimit-Policy`, in all forms that are about.
-    Ietf,
-    /// `x-ratelimit-*` and secondary limits.
-    Github,
-    /// `RateLimit-*` with a time of day.
-    Gitlab,
-    /// Azure Resource Manager.
-    Azure,
-    /// Error codes, in whatever status.
-    Aws,
-    /// `x-rate-limit-*`.
-    Okta,
-    /// The registry's `ratelimit-*` with a window, and the Hub's own API.
-    Docker,
-    /// Reasons and `RetryInfo` in the error body.
-    Google,
+words! {
+    /// A family of signals. Its word is the one in `signals.honour`, metrics and logs.
+    pub enum Signal {
+        /// `Retry-After` on a failure.
+        RetryAfter = "retry_after",
+        /// `RateLimit` and `RateLimit-Policy`, in all forms that are in use.
+        Ietf = "ietf",
+        /// `x-ratelimit-*` and secondary limits.
+        Github = "github",
+        /// `RateLimit-*` with a time of day.
+        Gitlab = "gitlab",
+        /// Azure Resource Manager.
+        Azure = "azure",
+        /// Error codes, in any status.
+        Aws = "aws",
+        /// `x-rate-limit-*`.
+        Okta = "okta",
+        /// The registry's `ratelimit-*` with a window, and the Hub's own API.
+        Docker = "docker",
+        /// Reasons and `RetryInfo` in the error body.
+        Google = "google",
+    }
 }
 
 /// A set of signals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals(u16);
 
-/// A response as far as signals look at it.
+/// The parts of a response that signals look at.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'a> {
     /// Its status.
     pub status: StatusCode,
     /// Its head.
     pub headers: &'a HeaderMap,
-    /// The beginning of its body, [`in_clear`], where [`wants_body`] asked for it; else empty.
+    /// The beginning of its body, [`in_clear`], if [`wants_body`] asked for it; otherwise empty.
     pub body: &'a [u8],
-    /// The gate's own time of day when the head came, to reckon by where there is no `Date`.
+    /// The gate's own time of day when the head came, for a response without a `Date`.
     pub wall: Option<SystemTime>,
 }
 
-/// What a response says about limits.
+/// The facts about limits that a response tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// The call was turned away for a limit.
+    /// The refusal, if the call was turned away for a limit.
     pub refused: Option<(Signal, Refused)>,
-    /// A quota is used up but for the reserve.
+    /// The quota that is used up except for the reserve.
     pub spent: Option<(Signal, Spent)>,
 }
 
-/// A call was turned away for a limit.
+/// The refusal of a call for a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// When it may come again.
-    pub wait: Wait,
-    /// Whom else the limit concerns.
+    /// The wait before the call may come again.
+    pub wait: PauseLength,
+    /// The calls that the limit concerns.
     pub reach: Reach,
-    /// Too many calls, or too fast; not a limit on how much there may be of something.
+    /// True for too many calls, or too fast; false for a limit on the amount of something.
     pub overload: bool,
 }
 
-/// A quota is used up but for the reserve.
+/// A quota that is used up except for the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
-    /// Until there is more.
+    /// The time until there is more.
     pub wait: Duration,
-    /// Whom it concerns.
+    /// The calls that the quota concerns.
     pub reach: Reach,
 }
 
-/// When a refused call may come again.
+/// The length of a pause, or of the wait of a single call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// The upstream said.
-    For(Duration),
-    /// It did not: `first`, then twice as long each time, `most` at most.
+pub enum PauseLength {
+    /// The upstream named it.
+    Known(Duration),
+    /// The upstream named none: `first`, then twice as long each time it happens again before a
+    /// success in the scope, up to `most`.
     Growing {
-        /// The first time.
+        /// The first length.
         first: Duration,
-        /// Never more.
+        /// The longest.
         most: Duration,
     },
 }
 
-/// Whom a limit concerns at most, however wide `signals.scope` is.
+/// The calls that a limit concerns at most, however wide `signals.scope` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// The same call again.
     Key,
     /// A part of the API: calls of the class.
     Class,
-    /// Whatever `signals.scope` says.
+    /// All calls in `signals.scope`.
     All,
 }
 
-/// Whether the beginning of the body could tell more than the head does, and can be read.
+/// True if the beginning of the body could tell more than the head does, and can be read.
 #[must_use]
 pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) -> bool {
     let could = honoured.iter().any(|signal| match signal {
@@ -133,11 +136,11 @@ pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) ->
     could && inflate::is_readable(headers)
 }
 
-/// What a response says. `reserve` is the fraction of a quota that is left to others.
+/// Reads a response. `reserve` is the fraction of a quota that is left to others.
 #[must_use]
 pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading {
     let mut reading = Reading::default();
-    // Providers first: they know whom their Retry-After concerns.
+    // Providers first: they know which calls their Retry-After concerns.
     for signal in honoured.iter().filter(|signal| *signal != Signal::RetryAfter) {
         let (refused, spent) = family(signal)(response, reserve);
         reading.refused = reading.refused.or_else(|| refused.map(|refused| (signal, refused)));
@@ -150,7 +153,7 @@ pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading
     reading
 }
 
-/// What a family reads: a refusal, and a quota that is used up but for a fraction.
+/// Reads a refusal, and a quota that is used up except for a fraction.
 type Family = fn(&Response<'_>, f64) -> (Option<Refused>, Option<Spent>);
 
 fn family(signal: Signal) -> Family {
@@ -170,36 +173,7 @@ fn family(signal: Signal) -> Family {
 // === impl Signal ===
 
 impl Signal {
-    /// Every signal, in the order of the manual.
-    pub const ALL: [Self; 9] = [
-        Self::RetryAfter,
-        Self::Ietf,
-        Self::Github,
-        Self::Gitlab,
-        Self::Azure,
-        Self::Aws,
-        Self::Okta,
-        Self::Docker,
-        Self::Google,
-    ];
-
-    /// Its word in configuration, metrics and logs.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::RetryAfter => "retry_after",
-            Self::Ietf => "ietf",
-            Self::Github => "github",
-            Self::Gitlab => "gitlab",
-            Self::Azure => "azure",
-            Self::Aws => "aws",
-            Self::Okta => "okta",
-            Self::Docker => "docker",
-            Self::Google => "google",
-        }
-    }
-
-    /// Whether it tells how much of a quota is left, so that some of it can be reserved.
+    /// True if it tells how much of a quota is left, so that some of it can be reserved.
     #[must_use]
     pub const fn tells_quota(self) -> bool {
         matches!(self, Self::Docker | Self::Github | Self::Gitlab | Self::Ietf | Self::Okta)
@@ -209,13 +183,13 @@ impl Signal {
 // === impl Signals ===
 
 impl Signals {
-    /// Whether a signal is in it.
+    /// True if a signal is in it.
     #[must_use]
     pub const fn contains(self, signal: Signal) -> bool {
         self.0 & (1 << signal as u16) != 0
     }
 
-    /// The signals in it.
+    /// Returns the signals in it.
     pub fn iter(self) -> impl Iterator<Item = Signal> {
         Signal::ALL.into_iter().filter(move |signal| self.contains(*signal))
     }
@@ -230,28 +204,47 @@ impl FromIterator<Signal> for Signals {
 // === impl Response ===
 
 impl Response<'_> {
-    /// What its Retry-After says.
+    /// Returns the time in its Retry-After.
     fn retry_after(&self) -> Option<Duration> {
         retry_after::read(self)
     }
 
-    /// Whether it has a Retry-After at all.
+    /// True if it has a Retry-After at all.
     fn has_retry_after(&self) -> bool {
         self.headers.contains_key(RETRY_AFTER)
+    }
+}
+
+// === impl PauseLength ===
+
+impl PauseLength {
+    /// Returns the length at the first time.
+    pub(super) fn first(self) -> Duration {
+        match self {
+            Self::Known(first) | Self::Growing { first, .. } => first,
+        }
+    }
+
+    /// Returns the same, but never longer than `cap`.
+    pub(super) fn capped(self, cap: Duration) -> Self {
+        match self {
+            Self::Known(length) => Self::Known(length.min(cap)),
+            Self::Growing { first, most } => Self::Growing { first: first.min(cap), most: most.min(cap) },
+        }
     }
 }
 
 // === impl Refused ===
 
 impl Refused {
-    /// Everyone waits for so long.
+    /// Makes all calls wait for this time.
     const fn all(wait: Duration) -> Self {
-        Self { wait: Wait::For(wait), reach: Reach::All, overload: true }
+        Self { wait: PauseLength::Known(wait), reach: Reach::All, overload: true }
     }
 
-    /// Everyone waits, and nobody said for how long.
+    /// Makes all calls wait for a time that the upstream did not name.
     const fn growing(first: Duration, most: Duration) -> Self {
-        Self { wait: Wait::Growing { first, most }, reach: Reach::All, overload: true }
+        Self { wait: PauseLength::Growing { first, most }, reach: Reach::All, overload: true }
     }
 
     const fn within(self, reach: Reach) -> Self {

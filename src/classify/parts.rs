@@ -243,7 +243,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::api::plain;
+    use crate::api::external;
 
     fn parts(texts: &[&str]) -> KeyParts {
         KeyParts::new(texts.iter().map(|text| text.parse().expect(text)).collect()).expect("parts")
@@ -251,7 +251,7 @@ mod tests {
 
     fn key(parts: &KeyParts, target: &str, headers: &HeaderMap, hasher: &RandomState) -> Key {
         let uri: Uri = target.parse().expect(target);
-        let call = plain::read(&Method::GET, &uri);
+        let call = external::read(&Method::GET, &uri);
         let head = Head { call: &call, query: uri.query(), headers };
         parts.source(Kind::Http, &head, hasher).with_body(b"", true, hasher).expect("a key")
     }
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn a_key_of_nothing_but_the_body_has_a_name_too() {
         let uri = Uri::from_static("/a");
-        let (call, headers) = (plain::read(&Method::POST, &uri), HeaderMap::new());
+        let (call, headers) = (external::read(&Method::POST, &uri), HeaderMap::new());
         let head = Head { call: &call, query: None, headers: &headers };
         assert_eq!(parts(&["body"]).label(&head), "any");
     }
@@ -305,7 +305,7 @@ mod tests {
         let uri: Uri = "/?Action=RunInstances&access_token=hunter2".parse().expect("a target");
         let mut headers = HeaderMap::new();
         headers.insert("x-tenant", "hunter2".parse().expect("a value"));
-        let call = plain::read(&Method::POST, &uri);
+        let call = external::read(&Method::POST, &uri);
         let head = Head { call: &call, query: uri.query(), headers: &headers };
         let all =
             parts(&["verb", "path", "query:Action", "query:access_token", "query:none", "header:x-tenant", "body"]);

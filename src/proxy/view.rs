@@ -19,7 +19,7 @@ use crate::{
     },
     status,
     telemetry::{
-        meters::{GateMeters, group_word, lane_word},
+        meters::{GateMeters, lane_word},
         table,
     },
 };
@@ -144,7 +144,7 @@ impl Gate {
             verb: call.call.verb().word().to_owned(),
             flow: shortened(call.flow_name(headers).to_string()),
             key: key.map(|_| shortened(call.key_name(None))),
-            group: group_word(call.group).to_owned(),
+            group: call.group.to_string(),
             long_running: call.call.is_long_running(),
             now: word.to_owned(),
             reason: reason.map(|reason| reason.word().to_owned()),
@@ -168,7 +168,7 @@ impl Gate {
     fn connections(&self, group: Group) -> status::Connections {
         let occupancy = self.upstream().occupancy(group);
         status::Connections {
-            group: group_word(group).to_owned(),
+            group: group.to_string(),
             connections: occupancy.connections,
             used: occupancy.used,
             free: occupancy.free,

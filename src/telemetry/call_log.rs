@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::SerializeMap};
 use tokio::sync::{mpsc, oneshot};
 
 use super::table;
@@ -112,67 +112,6 @@ pub struct Asked {
     pub timeout: Option<Duration>,
 }
 
-/// The written form of a record.
-#[derive(Serialize)]
-struct Line<'a> {
-    /// Nanoseconds since the process started.
-    arrived_ns: u64,
-    /// Milliseconds since 1970.
-    wall_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    door_ns: Option<u64>,
-    gate: &'a str,
-    class: &'a str,
-    lane: &'a str,
-    flow: String,
-    verb: &'a str,
-    group: &'a str,
-    resource: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    subresource: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    namespace: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    user_agent: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    credential: Option<String>,
-    #[serde(skip_serializing_if = "is_false")]
-    long_running: bool,
-    #[serde(skip_serializing_if = "is_false")]
-    dry_run: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timeout_ns: Option<u64>,
-    /// The object (or path), its collection, and the facet: what is done to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    collection: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    facet: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waited_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waited_for: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    granted_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sent_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    upstream_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gave_up_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    coalesced_ns: Option<u64>,
-}
-
 // === impl CallLog ===
 
 impl CallLog {
@@ -249,53 +188,70 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: impl Write, clock: Clock) {
     }
 }
 
+/// A record with the clock that tells the time of day, to be written as one JSON object. Facts that
+/// are not known are left out.
+struct LogLine<'a>(&'a CallRecord, &'a Clock);
+
+impl Serialize for LogLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(call, clock) = self;
+        let asked = &call.asked;
+        let mut line = serializer.serialize_map(None)?;
+        put(&mut line, "arrived_ns", Some(call.arrived.as_nanos()))?; // since the process started
+        put(&mut line, "wall_ms", Some(clock.wall(call.arrived)))?; // since 1970
+        put(&mut line, "door_ns", call.at_door.map(Moment::as_nanos))?;
+        put(&mut line, "gate", Some(&*call.gate))?;
+        put(&mut line, "class", Some(&call.class))?;
+        put(&mut line, "lane", Some(call.lane))?;
+        put(&mut line, "flow", Some(hash(call.flow)))?;
+        put(&mut line, "verb", Some(call.verb))?;
+        put(&mut line, "group", Some(&asked.group))?;
+        put(&mut line, "resource", Some(&asked.resource))?;
+        put(&mut line, "subresource", Some(&asked.subresource).filter(|text| !text.is_empty()))?;
+        put(&mut line, "namespace", Some(&asked.namespace).filter(|text| !text.is_empty()))?;
+        put(&mut line, "user_agent", Some(&asked.user_agent).filter(|text| !text.is_empty()))?;
+        // Six digits are enough to tell a handful of clients apart, and useless for anything else.
+        let credential = Some(asked.credential).filter(|hash| *hash != 0);
+        put(&mut line, "credential", credential.map(|hash| format!("{:06x}", hash & 0xff_ffff)))?;
+        put(&mut line, "long_running", asked.long_running.then_some(true))?;
+        put(&mut line, "dry_run", asked.dry_run.then_some(true))?;
+        put(&mut line, "timeout_ns", asked.timeout.map(nanos))?;
+        // The object (or path), its collection, and the facet: the part of it that the call touches.
+        put(&mut line, "key", call.key.map(|key| hash(key.object)))?;
+        put(&mut line, "collection", call.key.map(|key| hash(key.collection)))?;
+        put(&mut line, "facet", call.key.map(|key| hash(key.facet)))?;
+        put(&mut line, "waited_ns", call.waited.map(|(_, time)| nanos(time)))?;
+        put(&mut line, "waited_for", call.waited.map(|(reason, _)| reason.word()))?;
+        put(&mut line, "granted_ns", call.granted.map(Moment::as_nanos))?;
+        put(&mut line, "sent_ns", call.sent.map(Moment::as_nanos))?;
+        put(&mut line, "upstream_ns", call.upstream.map(nanos))?;
+        put(&mut line, "status", call.status)?;
+        put(&mut line, "refused", call.refused.map(Reason::word))?;
+        put(&mut line, "retry_after_ns", call.retry_after.map(nanos))?;
+        put(&mut line, "body_ns", call.body.map(nanos))?;
+        put(&mut line, "gave_up_ns", call.gave_up.map(nanos))?;
+        put(&mut line, "coalesced_ns", call.coalesced.map(nanos))?;
+        line.end()
+    }
+}
+
 /// Renders a record as a line.
 fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
-    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let hash = |hash: u64| format!("{hash:016x}");
-    let asked = &record.asked;
-    let line = Line {
-        arrived_ns: record.arrived.as_nanos(),
-        wall_ms: clock.wall(record.arrived),
-        door_ns: record.at_door.map(Moment::as_nanos),
-        gate: &record.gate,
-        class: &record.class,
-        lane: record.lane,
-        flow: hash(record.flow),
-        verb: record.verb,
-        group: &asked.group,
-        resource: &asked.resource,
-        subresource: &asked.subresource,
-        namespace: &asked.namespace,
-        user_agent: &asked.user_agent,
-        // Six digits are enough to tell a handful of clients apart, and useless for anything else.
-        credential: (asked.credential != 0).then(|| format!("{:06x}", asked.credential & 0xff_ffff)),
-        long_running: asked.long_running,
-        dry_run: asked.dry_run,
-        timeout_ns: asked.timeout.map(nanos),
-        key: record.key.map(|key| hash(key.object)),
-        collection: record.key.map(|key| hash(key.collection)),
-        facet: record.key.map(|key| hash(key.facet)),
-        waited_ns: record.waited.map(|(_, time)| nanos(time)),
-        waited_for: record.waited.map(|(reason, _)| reason.word()),
-        granted_ns: record.granted.map(Moment::as_nanos),
-        sent_ns: record.sent.map(Moment::as_nanos),
-        upstream_ns: record.upstream.map(nanos),
-        status: record.status,
-        refused: record.refused.map(Reason::word),
-        retry_after_ns: record.retry_after.map(nanos),
-        body_ns: record.body.map(nanos),
-        gave_up_ns: record.gave_up.map(nanos),
-        coalesced_ns: record.coalesced.map(nanos),
-    };
-    let mut bytes = serde_json::to_vec(&line)?;
+    let mut bytes = serde_json::to_vec(&LogLine(record, clock))?;
     bytes.push(b'\n');
     Ok(bytes)
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
-fn is_false(it: &bool) -> bool {
-    !it
+fn put<M: SerializeMap>(line: &mut M, name: &'static str, value: Option<impl Serialize>) -> Result<(), M::Error> {
+    value.map_or(Ok(()), |value| line.serialize_entry(name, &value))
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn hash(hash: u64) -> String {
+    format!("{hash:016x}")
 }
 
 /// The most entries that wait for the disk: a second of a busy gate, 2 MiB.

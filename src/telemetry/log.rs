@@ -39,9 +39,8 @@ pub enum LogError {
 }
 
 /// The level of the process's log, which can change while the process runs.
-pub struct Level {
-    change: Box<dyn Fn(Targets) + Send + Sync>,
-}
+#[derive(Debug)]
+pub struct Level(reload::Handle<Targets, Registry>);
 
 /// Sets up the process's log on standard error.
 ///
@@ -51,14 +50,14 @@ pub fn start(json: bool, level: &str) -> Result<Level, LogError> {
     let colours = !json && io::stderr().is_terminal();
     let (filter, handle) = reload::Layer::new(filter(level)?);
     let process = tracing_subscriber::registry().with(filter);
-    let lines = fmt::layer().with_writer(Plain { json, colours }).with_ansi(colours);
+    let lines = fmt::layer().with_writer(Escaping { json, colours }).with_ansi(colours);
     let started = if json {
         process.with(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)).try_init()
     } else {
         process.with(lines.with_target(false)).try_init()
     };
     started.map_err(LogError::Twice)?;
-    Ok(Level::of(handle))
+    Ok(Level(handle))
 }
 
 fn filter(level: &str) -> Result<Targets, LogError> {
@@ -68,38 +67,28 @@ fn filter(level: &str) -> Result<Targets, LogError> {
 // === impl Level ===
 
 impl Level {
-    fn of(handle: reload::Handle<Targets, Registry>) -> Self {
-        // This fails only if the log is gone, and then there is nothing to change.
-        Self { change: Box::new(move |filter| drop(handle.reload(filter))) }
-    }
-
     /// Changes the level from now on.
     ///
     /// # Errors
     /// The level is invalid; then nothing changes.
     pub fn set(&self, level: &str) -> Result<(), LogError> {
-        (self.change)(filter(level)?);
+        // This fails only if the log is gone, and then there is nothing to change.
+        drop(self.0.reload(filter(level)?));
         Ok(())
-    }
-}
-
-impl std::fmt::Debug for Level {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Level")
     }
 }
 
 /// Writes to standard error and escapes every character inside a line that could steer a terminal.
 /// An event is one write.
 #[derive(Clone, Copy, Debug)]
-struct Plain {
+struct Escaping {
     json: bool,
     colours: bool,
 }
 
-// === impl Plain ===
+// === impl Escaping ===
 
-impl MakeWriter<'_> for Plain {
+impl MakeWriter<'_> for Escaping {
     type Writer = Self;
 
     fn make_writer(&self) -> Self {
@@ -107,10 +96,10 @@ impl MakeWriter<'_> for Plain {
     }
 }
 
-impl Write for Plain {
+impl Write for Escaping {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        io::stderr().lock().write_all(plain(&text, *self).as_bytes())?;
+        io::stderr().lock().write_all(escaped(&text, *self).as_bytes())?;
         Ok(event.len())
     }
 
@@ -121,7 +110,7 @@ impl Write for Plain {
 
 /// Returns one event as one line in which nothing steers a terminal, except for the newline at its
 /// end and the formatter's own colours. JSON stays JSON.
-fn plain(event: &str, form: Plain) -> Cow<'_, str> {
+fn escaped(event: &str, form: Escaping) -> Cow<'_, str> {
     let line = event.strip_suffix('\n').unwrap_or(event);
     if !line.contains(steers) {
         return Cow::Borrowed(event);
@@ -175,18 +164,21 @@ mod tests {
         assert!(error.to_string().contains("info,tidegate=loud"), "{error}");
     }
 
-    const TEXT: Plain = Plain { json: false, colours: false };
-    const COLOURED: Plain = Plain { json: false, colours: true };
-    const JSON: Plain = Plain { json: true, colours: false };
+    const TEXT: Escaping = Escaping { json: false, colours: false };
+    const COLOURED: Escaping = Escaping { json: false, colours: true };
+    const JSON: Escaping = Escaping { json: true, colours: false };
 
     #[test]
     fn nothing_that_steers_gets_into_a_line() {
-        assert_eq!(plain("a line\n", TEXT), "a line\n");
-        assert_eq!(plain("one\r\nINFO forged\n", TEXT), "one\\r\\nINFO forged\n");
-        assert_eq!(plain("bell\u{7} clear\u{1b}[2J \u{85}next", COLOURED), "bell\\u{7} clear\\u{1b}[2J \\u{85}next\n");
-        assert_eq!(plain("\u{1b}[31mred\u{1b}[0m", COLOURED), "\u{1b}[31mred\u{1b}[0m\n".to_owned());
-        assert_eq!(plain("\u{1b}[31mred", TEXT), "\\u{1b}[31mred\n");
-        assert_eq!(plain("pod\u{202e}\u{2028}", TEXT), "pod\\u{202e}\\u{2028}\n");
+        assert_eq!(escaped("a line\n", TEXT), "a line\n");
+        assert_eq!(escaped("one\r\nINFO forged\n", TEXT), "one\\r\\nINFO forged\n");
+        assert_eq!(
+            escaped("bell\u{7} clear\u{1b}[2J \u{85}next", COLOURED),
+            "bell\\u{7} clear\\u{1b}[2J \\u{85}next\n"
+        );
+        assert_eq!(escaped("\u{1b}[31mred\u{1b}[0m", COLOURED), "\u{1b}[31mred\u{1b}[0m\n".to_owned());
+        assert_eq!(escaped("\u{1b}[31mred", TEXT), "\\u{1b}[31mred\n");
+        assert_eq!(escaped("pod\u{202e}\u{2028}", TEXT), "pod\\u{202e}\\u{2028}\n");
     }
 
     #[test]
@@ -194,7 +186,7 @@ mod tests {
         // serde escapes what JSON forbids. DEL, C1 and characters that change the direction of text
         // are allowed in it, and steer a terminal all the same.
         let name = "web\u{7f}\u{85}\u{9b}2J\u{202e}\u{2028}";
-        let line = plain(&format!("{}\n", serde_json::json!({ "key": name })), JSON).into_owned();
+        let line = escaped(&format!("{}\n", serde_json::json!({ "key": name })), JSON).into_owned();
         assert!(!line.trim_end().contains(steers), "{line}");
         let read: serde_json::Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(read["key"], name);

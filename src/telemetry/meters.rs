@@ -46,26 +46,28 @@ struct ClassMeters {
     in_flight: OnceLock<Gauge>,
 }
 
-/// The gate's decision on a call at its arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// The call goes at once.
-    Go,
-    /// The call waits until its turn comes, or until it is too late.
-    Wait,
-    /// The call is refused.
-    Refuse,
+words! {
+    /// The gate's decision on a call at its arrival.
+    pub enum Decision {
+        /// The call goes at once.
+        Go = "go",
+        /// The call waits until its turn comes, or until it is too late.
+        Wait = "wait",
+        /// The call is refused.
+        Refuse = "refuse",
+    }
 }
 
-/// The reason why the gate could not complete a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureKind {
-    /// The call was sent, and lost before the response head.
-    Lost,
-    /// No answer came in time.
-    Timeout,
-    /// There was no connection.
-    Unconnected,
+words! {
+    /// The reason why the gate could not complete a call.
+    pub enum FailureKind {
+        /// The call was sent, and lost before the response head.
+        Lost = "lost",
+        /// No answer came in time.
+        Timeout = "timeout",
+        /// There was no connection.
+        Unconnected = "unconnected",
+    }
 }
 
 /// The metrics about the upstream's pool, by connection group.
@@ -117,7 +119,7 @@ impl GateMeters {
             let code = usize::from(status / 100).min(CODES.len() - 1);
             let word = CODES.get(code).copied().unwrap_or_default();
             let labels = || table::CALLS.counter(&[&self.gate, &meters.name, meters.lane, verb.word(), word]);
-            if let Some(calls) = meters.calls.get(verb_place(verb)).and_then(|codes| codes.get(code)) {
+            if let Some(calls) = meters.calls.get(verb as usize).and_then(|codes| codes.get(code)) {
                 calls.get_or_init(labels).increment(1);
             }
         }
@@ -187,18 +189,18 @@ impl GateMeters {
         table::COALESCED.counter(&[&self.gate, self.class_name(class)]).increment(1);
     }
 
-    /// Records if the gate only plays.
+    /// Sets if the gate is only a shadow.
     pub fn shadow(&self, shadow: bool) {
         table::SHADOW.gauge(&[&self.gate]).set(f64::from(u8::from(shadow)));
     }
 
-    /// Counts a call that would have left after this wait, on a gate that only plays.
+    /// Counts a call that would have left after this wait, on a gate that is only a shadow.
     pub fn would_have_waited(&self, class: ClassId, reason: Reason, wait: Duration) {
         let labels = [&self.gate, self.class_name(class), reason.word()];
         table::SHADOW_WAIT_SECONDS.histogram(&labels).record(wait.as_secs_f64());
     }
 
-    /// Counts a call that would have been refused, on a gate that only plays.
+    /// Counts a call that would have been refused, on a gate that is only a shadow.
     pub fn would_have_refused(&self, class: ClassId, reason: Reason) {
         table::SHADOW_REFUSALS.counter(&[&self.gate, self.class_name(class), reason.word()]).increment(1);
     }
@@ -264,71 +266,37 @@ impl ClassMeters {
     }
 }
 
-// === impl Decision ===
-
-impl Decision {
-    /// All decisions, in the order of their values.
-    pub const ALL: [Self; 3] = [Self::Go, Self::Wait, Self::Refuse];
-
-    /// Returns the word for it in metrics.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Go => "go",
-            Self::Wait => "wait",
-            Self::Refuse => "refuse",
-        }
-    }
-}
-
-// === impl FailureKind ===
-
-impl FailureKind {
-    /// All kinds, for tables.
-    pub const ALL: [Self; 3] = [Self::Lost, Self::Timeout, Self::Unconnected];
-
-    /// Returns the word for it in metrics.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Lost => "lost",
-            Self::Timeout => "timeout",
-            Self::Unconnected => "unconnected",
-        }
-    }
-}
-
 // === impl UpstreamMeters ===
 
 impl UpstreamMeters {
     /// Creates the meters of a gate's upstream; all of them exist from the start, at zero.
     #[must_use]
     pub fn new(gate: Arc<str>) -> Self {
-        for group in [Group::Exempt, Group::Short, Group::LongRunning, Group::Upgrades] {
-            table::REPLAYS.counter(&[&gate, group_word(group)]).increment(0);
-            table::DIAL_FAILURES.counter(&[&gate, group_word(group)]).increment(0);
+        for group in Group::ALL {
+            table::REPLAYS.counter(&[&gate, group.word()]).increment(0);
+            table::DIAL_FAILURES.counter(&[&gate, group.word()]).increment(0);
         }
         Self { gate }
     }
 
     /// Sets the number of connections of a group.
     pub fn connections(&self, group: Group, count: usize) {
-        table::CONNECTIONS.gauge(&[&self.gate, group_word(group)]).set(as_f64(count));
+        table::CONNECTIONS.gauge(&[&self.gate, group.word()]).set(as_f64(count));
     }
 
     /// Sets the number of calls out on the connections of a group.
     pub fn streams(&self, group: Group, count: usize) {
-        table::STREAMS.gauge(&[&self.gate, group_word(group)]).set(as_f64(count));
+        table::STREAMS.gauge(&[&self.gate, group.word()]).set(as_f64(count));
     }
 
     /// Counts a call that was sent again on another connection.
     pub fn replayed(&self, group: Group) {
-        table::REPLAYS.counter(&[&self.gate, group_word(group)]).increment(1);
+        table::REPLAYS.counter(&[&self.gate, group.word()]).increment(1);
     }
 
     /// Counts a connection that could not be made.
     pub fn dial_failed(&self, group: Group) {
-        table::DIAL_FAILURES.counter(&[&self.gate, group_word(group)]).increment(1);
+        table::DIAL_FAILURES.counter(&[&self.gate, group.word()]).increment(1);
     }
 }
 
@@ -365,21 +333,6 @@ pub const fn lane_word(lane: Lane) -> &'static str {
         Lane::Normal => "normal",
         Lane::Low => "low",
     }
-}
-
-/// Returns the word of a connection group.
-#[must_use]
-pub const fn group_word(group: Group) -> &'static str {
-    match group {
-        Group::Exempt => "leases",
-        Group::Short => "short",
-        Group::LongRunning => "long_running",
-        Group::Upgrades => "upgrades",
-    }
-}
-
-fn verb_place(verb: Verb) -> usize {
-    Verb::ALL.iter().position(|known| *known == verb).unwrap_or_default()
 }
 
 /// Returns a count as a gauge's value; exact far beyond any possible count.

@@ -1,13 +1,14 @@
-//! AWS: an error code, in a header or in the body, whatever the status; never a time.
+//! AWS: an error code, in a header or in the body, in any status; never a time.
 //!
-//! The codes are botocore's (`botocore/retries/standard.py`), which also says how long to wait: a random part of 1 s, 2 s, 4 s, ... 20 s.
-//! JSON services name the code in `x-amzn-errortype` or `__type`, query services in `<Code>`.
+//! The codes are botocore's (`botocore/retries/standard.py`), and so is the wait: a random part of
+//! 1 s, 2 s, 4 s, ... 20 s. JSON services name the code in `x-amzn-errortype` or `__type`, query
+//! services in `<Code>`.
 
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-use super::{Reach, Refused, Response, json};
+use super::{PauseLength, Reach, Refused, Response, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     STATUSES.contains(&status.as_u16()) && NAMES.iter().all(|name| !headers.contains_key(*name))
@@ -15,46 +16,47 @@ pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     let fast = Refused::growing(Duration::from_secs(1), Duration::from_secs(20));
-    let refused = match code(response) {
+    let refused = match code(response).as_deref() {
         Some(code) if CODES.contains(&code) => fast,
         Some(code) if NARROW.contains(&code) => fast.within(Reach::Key),
         Some(code) if BUSY.contains(&code) => Refused { overload: false, ..fast.within(Reach::Key) },
         _ if response.status == StatusCode::TOO_MANY_REQUESTS => fast,
         _ => return None,
     };
-    Some(response.retry_after().map_or(refused, |wait| Refused { wait: super::Wait::For(wait), ..refused }))
+    Some(response.retry_after().map_or(refused, |wait| Refused { wait: PauseLength::Known(wait), ..refused }))
 }
 
-fn code<'a>(response: &Response<'a>) -> Option<&'a str> {
+fn code(response: &Response<'_>) -> Option<String> {
     if !response.status.is_client_error() && !response.status.is_server_error() {
         return None;
     }
     let header = NAMES.iter().find_map(|name| response.headers.get(*name)?.to_str().ok());
-    header.or_else(|| in_body(response.body)).map(bare)
+    header.map(str::to_owned).or_else(|| in_body(response.body)).map(|code| bare(&code).to_owned())
 }
 
-fn in_body(body: &[u8]) -> Option<&str> {
+fn in_body(body: &[u8]) -> Option<String> {
     let text = body.trim_ascii_start();
     if text.starts_with(b"<") {
         let text = match std::str::from_utf8(text) {
             Ok(text) => text,
             Err(error) => std::str::from_utf8(text.get(..error.valid_up_to())?).ok()?,
         };
-        return Some(text.split_once("<Code>")?.1.split_once("</Code>")?.0.trim());
+        return Some(text.split_once("<Code>")?.1.split_once("</Code>")?.0.trim().to_owned());
     }
-    let mut texts = json::texts(text);
-    texts.find(|(key, _)| matches!(*key, "__type" | "code" | "Code")).map(|(_, code)| code)
+    let mut texts = json::texts(text).into_iter();
+    texts.find(|(key, _)| matches!(key.as_str(), "__type" | "code" | "Code")).map(|(_, code)| code)
 }
 
-/// `com.amazonaws.dynamodb.v20120810#ThrottlingException:http://...` and `AWS.SimpleQueueService.X;Sender` without what is around the code.
+/// Removes the text around a code: `com.amazonaws.dynamodb.v20120810#ThrottlingException:http://...`,
+/// `AWS.SimpleQueueService.X;Sender`.
 fn bare(code: &str) -> &str {
     let code = code.split([':', ';']).next().unwrap_or(code);
     code.rsplit('#').next().unwrap_or(code).trim()
 }
 
-/// Where the code is read from first.
+/// The headers that are read first.
 const NAMES: [&str; 2] = ["x-amzn-errortype", "x-amzn-query-error"];
-/// Where a body may hold a code that matters. A 429 is a throttle without it.
+/// The statuses with which a body may hold a code that matters. A 429 is a throttle without it.
 const STATUSES: [u16; 5] = [400, 403, 500, 503, 509];
 /// Too many calls.
 const CODES: [&str; 11] = [
@@ -72,7 +74,7 @@ const CODES: [&str; 11] = [
 ];
 /// Too many calls for one table.
 const NARROW: [&str; 1] = ["ProvisionedThroughputExceededException"];
-/// Something is under way or is full: the same call again must wait, others need not.
+/// Something is under way or is full: the same call must wait, others need not.
 const BUSY: [&str; 3] = ["LimitExceededException", "PriorRequestNotComplete", "TransactionInProgressException"];
 
 #[cfg(test)]

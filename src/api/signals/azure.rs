@@ -1,8 +1,9 @@
-//! Azure Resource Manager: 429 with Retry-After, and how many calls a subscription or tenant has left.
+//! Azure Resource Manager: 429 with Retry-After, and the number of calls that a subscription or tenant
+//! has left.
 //!
-//! <https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling>: the numbers left belong to token
-//! buckets that gain some every second; their size is not told, so that nothing can be reserved. Where they are not near 0 it was the
-//! resource provider that refused.
+//! <https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling>:
+//! the numbers left belong to token buckets that gain some every second; their size is not told, so
+//! that nothing can be reserved. If they are not near 0, the resource provider refused the call.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub(super) fn spent(response: &Response<'_>) -> Option<Spent> {
     empty.then_some(Spent { wait: Duration::from_secs(1), reach: Reach::All })
 }
 
-/// What is left where least is.
+/// Returns the smallest number of calls left.
 fn least(headers: &HeaderMap) -> Option<u64> {
     let left = headers.iter().filter(|(name, _)| {
         let kind = name.as_str().strip_prefix("x-ms-ratelimit-remaining-");

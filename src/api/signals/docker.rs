@@ -1,7 +1,9 @@
-//! Docker: pulls per rolling window (`ratelimit-remaining: 76;w=21600`) on the registry, `X-RateLimit-*` on the Hub's own API.
+//! Docker: pulls per rolling window (`ratelimit-remaining: 76;w=21600`) on the registry,
+//! `X-RateLimit-*` on the Hub's own API.
 //!
-//! <https://docs.docker.com/docker-hub/usage/pulls/> and <https://docs.docker.com/reference/api/hub/latest/>. A rolling window has no reset:
-//! on average one pull comes back every window/limit, so that is the wait.
+//! <https://docs.docker.com/docker-hub/usage/pulls/> and
+//! <https://docs.docker.com/reference/api/hub/latest/>. A rolling window has no reset: on average one
+//! pull comes back every window/limit, so that is the wait.
 
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
     Some(Spent { wait, reach: Reach::Class })
 }
 
-/// How long it takes on average until one pull more is allowed.
+/// Returns the average time until one more pull is allowed.
 fn pace(response: &Response<'_>) -> Option<Duration> {
     let (limit, window) = ietf::counted(response.headers, "ratelimit-limit")?;
     let every = window?.as_secs().checked_div(limit)?;

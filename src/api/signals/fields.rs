@@ -6,19 +6,20 @@ use http::{HeaderMap, header::DATE};
 
 use super::Response;
 
-/// A whole number, with nothing else in the field; the first where there are several fields.
+/// Returns a whole number if the field has nothing else; the first if there are several fields.
 pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     digits(headers.get(name)?.to_str().ok()?.trim())
 }
 
-/// Digits only. More of them than fit are a very large number, which the caller clamps.
+/// Reads a number of digits only. More digits than fit give a very large number, which the caller
+/// clamps.
 pub(super) fn digits(text: &str) -> Option<u64> {
     let all_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     all_digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// When the response was made, by the upstream's own clock; by the gate's only where the upstream
-/// says nothing of its own.
+/// Returns the time of the response by the upstream's own clock; by the gate's only if the upstream
+/// does not tell its own.
 pub(super) fn date(response: &Response<'_>) -> Option<SystemTime> {
     match response.headers.get(DATE) {
         Some(date) => httpdate::parse_http_date(date.to_str().ok()?.trim()).ok(),
@@ -26,28 +27,30 @@ pub(super) fn date(response: &Response<'_>) -> Option<SystemTime> {
     }
 }
 
-/// How long until a moment that is given as seconds (or milliseconds) since 1970; the past is now. A second more than it says: both it and
-/// `Date` are cut to whole seconds, and whoever comes early is refused again.
+/// Returns the time until a moment that is given as seconds (or milliseconds) since 1970; zero for the
+/// past. It is a second longer than it says: both are cut to whole seconds, and a call that comes
+/// early is refused again.
 pub(super) fn until(epoch: u64, response: &Response<'_>) -> Option<Duration> {
     let at = if epoch >= MILLIS { Duration::from_millis(epoch) } else { Duration::from_secs(epoch) };
     let now = date(response)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(at.checked_sub(now).map_or(Duration::ZERO, |left| left.saturating_add(Duration::from_secs(1))))
 }
 
-/// How long until a reset that may be given as seconds to go, or as a time of day: no window lasts thirty years.
+/// Returns the time until a reset that is given as seconds to go, or as a time of day: no window lasts
+/// thirty years.
 pub(super) fn reset(value: u64, response: &Response<'_>) -> Option<Duration> {
     if value < EPOCHS { Some(Duration::from_secs(value)) } else { until(value, response) }
 }
 
-/// Whether no more than the reserve is left.
+/// True if no more than the reserve is left.
 #[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
 pub(super) fn is_spent(left: u64, limit: u64, reserve: f64) -> bool {
     left == 0 || left as f64 <= limit as f64 * reserve
 }
 
-/// Above: a time of day (2001 and later).
+/// From here on a number is a time of day (2001 and later).
 const EPOCHS: u64 = 1_000_000_000;
-/// Above: in milliseconds.
+/// From here on it is in milliseconds.
 const MILLIS: u64 = 100_000_000_000;
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! GitHub: an hourly quota per kind of resource, and secondary limits that tell no numbers.
 //!
-//! <https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api>: a refusal is a 403 or a 429. With Retry-After: not before
-//! it. With nothing remaining: not before the reset. Otherwise at least a minute, then exponentially longer. A 403 that says none of it may
-//! as well be a missing permission: only its text tells.
+//! <https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api>: a refusal is a 403
+//! or a 429. With Retry-After: not before it. With nothing remaining: not before the reset. Otherwise
+//! at least a minute, then exponentially longer. A 403 with none of these may as well be a missing
+//! permission: only its text tells.
 
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 
-use super::{Reach, Refused, Response, Spent, Wait, fields, json};
+use super::{PauseLength, Reach, Refused, Response, Spent, fields, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     let silent = !headers.contains_key(RETRY_AFTER) && fields::number(headers, REMAINING) != Some(0);
@@ -21,7 +22,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     }
     let exhausted = spent(response, 0.0);
     match (response.retry_after(), exhausted) {
-        // Both must be over.
+        // Both waits must be over.
         (Some(after), Some(spent)) if spent.wait > after => Some(Refused::all(spent.wait).within(spent.reach)),
         (Some(after), _) => Some(Refused::all(after)),
         (None, Some(spent)) => Some(Refused::all(spent.wait).within(spent.reach)),
@@ -37,14 +38,14 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
         return None;
     }
     let wait = fields::until(fields::number(headers, RESET)?, response).filter(|wait| !wait.is_zero())?;
-    // Searches, GraphQL and so on have quotas of their own, much smaller ones some of them.
+    // Searches, GraphQL and so on have quotas of their own, and some are much smaller.
     let core = headers.get(RESOURCE).is_none_or(|resource| resource == "core");
     Some(Spent { wait, reach: if core { Reach::All } else { Reach::Class } })
 }
 
 fn is_secondary(response: &Response<'_>) -> bool {
     response.status == StatusCode::TOO_MANY_REQUESTS
-        || json::texts(response.body).any(|(key, text)| match key {
+        || json::texts(response.body).iter().any(|(key, text)| match key.as_str() {
             "message" => {
                 let text = text.to_ascii_lowercase();
                 MESSAGES.iter().any(|message| text.contains(message))
@@ -56,7 +57,7 @@ fn is_secondary(response: &Response<'_>) -> bool {
 
 /// At least a minute, then exponentially longer.
 const SECONDARY: Refused = Refused {
-    wait: Wait::Growing { first: Duration::from_secs(60), most: Duration::from_secs(3600) },
+    wait: PauseLength::Growing { first: Duration::from_secs(60), most: Duration::from_secs(3600) },
     reach: Reach::All,
     overload: true,
 };

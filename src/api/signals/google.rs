@@ -1,7 +1,9 @@
 //! Google: 429, or 403 with a reason in the body; the time, if any, is in the body's `RetryInfo`.
 //!
-//! <https://cloud.google.com/apis/design/errors>, <https://developers.google.com/workspace/drive/api/guides/handle-errors>. Without a time:
-//! half a minute after a 429, a second after a 403, doubling to 64 s. A daily quota (`dailyLimitExceeded`, `quotaExceeded`) is not paused for.
+//! <https://cloud.google.com/apis/design/errors>,
+//! <https://developers.google.com/workspace/drive/api/guides/handle-errors>. Without a time: half a
+//! minute after a 429, a second after a 403, doubling to 64 s. A daily quota (`dailyLimitExceeded`,
+//! `quotaExceeded`) causes no pause.
 
 use std::time::Duration;
 
@@ -20,8 +22,8 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
         _ => return None,
     };
     let told = response.retry_after().or_else(|| {
-        let delays = json::texts(response.body).filter(|(key, _)| *key == "retryDelay");
-        delays.filter_map(|(_, text)| duration(text)).max()
+        let delays = json::texts(response.body).into_iter().filter(|(key, _)| key == "retryDelay");
+        delays.filter_map(|(_, text)| duration(&text)).max()
     });
     Some(match told {
         Some(wait) => Refused::all(wait),
@@ -30,10 +32,10 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
 }
 
 fn is_for_rate(body: &[u8]) -> bool {
-    json::texts(body).any(|(key, text)| key == "reason" && REASONS.contains(&text))
+    json::texts(body).iter().any(|(key, text)| key == "reason" && REASONS.contains(&text.as_str()))
 }
 
-/// A protobuf Duration in JSON: `3.2s`.
+/// Reads a protobuf Duration in JSON: `3.2s`.
 fn duration(text: &str) -> Option<Duration> {
     let seconds = text.strip_suffix('s')?;
     if !seconds.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {

@@ -1,10 +1,12 @@
-//! The IETF's `RateLimit` and `RateLimit-Policy`, in the three forms that are about.
+//! The IETF's `RateLimit` and `RateLimit-Policy`, in the three forms that are in use.
 //!
-//! - List (draft-ietf-httpapi-ratelimit-headers-10): `RateLimit: "default";r=50;t=30`, `RateLimit-Policy: "default";q=100;w=60`
+//! - List (draft-ietf-httpapi-ratelimit-headers-10): `RateLimit: "default";r=50;t=30`,
+//!   `RateLimit-Policy: "default";q=100;w=60`
 //! - Dictionary (draft 07): `RateLimit: limit=100, remaining=50, reset=5`
-//! - Triple (drafts 00 to 06): `RateLimit-Limit: 100, 100;w=60`, `RateLimit-Remaining: 50`, `RateLimit-Reset: 5`
+//! - Triple (drafts 00 to 06): `RateLimit-Limit: 100, 100;w=60`, `RateLimit-Remaining: 50`,
+//!   `RateLimit-Reset: 5`
 //!
-//! Malformed fields are ignored as a whole. Retry-After goes before `t`. Quotas of anything but requests are not ours to count.
+//! Malformed fields are ignored as a whole. Retry-After wins over `t`. Only quotas of requests count.
 
 use std::time::Duration;
 
@@ -13,13 +15,13 @@ use sfv::{Item, ListEntry, Parameters, Parser};
 
 use super::{Reach, Refused, Response, Spent, fields};
 
-/// One quota that a response tells of.
+/// A quota in a response.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Quota {
     left: u64,
-    /// How many there are at first.
+    /// The size of the whole quota.
     limit: Option<u64>,
-    /// Until there are more.
+    /// The time until it is full again.
     resets_in: Option<Duration>,
 }
 
@@ -38,7 +40,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
 
 pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
     if response.has_retry_after() {
-        return None; // goes before whatever else is said
+        return None; // it wins over everything else
     }
     let quotas = quotas(response);
     let spent = quotas.iter().filter(|quota| fields::is_spent(quota.left, quota.limit.unwrap_or(0), reserve));
@@ -46,7 +48,7 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
     Some(Spent { wait, reach: Reach::All })
 }
 
-/// A count with the window that it is for: `100;w=21600`, or the first of `100, 100;w=60, 1000;w=3600`.
+/// Returns a count and its window: `100;w=21600`, or the first of `100, 100;w=60, 1000;w=3600`.
 pub(super) fn counted(headers: &HeaderMap, name: &str) -> Option<(u64, Option<Duration>)> {
     let entries = Parser::new(&joined(headers, name)?).parse::<sfv::List>().ok()?;
     let mut items = entries.iter().filter_map(|entry| match entry {
@@ -85,7 +87,7 @@ fn quotas(response: &Response<'_>) -> Vec<Quota> {
     quota.into_iter().collect()
 }
 
-/// A quota of the list form, with its policy of the same name.
+/// Reads a quota of the list form, with its policy of the same name.
 fn named(entry: &ListEntry, policies: &sfv::List) -> Option<Quota> {
     let item = item(entry)?;
     let policy = policies.iter().filter_map(self::item).find(|policy| policy.bare_item == item.bare_item);
@@ -126,7 +128,7 @@ fn window(params: &Parameters) -> Option<Duration> {
     params.get("w").and_then(whole).map(Duration::from_secs)
 }
 
-/// A field that may stand on several lines.
+/// Returns a field that may take several lines.
 fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines: Option<Vec<&str>> = headers.get_all(name).iter().map(|line| line.to_str().ok()).collect();
     lines.filter(|lines| !lines.is_empty()).map(|lines| lines.join(", "))

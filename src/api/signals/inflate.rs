@@ -11,7 +11,7 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
 
 use super::PEEK;
 
-/// How a body is coded, of what is read here.
+/// The codings that can be read.
 #[derive(Clone, Copy)]
 enum Coding {
     Identity,
@@ -19,16 +19,16 @@ enum Coding {
     Deflate,
 }
 
-/// Whether a body with this head can be read.
+/// True if a body with this head can be read.
 pub(super) fn is_readable(headers: &HeaderMap) -> bool {
     Coding::of(headers).is_some()
 }
 
-/// The beginning of a body in the clear; nothing where it is coded in a way that is not read.
+/// Returns the beginning of a body in the clear; nothing if its coding cannot be read.
 #[must_use]
 pub fn in_clear<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     if body.is_empty() {
-        return Cow::Borrowed(body); // the usual case: nobody looked
+        return Cow::Borrowed(body); // the usual case: it was not asked for
     }
     match Coding::of(headers) {
         Some(Coding::Identity) => Cow::Borrowed(body),
@@ -39,7 +39,7 @@ pub fn in_clear<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     }
 }
 
-/// Inflates as far as input and room go. Sums are not checked: they stand at the end, which is
+/// Inflates as far as input and room go. Checksums are not verified: they are at the end, which is
 /// seldom there.
 fn inflate(deflated: &[u8], flags: u32) -> Cow<'static, [u8]> {
     let flags = flags
@@ -52,7 +52,7 @@ fn inflate(deflated: &[u8], flags: u32) -> Cow<'static, [u8]> {
     Cow::Owned(clear)
 }
 
-/// What stands behind the head of a gzip member (RFC 1952, 2.3).
+/// Returns the part behind the head of a gzip member (RFC 1952, 2.3).
 fn deflated(gzip: &[u8]) -> Option<&[u8]> {
     let [0x1f, 0x8b, DEFLATE, flags, _, _, _, _, _, _, rest @ ..] = gzip else { return None };
     let mut rest = rest;
@@ -69,7 +69,7 @@ fn deflated(gzip: &[u8]) -> Option<&[u8]> {
     if flags & HEAD_SUM != 0 { rest.get(2..) } else { Some(rest) }
 }
 
-/// Some servers send `deflate` without the head that RFC 9110 asks for.
+/// True if a body has the head that RFC 9110 requires for `deflate`; some servers leave it out.
 fn has_zlib_head(body: &[u8]) -> bool {
     matches!(body, [how, check, ..] if how & 0xf == DEFLATE && u16::from_be_bytes([*how, *check]) % 31 == 0)
 }

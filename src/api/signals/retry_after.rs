@@ -1,8 +1,4 @@
-//! When the upstream itself says to come back.
-//!
-//! Seconds, or an HTTP date in any of its three forms, reckoned against the response's own `Date`:
-//! our clock may differ from the upstream's. A date without a `Date` beside it is reckoned against
-//! ours, which is passed in.
+//! `Retry-After`: seconds, or an HTTP date in any of its three forms.
 
 use std::time::Duration;
 
@@ -10,7 +6,8 @@ use http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 
 use super::{Reach, Refused, Response, fields};
 
-/// Too many calls, or nobody there to take them: whoever comes next will hear the same. Any other failure is the call's own.
+/// A 429 or 503 with a time concerns all calls, because the next one would get the same answer. Any
+/// other failure is the call's own.
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     if response.status != StatusCode::TOO_MANY_REQUESTS && !response.status.is_server_error() {
         return None; // the usual answer costs no look at its headers
@@ -23,7 +20,8 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     })
 }
 
-/// How long a response asks to wait; the longest if it says several. Garbage is ignored, the past is now.
+/// Returns the time that a response asks to wait, the longest if there are several. Garbage is
+/// ignored; a date in the past means now.
 #[must_use]
 pub(super) fn read(response: &Response<'_>) -> Option<Duration> {
     response.headers.get_all(RETRY_AFTER).iter().filter_map(|value| duration(value, response)).max()

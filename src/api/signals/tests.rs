@@ -1,11 +1,11 @@
-//! What holds for every family, and how they go together.
+//! Tests of every family, and of all of them together.
 
 use http::{HeaderValue, Method, Uri, header::HeaderName};
 use proptest::prelude::*;
 
 pub(super) use self::Told::{For, Growing};
 use super::*;
-use crate::api::{Failures, Outcome, PauseLength, Scope, Throttling, outcome, plain};
+use crate::api::{Failures, Outcome, Scope, Throttling, external, outcome};
 
 /// A header field.
 pub(super) type Key = (&'static str, &'static str);
@@ -26,7 +26,7 @@ pub(super) fn response<'a>(status: u16, headers: &'a HeaderMap, body: &'a str) -
     Response { status: StatusCode::from_u16(status).unwrap(), headers, body: body.as_bytes(), wall: None }
 }
 
-/// What a family makes of a response.
+/// Reads a response by one family.
 pub(super) fn refusal(
     family: fn(&Response<'_>) -> Option<Refused>,
     status: u16,
@@ -35,8 +35,8 @@ pub(super) fn refusal(
 ) -> Option<(Told, Reach)> {
     let refused = family(&response(status, &headers(pairs), body))?;
     let told = match refused.wait {
-        Wait::For(wait) => For(wait.as_secs()),
-        Wait::Growing { first, most } => Growing(first.as_secs(), most.as_secs()),
+        PauseLength::Known(wait) => For(wait.as_secs()),
+        PauseLength::Growing { first, most } => Growing(first.as_secs(), most.as_secs()),
     };
     Some((told, refused.reach))
 }
@@ -69,7 +69,10 @@ fn a_provider_knows_better_than_its_retry_after_whom_it_concerns() {
     let headers = headers(&[("retry-after", "7"), ("x-ms-ratelimit-remaining-subscription-reads", "99")]);
     let reading = read([Signal::RetryAfter, Signal::Azure].into_iter().collect(), 0.0, &response(429, &headers, ""));
     let (signal, refused) = reading.refused.unwrap();
-    assert_eq!((signal, refused.wait, refused.reach), (Signal::Azure, Wait::For(Duration::from_secs(7)), Reach::Class));
+    assert_eq!(
+        (signal, refused.wait, refused.reach),
+        (Signal::Azure, PauseLength::Known(Duration::from_secs(7)), Reach::Class)
+    );
 }
 
 #[test]
@@ -155,7 +158,7 @@ proptest! {
         let response = Response { status: StatusCode::from_u16(status).unwrap(), headers: &headers, body: &body, wall: None };
         prop_assert!(status >= 400 || !wants_body(all(), response.status, &headers));
         let reading = read(all(), reserve, &response);
-        if let Some((_, Refused { wait: Wait::Growing { first, most }, .. })) = reading.refused {
+        if let Some((_, Refused { wait: PauseLength::Growing { first, most }, .. })) = reading.refused {
             prop_assert!(!first.is_zero() && first <= most);
         }
         if status < 400 {
@@ -179,7 +182,7 @@ proptest! {
         let max_pause = Duration::from_secs(most);
         let throttling = Throttling { kubernetes, honour: all(), scope, max_pause, reserve: 0.5 };
         let failures = Failures { statuses: vec![429, 503], transport: true, left: true };
-        let call = plain::read(&Method::GET, &Uri::from_static("/a"));
+        let call = external::read(&Method::GET, &Uri::from_static("/a"));
         let answer = outcome::answer(&failures, &throttling, &call, &response).answer;
         if let Outcome::Throttled { after } = answer.outcome {
             prop_assert!(after <= max_pause);
@@ -224,8 +227,8 @@ proptest! {
             let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers: &headers, body: b"", wall: None };
             let reading = read([signal].into_iter().collect(), 0.0, &response);
             reading.refused.map(|(_, refused)| match refused.wait {
-                Wait::For(wait) => wait,
-                Wait::Growing { first, .. } => first,
+                PauseLength::Known(wait) => wait,
+                PauseLength::Growing { first, .. } => first,
             })
         };
         let (sooner, later) = (one.min(other), one.max(other));

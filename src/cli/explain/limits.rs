@@ -8,7 +8,7 @@ use crate::{
     config::{Loaded, settings::Gate},
     limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, Strategy},
     status::text::number,
-    telemetry::meters::{group_word, lane_word},
+    telemetry::meters::lane_word,
 };
 
 /// The name, the value, and the place that sets it.
@@ -34,7 +34,7 @@ pub(super) fn rows(loaded: &Loaded, gate: &Gate, call: &Classified, headers: &He
     };
     let fair = format!("fair_by = \"{fair_by}\": {}", from.gate(&["queue", "fair_by"]));
     rows.push(("flow", call.flow_name(headers).to_string(), fair));
-    rows.push(("connections", group_word(call.group).replace('_', "-"), String::new()));
+    rows.push(("connections", call.group.word().replace('_', "-"), String::new()));
     if class.lane == Lane::Exempt {
         rows.push((
             "limits",

@@ -1,4 +1,4 @@
-//! Reads a request to an external API: method and path, nothing more is known of it.
+//! Reads a request to an external API, of which only method and path are known.
 
 use http::{Method, Uri};
 
@@ -7,15 +7,15 @@ use super::{
     path,
 };
 
-/// Reads a request by its method and path. The query is no part of what it is about.
+/// Reads a request by its method and path, without its query.
 #[must_use]
 pub fn read(method: &Method, uri: &Uri) -> Call {
-    let path::Plain { text, ambiguous, escaped_slash } = path::decode_plain(uri.path());
+    let path::Segments { text, ambiguous, escaped_slash } = path::decode_segments(uri.path());
     let len = text.len();
     Call { escaped_slash, ..Call::of_path(text, len, verb(method), ambiguous) }
 }
 
-/// The verb of a method, where nothing tells a collection from an object.
+/// Returns the verb of a method, for paths that do not tell a collection from an object.
 pub(super) fn verb(method: &Method) -> Verb {
     match *method {
         Method::GET | Method::HEAD => Verb::Get,

@@ -1,0 +1,28 @@
+//! The macro that declares an enum whose values have a word each, in configuration, metrics, logs
+//! and status.
+
+/// Declares the enum with `ALL`, its values in order, with `word`, and with `Display` by that word.
+macro_rules! words {
+    ($(#[$of_enum:meta])* $vis:vis enum $name:ident { $($(#[$of_value:meta])* $value:ident = $word:literal,)+ }) => {
+        $(#[$of_enum])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        $vis enum $name { $($(#[$of_value])* $value,)+ }
+
+        impl $name {
+            /// All values, in the order of their declaration.
+            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$value),+];
+
+            /// Returns the word for it.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$value => $word),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+    };
+}
