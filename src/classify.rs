@@ -1,15 +1,15 @@
 //! Ordered rules: a call gets its class, flow and key.
 //!
-//! Rules are tried in order, first match wins. A call whose path others might read differently never gets the benefit of the doubt: it goes
-//! to the strictest class of the gate, whatever matches; on an `http` gate to the strictest of those that a call like it could be of,
-//! whatever its path. A `%2F` of an external API is read in both ways there are, and the stricter class counts. The hot path allocates nothing beyond the [`Call`] itself,
-//! but for the name of a key of one's own.
+//! Rules are tried in order; the first match wins. A call whose path others might read differently
+//! never gets the benefit of the doubt. It goes to the strictest class of the gate, whatever matches;
+//! on an `http` gate to the strictest of those that a call like it could be of, whatever its path. A
+//! `%2F` of an external API is read in both possible ways, and the stricter class counts. The hot path
+//! allocates only the [`Call`] itself, and the name of a configured key.
 
-// In the path of a call nothing may panic: what could is written down with its reason.
+// In the path of a call nothing may panic: every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
 use std::{
-    fmt,
     hash::{BuildHasher, RandomState},
     sync::Arc,
 };
@@ -36,71 +36,75 @@ pub use self::{
     parts::{KeyPart, KeyPartError, KeyParts, KeyPartsError},
 };
 
-/// The rules of one gate, in order; first match wins.
+/// The rules of one gate, in order; the first match wins.
 #[derive(Clone, Debug)]
 pub struct Rules {
     kind: Kind,
     fair_by: FairBy,
     by_credential: bool,
     classes: Vec<Traits>,
-    /// By class; where there is none, or nothing for a class, the kind of API decides.
+    /// The keys by class. For a class without one, the kind of API decides.
     keys: Vec<Option<KeyParts>>,
     rules: Vec<(ClassId, matcher::Compiled)>,
     strictest: ClassId,
 }
 
-/// What kind of API is behind the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// kube-apiserver.
-    Kubernetes,
-    /// Any other HTTP API.
-    Http,
+words! {
+    /// The kind of API behind a gate.
+    pub enum Kind {
+        /// kube-apiserver.
+        Kubernetes = "kubernetes",
+        /// Any other HTTP API.
+        Http = "http",
+    }
 }
 
-/// What the classifier needs to know of a class; by [`ClassId`].
+/// The properties of a class that the classifier needs; by [`ClassId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
-    /// Its lane is exempt: nothing is remembered of its calls, and they have connections of their own.
+    /// True if its lane is exempt: no failure of its calls is remembered, and they have connections of
+    /// their own.
     pub exempt: bool,
-    /// Failures are remembered at all.
+    /// True if failures are remembered at all.
     pub remembers: bool,
-    /// Rank for calls with an ambiguous path: the highest that is not exempt takes them. `config` ranks by lane, then by rate.
+    /// Its rank for calls with an ambiguous path: the highest that is not exempt gets them. `config`
+    /// ranks by lane, then by rate.
     pub strictness: u16,
 }
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The class of what matches.
+    /// The class of the calls that match.
     pub class: ClassId,
-    /// What it matches.
+    /// The calls that match.
     pub matching: Matching,
 }
 
-/// What a call is to the limiter.
+/// A call as the limiter sees it.
 #[derive(Debug)]
 pub struct Classified {
     /// The request, read.
     pub call: Call,
     /// Its class.
     pub class: ClassId,
-    /// Identity of its flow.
+    /// The identity of its flow.
     pub flow: u64,
-    /// Whose call it is, as a salted hash; 0 where no bucket, slot or flow is split by credential.
+    /// The caller's credential as a salted hash; 0 if no bucket, slot or flow is split by credential.
     pub credential: u64,
-    /// What its failure is remembered for, as far as the request head says.
+    /// The key of its failures, as far as the request head tells.
     pub key: KeySource,
-    /// The key is of one object (or path), whose end is the key's end.
+    /// True if the key is of one object (or path), whose end is the key's end.
     pub key_is_of_object: bool,
     /// The connections it will use.
     pub group: Group,
-    /// Its class is exempt.
+    /// True if its class is exempt.
     pub exempt: bool,
-    /// It is never refused at the door: its client falls back instead of retrying (exec, attach, port-forward, proxy).
+    /// True if it is never refused on arrival: its client falls back instead of retrying (exec, attach,
+    /// port-forward, proxy).
     pub patient: bool,
     fair_by: FairBy,
-    /// The name of a key of one's own; made at once, because its parts are gone when it starts to fail.
+    /// The name of a configured key, made at once because its parts are gone when it starts to fail.
     label: Option<Box<str>>,
 }
 
@@ -110,9 +114,11 @@ pub type Shared = Arc<Rules>;
 // === impl Rules ===
 
 impl Rules {
-    /// Rules over `classes`, tried in order. What no rule matches belongs to the last class, which is why there must be one.
+    /// Creates rules over `classes`, tried in order. A call that no rule matches belongs to the last
+    /// class, so there must be one.
     ///
-    /// `by_credential`: whether some bucket or slot is split by credential, so that every call's must be hashed.
+    /// `by_credential` is true if a bucket or slot is split by credential, so that each call's must be
+    /// hashed.
     #[must_use]
     pub fn new(kind: Kind, fair_by: FairBy, by_credential: bool, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
@@ -121,43 +127,47 @@ impl Rules {
         Self { kind, fair_by, by_credential, classes, keys: Vec::new(), rules, strictest }
     }
 
-    /// The same rules with keys of one's own, by class; `None` for what the kind of API suggests.
+    /// Returns the same rules with configured keys, by class; `None` leaves the key to the kind of API.
     #[must_use]
     pub fn with_keys(self, keys: Vec<Option<KeyParts>>) -> Self {
         Self { keys, ..self }
     }
 
-    /// One class for everything: what a gate with nothing configured but its buckets comes to. For tests and tools.
+    /// Creates rules with one class for everything, for tests and tools. A gate with nothing configured
+    /// except its buckets has the same.
     #[must_use]
     pub fn single(kind: Kind) -> Self {
         let traits = Traits { exempt: false, remembers: true, strictness: 0 };
         Self::new(kind, FairBy::Resource, false, vec![traits], Vec::new())
     }
 
-    /// What kind of API the rules are for.
+    /// Returns the kind of API that the rules are for.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whom fairness is between.
+    /// Returns the division into flows.
     #[must_use]
     pub fn fair_by(&self) -> FairBy {
         self.fair_by
     }
 
-    /// Whether what belongs to a class is told by more than the log of calls has: by names, paths, headers or the query.
+    /// True if the calls of a class are told by more than the log of calls has: by names, paths, headers
+    /// or the query.
     #[must_use]
     pub fn looks_past_the_log(&self, class: ClassId) -> bool {
         self.rules.iter().any(|(of, compiled)| *of == class && compiled.looks_past_the_log())
     }
 
-    /// Reads and classifies a request by its head. `hasher` is the process's own: identities compare only under the same one.
+    /// Reads and classifies a request by its head. `hasher` is the process's own: identities compare
+    /// only under the same one.
     #[must_use]
     pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> Classified {
         let call = self.read(method, uri, headers);
         let path = call.path();
-        let class = self.class(&matcher::Subject { call: &call, path, method, query: uri.query(), headers });
+        let head = matcher::Subject { call: &call, path, method, query: uri.query(), headers };
+        let class = self.class(&head);
         let traits = self.traits(class);
         let credential = if self.by_credential { flow::credential(headers, hasher) } else { 0 };
         let flow = match self.fair_by {
@@ -165,7 +175,6 @@ impl Rules {
             fair_by => hasher.hash_one(FlowName::new(fair_by, self.kind, &call, headers, credential)),
         };
         let own = self.keys.get(usize::from(class.0)).and_then(Option::as_ref);
-        let head = parts::Head { call: &call, query: uri.query(), headers };
         let key = match own {
             _ if traits.exempt || !traits.remembers => KeySource::None,
             Some(parts) => parts.source(self.kind, &head, hasher),
@@ -214,7 +223,7 @@ impl Rules {
         let class = self.first_match(subject);
         match subject.call.path_split_later() {
             None => class,
-            // Who decodes before splitting must not be talked into more than was meant for him.
+            // A server that decodes before it splits must not get more than was meant for it.
             Some(path) => self.stricter(class, self.first_match(&matcher::Subject { path: &path, ..*subject })),
         }
     }
@@ -224,7 +233,8 @@ impl Rules {
         found.map_or_else(|| last(&self.classes), |(class, _)| *class)
     }
 
-    /// The strictest class that a call like this could be of, whatever its path; exempt only if there is no other.
+    /// Returns the strictest class that a call like this could be of, whatever its path; an exempt one
+    /// only if there is no other.
     fn strictest_whatever_the_path(&self, subject: &matcher::Subject<'_>) -> ClassId {
         let mut strictest = None;
         for (class, compiled) in &self.rules {
@@ -240,7 +250,7 @@ impl Rules {
         strictest.map_or(last, |class| self.stricter(class, last))
     }
 
-    /// Of two classes the one with the higher rank; an exempt one has none.
+    /// Returns the class with the higher rank; an exempt one has none.
     fn stricter(&self, one: ClassId, other: ClassId) -> ClassId {
         let rank = |class| {
             let traits = self.traits(class);
@@ -254,7 +264,8 @@ impl Rules {
     }
 }
 
-/// The class for calls with an ambiguous path: of those that are not exempt the one with the highest rank; the last if all are exempt.
+/// Returns the class for calls with an ambiguous path: the one with the highest rank that is not exempt;
+/// the last if all are exempt.
 fn strictest(classes: &[Traits]) -> ClassId {
     let ranked = classes.iter().zip(0_u16..).filter(|(traits, _)| !traits.exempt);
     ranked.max_by_key(|(traits, _)| traits.strictness).map_or_else(|| last(classes), |(_, id)| ClassId(id))
@@ -264,25 +275,14 @@ fn last(classes: &[Traits]) -> ClassId {
     ClassId(u16::try_from(classes.len().saturating_sub(1)).unwrap_or(u16::MAX))
 }
 
-/// For a class that `config` did not describe: no privilege.
+/// The properties of a class that `config` did not describe: no privilege.
 const UNKNOWN: Traits = Traits { exempt: false, remembers: true, strictness: 0 };
-
-// === impl Kind ===
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Kubernetes => "kubernetes",
-            Self::Http => "http",
-        })
-    }
-}
 
 // === impl Classified ===
 
 impl Classified {
-    /// The call asks to switch protocols. Its client would fall back rather than retry, so it waits and is not refused at the door; and what
-    /// becomes of it says nothing about the API, unless it is a watch.
+    /// Notes that the call asks to switch protocols. Its client would fall back rather than retry, so it
+    /// waits and is not refused on arrival. Its result says nothing about the API, unless it is a watch.
     pub fn upgrade(&mut self) {
         self.call.upgrade();
         self.group = Group::Upgrades;
@@ -292,14 +292,15 @@ impl Classified {
         }
     }
 
-    /// The readable name of its flow, for the status page.
+    /// Returns the readable name of its flow, for the status page.
     #[must_use]
     pub fn flow_name<'a>(&'a self, headers: &'a HeaderMap) -> FlowName<'a> {
         let kind = if self.call.is_resource() { Kind::Kubernetes } else { Kind::Http };
         FlowName::new(self.fair_by, kind, &self.call, headers, self.credential)
     }
 
-    /// The readable name of its key, made when the key starts to fail. `body` is what was kept of the body, where the key comes from it.
+    /// Returns the readable name of its key, made when the key starts to fail. `body` is the kept part of
+    /// the body, if the key comes from it.
     #[must_use]
     pub fn key_name(&self, body: Option<&[u8]>) -> String {
         key::name(&self.call, self.key, self.label.as_deref(), body)

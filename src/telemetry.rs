@@ -27,6 +27,7 @@ pub use self::{
 pub type Sampler = dyn Fn() + Send + Sync;
 
 /// The process's metrics.
+#[derive(Debug)]
 pub struct Metrics {
     handle: PrometheusHandle,
     samplers: Mutex<Vec<Weak<Sampler>>>,
@@ -88,12 +89,6 @@ impl Metrics {
     /// kept (16 bytes each, 10 MiB in a busy minute).
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
-    }
-}
-
-impl std::fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
     }
 }
 

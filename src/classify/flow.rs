@@ -1,4 +1,4 @@
-//! Whom fairness is between.
+//! Flows: the parties between which a class is fair.
 
 use std::{
     fmt,
@@ -13,22 +13,23 @@ use http::{
 use super::Kind;
 use crate::api::Call;
 
-/// Whom fairness is between, inside a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FairBy {
-    /// One flow.
-    None,
-    /// API group and resource; on `http` gates the first path segment.
-    Resource,
-    /// Namespace.
-    Namespace,
-    /// The User-Agent header up to the first space.
-    UserAgent,
-    /// The client's credential.
-    Credential,
+words! {
+    /// The property of calls that divides a class into flows, between which it is fair.
+    pub enum FairBy {
+        /// None: one flow.
+        None = "none",
+        /// API group and resource; on `http` gates the first path segment.
+        Resource = "resource",
+        /// Namespace.
+        Namespace = "namespace",
+        /// The User-Agent header up to the first space.
+        UserAgent = "user_agent",
+        /// The client's credential.
+        Credential = "credential",
+    }
 }
 
-/// A flow by name, borrowed from the request. What is equal here is one flow.
+/// A flow by name, borrowed from the request. Equal names are one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowName<'a> {
     /// All calls of the class.
@@ -37,7 +38,7 @@ pub enum FlowName<'a> {
     Resource(&'a str, &'a str),
     /// A word of the request.
     Word(&'a str),
-    /// A credential, as a salted hash: the name of a flow must not tell it.
+    /// A credential, as a salted hash, so that the name of a flow does not tell it.
     Credential(u64),
 }
 
@@ -74,13 +75,15 @@ impl fmt::Display for FlowName<'_> {
     }
 }
 
-/// Up to the first space: `manager/v0.1 (linux/amd64) kubernetes/abc` is `manager/v0.1`.
+/// Returns the User-Agent up to the first space: of `manager/v0.1 (linux/amd64) kubernetes/abc` it is
+/// `manager/v0.1`.
 fn user_agent(headers: &HeaderMap) -> &str {
     let value = headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(' ').next().unwrap_or_default()
 }
 
-/// Whose call it is: a hash of what it authenticates with, salted per process and never shown whole; 0 without a credential.
+/// Returns a hash of the call's credential, salted per process and never shown whole; 0 without a
+/// credential.
 pub(super) fn credential(headers: &HeaderMap, hasher: &RandomState) -> u64 {
     let mut hash = hasher.build_hasher();
     let mut any = false;
@@ -93,6 +96,7 @@ pub(super) fn credential(headers: &HeaderMap, hasher: &RandomState) -> u64 {
     if any { hash.finish().max(1) } else { 0 }
 }
 
-/// Where clients put their credentials: everybody; GitLab; AWS gateways and many others.
+/// The headers in which clients send credentials: the usual one; GitLab's; that of AWS gateways and
+/// many others.
 static CREDENTIALS: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("private-token"), HeaderName::from_static("x-api-key")];

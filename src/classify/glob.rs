@@ -1,11 +1,12 @@
-//! `*` patterns: a star matches any run of characters, everything else itself. Linear in the text, whatever the pattern.
+//! `*` patterns: a star matches any run of characters, everything else itself. A match takes time that
+//! is linear in the text, whatever the pattern.
 
 /// A pattern, taken apart once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
-    /// Before the first star; the whole text where there is none.
+    /// The text before the first star; the whole text if there is none.
     head: Box<str>,
-    /// Between stars, in order, and after the last; `None` where there is no star.
+    /// The texts between stars, in order, and the one after the last; `None` if there is no star.
     rest: Option<(Vec<Box<str>>, Box<str>)>,
 }
 
@@ -23,14 +24,14 @@ impl Glob {
         Self { head, rest }
     }
 
-    /// Whether the whole text is as the pattern says.
+    /// True if the pattern matches the whole text.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         let Some((middle, tail)) = &self.rest else { return text == &*self.head };
         let Some(mut text) = text.strip_prefix(&*self.head).and_then(|rest| rest.strip_suffix(&**tail)) else {
             return false;
         };
-        // The leftmost place for each piece leaves most for the next.
+        // The leftmost place for each piece leaves the most for the next.
         middle.iter().all(|piece| match text.split_once(&**piece) {
             Some((_, after)) => {
                 text = after;

@@ -1,7 +1,7 @@
-//! What failure is remembered for.
+//! Keys: the identities under which failures are remembered.
 //!
-//! Identities are hashes under the process's own hasher: a healthy call is looked up without allocating, and nobody outside can aim for a
-//! collision. The readable name is only made when a key starts to fail.
+//! They are hashes under the process's own hasher: the lookup of a healthy call does not allocate, and
+//! no client can aim for a collision. The readable name is only made when a key starts to fail.
 
 use std::{
     fmt::Write as _,
@@ -17,12 +17,12 @@ use crate::api::{
     names::{self, PEEK},
 };
 
-/// Where a call's key comes from.
+/// The source of a call's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// Nothing is remembered.
+    /// There is none: no failure is remembered.
     None,
-    /// Known from the head.
+    /// The head tells it.
     Known(Key),
     /// A Kubernetes `create`: the name is in the body.
     NameInBody {
@@ -50,10 +50,10 @@ enum Aspect<'a> {
 }
 
 impl KeySource {
-    /// The key of a call, as far as its head says.
+    /// Returns the key of a call, as far as its head tells.
     pub(super) fn of(kind: Kind, call: &Call, hasher: &RandomState) -> Self {
         if call.is_tunnel() {
-            return Self::None; // it answers for something else than the API
+            return Self::None; // a pod or service answers it, not the API
         }
         let facet = api::facet(hasher.hash_one(aspect(call)), call.verb().is_delete());
         if kind == Kind::Http || !call.is_resource() {
@@ -80,7 +80,7 @@ impl KeySource {
         }
     }
 
-    /// The collection (or path) of a key that is only known from the body: whether any key of it fails decides if the body is worth a look.
+    /// Returns the collection (or path) of the key. If no key of it fails, the body is not worth a look.
     #[must_use]
     pub fn collection(&self) -> Option<u64> {
         match *self {
@@ -91,13 +91,13 @@ impl KeySource {
         }
     }
 
-    /// Whether the body must be looked at to know the key.
+    /// True if only the body tells the key.
     #[must_use]
     pub fn needs_body(&self) -> bool {
         matches!(self, Self::NameInBody { .. } | Self::BodyDigest { .. })
     }
 
-    /// The key as known from the head alone.
+    /// Returns the key if the head alone tells it.
     #[must_use]
     pub fn known(&self) -> Option<Key> {
         match *self {
@@ -106,8 +106,8 @@ impl KeySource {
         }
     }
 
-    /// The key, with (the start of) the body at hand; `whole` says that it is all of it. `None` where nothing can be remembered: no name in
-    /// it (`generateName`), or an operation whose body is past the peek.
+    /// Returns the key for (the start of) a body; `whole` is true if it is all of it. `None` if nothing can
+    /// be remembered: no name is in it (`generateName`), or an operation's body is longer than the peek.
     #[must_use]
     pub fn with_body(&self, body: &[u8], whole: bool, hasher: &RandomState) -> Option<Key> {
         match *self {
@@ -130,7 +130,8 @@ fn object(collection: u64, name: &str, hasher: &RandomState) -> u64 {
     hasher.hash_one((collection, name))
 }
 
-/// Reads and writes fail apart, and so do lists and watches: one that works must not forget what the other met.
+/// Returns the part of an object that a call touches. Reads and writes fail apart, and so do lists and
+/// watches: the success of one must not forget the failure of the other.
 fn aspect(call: &Call) -> Aspect<'_> {
     match call.verb() {
         Verb::Get => Aspect::Read(call.subresource()),
@@ -140,8 +141,8 @@ fn aspect(call: &Call) -> Aspect<'_> {
     }
 }
 
-/// The readable name of a key: `write deployments.apps/prod/web (status)`, `list pods/prod`, `write /graphql (body 8f3a01c2)`. A `label` is
-/// the name of a key of one's own.
+/// Returns the readable name of a key: `write deployments.apps/prod/web (status)`, `list pods/prod`,
+/// `write /graphql (body 8f3a01c2)`. A `label` is the name of a configured key.
 pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Option<&[u8]>) -> String {
     if label.is_some() || !call.is_resource() {
         let mut text = label.map_or_else(|| format!("{} {}", verb_class(call), call.path()), ToOwned::to_owned);
@@ -172,7 +173,7 @@ pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Op
     text
 }
 
-/// The word of what a call does, in names of keys.
+/// Returns the word for a call's action in names of keys.
 pub(super) fn verb_class(call: &Call) -> &'static str {
     match aspect(call) {
         Aspect::Read(_) => "read",

@@ -1,58 +1,58 @@
-//! What a rule looks at.
+//! The patterns of a rule.
 
 use http::{HeaderMap, HeaderName, Method, header::USER_AGENT};
 
 use super::glob::Glob;
 use crate::api::{Call, Verb, query_pairs};
 
-/// What a rule matches.
+/// The calls that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matching {
-    /// Leases of coordination.k8s.io, and kopf's peerings: what keeps a leader a leader.
+    /// Leases of coordination.k8s.io, and kopf's peerings, by which a leader stays the leader.
     Leases,
     /// Reads of /livez, /readyz, /healthz (and their parts) and /version.
     Health,
-    /// Reads of /api, /apis and what is above the resources, and of /openapi.
+    /// Reads of /api, /apis and the paths above the resources, and of /openapi.
     Discovery,
-    /// authentication.k8s.io and authorization.k8s.io: somebody waits for these before doing anything else.
+    /// authentication.k8s.io and authorization.k8s.io: another request waits for each of these.
     Reviews,
     /// Events of either group.
     Events,
     /// Everything.
     Everything,
-    /// Whatever fits these patterns.
+    /// Calls that fit these patterns.
     Patterns(Box<Matcher>),
 }
 
-/// Patterns by what they look at. Every non-empty field must match; within a list one pattern must, of a map every entry. `*` matches any run of
-/// characters.
+/// Patterns by the part of the request that they look at. Every field that is not empty must match;
+/// in a list one pattern must match, in a map every entry. `*` matches any run of characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Matcher {
+pub struct Matcher<P = String> {
     /// Verbs, as RBAC spells them.
-    pub verbs: Vec<String>,
+    pub verbs: Vec<P>,
     /// API groups; "" is the core group.
-    pub groups: Vec<String>,
+    pub groups: Vec<P>,
     /// Resources.
-    pub resources: Vec<String>,
+    pub resources: Vec<P>,
     /// Namespaces; "" is none.
-    pub namespaces: Vec<String>,
+    pub namespaces: Vec<P>,
     /// Object names.
-    pub names: Vec<String>,
+    pub names: Vec<P>,
     /// Subresources; "" is none.
-    pub subresources: Vec<String>,
+    pub subresources: Vec<P>,
     /// HTTP methods.
-    pub methods: Vec<String>,
+    pub methods: Vec<P>,
     /// Decoded paths; `%2F` is a slash inside a segment of an external API's.
-    pub paths: Vec<String>,
+    pub paths: Vec<P>,
     /// User agents.
-    pub user_agents: Vec<String>,
+    pub user_agents: Vec<P>,
     /// Headers, name to pattern.
-    pub headers: Vec<(HeaderName, String)>,
+    pub headers: Vec<(HeaderName, P)>,
     /// Query parameters, name to pattern.
-    pub query: Vec<(String, String)>,
+    pub query: Vec<(String, P)>,
 }
 
-/// A request, as far as rules look at it.
+/// The parts of a request that rules and keys look at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) call: &'a Call,
@@ -63,37 +63,20 @@ pub(super) struct Subject<'a> {
     pub(super) headers: &'a HeaderMap,
 }
 
-/// A rule made ready.
+/// A rule that is ready to match.
 #[derive(Clone, Debug)]
 pub(super) enum Compiled {
     Builtin(Matching),
     Patterns(Box<Patterns>),
 }
 
+/// Patterns that are ready to match.
 #[derive(Clone, Debug)]
 pub(super) struct Patterns {
-    verbs: Globs,
-    groups: Globs,
-    resources: Globs,
-    namespaces: Globs,
-    names: Globs,
-    subresources: Globs,
-    methods: Globs,
-    paths: Paths,
-    user_agents: Globs,
-    headers: Vec<(HeaderName, Glob)>,
-    query: Vec<(String, Glob)>,
-}
-
-/// Empty matches everything.
-#[derive(Clone, Debug)]
-struct Globs(Vec<Glob>);
-
-/// Patterns of paths. One that spells `%2F` says that it is data there, and sees only the path in which it is.
-#[derive(Clone, Debug)]
-struct Paths {
-    globs: Globs,
-    spelled: Vec<Glob>,
+    globs: Matcher<Glob>,
+    /// The patterns of paths that spell `%2F`. For them it is data, and they see only the path that
+    /// keeps it.
+    spelled_paths: Vec<Glob>,
 }
 
 // === impl Compiled ===
@@ -106,13 +89,13 @@ impl Compiled {
         }
     }
 
-    /// Whether it looks at what the log of calls does not have.
+    /// True if it looks at anything that the log of calls does not have.
     pub(super) fn looks_past_the_log(&self) -> bool {
         match self {
             Self::Builtin(builtin) => matches!(builtin, Matching::Health | Matching::Discovery),
             Self::Patterns(patterns) => {
-                let Patterns { names, paths, headers, query, .. } = &**patterns;
-                !(names.0.is_empty() && paths.is_empty() && headers.is_empty() && query.is_empty())
+                let Matcher { names, headers, query, .. } = &patterns.globs;
+                !(names.is_empty() && patterns.is_blind_to_paths() && headers.is_empty() && query.is_empty())
             }
         }
     }
@@ -120,23 +103,23 @@ impl Compiled {
     pub(super) fn matches(&self, subject: &Subject<'_>) -> bool {
         match self {
             Self::Builtin(builtin) => matches_builtin(builtin, subject.call),
-            Self::Patterns(patterns) => patterns.paths.matches(subject) && patterns.matches_but_for_path(subject),
+            Self::Patterns(patterns) => patterns.match_path(subject) && patterns.match_except_path(subject),
         }
     }
 
-    /// Whether it would match if the path were another: one that no rule could tell from this for sure.
+    /// True if it could match with another path, which no rule could tell from this one for sure.
     pub(super) fn matches_some_path(&self, subject: &Subject<'_>) -> bool {
         match self {
             Self::Builtin(_) => true,
-            Self::Patterns(patterns) => patterns.matches_but_for_path(subject),
+            Self::Patterns(patterns) => patterns.match_except_path(subject),
         }
     }
 
-    /// Whether it does not look at the path of an external API.
+    /// True if it does not look at the path of an external API.
     pub(super) fn is_blind_to_paths(&self) -> bool {
         match self {
             Self::Builtin(builtin) => *builtin == Matching::Everything,
-            Self::Patterns(patterns) => patterns.paths.is_empty(),
+            Self::Patterns(patterns) => patterns.is_blind_to_paths(),
         }
     }
 }
@@ -160,7 +143,7 @@ fn matches_builtin(builtin: &Matching, call: &Call) -> bool {
             call.is_resource() && call.resource() == "events" && matches!(call.group(), "" | "events.k8s.io")
         }
         Matching::Everything => true,
-        // Taken apart in `Compiled::new`.
+        // Never here: `Compiled::new` compiles them.
         Matching::Patterns(_) => false,
     }
 }
@@ -169,84 +152,67 @@ fn matches_builtin(builtin: &Matching, call: &Call) -> bool {
 
 impl Patterns {
     fn new(matcher: &Matcher) -> Self {
-        Self {
-            verbs: Globs::new(&matcher.verbs),
-            groups: Globs::new(&matcher.groups),
-            resources: Globs::new(&matcher.resources),
-            namespaces: Globs::new(&matcher.namespaces),
-            names: Globs::new(&matcher.names),
-            subresources: Globs::new(&matcher.subresources),
-            methods: Globs::new(&matcher.methods),
-            paths: Paths::new(&matcher.paths),
-            user_agents: Globs::new(&matcher.user_agents),
+        let globs = |patterns: &[String]| -> Vec<Glob> { patterns.iter().map(|pattern| Glob::new(pattern)).collect() };
+        let paths = matcher.paths.iter().map(|pattern| pattern.replace("%2f", "%2F"));
+        let (spelled, paths): (Vec<_>, Vec<_>) = paths.partition(|pattern| pattern.contains("%2F"));
+        let compiled = Matcher {
+            verbs: globs(&matcher.verbs),
+            groups: globs(&matcher.groups),
+            resources: globs(&matcher.resources),
+            namespaces: globs(&matcher.namespaces),
+            names: globs(&matcher.names),
+            subresources: globs(&matcher.subresources),
+            methods: globs(&matcher.methods),
+            paths: globs(&paths),
+            user_agents: globs(&matcher.user_agents),
             headers: matcher.headers.iter().map(|(name, pattern)| (name.clone(), Glob::new(pattern))).collect(),
             query: matcher.query.iter().map(|(name, pattern)| (name.clone(), Glob::new(pattern))).collect(),
-        }
+        };
+        Self { globs: compiled, spelled_paths: globs(&spelled) }
     }
 
-    /// Cheap and selective fields first.
-    fn matches_but_for_path(&self, subject: &Subject<'_>) -> bool {
-        let call = subject.call;
-        self.verbs.matches(call.verb().word())
-            && self.methods.matches(subject.method.as_str())
-            && self.of_resource(call)
-            && self.user_agents.matches_header(subject.headers, &USER_AGENT)
-            && self.headers.iter().all(|(name, glob)| header_matches(subject.headers, name, |text| glob.matches(text)))
-            && self.query.iter().all(|(name, glob)| {
-                query_pairs(subject.query).any(|(found, value)| found == name.as_str() && glob.matches(&value))
-            })
+    fn is_blind_to_paths(&self) -> bool {
+        self.globs.paths.is_empty() && self.spelled_paths.is_empty()
     }
 
-    /// Fields that mean something for resources only: where one is set, what is no resource does not match, not even `*`.
-    fn of_resource(&self, call: &Call) -> bool {
+    fn match_path(&self, subject: &Subject<'_>) -> bool {
+        self.is_blind_to_paths()
+            || self.globs.paths.iter().any(|glob| glob.matches(subject.path))
+            || self.spelled_paths.iter().any(|glob| glob.matches(subject.call.path()))
+    }
+
+    /// Matches cheap and selective fields first.
+    fn match_except_path(&self, subject: &Subject<'_>) -> bool {
+        let (globs, call) = (&self.globs, subject.call);
+        let has_header = |name, glob: &Glob| {
+            // A value that is not text matches nothing.
+            subject.headers.get_all(name).iter().any(|value| value.to_str().is_ok_and(|text| glob.matches(text)))
+        };
+        let has_query = |name: &str, glob: &Glob| {
+            query_pairs(subject.query).any(|(found, value)| found == name && glob.matches(&value))
+        };
+        any(&globs.verbs, call.verb().word())
+            && any(&globs.methods, subject.method.as_str())
+            && self.match_resource(call)
+            && (globs.user_agents.is_empty() || globs.user_agents.iter().any(|glob| has_header(&USER_AGENT, glob)))
+            && globs.headers.iter().all(|(name, glob)| has_header(name, glob))
+            && globs.query.iter().all(|(name, glob)| has_query(name, glob))
+    }
+
+    /// Matches the fields of resources. If one of them is set, only a resource matches, even by `*`.
+    fn match_resource(&self, call: &Call) -> bool {
         let fields = [
-            (&self.groups, call.group()),
-            (&self.resources, call.resource()),
-            (&self.namespaces, call.namespace()),
-            (&self.names, call.name()),
-            (&self.subresources, call.subresource()),
+            (&self.globs.groups, call.group()),
+            (&self.globs.resources, call.resource()),
+            (&self.globs.namespaces, call.namespace()),
+            (&self.globs.names, call.name()),
+            (&self.globs.subresources, call.subresource()),
         ];
-        fields.iter().all(|(globs, value)| globs.0.is_empty() || call.is_resource() && globs.matches(value))
+        fields.iter().all(|(globs, value)| globs.is_empty() || call.is_resource() && any(globs, value))
     }
 }
 
-// === impl Paths ===
-
-impl Paths {
-    fn new(patterns: &[String]) -> Self {
-        let patterns = patterns.iter().map(|pattern| pattern.replace("%2f", "%2F"));
-        let (spelled, others): (Vec<_>, Vec<_>) = patterns.partition(|pattern| pattern.contains("%2F"));
-        Self { globs: Globs::new(&others), spelled: spelled.iter().map(|pattern| Glob::new(pattern)).collect() }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.globs.0.is_empty() && self.spelled.is_empty()
-    }
-
-    fn matches(&self, subject: &Subject<'_>) -> bool {
-        self.is_empty()
-            || self.globs.0.iter().any(|glob| glob.matches(subject.path))
-            || self.spelled.iter().any(|glob| glob.matches(subject.call.path()))
-    }
-}
-
-// === impl Globs ===
-
-impl Globs {
-    fn new(patterns: &[String]) -> Self {
-        Self(patterns.iter().map(|pattern| Glob::new(pattern)).collect())
-    }
-
-    fn matches(&self, text: &str) -> bool {
-        self.0.is_empty() || self.0.iter().any(|glob| glob.matches(text))
-    }
-
-    fn matches_header(&self, headers: &HeaderMap, name: &HeaderName) -> bool {
-        self.0.is_empty() || header_matches(headers, name, |text| self.matches(text))
-    }
-}
-
-/// Whether one of the header's values matches. A value that is not text matches nothing.
-fn header_matches(headers: &HeaderMap, name: &HeaderName, matches: impl Fn(&str) -> bool) -> bool {
-    headers.get_all(name).iter().any(|value| value.to_str().is_ok_and(&matches))
+/// True if one of the patterns matches, or if there is none.
+fn any(globs: &[Glob], text: &str) -> bool {
+    globs.is_empty() || globs.iter().any(|glob| glob.matches(text))
 }

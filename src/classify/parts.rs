@@ -1,20 +1,23 @@
-//! `key = [...]`: keys made of the parts that a configuration names, instead of what the kind of API suggests.
+//! `key = [...]`: keys that are made of the parts that a configuration names, instead of those that the
+//! kind of API suggests.
 //!
-//! Values of parts come from clients and may be secrets, so a key's readable name shows a checksum of them, but for the few that are known
-//! to name an operation.
+//! Values of parts come from clients and may be secrets. So a key's readable name shows a checksum of
+//! them, except for the few that are known to name an operation.
 
 use std::{
+    borrow::Cow,
     fmt::{self, Write as _},
     hash::{BuildHasher, Hash, Hasher, RandomState},
     str::FromStr,
 };
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderName, header};
 
 use super::{
     Kind,
     checksum::{START, checksum},
     key::{KeySource, verb_class},
+    matcher::Subject,
 };
 use crate::api::{self, Call, Key, query_pairs};
 
@@ -33,47 +36,39 @@ pub enum KeyPart {
     Body,
 }
 
-/// What the keys of a gate or class are made of.
+/// The parts of which the keys of a gate or class are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyParts(Vec<KeyPart>);
 
-/// Why something is no part of a key.
+/// The reason why a text is no part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyPartError {
-    /// No such part.
+    /// There is no such part.
     #[error("expected \"verb\", \"path\", \"query:NAME\", \"header:NAME\" or \"body\"")]
     Unknown,
     /// A part of a request that has no name.
     #[error("names nothing, expected a name after the colon")]
     Unnamed,
-    /// No header can be called that.
+    /// No header can have that name.
     #[error("expected the name of a header after the colon")]
     NoHeader,
-    /// Credentials are told apart in another way.
+    /// It would be a credential; there is another way to tell those apart.
     #[error("carries a credential, which no key is made of; to tell clients apart: per = \"credential\" on a bucket")]
     Credential,
 }
 
-/// Why parts make no key.
+/// The reason why parts make no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyPartsError {
-    /// There is none.
+    /// There is no part.
     #[error("is an empty list, expected at least one part, or \"auto\"")]
     Empty,
-    /// One is there twice.
+    /// A part is there twice.
     #[error("is there already")]
     Twice {
-        /// Which.
+        /// The place of the second.
         index: usize,
     },
-}
-
-/// The parts of one request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Head<'a> {
-    pub(super) call: &'a Call,
-    pub(super) query: Option<&'a str>,
-    pub(super) headers: &'a HeaderMap,
 }
 
 // === impl KeyPart ===
@@ -114,10 +109,10 @@ impl fmt::Display for KeyPart {
 // === impl KeyParts ===
 
 impl KeyParts {
-    /// A key of these parts.
+    /// Creates a key of these parts.
     ///
     /// # Errors
-    /// When there is none, or one twice.
+    /// There is no part, or one is there twice.
     pub fn new(parts: Vec<KeyPart>) -> Result<Self, KeyPartsError> {
         if parts.is_empty() {
             return Err(KeyPartsError::Empty);
@@ -129,26 +124,26 @@ impl KeyParts {
         }
     }
 
-    /// The parts, in the order in which they were given.
+    /// Returns the parts, in the order in which they were given.
     #[must_use]
     pub fn parts(&self) -> &[KeyPart] {
         &self.0
     }
 
-    /// Whether keys are of one object: only then does the end of an object say anything about its keys.
+    /// True if keys are of one object: only then does the end of an object say anything about its keys.
     pub(super) fn is_of_object(&self) -> bool {
         self.0.contains(&KeyPart::Path)
     }
 
-    /// The key of a call, as far as its head says. The verb class is the key's facet, everything else its object, so that the end of an
-    /// object forgets what was remembered of it under every verb.
-    pub(super) fn source(&self, kind: Kind, head: &Head<'_>, hasher: &RandomState) -> KeySource {
+    /// Returns the key of a call, as far as its head tells. The verb class is the key's facet, everything
+    /// else its object, so that the end of an object forgets its failures under every verb.
+    pub(super) fn source(&self, kind: Kind, head: &Subject<'_>, hasher: &RandomState) -> KeySource {
         if head.call.is_tunnel() {
             return KeySource::None;
         }
         let mut hash = hasher.build_hasher();
         for part in &self.0 {
-            head.hash_part(part, &mut hash);
+            hash_part(head, part, &mut hash);
         }
         let object = hash.finish();
         let facet = if self.0.contains(&KeyPart::Verb) { verb_facet(head.call, hasher) } else { 0 };
@@ -161,8 +156,8 @@ impl KeyParts {
         }
     }
 
-    /// The readable name of the key, but for what the body adds.
-    pub(super) fn label(&self, head: &Head<'_>) -> String {
+    /// Returns the readable name of the key, without the part that the body adds.
+    pub(super) fn label(&self, head: &Subject<'_>) -> String {
         let mut text = String::new();
         for part in &self.0 {
             let gap = if text.is_empty() { "" } else { " " };
@@ -171,12 +166,12 @@ impl KeyParts {
                 KeyPart::Verb => write!(text, "{gap}{}", verb_class(head.call)),
                 KeyPart::Path => write!(text, "{gap}{}", head.call.path()),
                 KeyPart::Query(name) => {
-                    let values: Vec<_> = head.query_values(name).collect();
-                    write!(text, "{gap}{name}={}", shown(name, values.iter().map(|value| value.as_bytes())))
+                    let values: Vec<_> = query_values(head, name).collect();
+                    write!(text, "{gap}{name}={}", value_label(name, values.iter().map(|value| value.as_bytes())))
                 }
                 KeyPart::Header(name) => {
                     let values = head.headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
-                    write!(text, "{gap}{name}={}", shown(name.as_str(), values))
+                    write!(text, "{gap}{name}={}", value_label(name.as_str(), values))
                 }
                 KeyPart::Body => Ok(()),
             };
@@ -185,25 +180,21 @@ impl KeyParts {
     }
 }
 
-// === impl Head ===
+fn query_values<'a>(head: &Subject<'a>, name: &str) -> impl Iterator<Item = Cow<'a, str>> {
+    query_pairs(head.query).filter(move |(found, _)| found == name).map(|(_, value)| value)
+}
 
-impl<'a> Head<'a> {
-    fn query_values<'n>(&self, name: &'n str) -> impl Iterator<Item = std::borrow::Cow<'a, str>> + use<'a, 'n> {
-        query_pairs(self.query).filter(move |(found, _)| found == name).map(|(_, value)| value)
-    }
-
-    fn hash_part(&self, part: &KeyPart, hash: &mut impl Hasher) {
-        match part {
-            KeyPart::Verb | KeyPart::Body => {}
-            KeyPart::Path => self.call.path().hash(hash),
-            KeyPart::Query(name) => {
-                self.query_values(name).for_each(|value| (true, value).hash(hash));
-                false.hash(hash);
-            }
-            KeyPart::Header(name) => {
-                self.headers.get_all(name).iter().for_each(|value| (true, value.as_bytes()).hash(hash));
-                false.hash(hash);
-            }
+fn hash_part(head: &Subject<'_>, part: &KeyPart, hash: &mut impl Hasher) {
+    match part {
+        KeyPart::Verb | KeyPart::Body => {}
+        KeyPart::Path => head.path.hash(hash),
+        KeyPart::Query(name) => {
+            query_values(head, name).for_each(|value| (true, value).hash(hash));
+            false.hash(hash);
+        }
+        KeyPart::Header(name) => {
+            head.headers.get_all(name).iter().for_each(|value| (true, value.as_bytes()).hash(hash));
+            false.hash(hash);
         }
     }
 }
@@ -213,8 +204,9 @@ fn verb_facet(call: &Call, hasher: &RandomState) -> u64 {
     api::facet(hasher.hash_one(class), call.verb().is_delete())
 }
 
-/// The values of a part for a name: themselves where they name an operation, else a checksum.
-fn shown<'a>(name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> String {
+/// Returns the values of a part as a name shows them: in clear text if they name an operation, otherwise
+/// as a checksum.
+fn value_label<'a>(name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> String {
     let Some(first) = values.next() else { return "none".to_owned() };
     if OPERATIONS.contains(&name.to_ascii_lowercase().as_str()) {
         return String::from_utf8_lossy(first).chars().filter(|c| !c.is_control()).take(LONGEST_NAME).collect();
@@ -223,9 +215,9 @@ fn shown<'a>(name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> String {
     format!("{all:08x}")
 }
 
-/// Enough for any operation that was given its name by a person.
+/// Long enough for the name of any operation.
 const LONGEST_NAME: usize = 100;
-/// Parameters and headers that are there to name an operation: AWS's, SOAP's, GraphQL's.
+/// Parameters and headers that name an operation: AWS's, SOAP's, GraphQL's.
 const OPERATIONS: [&str; 5] = ["action", "x-amz-target", "soapaction", "operation", "operationname"];
 /// Headers that carry credentials.
 static CREDENTIALS: [HeaderName; 6] = [
@@ -239,7 +231,7 @@ static CREDENTIALS: [HeaderName; 6] = [
 
 #[cfg(test)]
 mod tests {
-    use http::{Method, Uri};
+    use http::{HeaderMap, Method, Uri};
     use proptest::prelude::*;
 
     use super::*;
@@ -249,10 +241,14 @@ mod tests {
         KeyParts::new(texts.iter().map(|text| text.parse().expect(text)).collect()).expect("parts")
     }
 
+    fn subject<'a>(call: &'a Call, query: Option<&'a str>, headers: &'a HeaderMap) -> Subject<'a> {
+        Subject { call, path: call.path(), method: &Method::GET, query, headers }
+    }
+
     fn key(parts: &KeyParts, target: &str, headers: &HeaderMap, hasher: &RandomState) -> Key {
         let uri: Uri = target.parse().expect(target);
         let call = external::read(&Method::GET, &uri);
-        let head = Head { call: &call, query: uri.query(), headers };
+        let head = subject(&call, uri.query(), headers);
         parts.source(Kind::Http, &head, hasher).with_body(b"", true, hasher).expect("a key")
     }
 
@@ -296,7 +292,7 @@ mod tests {
     fn a_key_of_nothing_but_the_body_has_a_name_too() {
         let uri = Uri::from_static("/a");
         let (call, headers) = (external::read(&Method::POST, &uri), HeaderMap::new());
-        let head = Head { call: &call, query: None, headers: &headers };
+        let head = subject(&call, None, &headers);
         assert_eq!(parts(&["body"]).label(&head), "any");
     }
 
@@ -306,7 +302,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-tenant", "hunter2".parse().expect("a value"));
         let call = external::read(&Method::POST, &uri);
-        let head = Head { call: &call, query: uri.query(), headers: &headers };
+        let head = subject(&call, uri.query(), &headers);
         let all =
             parts(&["verb", "path", "query:Action", "query:access_token", "query:none", "header:x-tenant", "body"]);
         let label = all.label(&head);

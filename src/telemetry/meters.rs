@@ -6,7 +6,6 @@
 
 use std::{
     collections::HashSet,
-    fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -23,6 +22,7 @@ use crate::{
 };
 
 /// The metrics about a gate's calls.
+#[derive(Debug)]
 pub struct GateMeters {
     gate: Arc<str>,
     /// The upstream's authority, client-go's `host`.
@@ -36,6 +36,7 @@ pub struct GateMeters {
 }
 
 /// The meters of one class.
+#[derive(Debug)]
 struct ClassMeters {
     name: Arc<str>,
     lane: &'static str,
@@ -232,12 +233,6 @@ impl GateMeters {
 
     fn class(&self, class: ClassId) -> Option<&ClassMeters> {
         self.classes.get(usize::from(class.0))
-    }
-}
-
-impl fmt::Debug for GateMeters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GateMeters").field("gate", &self.gate).finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@ use http::HeaderMap;
 
 use crate::{
     api::duration,
-    classify::{Classified, FairBy},
+    classify::Classified,
     config::{Loaded, settings::Gate},
     limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, Strategy},
     status::text::number,
@@ -25,14 +25,7 @@ pub(super) fn rows(loaded: &Loaded, gate: &Gate, call: &Classified, headers: &He
         format!("{}, lane {}", class.name, lane_word(class.lane)),
         place.unwrap_or_else(|| BUILT_IN.to_owned()),
     ));
-    let fair_by = match gate.rules.fair_by() {
-        FairBy::None => "none",
-        FairBy::Resource => "resource",
-        FairBy::Namespace => "namespace",
-        FairBy::UserAgent => "user_agent",
-        FairBy::Credential => "credential",
-    };
-    let fair = format!("fair_by = \"{fair_by}\": {}", from.gate(&["queue", "fair_by"]));
+    let fair = format!("fair_by = \"{}\": {}", gate.rules.fair_by(), from.gate(&["queue", "fair_by"]));
     rows.push(("flow", call.flow_name(headers).to_string(), fair));
     rows.push(("connections", call.group.word().replace('_', "-"), String::new()));
     if class.lane == Lane::Exempt {
