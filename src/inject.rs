@@ -18,7 +18,7 @@ pub use self::sidecar::{Mode, Options, variables};
 pub use crate::yaml::Unreadable;
 
 use self::{documents::Document, workload::Found};
-use crate::yaml;
+use crate::yaml::{self, Node};
 
 /// The result of an edit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,8 @@ pub struct Edited {
 /// The stream is not YAML; the error gives the line.
 pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
     edit(stream, |found, edits| {
-        if sidecar::is_foreign(found.pod()) {
-            let title = found.title();
+        if sidecar::is_foreign(found.pod) {
+            let title = &found.title;
             edits.notes.push(format!("{title}: has something called tidegate that was not injected; left as it is"));
             return false;
         }
@@ -48,9 +48,7 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
         if added && options.pod_monitor {
             match found.monitor() {
                 Some(monitor) => edits.beside.push(monitor),
-                None => {
-                    edits.notes.push(format!("{}: has no labels that a PodMonitor could find it by", found.title()))
-                }
+                None => edits.notes.push(format!("{}: has no labels that a PodMonitor could find it by", found.title)),
             }
         }
         added
@@ -70,7 +68,7 @@ pub fn uninject(stream: &str) -> Result<Edited, Unreadable> {
 struct Edits {
     notes: Vec<String>,
     /// The documents to put after it.
-    beside: Vec<yaml::Node>,
+    beside: Vec<Node>,
 }
 
 /// Edits the workloads of a stream; `change` returns true if it changed one.
@@ -89,7 +87,7 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
         let (mut edits, mut touched) = (Edits::default(), false);
         workload::each(&mut root, &mut |found| {
             if change(found, &mut edits) {
-                edited.changed.push(found.title().to_owned());
+                edited.changed.push(found.title.clone());
                 touched = true;
             }
         });
@@ -107,6 +105,11 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
         }
     }
     Ok(edited)
+}
+
+/// Reads a template of this folder.
+fn template(text: &str) -> Node {
+    yaml::read(text, 0).ok().flatten().expect("the templates are YAML, and every test of this folder reads them")
 }
 
 /// Ends the last line, so that a rewritten document starts on a line of its own.

@@ -36,7 +36,7 @@ pub(crate) struct Scalar {
 }
 
 /// The style of a collection.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Shape {
     /// True for `[a, b]`, false for one line each.
     pub(crate) flow: bool,
@@ -211,12 +211,12 @@ impl Node {
 
     /// Makes a map of plain keys.
     pub(crate) fn map<const N: usize>(entries: [(&str, Self); N]) -> Self {
-        Self::Map(entries.into_iter().map(|(key, value)| (Self::plain(key), value)).collect(), Shape::block())
+        Self::Map(entries.into_iter().map(|(key, value)| (Self::plain(key), value)).collect(), Shape::default())
     }
 
     /// Makes a list.
     pub(crate) fn list(items: impl IntoIterator<Item = Self>) -> Self {
-        Self::List(items.into_iter().collect(), Shape::block())
+        Self::List(items.into_iter().collect(), Shape::default())
     }
 
     /// Returns the text of a scalar.
@@ -248,6 +248,26 @@ impl Node {
     /// Returns the value at a path of keys.
     pub(crate) fn at(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |node, key| node.get(key))
+    }
+
+    /// Returns the value at a path of keys, to change.
+    pub(crate) fn at_mut(&mut self, path: &[&str]) -> Option<&mut Self> {
+        path.iter().try_fold(self, |node, key| node.get_mut(key))
+    }
+
+    /// Returns the text at a path of keys.
+    pub(crate) fn text_at(&self, path: &[&str]) -> Option<&str> {
+        self.at(path)?.text()
+    }
+
+    /// Returns the list under a key; an empty one if there is none.
+    pub(crate) fn list_of(&self, key: &str) -> &[Self] {
+        self.get(key).map_or(&[], Self::items)
+    }
+
+    /// Returns the list under a key, to change.
+    pub(crate) fn list_of_mut(&mut self, key: &str) -> Option<&mut Vec<Self>> {
+        self.get_mut(key)?.items_mut()
     }
 
     /// Sets a key, at its place if it exists, else at the end. A node that is not a map stays
@@ -310,14 +330,5 @@ impl Node {
             Self::List(items, _) => 1 + items.iter().map(Self::size).sum::<usize>(),
             Self::Map(entries, _) => 1 + entries.iter().map(|(key, value)| key.size() + value.size()).sum::<usize>(),
         }
-    }
-}
-
-// === impl Shape ===
-
-impl Shape {
-    /// Returns the shape with one line for each part.
-    pub(crate) fn block() -> Self {
-        Self { flow: false, tag: None }
     }
 }

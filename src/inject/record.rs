@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::emit;
-use crate::yaml::{self, Node, Shape};
+use crate::yaml::{self, Node};
 
 /// The annotation that marks an injected pod.
 pub(super) const ANNOTATION: &str = "tidegate-injected";
@@ -25,7 +25,7 @@ pub(super) struct Record {
 impl Record {
     /// Reads the record of an injected pod.
     pub(super) fn read(pod: &Node) -> Option<Self> {
-        let text = pod.at(&["metadata", "annotations", ANNOTATION])?.text()?;
+        let text = pod.text_at(&["metadata", "annotations", ANNOTATION])?;
         Some(serde_json::from_str(text).unwrap_or_default())
     }
 
@@ -55,14 +55,17 @@ impl Record {
         Some(text.as_deref().and_then(|text| yaml::read(text, 0).ok().flatten()))
     }
 
-    /// Returns the map or list under `key`, made (and noted) if it is missing.
-    pub(super) fn open<'a>(
-        &mut self,
-        parent: &'a mut Node,
-        key: &str,
-        place: &str,
-        empty: Node,
-    ) -> Option<&'a mut Node> {
+    /// Returns the list under `key`, made (and noted) if it is missing.
+    pub(super) fn open_list<'a>(&mut self, parent: &'a mut Node, key: &str, place: &str) -> Option<&'a mut Vec<Node>> {
+        self.open(parent, key, place, Node::list([]))?.items_mut()
+    }
+
+    /// Returns the map under `key`, made (and noted) if it is missing.
+    pub(super) fn open_map<'a>(&mut self, parent: &'a mut Node, key: &str) -> Option<&'a mut Node> {
+        self.open(parent, key, key, Node::map([]))
+    }
+
+    fn open<'a>(&mut self, parent: &'a mut Node, key: &str, place: &str, empty: Node) -> Option<&'a mut Node> {
         let old = parent.get(key);
         if old.is_none_or(Node::is_null) {
             self.note(place.to_owned(), old);
@@ -74,7 +77,7 @@ impl Record {
         parent.get_mut(key)
     }
 
-    /// Removes the collection that [`Self::open`] made, if it is empty again.
+    /// Removes the list or map that was made, if it is empty again.
     pub(super) fn close(&self, parent: &mut Node, key: &str, place: &str) {
         if !parent.get(key).is_some_and(Node::is_empty) {
             return;
@@ -85,14 +88,4 @@ impl Record {
             Some(Some(old)) => parent.set(key, old),
         }
     }
-}
-
-/// Returns an empty list to open.
-pub(super) fn list() -> Node {
-    Node::list([])
-}
-
-/// Returns an empty map to open.
-pub(super) fn map() -> Node {
-    Node::Map(Vec::new(), Shape::block())
 }

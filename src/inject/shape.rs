@@ -9,7 +9,7 @@ pub(super) fn fault(pod: &Node) -> Option<String> {
     let spec = pod.get("spec");
     let parts = [(Some(pod), "metadata", MAP), (metadata, "annotations", MAP), (Some(pod), "spec", MAP)];
     let lists = ["containers", "initContainers", "volumes"].map(|key| (spec, key, LIST));
-    let containers = spec.and_then(|spec| spec.get("containers")).map_or(&[][..], Node::items);
+    let containers = spec.map_or(&[][..], |spec| spec.list_of("containers"));
     let of_containers = containers.iter().flat_map(|each| ["env", "volumeMounts"].map(|key| (Some(each), key, LIST)));
     parts
         .into_iter()

@@ -1,9 +1,8 @@
 //! The edit itself: adds the sidecar to a pod, and takes it out again.
 
 use super::{
-    monitor::ADMIN_PORT,
-    record::{self, ANNOTATION, Record},
-    shape,
+    record::{ANNOTATION, Record},
+    shape, template,
     workload::{Found, PACKAGE_RUNTIME},
 };
 use crate::yaml::Node;
@@ -46,56 +45,53 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// True if a pod has something named `tidegate` that was not injected.
 pub(super) fn is_foreign(pod: &Node) -> bool {
-    let named = |list: &str| {
-        let items = pod.at(&["spec", list]).map_or(&[][..], Node::items);
-        items.iter().any(|item| item.get("name").and_then(Node::text) == Some(NAME))
-    };
-    Record::read(pod).is_none() && ["containers", "initContainers", "volumes"].into_iter().any(named)
+    let lists = ["containers", "initContainers", "volumes"].into_iter();
+    let mut items = lists.filter_map(|list| pod.get("spec")?.get(list)).flat_map(Node::items);
+    Record::read(pod).is_none() && items.any(|item| is_named(item, NAME))
 }
 
 /// Adds the sidecar; returns true if there was anything to add it to.
 pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<String>) -> bool {
-    let title = found.title().to_owned();
-    if let Some(fault) = shape::fault(found.pod()) {
+    let title = &found.title;
+    if let Some(fault) = shape::fault(found.pod) {
         notes.push(format!("{title}: {fault}, which no API server takes; left as it is"));
         return false;
     }
     let mut record = Record::default();
     found.note_made(&mut record);
-    if found.is_overlay() {
-        ensure_package_runtime(found.pod_mut(), &mut record);
+    if found.is_overlay {
+        ensure_package_runtime(found.pod, &mut record);
     }
-    let Some(spec) = found.pod_mut().get_mut("spec") else { return false };
+    let Some(spec) = found.pod.get_mut("spec") else { return false };
     let chosen = chosen(spec, &options.containers);
     if chosen.is_empty() {
         notes.push(format!("{title}: has no container to point at the gate; left as it is"));
         return false;
     }
-    warn(&title, spec, options, &chosen, notes);
+    warn(title, spec, options, &chosen, notes);
     let mut account_mount = None;
     for container in containers_mut(spec).filter(|container| chosen.iter().any(|name| is_named(container, name))) {
         let mount = point(container, options.mode, options.port, &mut record);
         account_mount = account_mount.or(mount);
     }
-    let runs_as_root = spec.at(&["securityContext", "runAsUser"]).and_then(Node::text) == Some("0");
+    let runs_as_root = spec.text_at(&["securityContext", "runAsUser"]) == Some("0");
     let sidecar = container(options, account_mount, runs_as_root);
-    if let Some(list) = record.open(spec, "initContainers", "initContainers", record::list()).and_then(Node::items_mut)
-    {
+    if let Some(list) = record.open_list(spec, "initContainers", "initContainers") {
         list.push(sidecar);
     }
-    if let Some(list) = record.open(spec, "volumes", "volumes", record::list()).and_then(Node::items_mut) {
+    if let Some(list) = record.open_list(spec, "volumes", "volumes") {
         list.extend(volumes(options));
     }
     record.containers = chosen;
-    mark(found.pod_mut(), record);
+    mark(found.pod, record);
     true
 }
 
 /// Takes the sidecar out; returns true if it was there.
 pub(super) fn take_out(found: &mut Found<'_>) -> bool {
-    let Some(record) = Record::read(found.pod()) else { return false };
+    let Some(record) = Record::read(found.pod) else { return false };
     found.recall_made(&record);
-    let pod = found.pod_mut();
+    let pod = &mut *found.pod;
     if let Some(metadata) = pod.get_mut("metadata") {
         if let Some(annotations) = metadata.get_mut("annotations") {
             annotations.remove(ANNOTATION);
@@ -105,7 +101,7 @@ pub(super) fn take_out(found: &mut Found<'_>) -> bool {
     record.close(pod, "metadata", "metadata");
     let Some(spec) = pod.get_mut("spec") else { return true };
     for (key, names) in [("initContainers", &[NAME][..]), ("volumes", &[NAME, CONFIG])] {
-        if let Some(list) = spec.get_mut(key).and_then(Node::items_mut) {
+        if let Some(list) = spec.list_of_mut(key) {
             list.retain(|item| !names.iter().any(|name| is_named(item, name)));
         }
         record.close(spec, key, key);
@@ -115,13 +111,11 @@ pub(super) fn take_out(found: &mut Found<'_>) -> bool {
             point_back(container, &record);
         }
     }
-    if let Some(list) = spec.get_mut("containers").and_then(Node::items_mut) {
-        let is_made = |item: &Node| {
-            matches!(item, Node::Map(entries, _) if entries.len() == 1) && is_named(item, PACKAGE_RUNTIME)
-        };
-        if record.was("container").is_some() {
-            list.retain(|item| !is_made(item));
-        }
+    if record.was("container").is_some()
+        && let Some(list) = spec.list_of_mut("containers")
+    {
+        let made = Node::map([("name", Node::plain(PACKAGE_RUNTIME))]);
+        list.retain(|item| *item != made);
     }
     record.close(spec, "containers", "containers");
     true
@@ -131,9 +125,7 @@ pub(super) fn take_out(found: &mut Found<'_>) -> bool {
 /// pod that Crossplane makes.
 fn ensure_package_runtime(pod: &mut Node, record: &mut Record) {
     let Some(spec) = pod.get_mut("spec") else { return };
-    let Some(list) = record.open(spec, "containers", "containers", record::list()).and_then(Node::items_mut) else {
-        return;
-    };
+    let Some(list) = record.open_list(spec, "containers", "containers") else { return };
     if !list.iter().any(|item| is_named(item, PACKAGE_RUNTIME)) {
         record.note("container".to_owned(), None);
         list.push(Node::map([("name", Node::plain(PACKAGE_RUNTIME))]));
@@ -142,22 +134,21 @@ fn ensure_package_runtime(pod: &mut Node, record: &mut Record) {
 
 /// Returns the names of the containers to point at the gate.
 fn chosen(spec: &Node, wanted: &[String]) -> Vec<String> {
-    let containers = spec.get("containers").map_or(&[][..], Node::items);
-    let names = containers.iter().filter_map(|container| container.get("name")).filter_map(Node::text);
+    let names = spec.list_of("containers").iter().filter_map(|container| container.text_at(&["name"]));
     names.filter(|name| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name)).map(str::to_owned).collect()
 }
 
 /// Notes anything that keeps a container from reaching the gate, or the gate from its credentials.
 fn warn(title: &str, spec: &Node, options: &Options, chosen: &[String], notes: &mut Vec<String>) {
-    if spec.get("hostNetwork").and_then(Node::text) == Some("true") {
+    if spec.text_at(&["hostNetwork"]) == Some("true") {
         notes.push(format!(
             "{title}: is on the host's network, where port {} may be taken (an API server's is 6443) and every pod of the node on that network reaches it; choose another with --port",
             options.port
         ));
     }
-    for container in spec.get("containers").map_or(&[][..], Node::items) {
-        let name = container.get("name").and_then(Node::text).unwrap_or_default();
-        let words = ["command", "args"].into_iter().filter_map(|key| container.get(key)).flat_map(Node::items);
+    for container in spec.list_of("containers") {
+        let name = container.text_at(&["name"]).unwrap_or_default();
+        let words = ["command", "args"].into_iter().flat_map(|key| container.list_of(key));
         let elsewhere = |word: &&str| {
             let is_flag = ["--kubeconfig", "--master"].iter().any(|flag| word.starts_with(flag));
             is_flag && !word.ends_with("/run/tidegate/kubeconfig")
@@ -169,13 +160,9 @@ fn warn(title: &str, spec: &Node, options: &Options, chosen: &[String], notes: &
             ));
         }
     }
-    let has_account = |container: &Node| {
-        let mounts = container.get("volumeMounts").map_or(&[][..], Node::items);
-        mounts.iter().any(|mount| mount.get("mountPath").and_then(Node::text) == Some(ACCOUNT))
-    };
-    let containers = spec.get("containers").map_or(&[][..], Node::items);
-    if spec.get("automountServiceAccountToken").and_then(Node::text) == Some("false")
-        && !(options.mode == Mode::InCluster && containers.iter().any(has_account))
+    let mut mounts = spec.list_of("containers").iter().flat_map(|container| container.list_of("volumeMounts"));
+    if spec.text_at(&["automountServiceAccountToken"]) == Some("false")
+        && !(options.mode == Mode::InCluster && mounts.any(|mount| mount.text_at(&["mountPath"]) == Some(ACCOUNT)))
     {
         notes.push(format!(
             "{title}: automountServiceAccountToken is false, so the sidecar finds no API server and no token; set it to true"
@@ -186,34 +173,27 @@ fn warn(title: &str, spec: &Node, options: &Options, chosen: &[String], notes: &
 /// Points a container at the gate. Returns the mount of the service account that the gate's folder
 /// replaced.
 fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Option<Node> {
-    let name = container.get("name").and_then(Node::text).unwrap_or_default().to_owned();
-    let mut variables = Vec::new();
-    match mode {
-        Mode::Kubeconfig => variables.push(("KUBECONFIG", Node::plain(format!("{FOLDER}/kubeconfig")))),
+    let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
+    let (path, variables) = match mode {
+        Mode::Kubeconfig => (FOLDER, vec![("KUBECONFIG", Node::plain(format!("{FOLDER}/kubeconfig")))]),
         Mode::InCluster => {
-            variables.push(("KUBERNETES_SERVICE_HOST", Node::plain("127.0.0.1")));
-            variables.push(("KUBERNETES_SERVICE_PORT", Node::quoted(port.to_string())));
+            let port = Node::quoted(port.to_string());
+            let host = Node::plain("127.0.0.1");
+            (ACCOUNT, vec![("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)])
         }
-    }
-    let env = record.open(container, "env", &format!("{name}/env"), record::list()).and_then(Node::items_mut)?;
+    };
+    let env = record.open_list(container, "env", &format!("{name}/env"))?;
     for (variable, value) in variables {
         let entry = Node::map([("name", Node::plain(variable)), ("value", value)]);
-        match env.iter_mut().find(|item| is_named(item, variable)) {
-            Some(old) => {
-                record.note(format!("{name}/env/{variable}"), Some(old));
-                *old = entry;
-            }
-            None => {
-                record.note(format!("{name}/env/{variable}"), None);
-                env.push(entry);
-            }
+        let old = env.iter_mut().find(|item| is_named(item, variable));
+        record.note(format!("{name}/env/{variable}"), old.as_deref());
+        match old {
+            Some(old) => *old = entry,
+            None => env.push(entry),
         }
     }
-    let path = if mode == Mode::Kubeconfig { FOLDER } else { ACCOUNT };
-    let mounts =
-        record.open(container, "volumeMounts", &format!("{name}/mounts"), record::list()).and_then(Node::items_mut)?;
-    let replaced = mounts.iter_mut().find(|mount| mount.get("mountPath").and_then(Node::text) == Some(path));
-    match replaced {
+    let mounts = record.open_list(container, "volumeMounts", &format!("{name}/mounts"))?;
+    match mounts.iter_mut().find(|mount| mount.text_at(&["mountPath"]) == Some(path)) {
         Some(old) => {
             record.note(format!("{name}/mount"), Some(old));
             // Only the service account's mount is of use to the sidecar.
@@ -228,8 +208,8 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Op
 
 /// Undoes [`point`].
 fn point_back(container: &mut Node, record: &Record) {
-    let name = container.get("name").and_then(Node::text).unwrap_or_default().to_owned();
-    if let Some(env) = container.get_mut("env").and_then(Node::items_mut) {
+    let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
+    if let Some(env) = container.list_of_mut("env") {
         for variable in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
             let Some(was) = record.was(&format!("{name}/env/{variable}")) else { continue };
             let is_ours = |item: &Node| is_named(item, variable) && item.get("value").is_some_and(is_our_value);
@@ -241,7 +221,7 @@ fn point_back(container: &mut Node, record: &Record) {
         }
     }
     record.close(container, "env", &format!("{name}/env"));
-    if let Some(mounts) = container.get_mut("volumeMounts").and_then(Node::items_mut)
+    if let Some(mounts) = container.list_of_mut("volumeMounts")
         && let Some(index) = mounts.iter().position(|mount| is_named(mount, NAME))
     {
         match record.was(&format!("{name}/mount")).flatten() {
@@ -259,8 +239,8 @@ fn is_our_value(value: &Node) -> bool {
 }
 
 fn mark(pod: &mut Node, mut record: Record) {
-    let Some(metadata) = record.open(pod, "metadata", "metadata", record::map()) else { return };
-    if record.open(metadata, "annotations", "annotations", record::map()).is_none() {
+    let Some(metadata) = record.open_map(pod, "metadata") else { return };
+    if record.open_map(metadata, "annotations").is_none() {
         return;
     }
     let written = record.written();
@@ -271,58 +251,29 @@ fn mark(pod: &mut Node, mut record: Record) {
 
 /// Returns the sidecar: a native one, so that it starts before the controller and ends after it.
 fn container(options: &Options, account: Option<Node>, runs_as_root: bool) -> Node {
-    let plain = |text: &str| Node::plain(text);
-    let mut args = vec![plain("run")];
-    let mut mounts = vec![mount(NAME, FOLDER, false)];
+    let mut container = template(include_str!("templates/sidecar.yaml"));
+    container.set("image", Node::quoted(&*options.image));
+    let variable =
+        |(name, value): (String, String)| Node::map([("name", Node::plain(name)), ("value", Node::quoted(value))]);
+    container.set("env", Node::list(variables(options).map(variable)));
+    let mut extend = |path: &[&str], items: Vec<Node>| {
+        container
+            .at_mut(path)
+            .and_then(Node::items_mut)
+            .into_iter()
+            .for_each(|list| list.extend(items.iter().cloned()));
+    };
     if options.config_map.is_some() {
-        args.push(plain("--config=/etc/tidegate/tidegate.toml"));
-        mounts.push(mount(CONFIG, CONFIG_FOLDER, true));
+        let config = vec![Node::plain("--config=/etc/tidegate/tidegate.toml")];
+        extend(&["args"], config.clone());
+        extend(&["startupProbe", "exec", "command"], config);
+        extend(&["volumeMounts"], vec![mount(CONFIG, CONFIG_FOLDER, true)]);
     }
-    mounts.extend(account);
-    let mut security = Node::map([
-        ("allowPrivilegeEscalation", plain("false")),
-        ("capabilities", Node::map([("drop", Node::list([plain("ALL")]))])),
-        ("readOnlyRootFilesystem", plain("true")),
-        ("runAsNonRoot", plain("true")),
-        ("seccompProfile", Node::map([("type", plain("RuntimeDefault"))])),
-    ]);
-    if runs_as_root {
-        security.set("runAsUser", plain("65532"));
+    extend(&["volumeMounts"], account.into_iter().collect());
+    if let Some(security) = container.get_mut("securityContext").filter(|_| runs_as_root) {
+        security.set("runAsUser", Node::plain("65532"));
     }
-    let mut health = vec![plain("/tidegate"), plain("health")];
-    health.extend(args.get(1).cloned());
-    Node::map([
-        ("name", plain(NAME)),
-        ("image", Node::quoted(&*options.image)),
-        ("restartPolicy", plain("Always")),
-        ("args", Node::list(args)),
-        (
-            "env",
-            Node::list(
-                variables(options)
-                    .map(|(name, value)| Node::map([("name", plain(&name)), ("value", Node::quoted(value))])),
-            ),
-        ),
-        ("ports", Node::list([Node::map([("name", plain(ADMIN_PORT)), ("containerPort", plain("9464"))])])),
-        (
-            "startupProbe",
-            Node::map([
-                ("exec", Node::map([("command", Node::list(health))])),
-                ("periodSeconds", plain("1")),
-                ("failureThreshold", plain("30")),
-            ]),
-        ),
-        (
-            "resources",
-            Node::map([
-                ("requests", Node::map([("cpu", plain("10m")), ("memory", plain("32Mi"))])),
-                // There is no CPU limit: a throttled gate would delay leases.
-                ("limits", Node::map([("memory", plain("128Mi"))])),
-            ]),
-        ),
-        ("securityContext", security),
-        ("volumeMounts", Node::list(mounts)),
-    ])
+    container
 }
 
 /// Returns the sidecar's variables: the address of the gate, and the limits of the options. They
@@ -357,9 +308,9 @@ fn mount(volume: &str, path: &str, read_only: bool) -> Node {
 }
 
 fn containers_mut(spec: &mut Node) -> impl Iterator<Item = &mut Node> {
-    spec.get_mut("containers").and_then(Node::items_mut).into_iter().flatten()
+    spec.list_of_mut("containers").into_iter().flatten()
 }
 
 fn is_named(item: &Node, name: &str) -> bool {
-    item.get("name").and_then(Node::text) == Some(name)
+    item.text_at(&["name"]) == Some(name)
 }

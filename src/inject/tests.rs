@@ -1,7 +1,6 @@
 //! Checks typical workloads, injected and taken back.
 
 use super::*;
-use crate::yaml::Node;
 
 /// Writes a node on one line, whatever its style.
 fn line(node: &Node) -> String {

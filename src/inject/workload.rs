@@ -1,22 +1,20 @@
 //! Finds the pods of a document: in every kind that makes pods, in Crossplane's
 //! `DeploymentRuntimeConfig`, and in lists of them.
 
-use super::{
-    monitor,
-    record::{self, Record},
-};
+use super::{monitor, record::Record};
 use crate::yaml::Node;
 
 /// A workload of a document.
 pub(super) struct Found<'a> {
     name: String,
-    title: String,
+    /// `Kind/name`.
+    pub(super) title: String,
     namespace: Option<String>,
     /// The node that holds `metadata` and `spec` of the pod.
-    pod: &'a mut Node,
+    pub(super) pod: &'a mut Node,
     /// True if Crossplane makes the pod itself: containers and fields that others require may be
     /// missing.
-    is_overlay: bool,
+    pub(super) is_overlay: bool,
     /// The index of the first step of the path that was made for the edit.
     made: usize,
 }
@@ -26,27 +24,24 @@ pub(super) const PACKAGE_RUNTIME: &str = "package-runtime";
 
 /// Calls `show` with every workload in a document.
 pub(super) fn each(root: &mut Node, show: &mut impl FnMut(&mut Found<'_>)) {
-    let kind = root.get("kind").and_then(Node::text).unwrap_or_default().to_owned();
+    let text = |path: &[&str]| root.text_at(path).map(str::to_owned);
+    let kind = text(&["kind"]).unwrap_or_default();
+    let name = text(&["metadata", "name"]).or_else(|| text(&["metadata", "generateName"])).unwrap_or_default();
+    let namespace = text(&["metadata", "namespace"]);
+    let group =
+        root.text_at(&["apiVersion"]).and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+    let path = template_of(group, &kind);
     if kind.ends_with("List")
-        && let Some(items) = root.get_mut("items").and_then(Node::items_mut)
+        && let Some(items) = root.list_of_mut("items")
     {
         items.iter_mut().for_each(|item| each(item, show));
-        return;
-    }
-    let name = |path: &[&str]| root.at(path).and_then(Node::text).map(str::to_owned);
-    let name = name(&["metadata", "name"]).or_else(|| name(&["metadata", "generateName"])).unwrap_or_default();
-    let group = root.get("apiVersion").and_then(Node::text).unwrap_or_default();
-    let group = group.split_once('/').map_or("", |(group, _)| group).to_owned();
-    let Some(path) = template_of(&group, &kind) else { return };
-    let is_overlay = kind == "DeploymentRuntimeConfig";
-    let title = format!("{kind}/{name}");
-    let namespace = root.at(&["metadata", "namespace"]).and_then(Node::text).map(str::to_owned);
-    if is_overlay {
+    } else if path == Some(&OVERLAY[..TEMPLATE]) {
         with_overlay(root, &name, show);
-    } else if let Some(pod) = walk(root, path)
+    } else if let Some(pod) = path.and_then(|path| root.at_mut(path))
         && pod.get("spec").is_some_and(|spec| matches!(spec, Node::Map(..)))
     {
-        show(&mut Found { name, title, namespace, pod, is_overlay, made: OVERLAY.len() });
+        let title = format!("{kind}/{name}");
+        show(&mut Found { name, title, namespace, pod, is_overlay: false, made: OVERLAY.len() });
     }
 }
 
@@ -59,13 +54,9 @@ fn template_of(group: &str, kind: &str) -> Option<&'static [&'static str]> {
         | ("batch", "Job")
         | ("", "ReplicationController") => Some(&["spec", "template"]),
         ("batch", "CronJob") => Some(&["spec", "jobTemplate", "spec", "template"]),
-        ("pkg.crossplane.io", "DeploymentRuntimeConfig") => Some(&[]),
+        ("pkg.crossplane.io", "DeploymentRuntimeConfig") => Some(&OVERLAY[..TEMPLATE]),
         _ => None,
     }
-}
-
-fn walk<'a>(root: &'a mut Node, path: &[&str]) -> Option<&'a mut Node> {
-    path.iter().try_fold(root, |node, key| node.get_mut(key))
 }
 
 /// Calls `show` with the pod of a runtime config. Missing steps of the path are made first.
@@ -76,20 +67,20 @@ fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Found<'_
     for (depth, key) in OVERLAY.into_iter().enumerate() {
         if node.get(key).is_none_or(Node::is_null) {
             made = made.min(depth);
-            let empty = if depth == TEMPLATE_SPEC { Node::map([("selector", record::map())]) } else { record::map() };
+            let empty = if depth == TEMPLATE_SPEC { Node::map([("selector", Node::map([]))]) } else { Node::map([]) };
             node.set(key, empty);
         }
         let Some(next) = node.get_mut(key) else { return };
         node = next;
     }
-    if let Some(pod) = walk(root, &OVERLAY[..TEMPLATE]) {
+    if let Some(pod) = root.at_mut(&OVERLAY[..TEMPLATE]) {
         let (name, title) = (name.to_owned(), format!("DeploymentRuntimeConfig/{name}"));
         let mut found = Found { name, title, namespace: None, pod, is_overlay: true, made };
         show(&mut found);
         made = found.made;
     }
     for depth in (made..OVERLAY.len()).rev() {
-        let Some(parent) = walk(root, &OVERLAY[..depth]) else { return };
+        let Some(parent) = root.at_mut(&OVERLAY[..depth]) else { return };
         let only_selector = |node: &Node| {
             let is_one = matches!(node, Node::Map(entries, _) if entries.len() == 1);
             depth == TEMPLATE_SPEC && is_one && node.get("selector").is_some_and(Node::is_empty)
@@ -110,29 +101,9 @@ const TEMPLATE_SPEC: usize = 2;
 // === impl Found ===
 
 impl Found<'_> {
-    /// Returns `Kind/name`.
-    pub(super) fn title(&self) -> &str {
-        &self.title
-    }
-
-    /// Returns the node that holds the pod's `metadata` and `spec`.
-    pub(super) fn pod(&self) -> &Node {
-        self.pod
-    }
-
-    /// Returns the same node, to change.
-    pub(super) fn pod_mut(&mut self) -> &mut Node {
-        self.pod
-    }
-
     /// Returns the `PodMonitor` of its pods.
     pub(super) fn monitor(&self) -> Option<Node> {
         monitor::of(&self.name, self.namespace.as_deref(), self.pod)
-    }
-
-    /// True if the pod is an overlay over one that Crossplane makes.
-    pub(super) fn is_overlay(&self) -> bool {
-        self.is_overlay
     }
 
     /// Notes which steps of the path to the pod were made.
