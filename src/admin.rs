@@ -11,11 +11,19 @@
 mod answer;
 pub mod client;
 pub mod control;
-pub mod health;
 mod readiness;
 mod socket;
 
-use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -47,6 +55,7 @@ pub struct AdminError {
 }
 
 /// Serves clients that ask about the process or give it orders.
+#[derive(Clone)]
 pub struct Admin {
     handler: Handler,
     clock: Clock,
@@ -75,18 +84,10 @@ impl Admin {
     /// # Errors
     /// The port cannot be opened.
     pub async fn listen(&self, listen: SocketAddr) -> Result<SocketAddr, AdminError> {
-        let opened = async {
-            let listener = TcpListener::bind(listen).await?;
-            let address = listener.local_addr()?;
-            io::Result::Ok((listener, address))
-        };
-        let (listener, address) = opened.await.map_err(|source| AdminError { address: listen, source })?;
-        let server = self.server(Origin::Port);
-        self.tasks.spawn(async move {
-            while let Some(stream) = server.next(|| listener.accept()).await {
-                server.serve(stream);
-            }
-        });
+        let failed = |source| AdminError { address: listen, source };
+        let listener = TcpListener::bind(listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        self.tasks.spawn(self.clone().accept(Origin::Port, move |context| listener.poll_accept(context)));
         Ok(address)
     }
 
@@ -96,12 +97,7 @@ impl Admin {
     /// The socket cannot be made.
     pub async fn listen_at(&self, path: &Path) -> Result<(), SocketError> {
         let socket = Socket::bind(path).await?;
-        let server = self.server(Origin::Socket);
-        self.tasks.spawn(async move {
-            while let Some(stream) = server.next(|| socket.listener.accept()).await {
-                server.serve(stream);
-            }
-        });
+        self.tasks.spawn(self.clone().accept(Origin::Socket, move |context| socket.listener.poll_accept(context)));
         Ok(())
     }
 
@@ -111,42 +107,18 @@ impl Admin {
         self.tasks.wait().await;
     }
 
-    fn server(&self, from: Origin) -> AdminServer {
-        let Self { handler, clock, stop, tasks } = self;
-        AdminServer { handler: handler.clone(), clock: *clock, stop: stop.clone(), tasks: tasks.clone(), from }
-    }
-}
-
-impl std::fmt::Debug for Admin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Admin").finish_non_exhaustive()
-    }
-}
-
-/// Serves the connections of one origin.
-struct AdminServer {
-    handler: Handler,
-    clock: Clock,
-    stop: CancellationToken,
-    tasks: TaskTracker,
-    from: Origin,
-}
-
-// === impl AdminServer ===
-
-impl AdminServer {
-    /// Returns the next connection; `None` when it is time to stop.
-    async fn next<S, A, F>(&self, mut accept: impl FnMut() -> F) -> Option<S>
+    /// Accepts connections until it is time to stop, and serves each in a task of its own.
+    async fn accept<S, A>(self, from: Origin, accept: impl Fn(&mut Context<'_>) -> Poll<io::Result<(S, A)>>)
     where
-        F: Future<Output = io::Result<(S, A)>>,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         loop {
             let accepted = tokio::select! {
-                accepted = accept() => accepted,
-                () = self.stop.cancelled() => return None,
+                accepted = poll_fn(&accept) => accepted,
+                () = self.stop.cancelled() => return,
             };
             match accepted {
-                Ok((stream, _)) => return Some(stream),
+                Ok((stream, _)) => drop(self.tasks.spawn(self.clone().serve(stream, from))),
                 Err(error) => {
                     tracing::warn!(%error, "the admin port cannot accept");
                     self.clock.sleep(ACCEPT_AGAIN).await;
@@ -155,31 +127,31 @@ impl AdminServer {
         }
     }
 
-    /// Serves one connection in a task of its own.
-    fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S) {
-        let (handler, stop, from) = (self.handler.clone(), self.stop.clone(), self.from);
-        self.tasks.spawn(async move {
-            let answer = service_fn(move |request| {
-                let handler = handler.clone();
-                async move { Ok::<_, Infallible>(handler.answer(request, from).await) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(IDLE)
-                .max_buf_size(SMALL)
-                .serve_connection(TokioIo::new(stream), answer);
-            let mut connection = std::pin::pin!(connection);
-            let served = tokio::select! {
-                served = connection.as_mut() => served,
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            if let Err(error) = served {
-                tracing::debug!(%error, "an admin connection ended");
+    /// Serves one connection.
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S, from: Origin) {
+        let answer = service_fn(|request| async { Ok::<_, Infallible>(self.handler.answer(request, from).await) });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .max_buf_size(SMALL)
+            .serve_connection(TokioIo::new(stream), answer);
+        let mut connection = std::pin::pin!(connection);
+        let served = tokio::select! {
+            served = connection.as_mut() => served,
+            () = self.stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
             }
-        });
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, "an admin connection ended");
+        }
+    }
+}
+
+impl std::fmt::Debug for Admin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admin").finish_non_exhaustive()
     }
 }
 
@@ -194,7 +166,10 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
-    use super::{client::NoAnswer, *};
+    use super::{
+        client::{At, NoAnswer},
+        *,
+    };
 
     #[tokio::test]
     async fn health_asks_the_port_and_believes_it() {
@@ -203,17 +178,18 @@ mod tests {
         let stop = CancellationToken::new();
         let admin = Admin::new(readiness, Clock::start(), stop.clone());
         let address = admin.listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
-        let refused = health::check(address).await.expect_err("not ready");
+        let port = At::Port(address);
+        let refused = port.health().await.expect_err("not ready");
         assert!(refused.to_string().contains("waiting for listeners, upstream"), "{refused}");
         drop(listeners);
-        let refused = health::check(address).await.expect_err("not ready");
+        let refused = port.health().await.expect_err("not ready");
         assert!(refused.to_string().contains("waiting for upstream"), "{refused}");
         drop(upstream);
-        health::check(address).await.expect("ready");
-        let status = client::At::Port(address).get("/status", Duration::from_secs(5)).await;
+        port.health().await.expect("ready");
+        let status = port.get("/status", Duration::from_secs(5)).await;
         assert!(matches!(status, Err(NoAnswer::Refused { status: 404, .. })), "there is no operator: {status:?}");
         stop.cancel();
         admin.finished().await;
-        assert!(matches!(health::check(address).await, Err(health::Unhealthy::Unreachable { .. })));
+        assert!(matches!(port.health().await, Err(NoAnswer::Unreachable { .. })));
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt, Full, Limited};
 use serde::{Serialize, de::DeserializeOwned};
@@ -40,114 +40,95 @@ impl Handler {
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
     {
-        let (parts, body) = request.into_parts();
-        let path = parts.uri.path();
-        if parts.method == Method::POST {
-            return match (path, self.operator.get()) {
-                ("/explain" | "/forget" | "/bypass", Some(operator)) => {
-                    order(&**operator, path, &parts.headers, body, from).await
-                }
-                _ => not_allowed(),
-            };
-        }
-        if parts.method != Method::GET && parts.method != Method::HEAD {
-            return not_allowed();
-        }
-        match (path, self.operator.get()) {
-            ("/livez", _) => text(StatusCode::OK, "ok\n"),
-            ("/metrics", _) => typed(PROMETHEUS, telemetry::metrics().render()),
-            ("/readyz", _) => self.ready(),
-            ("/status", Some(operator)) => {
-                status(&**operator, &self.readiness, parts.uri.query(), &parts.headers, from).await
+        let (head, body) = request.into_parts();
+        let path = head.uri.path();
+        let operator = self.operator.get().map(|operator| &**operator);
+        match (&head.method, path, operator) {
+            (&Method::POST, "/explain" | "/forget" | "/bypass", Some(operator)) => {
+                order(operator, &head, body, from).await.unwrap_or_else(|refused| refused)
             }
-            (page::STYLE_PATH, Some(_)) => typed("text/css; charset=utf-8", page::STYLE),
-            _ => text(StatusCode::NOT_FOUND, "there are /status, /metrics, /livez and /readyz here\n"),
+            (&Method::GET | &Method::HEAD, "/livez", _) => text(StatusCode::OK, "ok\n"),
+            (&Method::GET | &Method::HEAD, "/metrics", _) => typed(PROMETHEUS, telemetry::metrics().render()),
+            (&Method::GET | &Method::HEAD, "/readyz", operator) => self.ready(operator),
+            (&Method::GET | &Method::HEAD, "/status", Some(operator)) => self.status(operator, &head, from).await,
+            (&Method::GET | &Method::HEAD, page::STYLE_PATH, Some(_)) => typed("text/css; charset=utf-8", page::STYLE),
+            (&Method::GET | &Method::HEAD, ..) => {
+                text(StatusCode::NOT_FOUND, "there are /status, /metrics, /livez and /readyz here\n")
+            }
+            _ => {
+                let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD here\n");
+                response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+                response
+            }
         }
     }
 
-    fn ready(&self) -> Answer {
-        let remark = self.operator.get().and_then(|operator| operator.remark());
-        match self.readiness.waiting_for() {
-            waiting if waiting.is_empty() => {
-                text(StatusCode::OK, remark.map_or_else(|| "ok\n".to_owned(), |remark| format!("ok ({remark})\n")))
-            }
-            waiting => text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {}\n", waiting.join(", "))),
+    fn ready(&self, operator: Option<&dyn Operator>) -> Answer {
+        let waiting = self.readiness.waiting_for();
+        if !waiting.is_empty() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {}\n", waiting.join(", ")));
         }
+        let remark = operator.and_then(Operator::remark).map(|remark| format!(" ({remark})"));
+        text(StatusCode::OK, format!("ok{}\n", remark.unwrap_or_default()))
     }
-}
 
-/// Answers `/status`: the page for browsers, JSON for all other clients.
-async fn status(
-    operator: &dyn Operator,
-    readiness: &Readiness,
-    query: Option<&str>,
-    headers: &HeaderMap,
-    from: Origin,
-) -> Answer {
-    let names = from == Origin::Socket || operator.shows_names();
-    if from == Origin::Port && names && !is_local(headers) {
-        return misdirected();
-    }
-    let mut status = operator.status(names).await;
-    status.waiting_for = readiness.waiting_for();
-    let wants_page = headers
-        .get_all(header::ACCEPT)
-        .iter()
-        .any(|accept| accept.to_str().is_ok_and(|accept| accept.to_ascii_lowercase().contains("text/html")));
-    let mut answer = if wants_page {
-        let refresh = query.is_none_or(|query| query.split('&').all(|pair| pair != "refresh=off"));
-        let mut answer = typed("text/html; charset=utf-8", page::page(&status, refresh));
-        answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
-        answer.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    /// Answers `/status`: the page for browsers, JSON for all other clients.
+    async fn status(&self, operator: &dyn Operator, head: &Parts, from: Origin) -> Answer {
+        let names = from == Origin::Socket || operator.shows_names();
+        if from == Origin::Port && names && !is_local(&head.headers) {
+            let advice = "names are shown here: ask for localhost or an IP address\n";
+            return text(StatusCode::MISDIRECTED_REQUEST, advice);
+        }
+        let mut status = operator.status(names).await;
+        status.waiting_for = self.readiness.waiting_for();
+        let mut accepts = head.headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+        let mut answer = if accepts.any(|accept| accept.to_ascii_lowercase().contains("text/html")) {
+            let refresh = head.uri.query().is_none_or(|query| query.split('&').all(|pair| pair != "refresh=off"));
+            let mut answer = typed("text/html; charset=utf-8", page::page(&status, refresh));
+            answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
+            answer.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+            answer
+        } else {
+            json(&status)
+        };
+        answer.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
         answer
-    } else {
-        json(&status)
-    };
-    answer.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
-    answer
+    }
 }
 
-/// Handles an order, or a question that comes with a body.
-async fn order<B>(operator: &dyn Operator, path: &str, headers: &HeaderMap, body: B, from: Origin) -> Answer
+/// Hands an order, or a question that comes with a body, to the operator.
+///
+/// # Errors
+/// It is refused, with this answer.
+async fn order<B>(operator: &dyn Operator, head: &Parts, body: B, from: Origin) -> Result<Answer, Answer>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
 {
+    let path = head.uri.path();
     if from == Origin::Port {
         // The port only takes questions, and only if names are shown: the answer tells if an object
         // fails.
         if path != "/explain" {
-            return text(StatusCode::FORBIDDEN, "orders are taken on the control socket only (admin.socket)\n");
+            let advice = "orders are taken on the control socket only (admin.socket)\n";
+            return Err(text(StatusCode::FORBIDDEN, advice));
         }
-        if !operator.shows_names() || !is_local(headers) {
-            return text(
-                StatusCode::FORBIDDEN,
-                "only asked on loopback (admin.show_names), or on the control socket\n",
-            );
+        if !operator.shows_names() || !is_local(&head.headers) {
+            let advice = "only asked on loopback (admin.show_names), or on the control socket\n";
+            return Err(text(StatusCode::FORBIDDEN, advice));
         }
     }
-    let body = match Limited::new(Box::pin(body), LONGEST).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(_) => return text(StatusCode::BAD_REQUEST, "the body cannot be read, or is too long\n"),
-    };
+    let body = Limited::new(Box::pin(body), LONGEST).collect().await;
+    let body = body.map_err(|_| bad_request("the body cannot be read, or is too long"))?.to_bytes();
     match path {
-        "/explain" => done(read(&body).and_then(|ask| operator.explain(&ask))),
-        "/forget" => match read(&body) {
-            Ok(order) => done(operator.forget(&order).await),
-            Err(why) => done::<()>(Err(why)),
-        },
-        _ => done(read(&body).and_then(|order| operator.bypass(&order))),
+        "/explain" => operator.explain(&read(&body)?).map(|explained| json(&explained)),
+        "/forget" => operator.forget(&read(&body)?).await.map(|forgotten| json(&forgotten)),
+        _ => operator.bypass(&read(&body)?).map(|bypassed| json(&bypassed)),
     }
+    .map_err(bad_request)
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(body).map_err(|error| format!("this is no such request: {error}"))
-}
-
-fn done<T: Serialize>(result: Result<T, String>) -> Answer {
-    match result {
-        Ok(answer) => json(&answer),
-        Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
-    }
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Answer> {
+    serde_json::from_slice(body).map_err(|error| bad_request(format!("this is not such a request: {error}")))
 }
 
 /// True if the client addressed this machine: a page elsewhere whose name was made to point here
@@ -159,14 +140,8 @@ fn is_local(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-fn not_allowed() -> Answer {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD here\n");
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-    response
-}
-
-fn misdirected() -> Answer {
-    text(StatusCode::MISDIRECTED_REQUEST, "names are shown here: ask for localhost or an IP address\n")
+fn bad_request(why: impl std::fmt::Display) -> Answer {
+    text(StatusCode::BAD_REQUEST, format!("{why}\n"))
 }
 
 fn json<T: Serialize>(value: &T) -> Answer {

@@ -38,6 +38,9 @@ pub enum NoAnswer {
         /// The text of the answer.
         said: String,
     },
+    /// The process is not ready.
+    #[error("not ready: {0}")]
+    NotReady(String),
     /// The server there is not tidegate, or another version.
     #[error("what answers at {at} is not what this tidegate understands; is it another version?")]
     Strange {
@@ -58,6 +61,17 @@ impl At {
     /// No answer comes in time, or its status is not 200.
     pub async fn get(&self, path: &str, patience: Duration) -> Result<String, NoAnswer> {
         self.exchange(&format!("GET {path} HTTP/1.1\r\n"), "", patience).await
+    }
+
+    /// Asks `/readyz`, for a probe.
+    ///
+    /// # Errors
+    /// No answer comes within a second, or the process is not ready.
+    pub async fn health(&self) -> Result<(), NoAnswer> {
+        match self.get("/readyz", PROBE).await {
+            Err(NoAnswer::Refused { said, .. }) => Err(NoAnswer::NotReady(said)),
+            answer => answer.map(drop),
+        }
     }
 
     /// Returns the body of a GET as data.
@@ -122,6 +136,8 @@ async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> 
     Ok(answer)
 }
 
+/// A probe's own default timeout is a second; an answer after that is not read.
+const PROBE: Duration = Duration::from_millis(900);
 /// The longest wait of a person for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most bytes that are read: the server there need not be tidegate.

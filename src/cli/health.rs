@@ -5,7 +5,7 @@ use anyhow::anyhow;
 
 use super::Configured;
 use crate::{
-    admin,
+    admin::client::At,
     app::{Failure, reachable::reachable},
 };
 
@@ -21,6 +21,6 @@ pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
         anyhow!("admin.listen is \"off\": there is no port to ask; set it, e.g. to \"127.0.0.1:9464\"")
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(admin::health::check(reachable(listen)))?;
+    runtime.block_on(At::Port(reachable(listen)).health())?;
     Ok(())
 }
