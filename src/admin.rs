@@ -67,7 +67,6 @@ pub struct Admin {
 
 impl Admin {
     /// Creates a server that does not listen yet; `stop` ends it.
-    #[must_use]
     pub fn new(readiness: Readiness, clock: Clock, stop: CancellationToken) -> Self {
         Self { handler: Handler { readiness, operator: Arc::default() }, clock, stop, tasks: TaskTracker::new() }
     }

@@ -119,7 +119,6 @@ impl Rules {
     ///
     /// `by_credential` is true if a bucket or slot is split by credential, so that each call's must be
     /// hashed.
-    #[must_use]
     pub fn new(kind: Kind, fair_by: FairBy, by_credential: bool, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
         let by_credential = by_credential || fair_by == FairBy::Credential;
@@ -128,41 +127,35 @@ impl Rules {
     }
 
     /// Returns the same rules with configured keys, by class; `None` leaves the key to the kind of API.
-    #[must_use]
     pub fn with_keys(self, keys: Vec<Option<KeyParts>>) -> Self {
         Self { keys, ..self }
     }
 
     /// Creates rules with one class for everything, for tests and tools. A gate with nothing configured
     /// except its buckets has the same.
-    #[must_use]
     pub fn single(kind: Kind) -> Self {
         let traits = Traits { exempt: false, remembers: true, strictness: 0 };
         Self::new(kind, FairBy::Resource, false, vec![traits], Vec::new())
     }
 
     /// Returns the kind of API that the rules are for.
-    #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
     /// Returns the division into flows.
-    #[must_use]
     pub fn fair_by(&self) -> FairBy {
         self.fair_by
     }
 
     /// True if the calls of a class are told by more than the log of calls has: by names, paths, headers
     /// or the query.
-    #[must_use]
     pub fn looks_past_the_log(&self, class: ClassId) -> bool {
         self.rules.iter().any(|(of, compiled)| *of == class && compiled.looks_past_the_log())
     }
 
     /// Reads and classifies a request by its head. `hasher` is the process's own: identities compare
     /// only under the same one.
-    #[must_use]
     pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> Classified {
         let call = self.read(method, uri, headers);
         let path = call.path();
@@ -293,7 +286,6 @@ impl Classified {
     }
 
     /// Returns the readable name of its flow, for the status page.
-    #[must_use]
     pub fn flow_name<'a>(&'a self, headers: &'a HeaderMap) -> FlowName<'a> {
         let kind = if self.call.is_resource() { Kind::Kubernetes } else { Kind::Http };
         FlowName::new(self.fair_by, kind, &self.call, headers, self.credential)
@@ -301,7 +293,6 @@ impl Classified {
 
     /// Returns the readable name of its key, made when the key starts to fail. `body` is the kept part of
     /// the body, if the key comes from it.
-    #[must_use]
     pub fn key_name(&self, body: Option<&[u8]>) -> String {
         key::name(&self.call, self.key, self.label.as_deref(), body)
     }

@@ -105,7 +105,6 @@ const CONFIG: u8 = 78;
 const FAILED: u8 = 1;
 
 /// Parses the command line and runs the command.
-#[must_use]
 pub fn main() -> ExitCode {
     let typed = match Typed::try_parse() {
         Ok(typed) => typed,

@@ -70,7 +70,6 @@ impl Metrics {
     }
 
     /// Renders everything in Prometheus' text format.
-    #[must_use]
     pub fn render(&self) -> String {
         table::BUILD_INFO.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         table::CALL_LOG_DROPPED.counter(&[]).increment(0);

@@ -10,11 +10,10 @@ macro_rules! words {
 
         impl $name {
             /// All values, in the order of their declaration.
-            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$value),+];
+            $vis const ALL: [Self; [$($word),+].len()] = [$(Self::$value),+];
 
             /// Returns the word for it.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
+            $vis const fn word(self) -> &'static str {
                 match self { $(Self::$value => $word),+ }
             }
         }

@@ -102,7 +102,6 @@ pub struct Bypassed {
 
 impl Bypass {
     /// Returns the duration for which everything is admitted.
-    #[must_use]
     pub fn how_long(&self) -> Option<Duration> {
         self.seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST))
     }

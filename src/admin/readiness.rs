@@ -19,7 +19,6 @@ pub struct Latch {
 
 impl Readiness {
     /// Creates a set without tasks.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -32,7 +31,6 @@ impl Readiness {
     }
 
     /// Returns the tasks that have not finished.
-    #[must_use]
     pub fn waiting_for(&self) -> Vec<String> {
         let mut latches = self.latches.lock().unwrap_or_else(PoisonError::into_inner);
         latches.retain(|latch| latch.strong_count() > 0);

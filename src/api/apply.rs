@@ -9,7 +9,6 @@ use http::{HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE};
 use super::{Call, signals::Response};
 
 /// True if a PATCH with this head is a server-side apply, in YAML (or JSON) or CBOR.
-#[must_use]
 pub fn is_apply(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     kind.and_then(|kind| kind.get(..TYPE.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(TYPE))

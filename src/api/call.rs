@@ -66,13 +66,11 @@ pub(super) struct Part {
 
 impl Verb {
     /// True for GET and HEAD in all their forms.
-    #[must_use]
     pub const fn is_read(self) -> bool {
         matches!(self, Self::Get | Self::List | Self::Watch)
     }
 
     /// True for DELETE of one object or of many.
-    #[must_use]
     pub const fn is_delete(self) -> bool {
         matches!(self, Self::Delete | Self::DeleteCollection)
     }
@@ -91,7 +89,6 @@ macro_rules! parts {
     ($($(#[$doc:meta])* $part:ident)+) => {
         $(
             $(#[$doc])*
-            #[must_use]
             pub fn $part(&self) -> &str {
                 self.$part.of(&self.text)
             }
@@ -128,42 +125,36 @@ impl Call {
     }
 
     /// Returns its verb.
-    #[must_use]
     pub fn verb(&self) -> Verb {
         self.verb
     }
 
     /// Returns the path as read by a server that decodes before it splits; `None` if that makes no
     /// difference, because no segment of [`Self::path`] has a `%2F`.
-    #[must_use]
     pub fn path_split_later(&self) -> Option<String> {
         self.escaped_slash.then(|| self.path().replace(ESCAPED_SLASH, "/"))
     }
 
     /// True if the call is for a resource, so that the parts from group to subresource mean
     /// something.
-    #[must_use]
     pub fn is_resource(&self) -> bool {
         self.is_resource
     }
 
     /// True if other readers might read the path differently (`//`, `..`, a double escape, ...; in a
     /// Kubernetes call also `%2F`). Such a call gets no benefit of the doubt.
-    #[must_use]
     pub fn is_ambiguous(&self) -> bool {
         self.ambiguous
     }
 
     /// True for watch, exec, attach, port-forward, log follow and proxy. Such a call holds no slot,
     /// and spends no token unless it [lists first](Self::lists_first).
-    #[must_use]
     pub fn is_long_running(&self) -> bool {
         self.long_running
     }
 
     /// True for a watch that begins with every existing object (`sendInitialEvents`, client-go's
     /// WatchList): for the API server it is as expensive as a list.
-    #[must_use]
     pub fn lists_first(&self) -> bool {
         self.lists_first
     }
@@ -175,20 +166,17 @@ impl Call {
 
     /// True if a pod or service answers the call, not the API: then the status says nothing about
     /// the API.
-    #[must_use]
     pub fn is_tunnel(&self) -> bool {
         self.long_running && self.verb != Verb::Watch && self.subresource() != "log"
     }
 
     /// True if the call reads a collection or a stream of its changes.
-    #[must_use]
     pub fn is_collection_read(&self) -> bool {
         matches!(self.verb, Verb::List | Verb::Watch)
     }
 
     /// True if the call reads what the API offers: `/api`, `/apis` and the paths below them that
     /// are no resources, and `/openapi`.
-    #[must_use]
     pub fn is_discovery(&self) -> bool {
         let mut segments = self.path().split('/');
         !self.is_resource
@@ -198,13 +186,11 @@ impl Call {
     }
 
     /// Returns the client's own deadline (`?timeout=`), counted from arrival.
-    #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
     /// True if `?dryRun=` is set: the result says nothing about the real write.
-    #[must_use]
     pub fn is_dry_run(&self) -> bool {
         self.dry_run
     }
@@ -215,7 +201,6 @@ impl Call {
     }
 
     /// True for a server-side apply.
-    #[must_use]
     pub fn is_apply(&self) -> bool {
         self.apply
     }

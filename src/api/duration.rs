@@ -7,7 +7,6 @@ use std::time::Duration;
 /// fit.
 ///
 /// The sum is in nanoseconds, with fractions truncated as in Go. A bare `0` needs no unit.
-#[must_use]
 pub fn read(text: &str) -> Option<Duration> {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     if unsigned == "0" {
@@ -27,7 +26,6 @@ pub fn read(text: &str) -> Option<Duration> {
 }
 
 /// Writes a duration so that [`read`] gives the same again: `1h0m5s` as `1h5s`, whole units only.
-#[must_use]
 pub fn write(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let mut text = String::new();

@@ -8,7 +8,6 @@ use super::{
 };
 
 /// Reads a request by its method and path, without its query.
-#[must_use]
 pub fn read(method: &Method, uri: &Uri) -> Call {
     let path::Segments { text, ambiguous, escaped_slash } = path::decode_segments(uri.path());
     let len = text.len();

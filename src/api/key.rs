@@ -38,13 +38,11 @@ pub struct Key {
 /// Returns a facet from the hash of the part that a call touches. A DELETE has a facet of its own, so
 /// that a failing write does not keep its object from being deleted. It is the neighbour of the facet
 /// of the other writes: if one write goes at a time, a DELETE is one of them.
-#[must_use]
 pub const fn facet(hash: u64, deletes: bool) -> u64 {
     if deletes { hash | DELETES } else { hash & !DELETES }
 }
 
 /// Returns the facet that a DELETE shares with the other writes.
-#[must_use]
 pub const fn written_facet(facet: u64) -> u64 {
     facet & !DELETES
 }
@@ -57,13 +55,11 @@ const DELETES: u64 = 1;
 impl Key {
     /// True for the key of a collection read or of discovery: only there are object and collection
     /// the same.
-    #[must_use]
     pub const fn is_collection_read(&self) -> bool {
         self.object == self.collection
     }
 
     /// Returns the longest delay that a failure of this key may bring, whatever the strategy says.
-    #[must_use]
     pub const fn longest_delay(&self) -> Duration {
         if self.is_collection_read() { COLLECTION_READ_MAX } else { Duration::MAX }
     }

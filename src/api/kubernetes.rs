@@ -15,7 +15,6 @@ use super::{
 };
 
 /// Reads a request to a kube-apiserver.
-#[must_use]
 pub fn read(method: &Method, uri: &Uri) -> Call {
     let query = Query::read(uri.query());
     // Room for a decoded selector and its unescaped name behind it, so that it stays one allocation.

@@ -15,7 +15,6 @@ pub const PEEK: usize = 64 * 1024;
 
 /// Returns the `metadata.name` of the object in (the start of) a body; `None` if there is none, for
 /// instance only a `generateName`.
-#[must_use]
 pub fn of_object(body: &[u8]) -> Option<Cow<'_, str>> {
     let body = body.get(..PEEK).unwrap_or(body);
     let name = match body.strip_prefix(PROTOBUF_MAGIC) {

@@ -155,7 +155,6 @@ impl Rejection {
 
 impl Outcome {
     /// True if it counts against the key.
-    #[must_use]
     pub const fn counts(self) -> bool {
         matches!(self, Self::Failure | Self::Throttled { .. })
     }
@@ -165,21 +164,18 @@ impl Outcome {
 
 impl Answer {
     /// Creates an answer that concerns only the key of its call.
-    #[must_use]
     pub const fn new(outcome: Outcome, status: Option<u16>) -> Self {
         Self { outcome, status, gone: Gone::Nothing, throttled: false, pause: None }
     }
 
     /// Returns the same for a call whose key is not of one object: the end of an object says nothing
     /// about such a key.
-    #[must_use]
     pub const fn of_no_object(self) -> Self {
         Self { gone: Gone::Nothing, ..self }
     }
 }
 
 /// Reads a response head, with the beginning of the body if [`wants_body`] asked for it.
-#[must_use]
 pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, response: &Response<'_>) -> Told {
     let status = response.status;
     let failed = failures.statuses.binary_search(&status.as_u16()).is_ok();
@@ -205,13 +201,11 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
 
 /// True if the beginning of the body, at most [`signals::PEEK`] bytes, could tell more than the head
 /// does.
-#[must_use]
 pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
     !call.is_tunnel() && (signals::wants_body(throttling.honour, status, headers) || apply::wants_body(call, status))
 }
 
 /// Returns the meaning of a call that was sent and then lost, or not answered in time.
-#[must_use]
 pub fn lost(failures: &Failures, call: &Call) -> Answer {
     let outcome =
         if failures.transport && !call.is_tunnel() && !call.is_dry_run() { Outcome::Failure } else { Outcome::Neutral };
@@ -220,7 +214,6 @@ pub fn lost(failures: &Failures, call: &Call) -> Answer {
 
 /// Returns the meaning of a caller that left before the response head, `upstream_for` after its call
 /// was sent.
-#[must_use]
 pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer {
     let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running() && !call.is_dry_run();
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };

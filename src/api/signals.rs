@@ -125,7 +125,6 @@ pub enum Reach {
 }
 
 /// True if the beginning of the body could tell more than the head does, and can be read.
-#[must_use]
 pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) -> bool {
     let could = honoured.iter().any(|signal| match signal {
         Signal::Aws => aws::wants_body(status, headers),
@@ -137,7 +136,6 @@ pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) ->
 }
 
 /// Reads a response. `reserve` is the fraction of a quota that is left to others.
-#[must_use]
 pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading {
     let mut reading = Reading::default();
     // Providers first: they know which calls their Retry-After concerns.
@@ -174,7 +172,6 @@ fn family(signal: Signal) -> Family {
 
 impl Signal {
     /// True if it tells how much of a quota is left, so that some of it can be reserved.
-    #[must_use]
     pub const fn tells_quota(self) -> bool {
         matches!(self, Self::Docker | Self::Github | Self::Gitlab | Self::Ietf | Self::Okta)
     }
@@ -184,7 +181,6 @@ impl Signal {
 
 impl Signals {
     /// True if a signal is in it.
-    #[must_use]
     pub const fn contains(self, signal: Signal) -> bool {
         self.0 & (1 << signal as u16) != 0
     }
@@ -207,6 +203,11 @@ impl Response<'_> {
     /// Returns the time in its Retry-After.
     fn retry_after(&self) -> Option<Duration> {
         retry_after::read(self)
+    }
+
+    /// Ends the reading with `None` unless the call was answered 429.
+    fn too_many(&self) -> Option<()> {
+        (self.status == StatusCode::TOO_MANY_REQUESTS).then_some(())
     }
 
     /// True if it has a Retry-After at all.

@@ -46,10 +46,9 @@ impl Operations {
 
     /// Returns the gates that an order is for.
     fn meant(&self, name: Option<&str>) -> Result<Vec<&Arc<Gate>>, String> {
-        let all: Vec<_> = self.gates.iter().map(|gate| &**gate.name()).collect();
         let meant: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
         if meant.is_empty() {
-            return Err(format!("there is no gate {:?}; there is: {}", name.unwrap_or_default(), all.join(", ")));
+            return Err(no_such_gate(name.unwrap_or_default(), self.gates.iter().map(|gate| &**gate.name())));
         }
         Ok(meant)
     }
@@ -67,7 +66,6 @@ impl Operator for Operations {
                 gates.push(gate.status(names).await);
             }
             let now = self.clock.now();
-            let last = self.reloads.last();
             status::Status {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
@@ -75,23 +73,15 @@ impl Operator for Operations {
                 uptime_seconds: (now - Moment::ZERO).as_secs_f64(),
                 waiting_for: Vec::new(),
                 names_shown: names,
-                config: status::Config {
-                    hash: last.hash,
-                    since_ms: last.since,
-                    last_reload: last.reload.map(|(outcome, at_ms, reasons)| status::Reload {
-                        result: outcome.word().to_owned(),
-                        at_ms,
-                        reasons,
-                    }),
-                },
+                config: self.reloads.config(),
                 gates,
             }
         })
     }
 
     fn remark(&self) -> Option<String> {
-        let bypassed: Vec<_> =
-            self.gates.iter().filter(|gate| gate.is_bypassed()).map(|gate| gate.name().to_string()).collect();
+        let bypassed: Vec<&str> =
+            self.gates.iter().filter(|gate| gate.is_bypassed()).map(|gate| &**gate.name()).collect();
         (!bypassed.is_empty()).then(|| format!("bypass: {} lets everything through", bypassed.join(", ")))
     }
 
@@ -131,6 +121,11 @@ impl Operator for Operations {
     }
 }
 
+/// Describes a gate that does not exist, and names those that do.
+pub(crate) fn no_such_gate<'a>(name: &str, gates: impl Iterator<Item = &'a str>) -> String {
+    format!("there is no gate {name:?}; there is: {}", gates.collect::<Vec<_>>().join(", "))
+}
+
 /// Builds the call as the gate would receive it.
 pub(crate) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
     let method = ask.method.to_ascii_uppercase().parse();
@@ -162,8 +157,7 @@ pub(crate) fn socket(settings: &Settings) -> Option<PathBuf> {
         Socket::Off => None,
         Socket::At(path) => Some(path.clone()),
         Socket::Auto => {
-            let folder = settings.gates.values().find_map(|gate| gate.tls.as_ref()?.write_to.as_ref());
-            folder.map(|folder| folder.join("tidegate.sock"))
+            settings.gates.values().find_map(|gate| Some(gate.tls.as_ref()?.write_to.as_ref()?.join("tidegate.sock")))
         }
     }
 }

@@ -2,49 +2,27 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{clock::Clock, telemetry::table};
+use crate::{
+    clock::Clock,
+    status::{Config, Reload},
+    telemetry::table,
+};
 
-/// The result of a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Applied,
-    Invalid,
-    RestartNeeded,
-    Unchanged,
-}
-
-/// The results of reloads.
-#[derive(Debug)]
-pub(crate) struct Reloads {
-    clock: Clock,
-    last: Mutex<Last>,
+words! {
+    /// The result of a reload.
+    pub(crate) enum Outcome {
+        Applied = "applied",
+        Invalid = "invalid",
+        RestartNeeded = "restart_needed",
+        Unchanged = "unchanged",
+    }
 }
 
 /// The configuration in force, and the last attempt to change it.
-#[derive(Clone, Debug)]
-pub(crate) struct Last {
-    /// Twelve hexadecimal digits.
-    pub(crate) hash: String,
-    /// The moment it came into force, in milliseconds since 1970.
-    pub(crate) since: u64,
-    /// The last reload: its result, its time, and the reasons.
-    pub(crate) reload: Option<(Outcome, u64, Vec<String>)>,
-}
-
-// === impl Outcome ===
-
-impl Outcome {
-    const ALL: [Self; 4] = [Self::Applied, Self::Invalid, Self::RestartNeeded, Self::Unchanged];
-
-    /// Returns the word for it in metrics and on the status page.
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::Applied => "applied",
-            Self::Invalid => "invalid",
-            Self::RestartNeeded => "restart_needed",
-            Self::Unchanged => "unchanged",
-        }
-    }
+#[derive(Debug)]
+pub(crate) struct Reloads {
+    clock: Clock,
+    config: Mutex<Config>,
 }
 
 // === impl Reloads ===
@@ -55,39 +33,40 @@ impl Reloads {
         for outcome in Outcome::ALL {
             table::RELOADS.counter(&[outcome.word()]).increment(0);
         }
-        let since = clock.wall(clock.now());
-        let last = Last { hash: show(hash(effective), since), since, reload: None };
-        Self { clock, last: Mutex::new(last) }
+        let since_ms = clock.wall(clock.now());
+        let config = Config { hash: show(hash(effective), since_ms), since_ms, last_reload: None };
+        Self { clock, config: Mutex::new(config) }
     }
 
-    pub(crate) fn last(&self) -> Last {
+    pub(crate) fn config(&self) -> Config {
         self.lock().clone()
     }
 
     /// True if the configuration that was judged last is the one in force.
     pub(crate) fn last_was_good(&self) -> bool {
-        !matches!(self.lock().reload, Some((Outcome::Invalid | Outcome::RestartNeeded, ..)))
+        let bad = [Outcome::Invalid, Outcome::RestartNeeded].map(Outcome::word);
+        self.lock().last_reload.as_ref().is_none_or(|last| !bad.contains(&last.result.as_str()))
     }
 
     /// Records the result of a reload.
-    pub(crate) fn note(&self, outcome: Outcome, why: Vec<String>) {
+    pub(crate) fn note(&self, outcome: Outcome, reasons: Vec<String>) {
         table::RELOADS.counter(&[outcome.word()]).increment(1);
-        self.lock().reload = Some((outcome, self.clock.wall(self.clock.now()), why));
+        let at_ms = self.clock.wall(self.clock.now());
+        self.lock().last_reload = Some(Reload { result: outcome.to_string(), at_ms, reasons });
     }
 
     /// Records that `effective` is in force from now on, and returns its hash.
     pub(crate) fn take_over(&self, effective: &str) -> String {
         self.note(Outcome::Applied, Vec::new());
-        let since = self.clock.wall(self.clock.now());
-        let hash = show(hash(effective), since);
-        let mut last = self.lock();
-        last.hash.clone_from(&hash);
-        last.since = since;
+        let since_ms = self.clock.wall(self.clock.now());
+        let hash = show(hash(effective), since_ms);
+        let mut config = self.lock();
+        (config.hash, config.since_ms) = (hash.clone(), since_ms);
         hash
     }
 
-    fn lock(&self) -> MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,8 +94,8 @@ mod tests {
     #[test]
     fn equal_configurations_have_equal_hashes_and_others_do_not() {
         let reloads = Reloads::new(Clock::start(), "rate = 5");
-        let before = reloads.last();
-        assert_eq!((before.hash.len(), before.reload.is_none()), (12, true));
+        let before = reloads.config();
+        assert_eq!((before.hash.len(), before.last_reload.is_none()), (12, true));
         assert_ne!(reloads.take_over("rate = 6"), before.hash);
         assert_eq!(reloads.take_over("rate = 5"), before.hash);
     }

@@ -52,7 +52,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let readiness = Readiness::new();
     let starting = readiness.latch("listeners");
     let admin = Admin::new(readiness, clock, stop_admin.clone());
-    let opened = open(&admin, &prepared.settings).await?;
+    let (port, socket) = open(&admin, &prepared.settings).await?;
     let calls = prepared.settings.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
     let mut gates = Vec::new();
     for mut gate in prepared.gates {
@@ -60,32 +60,20 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
         gates.push(Arc::new(start(gate, clock, stop.clone()).await?));
     }
     let reloads = Arc::new(Reloads::new(clock, &prepared.effective));
-    let operations = Operations::new(gates.clone(), Arc::clone(&reloads), clock, &prepared.settings);
-    let operations = Arc::new(operations);
+    let operations = Arc::new(Operations::new(gates.clone(), Arc::clone(&reloads), clock, &prepared.settings));
     admin.set_operator(Arc::clone(&operations) as _);
     drop(starting);
-    let (port, socket) = opened;
     tracing::info!(gates = gates.len(), admin = port, socket, "ready");
-    let running = prepared.settings;
-    let gates_running = gates.clone();
-    let reloader = Reloader {
-        sources: sources.clone(),
-        clock,
-        level,
-        gates: gates_running,
-        calls,
-        running,
-        reloads,
-        operations,
-        judged,
-    };
+    let (running, sources) = (prepared.settings, sources.clone());
+    let open_gates = gates.clone();
+    let reloader = Reloader { sources, clock, level, gates: open_gates, calls, running, reloads, operations, judged };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
 
     let signal = signals.next().await;
     tracing::info!(signal, "stopping: serving on until the last client has left");
     stop.cancel();
     tokio::select! {
-        () = all_finished(&gates) => {}
+        () = async { for gate in &gates { gate.finished().await } } => {}
         signal = signals.next() => tracing::warn!(signal, "stopping at once"),
     }
     for gate in &gates {
@@ -111,12 +99,6 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
             Ok((port, None))
         }
         opened => opened.map(|()| (port, Some(path.display().to_string()))).map_err(Into::into),
-    }
-}
-
-async fn all_finished(gates: &[Arc<Gate>]) {
-    for gate in gates {
-        gate.finished().await;
     }
 }
 

@@ -12,7 +12,6 @@ pub struct Glob {
 
 impl Glob {
     /// Takes a pattern apart.
-    #[must_use]
     pub fn new(pattern: &str) -> Self {
         let mut pieces = pattern.split('*').map(Box::from);
         let head = pieces.next().unwrap_or_default();
@@ -25,7 +24,6 @@ impl Glob {
     }
 
     /// True if the pattern matches the whole text.
-    #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         let Some((middle, tail)) = &self.rest else { return text == &*self.head };
         let Some(mut text) = text.strip_prefix(&*self.head).and_then(|rest| rest.strip_suffix(&**tail)) else {

@@ -81,7 +81,6 @@ impl KeySource {
     }
 
     /// Returns the collection (or path) of the key. If no key of it fails, the body is not worth a look.
-    #[must_use]
     pub fn collection(&self) -> Option<u64> {
         match *self {
             Self::None => None,
@@ -92,13 +91,11 @@ impl KeySource {
     }
 
     /// True if only the body tells the key.
-    #[must_use]
     pub fn needs_body(&self) -> bool {
         matches!(self, Self::NameInBody { .. } | Self::BodyDigest { .. })
     }
 
     /// Returns the key if the head alone tells it.
-    #[must_use]
     pub fn known(&self) -> Option<Key> {
         match *self {
             Self::Known(key) => Some(key),
@@ -108,7 +105,6 @@ impl KeySource {
 
     /// Returns the key for (the start of) a body; `whole` is true if it is all of it. `None` if nothing can
     /// be remembered: no name is in it (`generateName`), or an operation's body is longer than the peek.
-    #[must_use]
     pub fn with_body(&self, body: &[u8], whole: bool, hasher: &RandomState) -> Option<Key> {
         match *self {
             Self::None => None,

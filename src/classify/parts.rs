@@ -125,7 +125,6 @@ impl KeyParts {
     }
 
     /// Returns the parts, in the order in which they were given.
-    #[must_use]
     pub fn parts(&self) -> &[KeyPart] {
         &self.0
     }

@@ -41,12 +41,9 @@ enum Switch {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    let socket = running::socket(&options.configured.load()?.settings)?;
     let seconds = (options.switch == Switch::On).then_some(options.how_long.as_secs());
     let order = Bypass { gate: options.gate.clone(), seconds };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done: Vec<Bypassed> = runtime.block_on(socket.order("/bypass", &order)).map_err(running::explained)?;
-    for Bypassed { gate, until_ms } in &done {
+    for Bypassed { gate, until_ms } in &running::order(&options.configured, "/bypass", &order)? {
         let gate = plain(gate);
         let says = match until_ms {
             Some(until) => format!("{gate}: everything is let through until {}\n", clock(*until)),

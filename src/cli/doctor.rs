@@ -10,10 +10,12 @@ mod files;
 mod running;
 mod upstream;
 
+use anyhow::anyhow;
 use clap::Args;
 
 use super::{
     Configured, Failure,
+    running::block_on,
     show::{self, Screen},
 };
 use crate::{clock::Clock, status::text::plain};
@@ -56,19 +58,14 @@ struct Finding {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let findings = runtime.block_on(examine(options))?;
+    let findings = block_on(examine(options))??;
     let screen = Screen::of_stdout();
-    let mut text = String::new();
-    for finding in &findings {
-        text.push_str(&finding.shown(screen));
-    }
-    let wrong = findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count();
+    let text: String = findings.iter().map(|finding| finding.line(screen)).collect();
     show::text(&text)?;
-    match wrong {
+    match findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count() {
         0 => Ok(()),
-        1 => Err(Failure::Other(anyhow::anyhow!("1 thing is wrong"))),
-        many => Err(Failure::Other(anyhow::anyhow!("{many} things are wrong"))),
+        1 => Err(anyhow!("1 thing is wrong").into()),
+        many => Err(anyhow!("{many} things are wrong").into()),
     }
 }
 
@@ -76,29 +73,24 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
     let loaded = match options.configured.load() {
         Ok(loaded) => loaded,
         Err(Failure::Config(problems)) => {
-            let wrong = |problem: &String| {
-                Finding::wrong("configuration", problem, "correct that line; tidegate check lists all problems")
-            };
-            return Ok(problems.iter().map(wrong).collect());
+            let advice = "correct that line; tidegate check lists all problems";
+            return Ok(problems.into_iter().map(|problem| Finding::wrong("configuration", problem, advice)).collect());
         }
         Err(other) => return Err(other),
     };
-    let clock = Clock::start();
-    let settings = loaded.settings.clone();
+    let (clock, environment) = (Clock::start(), options.configured.environment());
+    let unreadable = loaded.unreadable_files();
+    let settings = loaded.settings;
     let mut findings = vec![Finding::fine("configuration", "has no problems")];
-    findings.extend(loaded.warnings.iter().map(|warning| Finding::note("configuration", warning, "")));
-    findings.extend(
-        loaded.unreadable_files().iter().map(|problem| {
-            Finding::wrong("configuration", &problem.to_string(), "mount that file, or correct its path")
-        }),
-    );
+    findings.extend(loaded.warnings.into_iter().map(|warning| Finding::note("configuration", warning, "")));
+    let advice = "mount that file, or correct its path";
+    findings.extend(unreadable.iter().map(|problem| Finding::wrong("configuration", problem.to_string(), advice)));
     let (status, more) = running::findings(&settings).await;
     findings.extend(more);
     findings.extend(files::findings(&settings));
     for gate in settings.gates.values() {
-        let upstream = upstream::findings(gate, &options.configured.environment(), clock).await;
-        findings.extend(upstream);
-        findings.extend(connections::findings(gate, &options.configured.environment(), status.as_ref()).await);
+        findings.extend(upstream::findings(gate, &environment, clock).await);
+        findings.extend(connections::findings(gate, &environment, status.as_ref()).await);
     }
     findings.extend(controller::findings(&settings, options.pid, status.as_ref()));
     Ok(findings)
@@ -107,23 +99,20 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
 // === impl Finding ===
 
 impl Finding {
-    fn fine(about: &str, says: &str) -> Self {
-        Self::new(Verdict::Fine, about, says, "")
+    fn fine(about: &str, says: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Fine, about: about.to_owned(), says: says.into(), remedy: String::new() }
     }
 
-    fn note(about: &str, says: &str, remedy: &str) -> Self {
-        Self::new(Verdict::Note, about, says, remedy)
+    fn note(about: &str, says: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Note, remedy: remedy.into(), ..Self::fine(about, says) }
     }
 
-    fn wrong(about: &str, says: &str, remedy: &str) -> Self {
-        Self::new(Verdict::Wrong, about, says, remedy)
+    fn wrong(about: &str, says: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Wrong, remedy: remedy.into(), ..Self::fine(about, says) }
     }
 
-    fn new(verdict: Verdict, about: &str, says: &str, remedy: &str) -> Self {
-        Self { verdict, about: about.to_owned(), says: says.to_owned(), remedy: remedy.to_owned() }
-    }
-
-    fn shown(&self, screen: Screen) -> String {
+    /// Writes it as a line, and its advice below.
+    fn line(&self, screen: Screen) -> String {
         let (word, colour) = match self.verdict {
             Verdict::Fine => ("ok   ", "\u{1b}[32m"),
             Verdict::Note => ("note ", "\u{1b}[33m"),

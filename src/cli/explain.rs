@@ -5,10 +5,15 @@ mod limits;
 
 use std::hash::RandomState;
 
+use anyhow::anyhow;
 use clap::Args;
-use http::{HeaderMap, Method, Uri};
+use http::HeaderMap;
 
-use super::{Configured, Failure, running, show};
+use super::{
+    Configured, Failure,
+    running::{self, block_on},
+    show,
+};
 use crate::{
     admin::control::Ask,
     app::operations,
@@ -57,26 +62,20 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         headers: options.header.iter().cloned().chain(agent).collect(),
     };
     let (method, uri, headers) = operations::request(&ask).map_err(anyhow::Error::msg)?;
-    let gates: Vec<_> = loaded
-        .settings
-        .gates
-        .values()
-        .filter(|gate| ask.gate.as_deref().is_none_or(|name| *gate.name == *name))
-        .collect();
+    let all = &loaded.settings.gates;
+    let gates: Vec<_> =
+        all.values().filter(|gate| ask.gate.as_deref().is_none_or(|name| *gate.name == *name)).collect();
     if gates.is_empty() {
-        let all: Vec<_> = loaded.settings.gates.keys().map(|name| &**name).collect();
         let name = ask.gate.unwrap_or_default();
-        return Err(anyhow::anyhow!("there is no gate {name:?}; there is: {}", all.join(", ")).into());
+        return Err(anyhow!(operations::no_such_gate(&name, all.keys().map(|name| &**name))).into());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let now = runtime.block_on(ask_now(&loaded, &ask));
+    let now = block_on(ask_now(&loaded, &ask))?;
     let mut text = format!("{method} {}\n", plain(&ask.path));
     for gate in gates {
-        text.push('\n');
-        text.push_str(&explained(&loaded, gate, (&method, &uri, &headers), &now));
+        let call = gate.rules.classify(&method, &uri, &headers, &RandomState::new());
+        text.push_str(&format!("\n{}", explained(&loaded, gate, &call, &headers, &now)));
     }
-    show::text(&text)?;
-    Ok(())
+    Ok(show::text(&text)?)
 }
 
 /// Returns what the running process says, or the reason why it says nothing.
@@ -95,38 +94,29 @@ async fn ask_now(loaded: &Loaded, ask: &Ask) -> Result<Vec<Explained>, String> {
 fn explained(
     loaded: &Loaded,
     gate: &Gate,
-    (method, uri, headers): (&Method, &Uri, &HeaderMap),
+    call: &Classified,
+    headers: &HeaderMap,
     now: &Result<Vec<Explained>, String>,
 ) -> String {
-    let call = gate.rules.classify(method, uri, headers, &RandomState::new());
-    let mut rows = vec![("gate", format!("{} (kind {})", gate.name, gate.kind), String::new())];
-    rows.push(("read as", read_as(&call, gate.kind), String::new()));
-    rows.extend(limits::rows(loaded, gate, &call, headers));
-    rows.push(("now", what_now(gate, now), String::new()));
-    let running = now.iter().flatten().filter(|explained| *explained.gate == *gate.name);
-    rows.extend(running.flat_map(|explained| &explained.notes).map(|note| ("but", note.clone(), String::new())));
-    let width = rows.iter().map(|(_, says, from)| if from.is_empty() { 0 } else { says.chars().count() }).max();
-    let width = width.unwrap_or_default().min(64);
-    let line = |(what, says, from): &(&str, String, String)| {
-        let from = if from.is_empty() { String::new() } else { format!("  {from}") };
-        format!("  {what:<13} {}\n", format!("{:<width$}{}", plain(says), plain(&from)).trim_end())
-    };
-    rows.iter().map(line).collect()
+    let mut rows = Rows::default();
+    rows.add("gate", format!("{} (kind {})", gate.name, gate.kind), "");
+    rows.add("read as", read_as(call, gate.kind), "");
+    limits::add(&mut rows, loaded, gate, call, headers);
+    rows.add("now", what_now(gate, now), "");
+    for explained in now.iter().flatten().filter(|explained| *explained.gate == *gate.name) {
+        explained.notes.iter().for_each(|note| rows.add("but", note, ""));
+    }
+    rows.text()
 }
 
 /// Describes the call as the gate reads it.
 fn read_as(call: &Classified, kind: Kind) -> String {
     let read = &call.call;
-    let verb = read.verb().word();
+    let verb = read.verb();
     if !read.is_resource() {
-        let doubt = match read.is_ambiguous() {
-            true if kind == Kind::Http => {
-                "; others might read this path differently: the strictest class of its method has it"
-            }
-            true => "; others might read this path differently: the strictest class has it",
-            false => "",
-        };
-        return format!("{verb} {}{doubt}", read.path());
+        let of_method = if kind == Kind::Http { " of its method" } else { "" };
+        let doubt = format!("; others might read this path differently: the strictest class{of_method} has it");
+        return format!("{verb} {}{}", read.path(), if read.is_ambiguous() { &doubt } else { "" });
     }
     let mut text = format!("{verb} {}", read.resource());
     for (before, part) in [
@@ -136,8 +126,7 @@ fn read_as(call: &Classified, kind: Kind) -> String {
         (", subresource ", read.subresource()),
     ] {
         if !part.is_empty() {
-            text.push_str(before);
-            text.push_str(part);
+            text.extend([before, part]);
         }
     }
     text
@@ -152,19 +141,39 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explained>, String>) -> String {
     let Some(explained) = explained.iter().find(|explained| *explained.gate == *gate.name) else {
         return "not known: the running tidegate has no such gate; does it run with this configuration?".to_owned();
     };
-    let meaning = explained.reason.as_deref().map(meaning).unwrap_or_default();
     let reason = explained.reason.as_deref().unwrap_or_default();
+    let (meaning, seconds) = (meaning(reason), span(explained.seconds));
     let mut says = match explained.now.as_str() {
         "goes" => "it would go at once".to_owned(),
         "unconnected" => "it would be answered 502, unless a connection can be made by then".to_owned(),
-        "waits" => format!("it would wait for {} or more ({reason}: {meaning})", span(explained.seconds)),
-        _ => format!("it would be refused ({reason}: {meaning}); to be tried again in {}", span(explained.seconds)),
+        "waits" => format!("it would wait for {seconds} or more ({reason}: {meaning})"),
+        _ => format!("it would be refused ({reason}: {meaning}); to be tried again in {seconds}"),
     };
     if let Some(key) = &explained.failing {
         let status = key.status.map_or_else(|| "was lost".to_owned(), |status| format!("got {status}"));
         says.push_str(&format!("; its key failed {} times in a row and last {status}", key.failures));
     }
     says
+}
+
+/// The lines about one gate: a name, a value, and the place in the configuration that sets it.
+#[derive(Default)]
+struct Rows(Vec<(&'static str, String, String)>);
+
+impl Rows {
+    fn add(&mut self, name: &'static str, value: impl Into<String>, from: impl Into<String>) {
+        self.0.push((name, value.into(), from.into()));
+    }
+
+    fn text(&self) -> String {
+        let placed = self.0.iter().filter(|(.., from)| !from.is_empty());
+        let width = placed.map(|(_, value, _)| value.chars().count()).max().unwrap_or_default().min(64);
+        let line = |(name, value, from): &(&str, String, String)| {
+            let (value, from) = (plain(value), plain(from));
+            format!("  {name:<13} {}\n", format!("{value:<width$}  {from}").trim_end())
+        };
+        self.0.iter().map(line).collect()
+    }
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

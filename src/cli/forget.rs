@@ -16,7 +16,7 @@ Examples:
   tidegate forget --pauses
 
 Keys are named as on the status page and in the log. What is forgotten is tried
-at once; if it fails again, its backoff starts anew. A pause is what the upstream
+at once; if it fails again, its backoff starts over. A pause is what the upstream
 asked for: lift it only when you know that it takes calls again.";
 
 /// The keys and pauses to forget.
@@ -39,11 +39,9 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    let socket = running::socket(&options.configured.load()?.settings)?;
     let keys = if options.all { Some("*".to_owned()) } else { options.key.clone() };
     let order = Forget { gate: options.gate.clone(), keys, pauses: options.pauses };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let forgotten: Vec<Forgotten> = runtime.block_on(socket.order("/forget", &order)).map_err(running::explained)?;
+    let forgotten: Vec<Forgotten> = running::order(&options.configured, "/forget", &order)?;
     for one in &forgotten {
         show::text(&format!("{}: {}\n", plain(&one.gate), said(&order, one)))?;
     }
@@ -65,7 +63,7 @@ fn said(order: &Forget, one: &Forgotten) -> String {
         said.push(format!("{} lifted", number(one.lifted, "pause", "pauses")));
     } else if one.paused > 0 {
         let goes_on = number(one.paused, "pause goes on", "pauses go on");
-        said.push(format!("{goes_on}, because the upstream said wait (tidegate forget --pauses)"));
+        said.push(format!("{goes_on}, because the upstream asked for it (tidegate forget --pauses)"));
     }
     said.join("; ")
 }

@@ -3,7 +3,7 @@
 
 use anyhow::anyhow;
 
-use super::Configured;
+use super::{Configured, running::block_on};
 use crate::{
     admin::client::At,
     app::{Failure, reachable::reachable},
@@ -20,7 +20,5 @@ pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
     let listen = settings.admin.listen.ok_or_else(|| {
         anyhow!("admin.listen is \"off\": there is no port to ask; set it, e.g. to \"127.0.0.1:9464\"")
     })?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(At::Port(reachable(listen)).health())?;
-    Ok(())
+    Ok(block_on(At::Port(reachable(listen)).health())??)
 }

@@ -1,7 +1,9 @@
 //! Finds the process that runs with a configuration, to query it or to give it orders.
 
 use anyhow::anyhow;
+use serde::{Serialize, de::DeserializeOwned};
 
+use super::{Configured, Failure};
 use crate::{
     admin::client::{At, NoAnswer},
     app::{operations, reachable::reachable},
@@ -28,21 +30,27 @@ pub(super) async fn status(settings: &Settings) -> Result<(At, Status), anyhow::
     Err(failed.map_or_else(|| anyhow!(NOWHERE), anyhow::Error::new))
 }
 
-/// Returns the place that takes orders.
-pub(super) fn socket(settings: &Settings) -> Result<At, anyhow::Error> {
-    operations::socket(settings).map(At::Socket).ok_or_else(|| anyhow!(NO_SOCKET))
-}
-
-/// Turns a failed order into an error that says what to do.
-pub(super) fn explained(error: NoAnswer) -> anyhow::Error {
-    match error {
+/// Sends an order to the control socket of the process, and returns the answer of each gate.
+pub(super) fn order<T: DeserializeOwned>(
+    configured: &Configured,
+    path: &str,
+    order: &impl Serialize,
+) -> Result<Vec<T>, Failure> {
+    let settings = configured.load()?.settings;
+    let socket = operations::socket(&settings).map(At::Socket).ok_or_else(|| anyhow!(NO_SOCKET))?;
+    block_on(socket.order(path, order))?.map_err(|error| match error {
         NoAnswer::Unreachable { at, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            anyhow!("{at} is open to its own user only; run this as the user that tidegate runs as: {source}")
+            let advice = "is open to its own user only; run this as the user that tidegate runs as";
+            anyhow!("{at} {advice}: {source}").into()
         }
         error => error.into(),
-    }
+    })
 }
 
-const NOWHERE: &str =
-    "there is nobody to ask: admin.listen is \"off\" and there is no control socket; set admin.listen or admin.socket";
+/// Runs a future to its end, on this thread.
+pub(super) fn block_on<F: Future>(future: F) -> std::io::Result<F::Output> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
+}
+
+const NOWHERE: &str = "there is no process to ask: admin.listen is \"off\" and there is no control socket; set admin.listen or admin.socket";
 const NO_SOCKET: &str = "orders need a control socket, and there is none; set admin.socket to a path such as \"/run/tidegate/tidegate.sock\"";

@@ -88,7 +88,6 @@ pub struct Capped {
 
 impl GateMeters {
     /// Creates the meters of a gate with these classes.
-    #[must_use]
     pub fn new(gate: Arc<str>, host: Arc<str>, policy: &Policy) -> Self {
         table::FORGOTTEN.counter(&[&gate]).increment(0);
         table::LIFTED.counter(&[&gate]).increment(0);
@@ -97,7 +96,6 @@ impl GateMeters {
     }
 
     /// Creates the meters of the same gate with other classes.
-    #[must_use]
     pub fn renewed(&self, policy: &Policy) -> Self {
         Self::with(Arc::clone(&self.gate), Arc::clone(&self.host), policy, Arc::clone(&self.resources))
     }
@@ -207,26 +205,22 @@ impl GateMeters {
     }
 
     /// Returns the gauge of calls inside the gate.
-    #[must_use]
     pub fn in_flight(&self, class: ClassId) -> Option<Gauge> {
         let meters = self.class(class)?;
         Some(meters.in_flight.get_or_init(|| table::IN_FLIGHT.gauge(&[&self.gate, &meters.name])).clone())
     }
 
     /// Returns the gate's name.
-    #[must_use]
     pub fn gate(&self) -> &Arc<str> {
         &self.gate
     }
 
     /// Returns a class's name.
-    #[must_use]
     pub fn class_name(&self, class: ClassId) -> &str {
         self.class(class).map_or("other", |meters| &meters.name)
     }
 
     /// Returns a class's lane.
-    #[must_use]
     pub fn lane(&self, class: ClassId) -> &'static str {
         self.class(class).map_or("other", |meters| meters.lane)
     }
@@ -265,7 +259,6 @@ impl ClassMeters {
 
 impl UpstreamMeters {
     /// Creates the meters of a gate's upstream; all of them exist from the start, at zero.
-    #[must_use]
     pub fn new(gate: Arc<str>) -> Self {
         for group in Group::ALL {
             table::REPLAYS.counter(&[&gate, group.word()]).increment(0);
@@ -299,7 +292,6 @@ impl UpstreamMeters {
 
 impl Capped {
     /// Creates a set of at most `limit` values.
-    #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit, known: Mutex::new(HashSet::new()) }
     }
@@ -320,7 +312,6 @@ impl Capped {
 }
 
 /// Returns the word of a lane, as in the configuration.
-#[must_use]
 pub const fn lane_word(lane: Lane) -> &'static str {
     match lane {
         Lane::Exempt => "exempt",
@@ -332,7 +323,6 @@ pub const fn lane_word(lane: Lane) -> &'static str {
 
 /// Returns a count as a gauge's value; exact far beyond any possible count.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
-#[must_use]
 pub fn as_f64(count: usize) -> f64 {
     count as f64
 }

@@ -78,7 +78,7 @@ fn an_expired_token_is_told_from_an_upstream_that_is_away() {
     let found = wrong(&ended);
     let token = found.iter().find(|found| found.contains("401")).unwrap_or_else(|| panic!("{}", ended.out));
     assert!(token.contains("does not take the gate's credentials") && token.contains("renew the token"), "{token}");
-    assert!(found.iter().any(|found| found.contains("nobody listens on")), "no gate runs: {}", ended.out);
+    assert!(found.iter().any(|found| found.contains("nothing listens on")), "no gate runs: {}", ended.out);
     assert!(!format!("{}{}", ended.out, ended.err).contains("hunter2"), "no secret is told");
 }
 

@@ -278,7 +278,7 @@ fn a_pause_is_lifted_by_hand_and_nothing_else_is() {
     let paused = process.until(|gate| gate["pauses"][0]["who"] == "gate");
     assert_eq!(paused["keys_failing"], 2);
     let doctor = process.command(&["doctor"]);
-    assert!(doctor.out.contains("the upstream said wait: gate pauses; that ends in"), "{}", doctor.out);
+    assert!(doctor.out.contains("the upstream asked for a pause: gate pauses; that ends in"), "{}", doctor.out);
     assert!(
         doctor.out.contains("-> wait; if it takes calls again already, tidegate forget --pauses"),
         "{}",
@@ -286,7 +286,7 @@ fn a_pause_is_lifted_by_hand_and_nothing_else_is() {
     );
 
     let keys = process.command(&["forget", "read /bad"]);
-    let said = "k: 1 key forgotten; 1 pause goes on, because the upstream said wait (tidegate forget --pauses)\n";
+    let said = "k: 1 key forgotten; 1 pause goes on, because the upstream asked for it (tidegate forget --pauses)\n";
     assert_eq!((keys.code, keys.out.as_str()), (Some(0), said), "{}", keys.err);
     let lifted = process.command(&["forget", "--pauses"]);
     assert_eq!((lifted.code, lifted.out.as_str()), (Some(0), "k: 1 pause lifted\n"), "{}", lifted.err);

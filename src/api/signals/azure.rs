@@ -7,14 +7,12 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 
 use super::{Reach, Refused, Response, Spent, fields};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
-    if response.status != StatusCode::TOO_MANY_REQUESTS {
-        return None;
-    }
+    response.too_many()?;
     let refused = match response.retry_after().or_else(|| millis(response.headers)) {
         Some(wait) => Refused::all(wait),
         None => Refused::growing(Duration::from_secs(1), Duration::from_secs(60)),

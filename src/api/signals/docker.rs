@@ -7,14 +7,10 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
-
 use super::{Reach, Refused, Response, Spent, fields, ietf};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
-    if response.status != StatusCode::TOO_MANY_REQUESTS {
-        return None;
-    }
+    response.too_many()?;
     let hub = || fields::until(fields::number(response.headers, "x-retry-after")?, response);
     let told = response.retry_after().or_else(hub).or_else(|| reset(response)).or_else(|| pace(response));
     Some(match told {

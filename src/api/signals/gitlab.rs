@@ -7,14 +7,10 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
-
 use super::{Reach, Refused, Response, Spent, fields, ietf};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
-    if response.status != StatusCode::TOO_MANY_REQUESTS {
-        return None;
-    }
+    response.too_many()?;
     let headers = response.headers;
     let reset = || fields::reset(fields::number(headers, "ratelimit-reset")?, response);
     let Some(wait) = response.retry_after().or_else(reset) else {

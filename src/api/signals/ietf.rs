@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 use sfv::{Item, ListEntry, Parameters, Parser};
 
 use super::{Reach, Refused, Response, Spent, fields};
@@ -26,13 +26,8 @@ struct Quota {
 }
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
-    if response.status != StatusCode::TOO_MANY_REQUESTS {
-        return None;
-    }
-    let quotas = quotas(response);
-    if quotas.is_empty() {
-        return None;
-    }
+    response.too_many()?;
+    let quotas = Some(quotas(response)).filter(|quotas| !quotas.is_empty())?;
     let times = |spent: bool| quotas.iter().filter(move |quota| (quota.left == 0) == spent).filter_map(|q| q.resets_in);
     let wait = response.retry_after().or_else(|| times(true).max()).or_else(|| times(false).min())?;
     Some(Refused::all(wait))

@@ -5,14 +5,10 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
-
 use super::{Reach, Refused, Response, Spent, fields};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
-    if response.status != StatusCode::TOO_MANY_REQUESTS {
-        return None;
-    }
+    response.too_many()?;
     let reset = reset(response);
     if fields::number(response.headers, LIMIT) == Some(0) {
         return Some(Refused::growing(FIRST, reset.unwrap_or(WINDOW).max(FIRST)));

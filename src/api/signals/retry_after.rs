@@ -22,7 +22,6 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
 
 /// Returns the time that a response asks to wait, the longest if there are several. Garbage is
 /// ignored; a date in the past means now.
-#[must_use]
 pub(super) fn read(response: &Response<'_>) -> Option<Duration> {
     response.headers.get_all(RETRY_AFTER).iter().filter_map(|value| duration(value, response)).max()
 }

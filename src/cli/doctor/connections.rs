@@ -37,11 +37,11 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
             "not known: the running gate's connections cannot be told from others; there are {} to {host}:{port}",
             there.len()
         );
-        return vec![Finding::note(&about, &says, "run doctor beside the gate, as the same user")];
+        return vec![Finding::note(&about, says, "run doctor beside the gate, as the same user")];
     };
     let foreign: Vec<_> = there.iter().filter(|it| !own.contains(&it.inode)).collect();
     if foreign.is_empty() {
-        return vec![Finding::fine(&about, &format!("nothing is connected to {host}:{port} but the gate"))];
+        return vec![Finding::fine(&about, format!("nothing is connected to {host}:{port} but the gate"))];
     }
     let owners = owners();
     let names: BTreeSet<String> = foreign
@@ -53,7 +53,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
         format!("{} connections to {host}:{port} are not the gate's, but of {}", foreign.len(), names.join(", "));
     vec![Finding::wrong(
         &about,
-        &says,
+        says,
         "point that process at the gate: KUBECONFIG or KUBERNETES_SERVICE_HOST in its container; tidegate kubeconfig prints one",
     )]
 }

@@ -25,7 +25,7 @@ pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&St
             Some(controller) => controller.finding(&gates),
             None => Finding::wrong(
                 "controller",
-                &format!("the environment of process {pid} cannot be read"),
+                format!("the environment of process {pid} cannot be read"),
                 "run doctor as the user of that process",
             ),
         }];
@@ -102,13 +102,13 @@ impl Controller {
             gates.join(" or ")
         );
         match leads {
-            Err(why) => Finding::wrong(&about, &format!("{from}: {why}"), &remedy),
+            Err(why) => Finding::wrong(&about, format!("{from}: {why}"), remedy),
             Ok(servers) if servers.iter().any(|server| gates.contains(server)) => {
-                Finding::fine(&about, &format!("is led to the gate by its {from}"))
+                Finding::fine(&about, format!("is led to the gate by its {from}"))
             }
             Ok(servers) => {
                 let servers = if servers.is_empty() { "nowhere".to_owned() } else { servers.join(", ") };
-                Finding::wrong(&about, &format!("is led past the gate, to {servers}, by its {from}"), &remedy)
+                Finding::wrong(&about, format!("is led past the gate, to {servers}, by its {from}"), remedy)
             }
         }
     }

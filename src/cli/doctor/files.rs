@@ -36,8 +36,8 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
 fn folder_finding(folder: &Path, remedy: &str) -> Finding {
     let about = "permissions";
     match writable(folder) {
-        Ok(()) => Finding::fine(about, &format!("{} can be written", folder.display())),
-        Err(error) => Finding::wrong(about, &format!("{} cannot be written: {error}", folder.display()), remedy),
+        Ok(()) => Finding::fine(about, format!("{} can be written", folder.display())),
+        Err(error) => Finding::wrong(about, format!("{} cannot be written: {error}", folder.display()), remedy),
     }
 }
 
@@ -54,7 +54,7 @@ fn written(folder: &Path) -> Option<Finding> {
     fs::read(&path).err().map(|error| {
         Finding::wrong(
             "controller",
-            &format!("{} cannot be read: {error}", path.display()),
+            format!("{} cannot be read: {error}", path.display()),
             "the gate writes it when it starts; is it running, and is this its volume?",
         )
     })

@@ -2,7 +2,7 @@
 
 use tokio::net::{TcpStream, UnixStream};
 
-use super::Finding;
+use super::{Finding, Verdict};
 use crate::{
     app::reachable::reachable,
     cli::running,
@@ -18,15 +18,12 @@ pub(super) async fn findings(settings: &Settings) -> (Option<Status>, Vec<Findin
     let mut findings = Vec::new();
     let status = match running::status(settings).await {
         Ok((at, status)) => {
-            findings.push(Finding::fine("process", &format!("answers at {at}, up {}", span(status.uptime_seconds))));
+            findings.push(Finding::fine("process", format!("answers at {at}, up {}", span(status.uptime_seconds))));
             Some(status)
         }
         Err(error) => {
-            findings.push(Finding::wrong(
-                "process",
-                &format!("{error:#}"),
-                "start it with tidegate run and this configuration, and look at its log",
-            ));
+            let advice = "start it with tidegate run and this configuration, and look at its log";
+            findings.push(Finding::wrong("process", format!("{error:#}"), advice));
             None
         }
     };
@@ -53,12 +50,11 @@ async fn listeners(gate: &Gate) -> Vec<Finding> {
         };
         let about = format!("gate {}", gate.name);
         findings.push(match connected {
-            Ok(()) => Finding::fine(&about, &format!("listens on {at}")),
-            Err(error) => Finding::wrong(
-                &about,
-                &format!("nobody listens on {at}: {error}"),
-                &format!("start tidegate run, or correct gates.{}.listen", gate.name),
-            ),
+            Ok(()) => Finding::fine(&about, format!("listens on {at}")),
+            Err(error) => {
+                let advice = format!("start tidegate run, or correct gates.{}.listen", gate.name);
+                Finding::wrong(&about, format!("nothing listens on {at}: {error}"), advice)
+            }
         });
     }
     findings
@@ -77,7 +73,7 @@ fn configuration(status: &Status) -> Option<Finding> {
     } else {
         "correct the file; it is looked at again by itself"
     };
-    Some(Finding::wrong("reload", &says, remedy))
+    Some(Finding::wrong("reload", says, remedy))
 }
 
 /// Reports the present state of a gate.
@@ -86,26 +82,18 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(bypass) = &gate.bypass {
         let says = format!("everything is let through; that ends {}", until(bypass.until_ms, now_ms));
-        findings.push(Finding::wrong(&about, &says, "tidegate bypass off"));
+        findings.push(Finding::wrong(&about, says, "tidegate bypass off"));
     }
     for rejection in gate.rejected_lately(now_ms) {
         let (calls, last) = (count(rejection.count, "call", "calls"), ago(rejection.at_ms, now_ms));
         let says = format!("the upstream turned {calls} away, the last {last}: {}", rejected_by(&rejection.by));
-        findings.push(match rejection.by.as_str() {
-            "credentials" => Finding::wrong(
-                &about,
-                &says,
-                "renew the token: the gate's own where credentials = \"inject\", else the controller's",
-            ),
-            "disruption_budget" => {
-                Finding::note(&about, &says, "that budget forbids the eviction now; the gate has no part in it")
-            }
-            _ => Finding::note(
-                &about,
-                &says,
-                "lower bucket.rate to what the upstream bears; bucket.adapt does that by itself",
-            ),
-        });
+        let advice = match rejection.by.as_str() {
+            "credentials" => "renew the token: the gate's own where credentials = \"inject\", else the controller's",
+            "disruption_budget" => "that budget forbids the eviction now; the gate has no part in it",
+            _ => "lower bucket.rate to what the upstream bears; bucket.adapt does that by itself",
+        };
+        let verdict = if rejection.by == "credentials" { Verdict::Wrong } else { Verdict::Note };
+        findings.push(Finding { verdict, ..Finding::note(&about, says, advice) });
     }
     let longest = gate.queues.iter().max_by(|one, other| one.oldest_seconds.total_cmp(&other.oldest_seconds));
     if let Some(queue) = longest.filter(|queue| queue.oldest_seconds >= LONG) {
@@ -115,25 +103,26 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
             span(queue.oldest_seconds),
             meaning(&queue.reason)
         );
-        findings.push(Finding::wrong(&about, &says, knob(&queue.reason)));
+        findings.push(Finding::wrong(&about, says, knob(&queue.reason)));
     }
     if let Some(pause) = gate.pauses.iter().max_by_key(|pause| pause.until_ms) {
-        let says = format!("the upstream said wait: {} pauses; that ends {}", pause.who, until(pause.until_ms, now_ms));
-        findings.push(Finding::note(&about, &says, "wait; if it takes calls again already, tidegate forget --pauses"));
+        let says = format!(
+            "the upstream asked for a pause: {} pauses; that ends {}",
+            pause.who,
+            until(pause.until_ms, now_ms)
+        );
+        findings.push(Finding::note(&about, says, "wait; if it takes calls again already, tidegate forget --pauses"));
     }
     let refused: u64 = gate.history.refused.iter().rev().take(MINUTE).sum();
     if let Some(latest) = gate.refusals.first().filter(|_| refused > 0) {
         let says =
             format!("refused {refused} calls in the last minute, the last of them because {}", meaning(&latest.reason));
-        findings.push(Finding::note(&about, &says, knob(&latest.reason)));
+        findings.push(Finding::note(&about, says, knob(&latest.reason)));
     }
     if gate.keys_failing > 0 {
-        let says = format!("{} keys back off", gate.keys_failing);
-        findings.push(Finding::note(
-            &about,
-            &says,
-            "tidegate top shows what they got; when the cause is healed, tidegate forget --all",
-        ));
+        let says = format!("{} keys are backing off", gate.keys_failing);
+        let advice = "tidegate top shows what they got; when the cause is healed, tidegate forget --all";
+        findings.push(Finding::note(&about, says, advice));
     }
     findings
 }

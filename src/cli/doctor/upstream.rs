@@ -25,11 +25,12 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) ->
     let about = format!("upstream of {}", gate.name);
     let prepared = match prepare_gate(probe(gate), around, Duration::ZERO, clock) {
         Ok(prepared) => prepared,
-        Err(Trouble::Missing(what)) => {
-            return vec![Finding::wrong(&about, &format!("{what:#}"), "run doctor where the gate runs")];
-        }
-        Err(Trouble::Wrong { key, what }) => {
-            return vec![Finding::wrong(&about, &format!("{what:#}"), &format!("correct gates.{}.{key}", gate.name))];
+        Err(trouble) => {
+            let (what, advice) = match trouble {
+                Trouble::Missing(what) => (what, "run doctor where the gate runs".to_owned()),
+                Trouble::Wrong { key, what } => (what, format!("correct gates.{}.{key}", gate.name)),
+            };
+            return vec![Finding::wrong(&about, format!("{what:#}"), advice)];
         }
     };
     let injects = prepared.credentials == "inject";
@@ -37,7 +38,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) ->
     let answer = match tokio::time::timeout(PATIENCE, ask(prepared, path, clock)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
-            return vec![Finding::wrong(&about, &format!("cannot be asked: {error:#}"), "look at the gate's log")];
+            return vec![Finding::wrong(&about, format!("cannot be asked: {error:#}"), "look at the gate's log")];
         }
         Err(_) => return vec![Finding::wrong(&about, "does not answer", "check its address and network policies")],
     };
@@ -74,31 +75,18 @@ fn judge(gate: &Gate, about: &str, answer: &str, injects: bool, clock: Clock) ->
         let (what, remedy) = why.split_once("; ").unwrap_or((why, "check the upstream's address, and that it runs"));
         return vec![Finding::wrong(about, what, remedy)];
     }
-    let mut findings = Vec::new();
-    match status {
+    let finding = match status {
         401 if injects => {
             let says = "answers 401: it does not take the gate's credentials (expired, revoked, or of another cluster)";
             let remedy = "renew the token or client certificate that the gate reads; a pod's token is renewed by kubelet, so look at its mount";
-            findings.push(Finding::wrong(about, says, remedy));
+            Finding::wrong(about, says, remedy)
         }
-        401 => findings.push(Finding::note(
-            about,
-            "is reached, and wants credentials; the gate passes on the client's own",
-            "",
-        )),
-        500.. => findings.push(Finding::wrong(
-            about,
-            &format!("is reached, and answers {status}"),
-            "look at the upstream itself",
-        )),
-        _ if injects => {
-            findings.push(Finding::fine(about, &format!("is reached, and takes the gate's credentials ({status})")))
-        }
-        _ => findings
-            .push(Finding::fine(about, &format!("is reached ({status}); the gate passes on the client's credentials"))),
-    }
-    findings.extend(skew(gate, head, clock));
-    findings
+        401 => Finding::note(about, "is reached, and wants credentials; the gate passes on the client's own", ""),
+        500.. => Finding::wrong(about, format!("is reached, and answers {status}"), "look at the upstream itself"),
+        _ if injects => Finding::fine(about, format!("is reached, and takes the gate's credentials ({status})")),
+        _ => Finding::fine(about, format!("is reached ({status}); the gate passes on the client's credentials")),
+    };
+    std::iter::once(finding).chain(skew(gate, head, clock)).collect()
 }
 
 /// Compares this machine's clock with the upstream's.
@@ -111,9 +99,9 @@ fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
     let apart = theirs.abs_diff(ours).as_secs_f64();
     let says = format!("differs by {} from that of the upstream of {}", span(apart), gate.name);
     Some(if apart > APART {
-        Finding::wrong(about, &says, "set the clock (NTP): tokens and certificates are valid by it")
+        Finding::wrong(about, says, "set the clock (NTP): tokens and certificates are valid by it")
     } else {
-        Finding::fine(about, &says)
+        Finding::fine(about, says)
     })
 }
 
