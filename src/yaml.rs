@@ -78,7 +78,8 @@ pub(crate) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> 
 /// Reads events into nodes.
 struct Reader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
-    anchors: HashMap<usize, Node>,
+    /// The anchored nodes, each with the number of nodes in it.
+    anchors: HashMap<usize, (Node, usize)>,
     nodes: usize,
     line: usize,
 }
@@ -110,6 +111,7 @@ impl<'a> Reader<'a> {
     }
 
     fn node(&mut self, event: Event<'a>, at: usize, depth: usize) -> Result<Node, Unreadable> {
+        let before = self.nodes;
         self.grow(1, at)?;
         if depth > MOST_DEPTH {
             return Err(self.wrong(at, format!("is nested deeper than {MOST_DEPTH} levels")));
@@ -125,16 +127,16 @@ impl<'a> Reader<'a> {
                 (Node::Map(self.map(at, depth)?, shape(style, tag.as_deref())), anchor)
             }
             Event::Alias(id) => {
-                let Some(node) = self.anchors.get(&id).cloned() else {
+                let Some((node, size)) = self.anchors.get(&id).cloned() else {
                     return Err(self.wrong(at, "refers to an anchor from inside of it, which no API object can mean"));
                 };
-                self.grow(node.size(), at)?;
+                self.grow(size, at)?;
                 return Ok(node);
             }
             other => return Err(self.wrong(at, format!("is not a value here: {other:?}"))),
         };
         if anchor != 0 {
-            self.anchors.insert(anchor, node.clone());
+            self.anchors.insert(anchor, (node.clone(), self.nodes - before));
         }
         Ok(node)
     }
@@ -161,7 +163,12 @@ impl<'a> Reader<'a> {
             let value = self.node(event, at, depth + 1)?;
             match (key.is_merge(), value) {
                 (true, Node::Map(brought, _)) => merged.push(brought),
-                (true, Node::List(several, _)) => merged.extend(several.into_iter().filter_map(Node::into_entries)),
+                (true, Node::List(several, _)) => {
+                    merged.extend(several.into_iter().filter_map(|node| match node {
+                        Node::Map(brought, _) => Some(brought),
+                        Node::List(..) | Node::Scalar(_) => None,
+                    }));
+                }
                 (_, value) => entries.push((key, value)),
             }
         }
@@ -314,21 +321,5 @@ impl Node {
 
     fn is_merge(&self) -> bool {
         matches!(self, Self::Scalar(scalar) if scalar.style == ScalarStyle::Plain && scalar.text == "<<")
-    }
-
-    fn into_entries(self) -> Option<Vec<(Self, Self)>> {
-        match self {
-            Self::Map(entries, _) => Some(entries),
-            Self::List(..) | Self::Scalar(_) => None,
-        }
-    }
-
-    /// Returns the number of nodes in it.
-    fn size(&self) -> usize {
-        match self {
-            Self::Scalar(_) => 1,
-            Self::List(items, _) => 1 + items.iter().map(Self::size).sum::<usize>(),
-            Self::Map(entries, _) => 1 + entries.iter().map(|(key, value)| key.size() + value.size()).sum::<usize>(),
-        }
     }
 }

@@ -114,7 +114,7 @@ impl At {
         match status.filter(|_| head.starts_with("HTTP/1.1 ")) {
             Some(200) => Ok(body.to_owned()),
             Some(status) => Err(NoAnswer::Refused { status, said: body.trim().to_owned() }),
-            None => Err(unreachable(io::Error::new(io::ErrorKind::InvalidData, "this is no HTTP"))),
+            None => Err(unreachable(io::Error::new(io::ErrorKind::InvalidData, "this is not HTTP"))),
         }
     }
 }

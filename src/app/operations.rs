@@ -129,15 +129,15 @@ pub(crate) fn no_such_gate<'a>(name: &str, gates: impl Iterator<Item = &'a str>)
 /// Builds the call as the gate would receive it.
 pub(crate) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
     let method = ask.method.to_ascii_uppercase().parse();
-    let method = method.map_err(|_| format!("{:?} is no method, expected one such as GET or PATCH", ask.method))?;
-    let uri: Uri = ask.path.parse().map_err(|error| format!("{:?} is no path: {error}", ask.path))?;
+    let method = method.map_err(|_| format!("{:?} is not a method, expected one such as GET or PATCH", ask.method))?;
+    let uri: Uri = ask.path.parse().map_err(|error| format!("{:?} is not a path: {error}", ask.path))?;
     if !uri.path().starts_with('/') || uri.authority().is_some() {
-        return Err(format!("{:?} is no path, expected one such as /api/v1/namespaces/prod/pods/web", ask.path));
+        return Err(format!("{:?} is not a path, expected one such as /api/v1/namespaces/prod/pods/web", ask.path));
     }
     let mut headers = HeaderMap::new();
     for (name, value) in &ask.headers {
-        let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is no name of a header"))?;
-        let value: HeaderValue = value.parse().map_err(|_| format!("{value:?} is no value of the header {name}"))?;
+        let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is not a header name"))?;
+        let value: HeaderValue = value.parse().map_err(|_| format!("{value:?} is not a value of the header {name}"))?;
         headers.append(name, value);
     }
     Ok((method, uri, headers))

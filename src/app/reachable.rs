@@ -2,6 +2,16 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::config::settings::Listen;
+
+/// Returns the addresses at which a client on this machine reaches the TCP listeners.
+pub(crate) fn tcp_addresses(listen: &[Listen]) -> impl Iterator<Item = SocketAddr> {
+    listen.iter().filter_map(|listen| match listen {
+        Listen::Tcp(address) => Some(reachable(*address)),
+        Listen::Unix(_) => None,
+    })
+}
+
 /// Returns the address at which a client on this machine reaches a listener: loopback for a
 /// listener on every address.
 pub(crate) fn reachable(listen: SocketAddr) -> SocketAddr {

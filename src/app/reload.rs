@@ -49,12 +49,6 @@ pub(crate) struct Content {
     bytes: Result<Vec<u8>, ErrorKind>,
 }
 
-/// A configuration that works and is ready to be applied.
-struct Ready {
-    prepared: Prepared,
-    calls: Option<CallLog>,
-}
-
 // === impl Content ===
 
 impl Content {
@@ -105,17 +99,17 @@ impl Reloader {
         // On another thread: this one carries every call.
         let prepared = tokio::task::spawn_blocking(move || sources.prepare(clock)).await;
         let prepared = prepared.unwrap_or_else(|error| Err(Failure::Other(error.into())));
-        match prepared.and_then(|prepared| self.ready(prepared)) {
+        match prepared.and_then(|prepared| self.call_log(prepared)) {
             Err(failure) => self.refuse(Outcome::Invalid, failure.problems()),
-            Ok(ready) => match restart::needed(&self.running, &ready.prepared.settings) {
-                keys if keys.is_empty() => self.apply(ready).await,
+            Ok((prepared, calls)) => match restart::needed(&self.running, &prepared.settings) {
+                keys if keys.is_empty() => self.apply(prepared, calls).await,
                 keys => self.refuse(Outcome::RestartNeeded, keys),
             },
         }
     }
 
-    /// Does the rest of what can fail.
-    fn ready(&self, mut prepared: Prepared) -> Result<Ready, Failure> {
+    /// Opens the call log, the rest of what can fail.
+    fn call_log(&self, mut prepared: Prepared) -> Result<(Prepared, Option<CallLog>), Failure> {
         if let Some(missing) = prepared.missing.pop() {
             return Err(Failure::Other(missing));
         }
@@ -125,7 +119,7 @@ impl Reloader {
         } else {
             path.as_deref().map(|path| call_log(path, self.clock)).transpose()?
         };
-        Ok(Ready { prepared, calls })
+        Ok((prepared, calls))
     }
 
     fn refuse(&self, outcome: Outcome, reasons: Vec<String>) {
@@ -142,8 +136,7 @@ impl Reloader {
     }
 
     /// Applies the configuration. Nothing in here can fail.
-    async fn apply(&mut self, ready: Ready) {
-        let Ready { prepared, calls } = ready;
+    async fn apply(&mut self, prepared: Prepared, calls: Option<CallLog>) {
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");
         }

@@ -42,8 +42,9 @@ pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {
 
 /// Starts everything, waits for a signal, and lets everything finish.
 async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, clock: Clock) -> anyhow::Result<()> {
-    let mut signals = Signals::new().context("cannot listen for signals")?;
-    let hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+    let listen = |kind| signal(kind).context("cannot listen for signals");
+    let mut signals = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    let hangup = listen(SignalKind::hangup())?;
     let judged = Content::of(sources);
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
@@ -69,12 +70,12 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let reloader = Reloader { sources, clock, level, gates: open_gates, calls, running, reloads, operations, judged };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
 
-    let signal = signals.next().await;
+    let signal = next(&mut signals).await;
     tracing::info!(signal, "stopping: serving on until the last client has left");
     stop.cancel();
     tokio::select! {
         () = async { for gate in &gates { gate.finished().await } } => {}
-        signal = signals.next() => tracing::warn!(signal, "stopping at once"),
+        signal = next(&mut signals) => tracing::warn!(signal, "stopping at once"),
     }
     for gate in &gates {
         gate.logged().await;
@@ -137,24 +138,10 @@ async fn look_up(gate: Arc<str>, target: Target) {
     }
 }
 
-/// The signals that end the process.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-// === impl Signals ===
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    /// Returns the name of the next signal.
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
-        }
+/// Returns the name of the next signal that ends the process.
+async fn next((interrupt, terminate): &mut (Signal, Signal)) -> &'static str {
+    tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
     }
 }

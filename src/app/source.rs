@@ -32,9 +32,7 @@ impl Sources {
     pub(crate) fn prepare(&self, clock: Clock) -> Result<Prepared, Failure> {
         let source = self.source();
         let from = source.file.as_ref().map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
-        let loaded = load(&source)?;
-        let around = Environment { variables: source.env, service_account: Environment::SERVICE_ACCOUNT.into() };
-        prepare(loaded, &from, &around, clock)
+        prepare(load(&source)?, &from, &self.environment(), clock)
     }
 
     /// Returns the environment from which upstreams and credentials are resolved.
@@ -62,6 +60,7 @@ fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
-fn load(source: &Source) -> Result<Loaded, Failure> {
+/// Reads and checks a configuration.
+pub(crate) fn load(source: &Source) -> Result<Loaded, Failure> {
     config::load(source).map_err(|problems| Failure::Config(problems.iter().map(Problem::to_string).collect()))
 }

@@ -12,11 +12,10 @@ expected; exit code 78. Without any, the effective configuration is printed;
 exit code 0. Files that it names are read, too; nothing is sent to any API.";
 
 pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
-    let prepared = configured.prepare(Clock::start())?;
+    let prepared = configured.sources().prepare(Clock::start())?;
     let missing = prepared.missing.iter().map(|what| format!("not here: {what:#}"));
     for warning in prepared.warnings.iter().cloned().chain(missing) {
         show::error(&format!("warning: {warning}"));
     }
-    show::text(&prepared.effective)?;
-    Ok(())
+    Ok(show::text(&prepared.effective)?)
 }

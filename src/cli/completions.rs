@@ -21,6 +21,5 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut definition(), "tidegate", &mut script);
-    show::text(&String::from_utf8_lossy(&script))?;
-    Ok(())
+    Ok(show::text(&String::from_utf8_lossy(&script))?)
 }

@@ -4,12 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{
-    app::{Failure, prepare::Prepared, source::Sources},
-    clock::Clock,
-    config::Loaded,
-    credentials::Environment,
-};
+use crate::app::source::Sources;
 
 /// The option that all commands with a configuration share.
 #[derive(Clone, Debug, Args)]
@@ -25,17 +20,5 @@ pub(super) struct Configured {
 impl Configured {
     pub(super) fn sources(&self) -> Sources {
         Sources { config: self.config.clone() }
-    }
-
-    pub(super) fn load(&self) -> Result<Loaded, Failure> {
-        self.sources().load()
-    }
-
-    pub(super) fn prepare(&self, clock: Clock) -> Result<Prepared, Failure> {
-        self.sources().prepare(clock)
-    }
-
-    pub(super) fn environment(&self) -> Environment {
-        self.sources().environment()
     }
 }

@@ -56,8 +56,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
     show::file(&options.svg, &chart.svg())?;
     end.push_str(&format!("\nThe picture is in {}.\n", options.svg.display()));
-    show::text(&end)?;
-    Ok(())
+    Ok(show::text(&end)?)
 }
 
 /// Starts a gate in front of the demo's API, configured as a user would do it.

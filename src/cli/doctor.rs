@@ -70,7 +70,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
-    let loaded = match options.configured.load() {
+    let loaded = match options.configured.sources().load() {
         Ok(loaded) => loaded,
         Err(Failure::Config(problems)) => {
             let advice = "correct that line; tidegate check lists all problems";
@@ -78,7 +78,7 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
         }
         Err(other) => return Err(other),
     };
-    let (clock, environment) = (Clock::start(), options.configured.environment());
+    let (clock, environment) = (Clock::start(), options.configured.sources().environment());
     let unreadable = loaded.unreadable_files();
     let settings = loaded.settings;
     let mut findings = vec![Finding::fine("configuration", "has no problems")];

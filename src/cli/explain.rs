@@ -53,7 +53,7 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    let loaded = options.configured.load()?;
+    let loaded = options.configured.sources().load()?;
     let agent = options.user_agent.iter().map(|agent| ("user-agent".to_owned(), agent.clone()));
     let ask = Ask {
         gate: options.gate.clone(),

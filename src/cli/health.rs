@@ -16,7 +16,7 @@ Example, in a pod:
 It asks /readyz on admin.listen. The API behind the gates does not matter.";
 
 pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
-    let settings = configured.load()?.settings;
+    let settings = configured.sources().load()?.settings;
     let listen = settings.admin.listen.ok_or_else(|| {
         anyhow!("admin.listen is \"off\": there is no port to ask; set it, e.g. to \"127.0.0.1:9464\"")
     })?;

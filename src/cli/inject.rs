@@ -1,8 +1,7 @@
 //! `tidegate inject`: adds the sidecar to workloads read as YAML, or takes it out.
 
 use std::{
-    fs,
-    io::{self, Read as _},
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -11,7 +10,8 @@ use clap::{Args, ValueEnum};
 
 use super::{Failure, show};
 use crate::{
-    config::{self, Problem, Source},
+    app::source,
+    config::Source,
     inject::{self, Mode},
 };
 
@@ -21,7 +21,7 @@ Examples:
   tidegate inject -f op.yaml --mode in-cluster --set bucket.rate=20
   tidegate inject -f op.yaml --uninject
 
-Doing it twice is doing it once. What is no workload passes unchanged.";
+Doing it twice changes nothing more. Objects that are no workloads pass unchanged.";
 
 /// The parts to add, and the workloads to add them to.
 #[derive(Clone, Debug, Args)]
@@ -66,12 +66,7 @@ enum Way {
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let (stream, from) = read(options.file.as_deref())?;
-    let edited = if options.uninject {
-        inject::uninject(&stream)
-    } else {
-        let chosen = chosen(options)?;
-        inject::inject(&stream, &chosen)
-    };
+    let edited = if options.uninject { inject::uninject(&stream) } else { inject::inject(&stream, &chosen(options)?) };
     let edited = edited.map_err(|error| anyhow!("{from}: {error}; expected Kubernetes objects as YAML or JSON"))?;
     for note in &edited.notes {
         show::error(&format!("tidegate: {note}"));
@@ -81,23 +76,16 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             if options.uninject { "has no sidecar that was injected" } else { "has no workload to add the sidecar to" };
         show::error(&format!("tidegate: {from} {done}; nothing was changed"));
     }
-    show::text(&edited.text)?;
-    Ok(())
+    Ok(show::text(&edited.text)?)
 }
 
 /// Returns the stream, and a name for it.
 fn read(file: Option<&Path>) -> anyhow::Result<(String, String)> {
-    match file.filter(|path| *path != Path::new("-")) {
-        Some(path) => {
-            let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            Ok((text, path.display().to_string()))
-        }
-        None => {
-            let mut text = String::new();
-            io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
-            Ok((text, "standard input".to_owned()))
-        }
-    }
+    let (text, from) = match file.filter(|path| *path != Path::new("-")) {
+        Some(path) => (fs::read_to_string(path), path.display().to_string()),
+        None => (io::read_to_string(io::stdin()), "standard input".to_owned()),
+    };
+    Ok((text.with_context(|| format!("cannot read {from}"))?, from))
 }
 
 /// Returns what to add, checked as strictly as a configuration.
@@ -118,11 +106,8 @@ fn chosen(options: &Options) -> Result<inject::Options, Failure> {
         port: options.port,
         pod_monitor: options.pod_monitor,
     };
-    let source = Source { file: None, env: inject::variables(&chosen).collect() };
-    match config::load(&source) {
-        Ok(_) => Ok(chosen),
-        Err(problems) => Err(Failure::Config(problems.iter().map(Problem::to_string).collect())),
-    }
+    source::load(&Source { file: None, env: inject::variables(&chosen).collect() })?;
+    Ok(chosen)
 }
 
 /// Turns `bucket.rate=20` into the variable that sets it.
@@ -131,7 +116,7 @@ fn variable(set: &str) -> anyhow::Result<(String, String)> {
         bail!("--set {set}: expected KEY=VALUE, as in --set bucket.rate=20");
     };
     if key.is_empty() || !key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '.')) {
-        bail!("--set {set}: {key:?} is no key of a gate, expected one as in bucket.rate");
+        bail!("--set {set}: {key:?} is not a key of a gate, expected one as in bucket.rate");
     }
     let name = key.to_ascii_uppercase().replace('.', "__");
     Ok((format!("TIDEGATE__GATES__KUBERNETES__{name}"), value.to_owned()))

@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -12,9 +11,9 @@ use clap::Args;
 
 use super::{Configured, Failure, show};
 use crate::{
-    app::reachable::reachable,
+    app::{operations::no_such_gate, reachable::tcp_addresses},
     classify::Kind,
-    config::settings::{Gate, Listen, Settings, TlsMode, Upstream},
+    config::settings::{Gate, Settings, TlsMode, Upstream},
     credentials::folder::{self, User},
 };
 
@@ -41,7 +40,7 @@ pub(super) struct Options {
 const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    let settings = options.configured.load()?.settings;
+    let settings = options.configured.sources().load()?.settings;
     let text = pointing_at(chosen(&settings, options.gate.as_deref())?)?;
     match &options.output {
         Some(path) => show::file(path, &text)?,
@@ -52,15 +51,15 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 
 /// Returns the gate of that name, or the only one for Kubernetes.
 fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a Gate> {
-    let all: Vec<&str> = settings.gates.keys().map(|name| &**name).collect();
-    let all = all.join(", ");
+    let all = settings.gates.keys().map(|name| &**name);
     if let Some(name) = name {
-        let gate = settings.gates.get(name).ok_or_else(|| anyhow!("there is no gate {name:?}; there is: {all}"))?;
+        let gate = settings.gates.get(name).ok_or_else(|| anyhow!(no_such_gate(name, all)))?;
         if gate.kind != Kind::Kubernetes {
             bail!("gate {name:?} is of kind \"http\": a kubeconfig can only point at one of kind \"kubernetes\"");
         }
         return Ok(gate);
     }
+    let all = all.collect::<Vec<_>>().join(", ");
     let mut kubernetes = settings.gates.values().filter(|gate| gate.kind == Kind::Kubernetes);
     match (kubernetes.next(), kubernetes.next()) {
         (Some(gate), None) => Ok(gate),
@@ -72,7 +71,7 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a 
 /// Returns the text of a kubeconfig that points at the gate.
 fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     let name = &gate.name;
-    let address = reached_at(&gate.listen).ok_or_else(|| {
+    let address = tcp_addresses(&gate.listen).next().ok_or_else(|| {
         anyhow!("gate {name} listens on a Unix socket only, which a kubeconfig cannot say; add a TCP address to gates.{name}.listen")
     })?;
     let Some(tls) = &gate.tls else {
@@ -90,24 +89,10 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     // The gate puts a token beside the CA: its own if it lends its identity, otherwise a copy if
     // there is one to pass through.
     let copied = path.with_file_name("token");
-    let user = if gate.injects() && tls.write_to.is_some() {
-        User::TokenFile(&copied)
-    } else if gate.injects() {
-        User::Nobody
-    } else if tls.write_to.is_some() && copied.exists() {
-        User::TokenFile(&copied)
-    } else if gate.upstream == Upstream::InCluster {
-        User::TokenFile(Path::new(POD_TOKEN))
-    } else {
-        User::Nobody
+    let user = match &tls.write_to {
+        Some(_) if gate.injects() || copied.exists() => User::TokenFile(&copied),
+        _ if !gate.injects() && gate.upstream == Upstream::InCluster => User::TokenFile(Path::new(POD_TOKEN)),
+        _ => User::Nobody,
     };
     Ok(folder::kubeconfig(&format!("https://{address}"), Some(&ca), None, user))
-}
-
-/// Returns the first address that clients on this machine can reach.
-pub(super) fn reached_at(listen: &[Listen]) -> Option<SocketAddr> {
-    listen.iter().find_map(|listen| match listen {
-        Listen::Tcp(address) => Some(reachable(*address)),
-        Listen::Unix(_) => None,
-    })
 }

@@ -23,6 +23,5 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    show::text(if options.scenario { config::SCENARIO_SCHEMA } else { config::SCHEMA })?;
-    Ok(())
+    Ok(show::text(if options.scenario { config::SCENARIO_SCHEMA } else { config::SCHEMA })?)
 }

@@ -78,8 +78,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
     text.push_str(&format!("\n\n{}", drawn(&chart, &screen)));
     write(options, &chart, || simulate::report::csv(&played), || simulate::report::json(&played))?;
-    show::text(&text)?;
-    Ok(())
+    Ok(show::text(&text)?)
 }
 
 /// Replays recorded calls under other limits.
@@ -114,8 +113,7 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     }
     text.push_str(&format!("\n{}", drawn(&chart, &screen)));
     write(options, &chart, || report::csv(&replays), || report::json(&replays))?;
-    show::text(&text)?;
-    Ok(())
+    Ok(show::text(&text)?)
 }
 
 /// Returns the scenario, limits and picture that the options ask for.

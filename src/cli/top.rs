@@ -34,7 +34,7 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    let settings = options.configured.load()?.settings;
+    let settings = options.configured.sources().load()?.settings;
     let screen = Screen::of_stdout();
     let height = terminal_size::terminal_size().map(|(_, height)| usize::from(height.0));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -10,12 +10,11 @@ use crate::yaml::{Node, Scalar};
 
 /// Writes a document.
 pub(super) fn document(root: &Node, out: &mut String) {
-    match root {
-        Node::Map(..) | Node::List(..) if is_block(root) => block(root, 0, out),
-        _ => {
-            flow(root, out);
-            out.push('\n');
-        }
+    if is_block(root) {
+        block(root, 0, out);
+    } else {
+        flow(root, out);
+        out.push('\n');
     }
 }
 
@@ -27,81 +26,58 @@ fn is_block(node: &Node) -> bool {
     }
 }
 
-/// Writes every entry on a line of its own, after `indent` spaces.
+/// Writes every entry or item on a line of its own, after `indent` spaces.
 fn block(node: &Node, indent: usize, out: &mut String) {
     match node {
         Node::Scalar(scalar) => value(scalar, indent, out),
-        Node::List(items, _) => {
-            for item in items {
+        Node::Map(entries, _) => entries.iter().for_each(|(name, value)| entry(name, value, indent, out)),
+        Node::List(items, _) => items.iter().for_each(|item| {
+            if matches!(item, Node::Map(..)) && is_block(item) && tag(item).is_none() {
+                // The first entry is on the dash's line: the dash replaces a space of its indent.
+                let dash = out.len() + indent;
+                block(item, indent + 2, out);
+                out.replace_range(dash..=dash, "-");
+            } else {
                 pad(indent, out);
                 out.push('-');
-                item_after_dash(item, indent, out);
+                under(item, indent, indent + 2, out);
             }
-        }
-        Node::Map(entries, _) => {
-            for (name, value) in entries {
-                pad(indent, out);
-                entry(name, value, indent, out);
-            }
-        }
+        }),
     }
 }
 
 /// Writes `key: value` with everything under it.
 fn entry(name: &Node, value: &Node, indent: usize, out: &mut String) {
-    if is_block(name) || matches!(name, Node::List(..) | Node::Map(..)) {
+    pad(indent, out);
+    if matches!(name, Node::Scalar(_)) {
+        flow(name, out);
+    } else {
         out.push_str("? ");
         flow(name, out);
         out.push('\n');
         pad(indent, out);
-    } else {
-        flow(name, out);
     }
     out.push(':');
-    under(value, indent, out);
+    under(value, indent, indent, out);
 }
 
-/// Writes the value of a key: on its line, or on lines below it.
-fn under(node: &Node, indent: usize, out: &mut String) {
-    tag_before(node, out);
+/// Writes the value of a key or the item of a dash: on its line, or on lines below it.
+fn under(node: &Node, indent: usize, list_indent: usize, out: &mut String) {
+    if let Some(tag) = tag(node) {
+        out.push(' ');
+        out.push_str(tag);
+    }
     match node {
         Node::Scalar(scalar) => value(scalar, indent, out),
-        Node::List(..) if is_block(node) => {
+        Node::List(..) | Node::Map(..) if is_block(node) => {
             out.push('\n');
-            block(node, indent, out);
+            block(node, if matches!(node, Node::List(..)) { list_indent } else { indent + 2 }, out);
         }
-        Node::Map(..) if is_block(node) => {
-            out.push('\n');
-            block(node, indent + 2, out);
-        }
-        _ => {
+        Node::List(..) | Node::Map(..) => {
             out.push(' ');
             untagged(node, out);
             out.push('\n');
         }
-    }
-}
-
-/// Writes an item after its dash. The first entry of a map stands on the dash's line.
-fn item_after_dash(node: &Node, indent: usize, out: &mut String) {
-    let tagged = tag(node).is_some();
-    match node {
-        Node::Map(entries, _) if is_block(node) && !tagged => {
-            for (index, (name, value)) in entries.iter().enumerate() {
-                if index == 0 {
-                    out.push(' ');
-                } else {
-                    pad(indent + 2, out);
-                }
-                entry(name, value, indent + 2, out);
-            }
-        }
-        Node::List(..) if is_block(node) => {
-            tag_before(node, out);
-            out.push('\n');
-            block(node, indent + 2, out);
-        }
-        _ => under(node, indent, out),
     }
 }
 
@@ -169,22 +145,20 @@ fn untagged(node: &Node, out: &mut String) {
             }
         }
         Node::List(items, _) => {
-            out.push('[');
             for (index, item) in items.iter().enumerate() {
-                out.push_str(if index > 0 { ", " } else { "" });
+                out.push_str(if index == 0 { "[" } else { ", " });
                 flow(item, out);
             }
-            out.push(']');
+            out.push_str(if items.is_empty() { "[]" } else { "]" });
         }
         Node::Map(entries, _) => {
-            out.push('{');
             for (index, (name, value)) in entries.iter().enumerate() {
-                out.push_str(if index > 0 { ", " } else { "" });
+                out.push_str(if index == 0 { "{" } else { ", " });
                 flow(name, out);
                 out.push_str(": ");
                 flow(value, out);
             }
-            out.push('}');
+            out.push_str(if entries.is_empty() { "{}" } else { "}" });
         }
     }
 }
@@ -229,13 +203,6 @@ fn tag(node: &Node) -> Option<&str> {
     match node {
         Node::Scalar(scalar) => scalar.tag.as_deref(),
         Node::List(_, shape) | Node::Map(_, shape) => shape.tag.as_deref(),
-    }
-}
-
-fn tag_before(node: &Node, out: &mut String) {
-    if let Some(tag) = tag(node) {
-        out.push(' ');
-        out.push_str(tag);
     }
 }
 

@@ -8,7 +8,10 @@ use std::fmt;
 use granit_parser::ScalarStyle;
 use serde::{
     Deserialize, Deserializer,
-    de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor},
+    de::{
+        self, IntoDeserializer, MapAccess, Visitor,
+        value::{MapDeserializer, SeqDeserializer},
+    },
     forward_to_deserialize_any,
 };
 
@@ -31,23 +34,15 @@ pub(crate) fn from_str<T: Default + for<'de> Deserialize<'de>>(text: &str) -> Re
     match read(text, 0) {
         Ok(None) => Ok(T::default()),
         Ok(Some(node)) if node.is_null() => Ok(T::default()),
-        Ok(Some(node)) => T::deserialize(&node),
+        Ok(Some(node)) => serde_path_to_error::deserialize(&node).map_err(|error| match error.path() {
+            path if path.iter().len() == 0 => Misfit::Whole,
+            path => Misfit::Key(path.to_string()),
+        }),
         Err(unreadable) => Err(Misfit::Line(unreadable.line)),
     }
 }
 
 // === impl Misfit ===
-
-impl Misfit {
-    /// Returns the same error inside of a key's value.
-    fn within(self, key: &str) -> Self {
-        match self {
-            Self::Line(line) => Self::Line(line),
-            Self::Whole => Self::Key(key.to_owned()),
-            Self::Key(inner) => Self::Key(format!("{key}.{inner}")),
-        }
-    }
-}
 
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,9 +69,9 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
         match self {
-            Node::Scalar(scalar) => plain(scalar, visitor),
-            Node::List(items, _) => visitor.visit_seq(Items { rest: items, at: 0 }),
-            Node::Map(entries, _) => visitor.visit_map(Entries { rest: entries, value: None }),
+            Node::Scalar(scalar) => untyped(scalar, visitor),
+            Node::List(..) => self.deserialize_seq(visitor),
+            Node::Map(..) => self.deserialize_map(visitor),
         }
     }
 
@@ -111,16 +106,16 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
         match self {
-            Node::List(items, _) => visitor.visit_seq(Items { rest: items, at: 0 }),
-            _ if self.is_null() => visitor.visit_seq(Items { rest: &[], at: 0 }),
-            Node::Map(..) | Node::Scalar(_) => Err(Misfit::Whole),
+            Node::Map(..) => Err(Misfit::Whole),
+            Node::Scalar(_) if !self.is_null() => Err(Misfit::Whole),
+            Node::List(..) | Node::Scalar(_) => visitor.visit_seq(SeqDeserializer::new(self.items().iter())),
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
         match self {
-            Node::Map(entries, _) => visitor.visit_map(Entries { rest: entries, value: None }),
-            _ if self.is_null() => visitor.visit_map(Entries { rest: &[], value: None }),
+            Node::Map(entries, _) => visitor.visit_map(map(entries)),
+            _ if self.is_null() => visitor.visit_map(map(&[])),
             Node::List(..) | Node::Scalar(_) => Err(Misfit::Whole),
         }
     }
@@ -143,8 +138,20 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
+impl<'de> IntoDeserializer<'de, Misfit> for &'de Node {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+fn map(entries: &[(Node, Node)]) -> impl MapAccess<'_, Error = Misfit> {
+    MapDeserializer::new(entries.iter().map(|(key, value)| (key, value)))
+}
+
 /// Visits a scalar if no type is required: by its looks, unless it is quoted or tagged.
-fn plain<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Value, Misfit> {
+fn untyped<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Value, Misfit> {
     let text = &*scalar.text;
     if scalar.style != ScalarStyle::Plain || scalar.tag.is_some() {
         return visitor.visit_borrowed_str(text);
@@ -159,47 +166,6 @@ fn plain<'de, V: Visitor<'de>>(scalar: &'de Scalar, visitor: V) -> Result<V::Val
             (_, Ok(number)) if text.contains(|byte: char| byte.is_ascii_digit()) => visitor.visit_f64(number),
             _ => visitor.visit_borrowed_str(text),
         },
-    }
-}
-
-/// The items of a list.
-struct Items<'de> {
-    rest: &'de [Node],
-    /// The number of items already read.
-    at: usize,
-}
-
-impl<'de> SeqAccess<'de> for Items<'de> {
-    type Error = Misfit;
-
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Misfit> {
-        let Some((item, rest)) = self.rest.split_first() else { return Ok(None) };
-        self.rest = rest;
-        self.at += 1;
-        seed.deserialize(item).map(Some).map_err(|misfit| misfit.within(&(self.at - 1).to_string()))
-    }
-}
-
-/// The entries of a map.
-struct Entries<'de> {
-    rest: &'de [(Node, Node)],
-    /// The value of the key that was read last.
-    value: Option<(&'de str, &'de Node)>,
-}
-
-impl<'de> MapAccess<'de> for Entries<'de> {
-    type Error = Misfit;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Misfit> {
-        let Some(((key, value), rest)) = self.rest.split_first() else { return Ok(None) };
-        self.rest = rest;
-        self.value = Some((key.text().unwrap_or_default(), value));
-        seed.deserialize(key).map(Some)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Misfit> {
-        let Some((key, value)) = self.value.take() else { return Err(Misfit::Whole) };
-        seed.deserialize(value).map_err(|misfit| misfit.within(key))
     }
 }
 
@@ -263,8 +229,8 @@ mod tests {
             ("name: [a]", ", at `name`,"),
             ("inner: hunter2", ", at `inner`,"),
             ("inner: {text: [hunter2]}", ", at `inner.text`,"),
-            ("list: [a, {hunter2: b}]", ", at `list.1`,"),
-            ("more: {a: [b, [c]]}", ", at `more.a.1`,"),
+            ("list: [a, {hunter2: b}]", ", at `list[1]`,"),
+            ("more: {a: [b, [c]]}", ", at `more.a[1]`,"),
             ("flag: hunter2", ", at `flag`,"),
             ("[a, b]", ""),
             ("hunter2", ""),

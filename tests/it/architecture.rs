@@ -12,6 +12,7 @@ use std::{
 /// fails the test: it must be placed first.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("moment", &[]),
+    ("words", &[]),
     ("clock", &["moment"]),
     ("chart", &[]),
     ("random", &[]),
@@ -70,6 +71,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "telemetry",
             "tls",
             "upstream",
+            "yaml",
         ],
     ),
     ("lib", &[]),

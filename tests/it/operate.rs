@@ -225,7 +225,7 @@ fn a_call_is_explained_with_its_lines_and_what_would_happen_now() {
     assert!(lease.out.contains("leases, lane exempt") && lease.out.contains("it would go at once"), "{}", lease.out);
     assert_eq!(process.until(|_| true)["waiting"], 2, "to ask changes nothing");
     let unknown = process.command(&["explain", "GET", "nowhere"]);
-    assert!(unknown.code == Some(1) && unknown.err.contains("\"nowhere\" is no path"), "{}", unknown.err);
+    assert!(unknown.code == Some(1) && unknown.err.contains("\"nowhere\" is not a path"), "{}", unknown.err);
     let config = process.config.clone();
     let alone = std::fs::read_to_string(&config).expect("it is there");
     drop(process);

@@ -2,13 +2,10 @@
 
 use std::{fs, path::Path};
 
+use http::{Uri, uri::Scheme};
+
 use super::Finding;
-use crate::{
-    app::reachable::reachable,
-    classify::Kind,
-    config::settings::{Listen, Settings},
-    status::Status,
-};
+use crate::{app::reachable::tcp_addresses, classify::Kind, config::settings::Settings, status::Status, yaml};
 
 /// A process whose environment names its API server.
 struct Controller {
@@ -32,7 +29,7 @@ pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&St
     }
     // Outside of a pod, this would look at every process of the machine.
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
-        let says = "its environment was not looked at: this is no pod, so which process it is cannot be told";
+        let says = "its environment was not looked at: this is not a pod, so it is not known which process it is";
         return vec![Finding::note("controller", says, "name it with --pid")];
     }
     let own = [Some(std::process::id()), status.map(|status| status.pid)];
@@ -52,11 +49,8 @@ pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&St
 /// Returns the addresses that lead to a gate for Kubernetes; `None` if there is no such gate.
 fn addresses(settings: &Settings) -> Option<Vec<String>> {
     let gates: Vec<_> = settings.gates.values().filter(|gate| gate.kind == Kind::Kubernetes).collect();
-    let tcp = |listen: &Listen| match listen {
-        Listen::Tcp(address) => Some(reachable(*address).to_string()),
-        Listen::Unix(_) => None,
-    };
-    (!gates.is_empty()).then(|| gates.iter().flat_map(|gate| gate.listen.iter().filter_map(tcp)).collect())
+    let addresses = gates.iter().flat_map(|gate| tcp_addresses(&gate.listen)).map(|address| address.to_string());
+    (!gates.is_empty()).then(|| addresses.collect())
 }
 
 fn processes() -> Vec<u32> {
@@ -84,11 +78,8 @@ impl Controller {
     }
 
     fn variable(&self, name: &str) -> Option<&str> {
-        self.variables
-            .iter()
-            .find(|(other, _)| other == name)
-            .map(|(_, value)| value.as_str())
-            .filter(|value| !value.is_empty())
+        let found = self.variables.iter().find(|(other, _)| other == name)?;
+        Some(found.1.as_str()).filter(|value| !value.is_empty())
     }
 
     fn finding(&self, gates: &[String]) -> Finding {
@@ -122,19 +113,17 @@ impl Controller {
     fn kubeconfig(&self, path: &str) -> Result<Vec<String>, String> {
         let seen = Path::new(&format!("/proc/{}/root", self.pid)).join(path.trim_start_matches('/'));
         let text = fs::read_to_string(seen).map_err(|error| error.to_string())?;
-        let servers = text.lines().filter_map(|line| line.trim_start_matches([' ', '-']).strip_prefix("server:"));
-        let plain = |server: &str| {
-            let server = server.trim().trim_matches(['"', '\'']);
-            let after = server.split_once("://").map_or(server, |(_, after)| after);
-            let authority = after.split('/').next().unwrap_or_default();
-            if authority.rsplit(']').next().unwrap_or_default().contains(':') {
-                authority.to_owned()
-            } else {
-                format!("{authority}:443")
-            }
+        let file = yaml::read(&text, 0).map_err(|error| error.to_string())?;
+        let clusters = file.as_ref().map_or(&[][..], |file| file.list_of("clusters"));
+        let servers =
+            clusters.iter().filter_map(|cluster| cluster.text_at(&["cluster", "server"])?.parse::<Uri>().ok());
+        let address = |server: Uri| {
+            let port = server.port_u16().unwrap_or(if server.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 });
+            // The gate is on localhost, too.
+            let host = server.host().unwrap_or_default();
+            format!("{}:{port}", if host == "localhost" { "127.0.0.1" } else { host })
         };
-        // The gate is on localhost, too.
-        Ok(servers.map(plain).map(|server| server.replace("localhost:", "127.0.0.1:")).collect())
+        Ok(servers.map(address).collect())
     }
 }
 
