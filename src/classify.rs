@@ -1,10 +1,10 @@
 //! Ordered rules: a call gets its class, flow and key.
 //!
 //! Rules are tried in order; the first match wins. A call whose path others might read differently
-//! never gets the benefit of the doubt. It goes to the strictest class of the gate, whatever matches;
-//! on an `http` gate to the strictest of those that a call like it could be of, whatever its path. A
-//! `%2F` of an external API is read in both possible ways, and the stricter class counts. The hot path
-//! allocates only the [`Call`] itself, and the name of a configured key.
+//! never gets the benefit of the doubt. It goes to the strictest class of the gate, whatever
+//! matches; on an `http` gate to the strictest of those that a call like it could be of, whatever
+//! its path. A `%2F` of an external API is read in both possible ways, and the stricter class
+//! counts. The hot path allocates only the [`Call`] itself, and the name of a configured key.
 
 // In the path of a call nothing may panic: every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -62,13 +62,13 @@ words! {
 /// The properties of a class that the classifier needs; by [`ClassId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
-    /// True if its lane is exempt: no failure of its calls is remembered, and they have connections of
-    /// their own.
+    /// True if its lane is exempt: no failure of its calls is remembered, and they have connections
+    /// of their own.
     pub exempt: bool,
     /// True if failures are remembered at all.
     pub remembers: bool,
-    /// Its rank for calls with an ambiguous path: the highest that is not exempt gets them. `config`
-    /// ranks by lane, then by rate.
+    /// Its rank for calls with an ambiguous path: the highest that is not exempt gets them.
+    /// `config` ranks by lane, then by rate.
     pub strictness: u16,
 }
 
@@ -90,7 +90,8 @@ pub struct Classified {
     pub class: ClassId,
     /// The identity of its flow.
     pub flow: u64,
-    /// The caller's credential as a salted hash; 0 if no bucket, slot or flow is split by credential.
+    /// The caller's credential as a salted hash; 0 if no bucket, slot or flow is split by
+    /// credential.
     pub credential: u64,
     /// The key of its failures, as far as the request head tells.
     pub key: KeySource,
@@ -100,11 +101,12 @@ pub struct Classified {
     pub group: Group,
     /// True if its class is exempt.
     pub exempt: bool,
-    /// True if it is never refused on arrival: its client falls back instead of retrying (exec, attach,
-    /// port-forward, proxy).
+    /// True if it is never refused on arrival: its client falls back instead of retrying (exec,
+    /// attach, port-forward, proxy).
     pub patient: bool,
     fair_by: FairBy,
-    /// The name of a configured key, made at once because its parts are gone when it starts to fail.
+    /// The name of a configured key, made at once because its parts are gone when it starts to
+    /// fail.
     label: Option<Box<str>>,
 }
 
@@ -114,11 +116,11 @@ pub type Shared = Arc<Rules>;
 // === impl Rules ===
 
 impl Rules {
-    /// Creates rules over `classes`, tried in order. A call that no rule matches belongs to the last
-    /// class, so there must be one.
+    /// Creates rules over `classes`, tried in order. A call that no rule matches belongs to the
+    /// last class, so there must be one.
     ///
-    /// `by_credential` is true if a bucket or slot is split by credential, so that each call's must be
-    /// hashed.
+    /// `by_credential` is true if a bucket or slot is split by credential, so that each call's must
+    /// be hashed.
     pub fn new(kind: Kind, fair_by: FairBy, by_credential: bool, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
         let by_credential = by_credential || fair_by == FairBy::Credential;
@@ -126,13 +128,14 @@ impl Rules {
         Self { kind, fair_by, by_credential, classes, keys: Vec::new(), rules, strictest }
     }
 
-    /// Returns the same rules with configured keys, by class; `None` leaves the key to the kind of API.
+    /// Returns the same rules with configured keys, by class; `None` leaves the key to the kind of
+    /// API.
     pub fn with_keys(self, keys: Vec<Option<KeyParts>>) -> Self {
         Self { keys, ..self }
     }
 
-    /// Creates rules with one class for everything, for tests and tools. A gate with nothing configured
-    /// except its buckets has the same.
+    /// Creates rules with one class for everything, for tests and tools. A gate with nothing
+    /// configured except its buckets has the same.
     pub fn single(kind: Kind) -> Self {
         let traits = Traits { exempt: false, remembers: true, strictness: 0 };
         Self::new(kind, FairBy::Resource, false, vec![traits], Vec::new())
@@ -148,14 +151,14 @@ impl Rules {
         self.fair_by
     }
 
-    /// True if the calls of a class are told by more than the log of calls has: by names, paths, headers
-    /// or the query.
+    /// True if the calls of a class are told by more than the log of calls has: by names, paths,
+    /// headers or the query.
     pub fn looks_past_the_log(&self, class: ClassId) -> bool {
         self.rules.iter().any(|(of, compiled)| *of == class && compiled.looks_past_the_log())
     }
 
-    /// Reads and classifies a request by its head. `hasher` is the process's own: identities compare
-    /// only under the same one.
+    /// Reads and classifies a request by its head. `hasher` is the process's own: identities
+    /// compare only under the same one.
     pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> Classified {
         let call = self.read(method, uri, headers);
         let path = call.path();
@@ -226,8 +229,8 @@ impl Rules {
         found.map_or_else(|| last(&self.classes), |(class, _)| *class)
     }
 
-    /// Returns the strictest class that a call like this could be of, whatever its path; an exempt one
-    /// only if there is no other.
+    /// Returns the strictest class that a call like this could be of, whatever its path; an exempt
+    /// one only if there is no other.
     fn strictest_whatever_the_path(&self, subject: &matcher::Subject<'_>) -> ClassId {
         let mut strictest = None;
         for (class, compiled) in &self.rules {
@@ -257,8 +260,8 @@ impl Rules {
     }
 }
 
-/// Returns the class for calls with an ambiguous path: the one with the highest rank that is not exempt;
-/// the last if all are exempt.
+/// Returns the class for calls with an ambiguous path: the one with the highest rank that is not
+/// exempt; the last if all are exempt.
 fn strictest(classes: &[Traits]) -> ClassId {
     let ranked = classes.iter().zip(0_u16..).filter(|(traits, _)| !traits.exempt);
     ranked.max_by_key(|(traits, _)| traits.strictness).map_or_else(|| last(classes), |(_, id)| ClassId(id))
@@ -274,8 +277,9 @@ const UNKNOWN: Traits = Traits { exempt: false, remembers: true, strictness: 0 }
 // === impl Classified ===
 
 impl Classified {
-    /// Notes that the call asks to switch protocols. Its client would fall back rather than retry, so it
-    /// waits and is not refused on arrival. Its result says nothing about the API, unless it is a watch.
+    /// Notes that the call asks to switch protocols. Its client would fall back rather than retry,
+    /// so it waits and is not refused on arrival. Its result says nothing about the API, unless it
+    /// is a watch.
     pub fn upgrade(&mut self) {
         self.call.upgrade();
         self.group = Group::Upgrades;
@@ -291,8 +295,8 @@ impl Classified {
         FlowName::new(self.fair_by, kind, &self.call, headers, self.credential)
     }
 
-    /// Returns the readable name of its key, made when the key starts to fail. `body` is the kept part of
-    /// the body, if the key comes from it.
+    /// Returns the readable name of its key, made when the key starts to fail. `body` is the kept
+    /// part of the body, if the key comes from it.
     pub fn key_name(&self, body: Option<&[u8]>) -> String {
         key::name(&self.call, self.key, self.label.as_deref(), body)
     }

@@ -5,8 +5,8 @@ use std::{fmt, time::Duration};
 use super::path::ESCAPED_SLASH;
 
 words! {
-    /// What a call does, in the words of kube-apiserver and RBAC. External APIs use the nearest: GET
-    /// and HEAD are `Get`, POST `Create`, PUT `Update`.
+    /// The action of a call, in the words of kube-apiserver and RBAC. External APIs use the nearest:
+    /// GET and HEAD are `Get`, POST `Create`, PUT `Update`.
     pub enum Verb {
         /// POST.
         Create = "create",
@@ -141,8 +141,8 @@ impl Call {
         self.is_resource
     }
 
-    /// True if other readers might read the path differently (`//`, `..`, a double escape, ...; in a
-    /// Kubernetes call also `%2F`). Such a call gets no benefit of the doubt.
+    /// True if other readers might read the path differently (`//`, `..`, a double escape, ...; in
+    /// a Kubernetes call also `%2F`). Such a call gets no benefit of the doubt.
     pub fn is_ambiguous(&self) -> bool {
         self.ambiguous
     }

@@ -1,10 +1,10 @@
-//! Durations as Go writes them, and with it Kubernetes clients and the configuration: `90s`, `1m30s`,
-//! `1.5h`, `100ms`.
+//! Durations as Go writes them, and with it Kubernetes clients and the configuration: `90s`,
+//! `1m30s`, `1.5h`, `100ms`.
 
 use std::time::Duration;
 
-/// Reads a duration as Go's `time.ParseDuration` does; `None` if it is none, is negative, or does not
-/// fit.
+/// Reads a duration as Go's `time.ParseDuration` does; `None` if it is none, is negative, or does
+/// not fit.
 ///
 /// The sum is in nanoseconds, with fractions truncated as in Go. A bare `0` needs no unit.
 pub fn read(text: &str) -> Option<Duration> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 words! {
-    /// The upstream connections that a call uses. Each group has its own, so that a flood in one never
-    /// takes the streams of another.
+    /// The upstream connections that a call uses. Each group has its own, so that a flood in one
+    /// never takes the streams of another.
     pub enum Group {
         /// Leases and every other exempt call.
         Exempt = "leases",
@@ -12,18 +12,18 @@ words! {
         Short = "short",
         /// Watches, followed logs, proxied calls.
         LongRunning = "long_running",
-        /// Calls that ask to switch protocols: each brings a connection of its own, so there is always
-        /// room.
+        /// Calls that ask to switch protocols: each brings a connection of its own, so there is
+        /// always room.
         Upgrades = "upgrades",
     }
 }
 
-/// The identity under which failures are remembered: an object (or collection, or path) and the part
-/// of it that a call touches.
+/// The identity under which failures are remembered: an object (or collection, or path) and the
+/// part of it that a call touches.
 ///
 /// The parts are hashes keyed by a per-process secret, so that the lookup of a healthy key costs no
-/// allocation and no client can aim for a collision (64 bits: with 100,000 failing keys one lookup in
-/// 10^14 errs). The readable name is made when a key starts to fail.
+/// allocation and no client can aim for a collision (64 bits: with 100,000 failing keys one lookup
+/// in 10^14 errs). The readable name is made when a key starts to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The object: group, resource, namespace and name; or the path. Equal to `collection` if the
@@ -35,9 +35,9 @@ pub struct Key {
     pub facet: u64,
 }
 
-/// Returns a facet from the hash of the part that a call touches. A DELETE has a facet of its own, so
-/// that a failing write does not keep its object from being deleted. It is the neighbour of the facet
-/// of the other writes: if one write goes at a time, a DELETE is one of them.
+/// Returns a facet from the hash of the part that a call touches. A DELETE has a facet of its own,
+/// so that a failing write does not keep its object from being deleted. It is the neighbour of the
+/// facet of the other writes: if one write goes at a time, a DELETE is one of them.
 pub const fn facet(hash: u64, deletes: bool) -> u64 {
     if deletes { hash | DELETES } else { hash & !DELETES }
 }

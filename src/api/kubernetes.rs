@@ -1,9 +1,9 @@
 //! Reads a request as kube-apiserver does.
 //!
 //! The rules are those of `RequestInfo` (apiserver `pkg/endpoints/request/requestinfo.go`), quirks
-//! included: `/api/v1/namespaces/a` has both namespace and name `a`, `?watch=true` on a named object
-//! stays a `get`, a field selector on `metadata.name` names the object. Not reproduced: a malformed
-//! *label* selector, which the API server answers with 400 in any case.
+//! included: `/api/v1/namespaces/a` has both namespace and name `a`, `?watch=true` on a named
+//! object stays a `get`, a field selector on `metadata.name` names the object. Not reproduced: a
+//! malformed *label* selector, which the API server answers with 400 in any case.
 
 use http::{Method, Uri};
 
@@ -17,7 +17,8 @@ use super::{
 /// Reads a request to a kube-apiserver.
 pub fn read(method: &Method, uri: &Uri) -> Call {
     let query = Query::read(uri.query());
-    // Room for a decoded selector and its unescaped name behind it, so that it stays one allocation.
+    // Room for a decoded selector and its unescaped name behind it, so that it stays one
+    // allocation.
     let extra = query.field_selector.map_or(0, |selector| 2 * selector.len());
     let (text, ambiguous) = path::decode(uri.path(), extra);
     let path_len = text.len();
@@ -158,7 +159,8 @@ fn segments(path: &str) -> ([Part; MOST_SEGMENTS], usize) {
     (parts, count)
 }
 
-/// `/apis/GROUP/VERSION/watch/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE`, and nothing behind it is looked at.
+/// `/apis/GROUP/VERSION/watch/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE`, and nothing behind
+/// it is looked at.
 const MOST_SEGMENTS: usize = 9;
 
 #[cfg(test)]
@@ -175,7 +177,8 @@ mod tests {
         read(&method.parse().unwrap(), &uri.parse().unwrap())
     }
 
-    /// apiserver's `TestGetAPIRequestInfo`: method, target, verb, group, version, namespace, resource, subresource, name.
+    /// apiserver's `TestGetAPIRequestInfo`: method, target, verb, group, version, namespace,
+    /// resource, subresource, name.
     const RESOURCES: &str = "
         GET    /api/v1/namespaces                                list   - v1 - namespaces - -
         GET    /api/v1/namespaces/other                          get    - v1 other namespaces - other

@@ -1,16 +1,16 @@
 //! The name of the object that a `create` makes, which is in its body and not in its path.
 //!
-//! Without it all creates of a kind in a namespace would share one key, and one object that cannot be
-//! created would hold up all others. Reads JSON and Kubernetes protobuf from the first 64 KiB, whole
-//! or cut off. If the name is not certain there is none, and nothing is remembered of the call. YAML
-//! and CBOR bodies are not read.
+//! Without it all creates of a kind in a namespace would share one key, and one object that cannot
+//! be created would hold up all others. Reads JSON and Kubernetes protobuf from the first 64 KiB,
+//! whole or cut off. If the name is not certain there is none, and nothing is remembered of the
+//! call. YAML and CBOR bodies are not read.
 
 use std::{borrow::Cow, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// The number of bytes of a body that are looked at: an object's name is near its start, and the API
-/// server accepts 3 MiB.
+/// The number of bytes of a body that are looked at: an object's name is near its start, and the
+/// API server accepts 3 MiB.
 pub const PEEK: usize = 64 * 1024;
 
 /// Returns the `metadata.name` of the object in (the start of) a body; `None` if there is none, for
@@ -36,8 +36,8 @@ fn protobuf(unknown: &[u8]) -> Option<&str> {
     std::str::from_utf8(name).ok()
 }
 
-/// Returns the first length-delimited field `wanted` of a message, as far as it is there, and true if
-/// that is all of it.
+/// Returns the first length-delimited field `wanted` of a message, as far as it is there, and true
+/// if that is all of it.
 fn field(mut message: &[u8], wanted: u64) -> Option<(&[u8], bool)> {
     while !message.is_empty() {
         let (tag, rest) = varint(message)?;

@@ -86,16 +86,16 @@ pub struct Failures {
     pub statuses: Vec<u16>,
     /// Counts calls that were sent, then lost or unanswered.
     pub transport: bool,
-    /// Counts calls whose caller left before the answer, after more than a second. Long-running calls
-    /// are excepted: they usually end in that way.
+    /// Counts calls whose caller left before the answer, after more than a second. Long-running
+    /// calls are excepted: they usually end in that way.
     pub left: bool,
 }
 
 /// The pauses that an upstream may ask for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throttling {
-    /// True for a kube-apiserver: only its fair queueing tells that there is too much to do; any other
-    /// 429 concerns one server, for instance while it shuts down.
+    /// True for a kube-apiserver: only its fair queueing tells that there is too much to do; any
+    /// other 429 concerns one server, for instance while it shuts down.
     pub kubernetes: bool,
     /// The signals that are honoured.
     pub honour: Signals,
@@ -114,7 +114,8 @@ pub struct Told {
     pub answer: Answer,
     /// For metrics and logs; `None` if no signal was acted on.
     pub signal: Option<Signal>,
-    /// For metrics and the status page, so that they tell the upstream's throttling from the gate's.
+    /// For metrics and the status page, so that they tell the upstream's throttling from the
+    /// gate's.
     pub rejection: Option<Rejection>,
 }
 
@@ -168,8 +169,8 @@ impl Answer {
         Self { outcome, status, gone: Gone::Nothing, throttled: false, pause: None }
     }
 
-    /// Returns the same for a call whose key is not of one object: the end of an object says nothing
-    /// about such a key.
+    /// Returns the same for a call whose key is not of one object: the end of an object says
+    /// nothing about such a key.
     pub const fn of_no_object(self) -> Self {
         Self { gone: Gone::Nothing, ..self }
     }
@@ -199,8 +200,8 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
     Told { answer, signal, rejection: Rejection::of(throttling, call, response, &reading) }
 }
 
-/// True if the beginning of the body, at most [`signals::PEEK`] bytes, could tell more than the head
-/// does.
+/// True if the beginning of the body, at most [`signals::PEEK`] bytes, could tell more than the
+/// head does.
 pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, headers: &HeaderMap) -> bool {
     !call.is_tunnel() && (signals::wants_body(throttling.honour, status, headers) || apply::wants_body(call, status))
 }
@@ -212,8 +213,8 @@ pub fn lost(failures: &Failures, call: &Call) -> Answer {
     Answer::new(outcome, None)
 }
 
-/// Returns the meaning of a caller that left before the response head, `upstream_for` after its call
-/// was sent.
+/// Returns the meaning of a caller that left before the response head, `upstream_for` after its
+/// call was sent.
 pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer {
     let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running() && !call.is_dry_run();
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };
@@ -236,8 +237,8 @@ fn is_budget_refusal(call: &Call, status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS && call.verb() == Verb::Create && call.subresource() == "eviction"
 }
 
-/// Returns the memory that ends when a write of the object itself gets this status. On an external API
-/// the path is the object.
+/// Returns the memory that ends when a write of the object itself gets this status. On an external
+/// API the path is the object.
 ///
 /// Reads and subresources never end any: a controller that gets or creates reads a 404 before each
 /// create.
@@ -272,7 +273,8 @@ impl Throttling {
             let scope = self.scope_of(reach)?;
             Some((Pause { scope, length: wait.capped(self.max_pause) }, signal))
         });
-        // A time that the upstream named wins over one that is guessed, and the longest over the others.
+        // A time that the upstream named wins over one that is guessed, and the longest over the
+        // others.
         wide.max_by_key(|(pause, _)| match pause.length {
             PauseLength::Known(length) => (1, length),
             PauseLength::Growing { first, .. } => (0, first),
@@ -297,8 +299,8 @@ impl Throttling {
     }
 }
 
-/// True if kube-apiserver's priority and fairness turned a call away: its headers are on every answer
-/// that passed through it.
+/// True if kube-apiserver's priority and fairness turned a call away: its headers are on every
+/// answer that passed through it.
 fn is_fair_queueing_at_work(response: &Response<'_>) -> bool {
     let headers = response.headers;
     response.status == StatusCode::TOO_MANY_REQUESTS

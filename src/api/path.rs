@@ -5,9 +5,9 @@ use percent_encoding::percent_decode;
 /// Returns a path, decoded once, with room for `extra` bytes behind it, and true if another reader
 /// might take it for a different path.
 ///
-/// Escapes of ordinary characters (`system%3Acontroller`) are harmless. Dangerous is everything that
-/// a reader that normalises, decodes twice or splits elsewhere would see differently. The API server
-/// decides what the call really is; the gate only must not be talked into a lenient class.
+/// Escapes of ordinary characters (`system%3Acontroller`) are harmless. Dangerous is everything
+/// that a reader that normalises, decodes twice or splits elsewhere would see differently. The API
+/// server decides what the call really is; the gate only must not be talked into a lenient class.
 pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
     if !has_percent(raw) {
         let mut text = String::with_capacity(raw.len() + extra);

@@ -1,13 +1,14 @@
-//! Field selectors, as far as they name the one object that a collection read is about (apimachinery
-//! `pkg/fields/selector.go`).
+//! Field selectors, as far as they name the one object that a collection read is about
+//! (apimachinery `pkg/fields/selector.go`).
 
 use std::ops::Range;
 
 /// Finds the name that a field selector requires of `metadata.name`. Returns its place in the
-/// selector, and true if it has escapes, which are not undone; `None` if no name is required, if the
-/// selector is malformed, or if the name could not stand in a path.
+/// selector, and true if it has escapes, which are not undone; `None` if no name is required, if
+/// the selector is malformed, or if the name could not stand in a path.
 ///
-/// If two requirements contradict each other, the one that sorts first counts, as in the API server.
+/// If two requirements contradict each other, the one that sorts first counts, as in the API
+/// server.
 pub(super) fn exact_name(selector: &str) -> Option<(Range<usize>, bool)> {
     let mut best: Option<(&str, &str, usize)> = None;
     let mut end = 0;

@@ -75,8 +75,8 @@ impl fmt::Display for FlowName<'_> {
     }
 }
 
-/// Returns the User-Agent up to the first space: of `manager/v0.1 (linux/amd64) kubernetes/abc` it is
-/// `manager/v0.1`.
+/// Returns the User-Agent up to the first space: of `manager/v0.1 (linux/amd64) kubernetes/abc` it
+/// is `manager/v0.1`.
 fn user_agent(headers: &HeaderMap) -> &str {
     let value = headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(' ').next().unwrap_or_default()

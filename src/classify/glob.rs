@@ -1,5 +1,5 @@
-//! `*` patterns: a star matches any run of characters, everything else itself. A match takes time that
-//! is linear in the text, whatever the pattern.
+//! `*` patterns: a star matches any run of characters, everything else itself. A match takes time
+//! that is linear in the text, whatever the pattern.
 
 /// A pattern, taken apart once.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Keys: the identities under which failures are remembered.
 //!
-//! They are hashes under the process's own hasher: the lookup of a healthy call does not allocate, and
-//! no client can aim for a collision. The readable name is only made when a key starts to fail.
+//! They are hashes under the process's own hasher: the lookup of a healthy call does not allocate,
+//! and no client can aim for a collision. The readable name is only made when a key starts to fail.
 
 use std::{
     fmt::Write as _,
@@ -80,7 +80,8 @@ impl KeySource {
         }
     }
 
-    /// Returns the collection (or path) of the key. If no key of it fails, the body is not worth a look.
+    /// Returns the collection (or path) of the key. If no key of it fails, the body is not worth a
+    /// look.
     pub fn collection(&self) -> Option<u64> {
         match *self {
             Self::None => None,
@@ -103,8 +104,9 @@ impl KeySource {
         }
     }
 
-    /// Returns the key for (the start of) a body; `whole` is true if it is all of it. `None` if nothing can
-    /// be remembered: no name is in it (`generateName`), or an operation's body is longer than the peek.
+    /// Returns the key for (the start of) a body; `whole` is true if it is all of it. `None` if
+    /// nothing can be remembered: no name is in it (`generateName`), or an operation's body is
+    /// longer than the peek.
     pub fn with_body(&self, body: &[u8], whole: bool, hasher: &RandomState) -> Option<Key> {
         match *self {
             Self::None => None,
@@ -126,8 +128,8 @@ fn object(collection: u64, name: &str, hasher: &RandomState) -> u64 {
     hasher.hash_one((collection, name))
 }
 
-/// Returns the part of an object that a call touches. Reads and writes fail apart, and so do lists and
-/// watches: the success of one must not forget the failure of the other.
+/// Returns the part of an object that a call touches. Reads and writes fail apart, and so do lists
+/// and watches: the success of one must not forget the failure of the other.
 fn aspect(call: &Call) -> Aspect<'_> {
     match call.verb() {
         Verb::Get => Aspect::Read(call.subresource()),
@@ -137,8 +139,8 @@ fn aspect(call: &Call) -> Aspect<'_> {
     }
 }
 
-/// Returns the readable name of a key: `write deployments.apps/prod/web (status)`, `list pods/prod`,
-/// `write /graphql (body 8f3a01c2)`. A `label` is the name of a configured key.
+/// Returns the readable name of a key: `write deployments.apps/prod/web (status)`, `list
+/// pods/prod`, `write /graphql (body 8f3a01c2)`. A `label` is the name of a configured key.
 pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Option<&[u8]>) -> String {
     if label.is_some() || !call.is_resource() {
         let mut text = label.map_or_else(|| format!("{} {}", verb_class(call), call.path()), ToOwned::to_owned);

@@ -199,7 +199,8 @@ impl Patterns {
             && globs.query.iter().all(|(name, glob)| has_query(name, glob))
     }
 
-    /// Matches the fields of resources. If one of them is set, only a resource matches, even by `*`.
+    /// Matches the fields of resources. If one of them is set, only a resource matches, even by
+    /// `*`.
     fn match_resource(&self, call: &Call) -> bool {
         let fields = [
             (&self.globs.groups, call.group()),

@@ -1,8 +1,8 @@
-//! `key = [...]`: keys that are made of the parts that a configuration names, instead of those that the
-//! kind of API suggests.
+//! `key = [...]`: keys that are made of the parts that a configuration names, instead of those that
+//! the kind of API suggests.
 //!
-//! Values of parts come from clients and may be secrets. So a key's readable name shows a checksum of
-//! them, except for the few that are known to name an operation.
+//! Values of parts come from clients and may be secrets. So a key's readable name shows a checksum
+//! of them, except for the few that are known to name an operation.
 
 use std::{
     borrow::Cow,
@@ -129,13 +129,15 @@ impl KeyParts {
         &self.0
     }
 
-    /// True if keys are of one object: only then does the end of an object say anything about its keys.
+    /// True if keys are of one object: only then does the end of an object say anything about its
+    /// keys.
     pub(super) fn is_of_object(&self) -> bool {
         self.0.contains(&KeyPart::Path)
     }
 
-    /// Returns the key of a call, as far as its head tells. The verb class is the key's facet, everything
-    /// else its object, so that the end of an object forgets its failures under every verb.
+    /// Returns the key of a call, as far as its head tells. The verb class is the key's facet,
+    /// everything else its object, so that the end of an object forgets its failures under every
+    /// verb.
     pub(super) fn source(&self, kind: Kind, head: &Subject<'_>, hasher: &RandomState) -> KeySource {
         if head.call.is_tunnel() {
             return KeySource::None;
@@ -203,8 +205,8 @@ fn verb_facet(call: &Call, hasher: &RandomState) -> u64 {
     api::facet(hasher.hash_one(class), call.verb().is_delete())
 }
 
-/// Returns the values of a part as a name shows them: in clear text if they name an operation, otherwise
-/// as a checksum.
+/// Returns the values of a part as a name shows them: in clear text if they name an operation,
+/// otherwise as a checksum.
 fn value_label<'a>(name: &str, mut values: impl Iterator<Item = &'a [u8]>) -> String {
     let Some(first) = values.next() else { return "none".to_owned() };
     if OPERATIONS.contains(&name.to_ascii_lowercase().as_str()) {

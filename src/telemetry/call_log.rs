@@ -216,7 +216,8 @@ impl Serialize for LogLine<'_> {
         put(&mut line, "long_running", asked.long_running.then_some(true))?;
         put(&mut line, "dry_run", asked.dry_run.then_some(true))?;
         put(&mut line, "timeout_ns", asked.timeout.map(nanos))?;
-        // The object (or path), its collection, and the facet: the part of it that the call touches.
+        // The object (or path), its collection, and the facet: the part of it that the call
+        // touches.
         put(&mut line, "key", call.key.map(|key| hash(key.object)))?;
         put(&mut line, "collection", call.key.map(|key| hash(key.collection)))?;
         put(&mut line, "facet", call.key.map(|key| hash(key.facet)))?;

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 use tidegate::{
-    api::{Rejection, Signal, Verb},
+    api::{Rejection, Verb},
     clock::Clock,
     limit::Reason,
     telemetry::{
@@ -66,7 +66,7 @@ fn tables() -> String {
         ("decision", words(Decision::ALL.map(Decision::word).to_vec())),
         ("by", words(Rejection::ALL.map(Rejection::word).to_vec())),
         ("kind", words(FailureKind::ALL.map(FailureKind::word).to_vec())),
-        ("signal", words(Signal::ALL.map(Signal::word).to_vec())),
+        ("signal", "the words of [`signals.honour`](signals.md)".to_owned()),
     ] {
         let _infallible = writeln!(text, "| `{label}` | {values} |");
     }

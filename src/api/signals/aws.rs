@@ -47,7 +47,8 @@ fn in_body(body: &[u8]) -> Option<String> {
     texts.find(|(key, _)| matches!(key.as_str(), "__type" | "code" | "Code")).map(|(_, code)| code)
 }
 
-/// Removes the text around a code: `com.amazonaws.dynamodb.v20120810#ThrottlingException:http://...`,
+/// Removes the text around a code:
+/// `com.amazonaws.dynamodb.v20120810#ThrottlingException:http://...`,
 /// `AWS.SimpleQueueService.X;Sender`.
 fn bare(code: &str) -> &str {
     let code = code.split([':', ';']).next().unwrap_or(code);

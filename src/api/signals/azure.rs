@@ -1,5 +1,5 @@
-//! Azure Resource Manager: 429 with Retry-After, and the number of calls that a subscription or tenant
-//! has left.
+//! Azure Resource Manager: 429 with Retry-After, and the number of calls that a subscription or
+//! tenant has left.
 //!
 //! <https://learn.microsoft.com/azure/azure-resource-manager/management/request-limits-and-throttling>:
 //! the numbers left belong to token buckets that gain some every second; their size is not told, so

@@ -2,8 +2,8 @@
 //! `X-RateLimit-*` on the Hub's own API.
 //!
 //! <https://docs.docker.com/docker-hub/usage/pulls/> and
-//! <https://docs.docker.com/reference/api/hub/latest/>. A rolling window has no reset: on average one
-//! pull comes back every window/limit, so that is the wait.
+//! <https://docs.docker.com/reference/api/hub/latest/>. A rolling window has no reset: on average
+//! one pull comes back every window/limit, so that is the wait.
 
 use std::time::Duration;
 

@@ -27,17 +27,17 @@ pub(super) fn date(response: &Response<'_>) -> Option<SystemTime> {
     }
 }
 
-/// Returns the time until a moment that is given as seconds (or milliseconds) since 1970; zero for the
-/// past. It is a second longer than it says: both are cut to whole seconds, and a call that comes
-/// early is refused again.
+/// Returns the time until a moment that is given as seconds (or milliseconds) since 1970; zero for
+/// the past. It is a second longer than it says: both are cut to whole seconds, and a call that
+/// comes early is refused again.
 pub(super) fn until(epoch: u64, response: &Response<'_>) -> Option<Duration> {
     let at = if epoch >= MILLIS { Duration::from_millis(epoch) } else { Duration::from_secs(epoch) };
     let now = date(response)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(at.checked_sub(now).map_or(Duration::ZERO, |left| left.saturating_add(Duration::from_secs(1))))
 }
 
-/// Returns the time until a reset that is given as seconds to go, or as a time of day: no window lasts
-/// thirty years.
+/// Returns the time until a reset that is given as seconds to go, or as a time of day: no window
+/// lasts thirty years.
 pub(super) fn reset(value: u64, response: &Response<'_>) -> Option<Duration> {
     if value < EPOCHS { Some(Duration::from_secs(value)) } else { until(value, response) }
 }

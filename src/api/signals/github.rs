@@ -1,9 +1,9 @@
 //! GitHub: an hourly quota per kind of resource, and secondary limits that tell no numbers.
 //!
-//! <https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api>: a refusal is a 403
-//! or a 429. With Retry-After: not before it. With nothing remaining: not before the reset. Otherwise
-//! at least a minute, then exponentially longer. A 403 with none of these may as well be a missing
-//! permission: only its text tells.
+//! <https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api>: a refusal is a
+//! 403 or a 429. With Retry-After: not before it. With nothing remaining: not before the reset.
+//! Otherwise at least a minute, then exponentially longer. A 403 with none of these may as well be
+//! a missing permission: only its text tells.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! GitLab: `RateLimit-Limit`, `-Remaining` and `-Reset` (a time of day), Retry-After on most of its
 //! 429s.
 //!
-//! <https://docs.gitlab.com/administration/settings/user_and_ip_rate_limits/>. Refusals of GraphQL and
-//! of the layers before it have no headers (gitlab issues 352409, 365728); its windows are a minute,
-//! of which half is left on average.
+//! <https://docs.gitlab.com/administration/settings/user_and_ip_rate_limits/>. Refusals of GraphQL
+//! and of the layers before it have no headers (gitlab issues 352409, 365728); its windows are a
+//! minute, of which half is left on average.
 
 use std::time::Duration;
 

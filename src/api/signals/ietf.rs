@@ -6,7 +6,8 @@
 //! - Triple (drafts 00 to 06): `RateLimit-Limit: 100, 100;w=60`, `RateLimit-Remaining: 50`,
 //!   `RateLimit-Reset: 5`
 //!
-//! Malformed fields are ignored as a whole. Retry-After wins over `t`. Only quotas of requests count.
+//! Malformed fields are ignored as a whole. Retry-After wins over `t`. Only quotas of requests
+//! count.
 
 use std::time::Duration;
 

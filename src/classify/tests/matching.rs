@@ -77,7 +77,8 @@ proptest! {
         let ambiguous = classify(&rules, &format!("{method} {path}"), &RandomState::new()).call.is_ambiguous();
         let decoded_first = path.replace("%2F", "/").replace("%2f", "/");
         prop_assert_eq!(ambiguous, decoded_first.contains("//") || decoded_first.contains(".."), "{}", path);
-        // Whichever of the two it is for the upstream; and any path at all, where that is not known.
+        // Whichever of the two it is for the upstream; and any path at all, where that is not
+        // known.
         let split_first = path.replace("%2F", "_").replace("%2f", "_");
         prop_assert!(rank(&path) >= rank(&decoded_first), "{}", path);
         if ambiguous {
