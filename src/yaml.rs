@@ -66,7 +66,7 @@ pub(crate) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> 
     loop {
         match reader.next()? {
             Some((Event::StreamEnd | Event::DocumentEnd, _)) | None => return Ok(None),
-            Some((Event::StreamStart | Event::DocumentStart(..) | Event::Comment(..), _)) => {}
+            Some((Event::StreamStart | Event::DocumentStart(..), _)) => {}
             Some((event, at)) => {
                 let root = reader.node(event, at, 0)?;
                 return Ok(Some(root));
@@ -87,11 +87,15 @@ struct Reader<'a> {
 // === impl Reader ===
 
 impl<'a> Reader<'a> {
+    /// Returns the next event that is no comment.
     fn next(&mut self) -> Result<Option<(Event<'a>, usize)>, Unreadable> {
-        match self.parser.next() {
-            None => Ok(None),
-            Some(Ok((event, span))) => Ok(Some((event, span.start.line()))),
-            Some(Err(error)) => Err(self.wrong(error.marker().line(), error.info())),
+        loop {
+            match self.parser.next() {
+                None => return Ok(None),
+                Some(Ok((Event::Comment(..), _))) => {}
+                Some(Ok((event, span))) => return Ok(Some((event, span.start.line()))),
+                Some(Err(error)) => return Err(self.wrong(error.marker().line(), error.info())),
+            }
         }
     }
 
@@ -101,13 +105,8 @@ impl<'a> Reader<'a> {
 
     /// Returns the next event that is part of the tree.
     fn inner(&mut self, at: usize) -> Result<(Event<'a>, usize), Unreadable> {
-        loop {
-            match self.next()? {
-                None | Some((Event::StreamEnd, _)) => return Err(self.wrong(at, "the document ends too early")),
-                Some((Event::Comment(..), _)) => {}
-                Some(found) => return Ok(found),
-            }
-        }
+        let found = self.next()?.filter(|(event, _)| *event != Event::StreamEnd);
+        found.ok_or_else(|| self.wrong(at, "the document ends too early"))
     }
 
     fn node(&mut self, event: Event<'a>, at: usize, depth: usize) -> Result<Node, Unreadable> {

@@ -102,8 +102,8 @@ impl At {
         let unreachable = |source| NoAnswer::Unreachable { at: self.clone(), source };
         let asked = async {
             match self {
-                Self::Port(address) => ask(TcpStream::connect(address).await?, &request).await,
-                Self::Socket(path) => ask(UnixStream::connect(path).await?, &request).await,
+                Self::Port(address) => ask(TcpStream::connect(address).await?, &request, LONGEST).await,
+                Self::Socket(path) => ask(UnixStream::connect(path).await?, &request, LONGEST).await,
             }
         };
         let answer = tokio::time::timeout(patience, asked).await;
@@ -128,11 +128,15 @@ impl fmt::Display for At {
     }
 }
 
-/// Sends one request and reads its answer to the end.
-async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> io::Result<Vec<u8>> {
+/// Sends one request and reads its answer to the end, but no more than `longest` bytes.
+pub(crate) async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: &str,
+    longest: u64,
+) -> io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut answer).await?;
+    stream.take(longest).read_to_end(&mut answer).await?;
     Ok(answer)
 }
 

@@ -12,15 +12,10 @@ pub fn read(text: &str) -> Option<Duration> {
     if unsigned == "0" {
         return Some(Duration::ZERO);
     }
-    if unsigned.is_empty() {
-        return None;
-    }
-    let mut rest = unsigned;
-    let mut nanos: u64 = 0;
+    let (mut nanos, mut rest) = number_with_unit(unsigned)?;
     while !rest.is_empty() {
-        let (part, after) = number_with_unit(rest)?;
-        nanos = nanos.checked_add(part)?;
-        rest = after;
+        let (more, after) = number_with_unit(rest)?;
+        (nanos, rest) = (nanos.checked_add(more)?, after);
     }
     Some(Duration::from_nanos(nanos))
 }
@@ -43,10 +38,7 @@ pub fn write(duration: Duration) -> String {
 /// Reads one number with its unit; returns its nanoseconds and the rest of the text.
 fn number_with_unit(text: &str) -> Option<(u64, &str)> {
     let (whole, rest) = digits(text);
-    let (fraction, rest) = match rest.strip_prefix('.') {
-        Some(rest) => digits(rest),
-        None => ("", rest),
-    };
+    let (fraction, rest) = rest.strip_prefix('.').map_or(("", rest), digits);
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }

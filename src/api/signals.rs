@@ -248,6 +248,11 @@ impl Refused {
         Self { wait: PauseLength::Growing { first, most }, reach: Reach::All, overload: true }
     }
 
+    /// Makes all calls wait for the time that the upstream named, if it did.
+    fn told(told: Option<Duration>, first: Duration, most: Duration) -> Self {
+        told.map_or(Self::growing(first, most), Self::all)
+    }
+
     const fn within(self, reach: Reach) -> Self {
         Self { reach, ..self }
     }

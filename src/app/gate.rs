@@ -206,7 +206,7 @@ fn notes(gate: &Gate, injects: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if gate.credentials == Credentials::Auto && injects {
         notes.push(
-            "credentials = \"auto\" became \"inject\": whoever reaches this loopback port acts with the gate's identity".to_owned(),
+            "credentials = \"auto\" became \"inject\": every client that reaches this loopback port acts with the gate's identity".to_owned(),
         );
     }
     if gate.kind == Kind::Kubernetes && gate.tls.is_none() && !injects {

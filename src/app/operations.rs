@@ -1,7 +1,6 @@
 //! The operator's view of, and orders to, all gates of the process.
 
 use std::{
-    net::SocketAddr,
     path::PathBuf,
     sync::{
         Arc,
@@ -92,19 +91,15 @@ impl Operator for Operations {
 
     fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<Forgotten>, String>> {
         Box::pin(async move {
-            let keys = order.keys.as_deref().map(|name| (name, Glob::new(name)));
+            let pattern = order.keys.as_deref().map(|name| (name, Glob::new(name)));
             let mut forgotten = Vec::new();
             for gate in self.meant(order.gate.as_deref())? {
-                let found = match &keys {
+                let keys = match &pattern {
                     Some((whole, pattern)) => gate.forget(&|name: &str| name == *whole || pattern.matches(name)).await,
                     None => 0,
                 };
-                forgotten.push(Forgotten {
-                    gate: gate.name().to_string(),
-                    keys: found,
-                    lifted: if order.pauses { gate.lift_pauses() } else { 0 },
-                    paused: gate.pauses(),
-                });
+                let lifted = if order.pauses { gate.lift_pauses() } else { 0 };
+                forgotten.push(Forgotten { gate: gate.name().to_string(), keys, lifted, paused: gate.pauses() });
             }
             Ok(forgotten)
         })
@@ -147,7 +142,7 @@ fn shows_names(settings: &Settings) -> bool {
     match settings.admin.show_names {
         ShowNames::Always => true,
         ShowNames::Never => false,
-        ShowNames::Auto => settings.admin.listen.as_ref().map(SocketAddr::ip).is_some_and(|ip| ip.is_loopback()),
+        ShowNames::Auto => settings.admin.listen.is_some_and(|listen| listen.ip().is_loopback()),
     }
 }
 

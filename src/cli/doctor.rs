@@ -60,7 +60,7 @@ struct Finding {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let findings = block_on(examine(options))??;
     let screen = Screen::of_stdout();
-    let text: String = findings.iter().map(|finding| finding.line(screen)).collect();
+    let text: String = findings.iter().map(|finding| finding.text(screen)).collect();
     show::text(&text)?;
     match findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count() {
         0 => Ok(()),
@@ -111,8 +111,8 @@ impl Finding {
         Self { verdict: Verdict::Wrong, remedy: remedy.into(), ..Self::fine(about, says) }
     }
 
-    /// Writes it as a line, and its advice below.
-    fn line(&self, screen: Screen) -> String {
+    /// Writes the finding as a line, and its advice below.
+    fn text(&self, screen: Screen) -> String {
         let (word, colour) = match self.verdict {
             Verdict::Fine => ("ok   ", "\u{1b}[32m"),
             Verdict::Note => ("note ", "\u{1b}[33m"),

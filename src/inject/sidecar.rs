@@ -114,8 +114,8 @@ pub(super) fn take_out(found: &mut Found<'_>) -> bool {
     if record.was("container").is_some()
         && let Some(list) = spec.list_of_mut("containers")
     {
-        let made = Node::map([("name", Node::plain(PACKAGE_RUNTIME))]);
-        list.retain(|item| *item != made);
+        let has_only_name = |item: &Node| matches!(item, Node::Map(entries, _) if entries.len() == 1);
+        list.retain(|item| !(has_only_name(item) && is_named(item, PACKAGE_RUNTIME)));
     }
     record.close(spec, "containers", "containers");
     true
@@ -197,10 +197,10 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Op
         Some(old) => {
             record.note(format!("{name}/mount"), Some(old));
             // Only the service account's mount is of use to the sidecar.
-            Some(std::mem::replace(old, mount(NAME, path, true))).filter(|_| mode == Mode::InCluster)
+            Some(std::mem::replace(old, mount(NAME, path))).filter(|_| mode == Mode::InCluster)
         }
         None => {
-            mounts.push(mount(NAME, path, true));
+            mounts.push(mount(NAME, path));
             None
         }
     }
@@ -240,9 +240,7 @@ fn is_our_value(value: &Node) -> bool {
 
 fn mark(pod: &mut Node, mut record: Record) {
     let Some(metadata) = record.open_map(pod, "metadata") else { return };
-    if record.open_map(metadata, "annotations").is_none() {
-        return;
-    }
+    record.open_map(metadata, "annotations"); // noted in the record before that is written
     let written = record.written();
     if let Some(annotations) = metadata.get_mut("annotations") {
         annotations.set(ANNOTATION, written);
@@ -256,20 +254,20 @@ fn container(options: &Options, account: Option<Node>, runs_as_root: bool) -> No
     let variable =
         |(name, value): (String, String)| Node::map([("name", Node::plain(name)), ("value", Node::quoted(value))]);
     container.set("env", Node::list(variables(options).map(variable)));
-    let mut extend = |path: &[&str], items: Vec<Node>| {
-        container
-            .at_mut(path)
-            .and_then(Node::items_mut)
-            .into_iter()
-            .for_each(|list| list.extend(items.iter().cloned()));
+    let mut push = |path: &[&str], item: Node| {
+        if let Some(list) = container.at_mut(path).and_then(Node::items_mut) {
+            list.push(item);
+        }
     };
     if options.config_map.is_some() {
-        let config = vec![Node::plain("--config=/etc/tidegate/tidegate.toml")];
-        extend(&["args"], config.clone());
-        extend(&["startupProbe", "exec", "command"], config);
-        extend(&["volumeMounts"], vec![mount(CONFIG, CONFIG_FOLDER, true)]);
+        let config = Node::plain("--config=/etc/tidegate/tidegate.toml");
+        push(&["args"], config.clone());
+        push(&["startupProbe", "exec", "command"], config);
+        push(&["volumeMounts"], mount(CONFIG, CONFIG_FOLDER));
     }
-    extend(&["volumeMounts"], account.into_iter().collect());
+    if let Some(account) = account {
+        push(&["volumeMounts"], account);
+    }
     if let Some(security) = container.get_mut("securityContext").filter(|_| runs_as_root) {
         security.set("runAsUser", Node::plain("65532"));
     }
@@ -299,12 +297,8 @@ fn volumes(options: &Options) -> impl Iterator<Item = Node> {
     std::iter::once(shared).chain(config)
 }
 
-fn mount(volume: &str, path: &str, read_only: bool) -> Node {
-    let mut mount = Node::map([("name", Node::plain(volume)), ("mountPath", Node::plain(path))]);
-    if read_only {
-        mount.set("readOnly", Node::plain("true"));
-    }
-    mount
+fn mount(volume: &str, path: &str) -> Node {
+    Node::map([("name", Node::plain(volume)), ("mountPath", Node::plain(path)), ("readOnly", Node::plain("true"))])
 }
 
 fn containers_mut(spec: &mut Node) -> impl Iterator<Item = &mut Node> {

@@ -166,7 +166,7 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: impl Write, clock: Clock) {
         while let Some(entry) = next {
             match entry {
                 Entry::Call(record) => {
-                    let this = line(&record, &clock).and_then(|line| out.write_all(&line));
+                    let this = json_line(&record, &clock).and_then(|line| out.write_all(&line));
                     if this.is_err() {
                         table::CALL_LOG_DROPPED.counter(&[]).increment(1);
                     }
@@ -237,7 +237,7 @@ impl Serialize for LogLine<'_> {
 }
 
 /// Renders a record as a line.
-fn line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
+fn json_line(record: &CallRecord, clock: &Clock) -> io::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec(&LogLine(record, clock))?;
     bytes.push(b'\n');
     Ok(bytes)

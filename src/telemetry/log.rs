@@ -6,7 +6,6 @@
 
 use std::{
     borrow::Cow,
-    fmt::Write as _,
     io::{self, IsTerminal, Write},
 };
 
@@ -116,26 +115,22 @@ fn escaped(event: &str, form: Escaping) -> Cow<'_, str> {
         return Cow::Borrowed(event);
     }
     let mut out = String::with_capacity(event.len() + 16);
-    let mut rest = line;
-    while let Some(at) = rest.find(steers) {
-        let (before, tail) = rest.split_at(at);
-        out.push_str(before);
-        if let Some(colour) = colour_at(tail).filter(|_| form.colours) {
-            let (colour, after) = tail.split_at(colour);
-            out.push_str(colour);
-            rest = after;
-            continue;
+    let mut colour_ends = 0;
+    for (at, c) in line.char_indices() {
+        if form.colours
+            && let Some(length) = line.get(at..).and_then(colour_at)
+        {
+            colour_ends = at + length;
         }
-        let mut tail = tail.chars();
-        // Writing to a String cannot fail.
-        let _infallible = tail.next().map(|steering| match form.json {
+        if at < colour_ends || !steers(c) {
+            out.push(c);
+        } else if form.json {
             // All of them are in the basic plane, where JSON's escape has four digits.
-            true => write!(out, "\\u{:04x}", u32::from(steering)),
-            false => write!(out, "{}", steering.escape_default()),
-        });
-        rest = tail.as_str();
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.extend(c.escape_default());
+        }
     }
-    out.push_str(rest);
     out.push('\n');
     Cow::Owned(out)
 }

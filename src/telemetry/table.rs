@@ -64,10 +64,10 @@ metrics_table! {
     CALLS = Kind::Counter, "tidegate_calls_total", ["gate", "class", "lane", "verb", "code"], "calls", Once("a call was answered"),
         "Calls answered, by the class of the status that the client got";
     DECISIONS = Kind::Counter, "tidegate_decisions_total", ["gate", "class", "decision"], "calls", Start,
-        "What the gate said to calls at its door: go, wait (what came of that is in the waits and refusals) or refuse";
+        "What the gate decided about calls on arrival: go, wait (the result is in the waits and refusals) or refuse";
     REFUSALS = Kind::Counter, "tidegate_refusals_total", ["gate", "class", "reason", "group", "resource"], "calls",
         Once("a call was refused"),
-        "Calls refused by the gate itself, at the door or after waiting";
+        "Calls refused by the gate itself, on arrival or after waiting";
     REJECTIONS = Kind::Counter, "tidegate_upstream_rejections_total", ["gate", "class", "by"], "calls", Start,
         "Calls that the upstream turned away, not the gate: by API priority and fairness, another rate limit, a disruption budget, or for their credentials";
     FAILURES = Kind::Counter, "tidegate_failures_total", ["gate", "class", "kind"], "calls", Start,

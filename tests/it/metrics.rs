@@ -66,7 +66,7 @@ fn tables() -> String {
         ("decision", words(Decision::ALL.map(Decision::word).to_vec())),
         ("by", words(Rejection::ALL.map(Rejection::word).to_vec())),
         ("kind", words(FailureKind::ALL.map(FailureKind::word).to_vec())),
-        ("signal", "the words of [`signals.honour`](signals.md)".to_owned()),
+        ("signal", "the words of `signals.honour`".to_owned()),
     ] {
         let _infallible = writeln!(text, "| `{label}` | {values} |");
     }

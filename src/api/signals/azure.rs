@@ -13,10 +13,8 @@ use super::{Reach, Refused, Response, Spent, fields};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     response.too_many()?;
-    let refused = match response.retry_after().or_else(|| millis(response.headers)) {
-        Some(wait) => Refused::all(wait),
-        None => Refused::growing(Duration::from_secs(1), Duration::from_secs(60)),
-    };
+    let told = response.retry_after().or_else(|| millis(response.headers));
+    let refused = Refused::told(told, Duration::from_secs(1), Duration::from_secs(60));
     let by_provider = least(response.headers).is_some_and(|least| least > 0);
     Some(refused.within(if by_provider { Reach::Class } else { Reach::All }))
 }

@@ -11,24 +11,21 @@ use super::{Reach, Refused, Response, Spent, fields, ietf};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     response.too_many()?;
+    let reset = || fields::until(fields::number(response.headers, RESET)?, response);
     let hub = || fields::until(fields::number(response.headers, "x-retry-after")?, response);
-    let told = response.retry_after().or_else(hub).or_else(|| reset(response)).or_else(|| pace(response));
-    Some(match told {
-        Some(wait) => Refused::all(wait).within(Reach::Class),
-        None => Refused::growing(FIRST, MOST).within(Reach::Class),
-    })
+    let told = response.retry_after().or_else(hub).or_else(reset).or_else(|| pace(response));
+    Some(Refused::told(told, FIRST, MOST).within(Reach::Class))
 }
 
 pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
-    let (limit, remaining, wait) = match ietf::counted(response.headers, "ratelimit-limit") {
-        Some((limit, _)) => (limit, ietf::counted(response.headers, "ratelimit-remaining")?.0, pace(response)),
-        None => {
-            let number = |name| fields::number(response.headers, name);
-            (number("x-ratelimit-limit")?, number("x-ratelimit-remaining")?, reset(response))
+    let wait = match ietf::counted(response.headers, "ratelimit-limit") {
+        Some((limit, _)) => {
+            let (left, _) = ietf::counted(response.headers, "ratelimit-remaining")?;
+            pace(response).filter(|_| fields::is_spent(left, limit, reserve))
         }
+        None => fields::spent(response, ["x-ratelimit-limit", "x-ratelimit-remaining", RESET], reserve),
     };
-    let wait = wait.filter(|wait| !wait.is_zero() && limit > 0 && fields::is_spent(remaining, limit, reserve))?;
-    Some(Spent { wait, reach: Reach::Class })
+    Some(Spent { wait: wait?, reach: Reach::Class })
 }
 
 /// Returns the average time until one more pull is allowed.
@@ -38,10 +35,7 @@ fn pace(response: &Response<'_>) -> Option<Duration> {
     Some(Duration::from_secs(every.max(1)))
 }
 
-fn reset(response: &Response<'_>) -> Option<Duration> {
-    fields::until(fields::number(response.headers, "x-ratelimit-reset")?, response)
-}
-
+const RESET: &str = "x-ratelimit-reset";
 const FIRST: Duration = Duration::from_secs(60);
 const MOST: Duration = Duration::from_secs(3600);
 

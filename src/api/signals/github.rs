@@ -20,36 +20,27 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     if !matches!(response.status, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) {
         return None;
     }
-    let exhausted = spent(response, 0.0);
-    match (response.retry_after(), exhausted) {
-        // Both waits must be over.
-        (Some(after), Some(spent)) if spent.wait > after => Some(Refused::all(spent.wait).within(spent.reach)),
+    match (response.retry_after(), spent(response, 0.0)) {
+        // If there are two waits, both must be over.
+        (after, Some(spent)) if after.is_none_or(|after| spent.wait > after) => {
+            Some(Refused::all(spent.wait).within(spent.reach))
+        }
         (Some(after), _) => Some(Refused::all(after)),
-        (None, Some(spent)) => Some(Refused::all(spent.wait).within(spent.reach)),
-        (None, None) => is_secondary(response).then_some(SECONDARY),
+        (None, _) => is_secondary(response).then_some(SECONDARY),
     }
 }
 
 pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
-    let headers = response.headers;
-    let limit = fields::number(headers, LIMIT).filter(|limit| *limit > 0)?;
-    let remaining = fields::number(headers, REMAINING)?;
-    if !fields::is_spent(remaining, limit, reserve) {
-        return None;
-    }
-    let wait = fields::until(fields::number(headers, RESET)?, response).filter(|wait| !wait.is_zero())?;
+    let wait = fields::spent(response, ["x-ratelimit-limit", REMAINING, "x-ratelimit-reset"], reserve)?;
     // Searches, GraphQL and so on have quotas of their own, and some are much smaller.
-    let core = headers.get(RESOURCE).is_none_or(|resource| resource == "core");
+    let core = response.headers.get(RESOURCE).is_none_or(|resource| resource == "core");
     Some(Spent { wait, reach: if core { Reach::All } else { Reach::Class } })
 }
 
 fn is_secondary(response: &Response<'_>) -> bool {
     response.status == StatusCode::TOO_MANY_REQUESTS
         || json::texts(response.body).iter().any(|(key, text)| match key.as_str() {
-            "message" => {
-                let text = text.to_ascii_lowercase();
-                MESSAGES.iter().any(|message| text.contains(message))
-            }
+            "message" => MESSAGES.iter().any(|message| text.to_ascii_lowercase().contains(message)),
             "documentation_url" => PAGES.iter().any(|page| text.contains(page)),
             _ => false,
         })
@@ -61,9 +52,7 @@ const SECONDARY: Refused = Refused {
     reach: Reach::All,
     overload: true,
 };
-const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
-const RESET: &str = "x-ratelimit-reset";
 const RESOURCE: &str = "x-ratelimit-resource";
 /// Secondary limits were once called abuse detection, and still are on older Enterprise servers.
 const MESSAGES: [&str; 3] = ["secondary rate limit", "abuse detection", "api rate limit exceeded"];

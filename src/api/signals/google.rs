@@ -25,10 +25,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
         let delays = json::texts(response.body).into_iter().filter(|(key, _)| key == "retryDelay");
         delays.filter_map(|(_, text)| duration(&text)).max()
     });
-    Some(match told {
-        Some(wait) => Refused::all(wait),
-        None => Refused::growing(first, MOST),
-    })
+    Some(Refused::told(told, first, MOST))
 }
 
 fn is_for_rate(body: &[u8]) -> bool {

@@ -9,28 +9,20 @@ use super::{Reach, Refused, Response, Spent, fields};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     response.too_many()?;
-    let reset = reset(response);
+    let reset = fields::number(response.headers, RESET).and_then(|reset| fields::until(reset, response));
     if fields::number(response.headers, LIMIT) == Some(0) {
         return Some(Refused::growing(FIRST, reset.unwrap_or(WINDOW).max(FIRST)));
     }
-    Some(match response.retry_after().or(reset) {
-        Some(wait) => Refused::all(wait).within(Reach::Class),
-        None => Refused::growing(FIRST, WINDOW).within(Reach::Class),
-    })
+    Some(Refused::told(response.retry_after().or(reset), FIRST, WINDOW).within(Reach::Class))
 }
 
 pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
-    let limit = fields::number(response.headers, LIMIT).filter(|limit| *limit > 0)?;
-    let remaining = fields::number(response.headers, "x-rate-limit-remaining")?;
-    let wait = reset(response).filter(|wait| !wait.is_zero() && fields::is_spent(remaining, limit, reserve))?;
+    let wait = fields::spent(response, [LIMIT, "x-rate-limit-remaining", RESET], reserve)?;
     Some(Spent { wait, reach: Reach::Class })
 }
 
-fn reset(response: &Response<'_>) -> Option<Duration> {
-    fields::until(fields::number(response.headers, "x-rate-limit-reset")?, response)
-}
-
 const LIMIT: &str = "x-rate-limit-limit";
+const RESET: &str = "x-rate-limit-reset";
 const FIRST: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_secs(60);
 

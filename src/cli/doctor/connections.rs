@@ -33,10 +33,8 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     let there: Vec<_> = established().into_iter().filter(|it| upstream.contains(&it.remote)).collect();
     let gates = status.and_then(|status| sockets_of(status.pid));
     let Some(own) = gates.zip(sockets_of(std::process::id())).map(|(gates, ours)| &gates | &ours) else {
-        let says = format!(
-            "not known: the running gate's connections cannot be told from others; there are {} to {host}:{port}",
-            there.len()
-        );
+        let unknown = "not known: the running gate's connections cannot be told from others";
+        let says = format!("{unknown}; there are {} to {host}:{port}", there.len());
         return vec![Finding::note(&about, says, "run doctor beside the gate, as the same user")];
     };
     let foreign: Vec<_> = there.iter().filter(|it| !own.contains(&it.inode)).collect();
@@ -44,18 +42,12 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
         return vec![Finding::fine(&about, format!("nothing is connected to {host}:{port} but the gate"))];
     }
     let owners = owners();
-    let names: BTreeSet<String> = foreign
-        .iter()
-        .map(|it| owners.get(&it.inode).cloned().unwrap_or_else(|| "a process that is not visible here".to_owned()))
-        .collect();
-    let names: Vec<_> = names.into_iter().collect();
-    let says =
-        format!("{} connections to {host}:{port} are not the gate's, but of {}", foreign.len(), names.join(", "));
-    vec![Finding::wrong(
-        &about,
-        says,
-        "point that process at the gate: KUBECONFIG or KUBERNETES_SERVICE_HOST in its container; tidegate kubeconfig prints one",
-    )]
+    let owner = |it: &&Established| owners.get(&it.inode).map_or("a process that is not visible here", String::as_str);
+    let names: BTreeSet<&str> = foreign.iter().map(|it| owner(it)).collect();
+    let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    let says = format!("{} connections to {host}:{port} are not the gate's, but of {names}", foreign.len());
+    let advice = "point that process at the gate: KUBECONFIG or KUBERNETES_SERVICE_HOST in its container; tidegate kubeconfig prints one";
+    vec![Finding::wrong(&about, says, advice)]
 }
 
 /// Returns the established connections of this network namespace.

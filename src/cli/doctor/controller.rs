@@ -18,14 +18,9 @@ struct Controller {
 pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&Status>) -> Vec<Finding> {
     let Some(gates) = addresses(settings) else { return Vec::new() };
     if let Some(pid) = pid {
-        return vec![match Controller::of(pid) {
-            Some(controller) => controller.finding(&gates),
-            None => Finding::wrong(
-                "controller",
-                format!("the environment of process {pid} cannot be read"),
-                "run doctor as the user of that process",
-            ),
-        }];
+        let says = format!("the environment of process {pid} cannot be read");
+        let unreadable = || Finding::wrong("controller", says, "run doctor as the user of that process");
+        return vec![Controller::of(pid).map_or_else(unreadable, |controller| controller.finding(&gates))];
     }
     // Outside of a pod, this would look at every process of the machine.
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
@@ -37,11 +32,8 @@ pub(super) fn findings(settings: &Settings, pid: Option<u32>, status: Option<&St
     let findings: Vec<_> = seen.filter(Controller::is_one).map(|controller| controller.finding(&gates)).collect();
     if findings.is_empty() {
         let says = "its environment cannot be seen from this container";
-        return vec![Finding::note(
-            "controller",
-            says,
-            "set shareProcessNamespace on the pod for a while, and run doctor again; its connections were looked at above",
-        )];
+        let advice = "set shareProcessNamespace on the pod for a while, and run doctor again; its connections were looked at above";
+        return vec![Finding::note("controller", says, advice)];
     }
     findings
 }

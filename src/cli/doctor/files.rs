@@ -11,34 +11,24 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut folders: Vec<(&Path, String)> = Vec::new();
     for gate in settings.gates.values() {
         if let Some(folder) = gate.tls.as_ref().and_then(|tls| tls.write_to.as_ref()) {
-            let remedy = format!(
-                "mount a volume there that this user can write, and the controller's container too; or change gates.{}.tls.write_to",
-                gate.name
-            );
-            folders.push((folder, remedy));
+            let volume = "mount a volume there that this user can write, and the controller's container too";
+            folders.push((folder, format!("{volume}; or change gates.{}.tls.write_to", gate.name)));
         }
     }
     let given: Vec<_> = folders.iter().map(|(folder, _)| *folder).collect();
     let socket = operations::socket(settings);
-    if let Some(folder) = socket.as_deref().and_then(Path::parent) {
-        folders
-            .push((folder, "make the folder of admin.socket writable for this user, or set it to \"off\"".to_owned()));
-    }
-    if let Some(folder) = settings.log.calls.as_deref().and_then(Path::parent) {
-        folders.push((folder, "make the folder of log.calls writable for this user".to_owned()));
-    }
+    let files = [
+        (socket.as_deref(), "make the folder of admin.socket writable for this user, or set it to \"off\""),
+        (settings.log.calls.as_deref(), "make the folder of log.calls writable for this user"),
+    ];
+    folders.extend(files.into_iter().filter_map(|(file, remedy)| Some((file?.parent()?, remedy.to_owned()))));
     let mut seen = HashSet::new();
     folders.retain(|(folder, _)| seen.insert(*folder));
-    let permissions = folders.iter().map(|(folder, remedy)| folder_finding(folder, remedy));
+    let permissions = folders.into_iter().map(|(folder, remedy)| match writable(folder) {
+        Ok(()) => Finding::fine("permissions", format!("{} can be written", folder.display())),
+        Err(error) => Finding::wrong("permissions", format!("{} cannot be written: {error}", folder.display()), remedy),
+    });
     permissions.chain(given.into_iter().filter_map(written)).collect()
-}
-
-fn folder_finding(folder: &Path, remedy: &str) -> Finding {
-    let about = "permissions";
-    match writable(folder) {
-        Ok(()) => Finding::fine(about, format!("{} can be written", folder.display())),
-        Err(error) => Finding::wrong(about, format!("{} cannot be written: {error}", folder.display()), remedy),
-    }
 }
 
 /// Tries to write: permissions, read-only mounts and full disks all show.
@@ -51,13 +41,9 @@ fn writable(folder: &Path) -> io::Result<()> {
 /// Checks that the folder has what the controller needs.
 fn written(folder: &Path) -> Option<Finding> {
     let path = folder.join("kubeconfig");
-    fs::read(&path).err().map(|error| {
-        Finding::wrong(
-            "controller",
-            format!("{} cannot be read: {error}", path.display()),
-            "the gate writes it when it starts; is it running, and is this its volume?",
-        )
-    })
+    let advice = "the gate writes it when it starts; is it running, and is this its volume?";
+    let says = |error| format!("{} cannot be read: {error}", path.display());
+    fs::read(&path).err().map(|error| Finding::wrong("controller", says(error), advice))
 }
 
 #[cfg(test)]

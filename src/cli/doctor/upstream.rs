@@ -3,14 +3,12 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::Finding;
 use crate::{
+    admin::client,
     app::gate::{PreparedGate, Trouble, prepare_gate},
     classify::Kind,
     clock::Clock,
@@ -57,12 +55,9 @@ async fn ask(prepared: PreparedGate, path: &str, clock: Clock) -> anyhow::Result
     let _ends = stop.clone().drop_guard();
     let gate = proxy::Gate::start(prepared.options, clock, stop).await?;
     let address = gate.addresses().first().copied().ok_or_else(|| anyhow::anyhow!("it has no address"))?;
-    let mut stream = TcpStream::connect(address).await?;
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: tidegate-doctor\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut answer).await?;
+    let answer = client::ask(TcpStream::connect(address).await?, &request, LONGEST).await?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
