@@ -24,8 +24,8 @@ use crate::{
 
 /// The gates, and the state beside them that the operator sees.
 pub(crate) struct Operations {
-    gates: Vec<Arc<Gate>>,
-    reloads: Arc<Reloads>,
+    pub(super) gates: Vec<Arc<Gate>>,
+    pub(super) reloads: Reloads,
     clock: Clock,
     /// True if the admin port shows names; a reload may change it.
     names: AtomicBool,
@@ -34,8 +34,10 @@ pub(crate) struct Operations {
 // === impl Operations ===
 
 impl Operations {
-    pub(crate) fn new(gates: Vec<Arc<Gate>>, reloads: Arc<Reloads>, clock: Clock, settings: &Settings) -> Self {
-        Self { gates, reloads, clock, names: AtomicBool::new(shows_names(settings)) }
+    /// Starts with this configuration in force; `effective` is its text.
+    pub(crate) fn new(gates: Vec<Arc<Gate>>, settings: &Settings, effective: &str, clock: Clock) -> Self {
+        let names = AtomicBool::new(shows_names(settings));
+        Self { gates, reloads: Reloads::new(clock, effective), clock, names }
     }
 
     /// Takes over what a reload changed.

@@ -17,13 +17,12 @@ use super::{
     failure::Failure,
     operations::Operations,
     prepare::{Prepared, call_log},
-    reloads::{Outcome, Reloads},
+    reloads::Outcome,
     source::Sources,
 };
 use crate::{
     clock::Clock,
     config::settings::Settings,
-    proxy::Gate,
     telemetry::{CallLog, log::Level},
 };
 
@@ -32,11 +31,9 @@ pub(crate) struct Reloader {
     pub(crate) sources: Sources,
     pub(crate) clock: Clock,
     pub(crate) level: Level,
-    pub(crate) gates: Vec<Arc<Gate>>,
     pub(crate) calls: Option<CallLog>,
     /// The settings in force.
     pub(crate) running: Settings,
-    pub(crate) reloads: Arc<Reloads>,
     pub(crate) operations: Arc<Operations>,
     /// The content that was judged last.
     pub(crate) judged: Content,
@@ -88,9 +85,9 @@ impl Reloader {
 
     /// Judges the content found and applies it if it can be.
     async fn reload(&mut self, found: Content, asked: bool) {
-        if found == self.judged && self.reloads.last_was_good() {
+        if found == self.judged && self.operations.reloads.last_was_good() {
             tracing::info!(asked, "the configuration has not changed");
-            self.reloads.note(Outcome::Unchanged, Vec::new());
+            self.operations.reloads.note(Outcome::Unchanged, Vec::new());
             return;
         }
         self.judged = found;
@@ -132,7 +129,7 @@ impl Reloader {
                 tracing::error!(problems = count, why, "the new configuration cannot work; the old one stays in force");
             }
         }
-        self.reloads.note(outcome, reasons);
+        self.operations.reloads.note(outcome, reasons);
     }
 
     /// Applies the configuration. Nothing in here can fail.
@@ -144,7 +141,7 @@ impl Reloader {
             tracing::error!(%error, "the log's level stays as it was"); // it was checked, so it can be set
         }
         for mut gate in prepared.gates {
-            let running = self.gates.iter().find(|running| *running.name() == gate.options.name);
+            let running = self.operations.gates.iter().find(|running| *running.name() == gate.options.name);
             gate.options.call_log.clone_from(&calls);
             if let Some(running) = running {
                 running.caught_up().await;
@@ -154,7 +151,7 @@ impl Reloader {
         self.operations.adopt(&prepared.settings);
         self.calls = calls;
         self.running = prepared.settings;
-        let hash = self.reloads.take_over(&prepared.effective);
+        let hash = self.operations.reloads.take_over(&prepared.effective);
         tracing::info!(hash, "the new configuration is in force");
     }
 }

@@ -12,7 +12,6 @@ use super::{
     operations::{self, Operations},
     prepare::{Prepared, call_log},
     reload::{Content, Reloader},
-    reloads::Reloads,
     source::Sources,
 };
 use crate::{
@@ -60,24 +59,24 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
         gate.options.call_log.clone_from(&calls);
         gates.push(Arc::new(start(gate, clock, stop.clone()).await?));
     }
-    let reloads = Arc::new(Reloads::new(clock, &prepared.effective));
-    let operations = Arc::new(Operations::new(gates.clone(), Arc::clone(&reloads), clock, &prepared.settings));
+    let operations = Operations::new(gates, &prepared.settings, &prepared.effective, clock);
+    let operations = Arc::new(operations);
     admin.set_operator(Arc::clone(&operations) as _);
     drop(starting);
+    let gates = &operations.gates;
     tracing::info!(gates = gates.len(), admin = port, socket, "ready");
-    let (running, sources) = (prepared.settings, sources.clone());
-    let open_gates = gates.clone();
-    let reloader = Reloader { sources, clock, level, gates: open_gates, calls, running, reloads, operations, judged };
+    let (running, sources, operations) = (prepared.settings, sources.clone(), Arc::clone(&operations));
+    let reloader = Reloader { sources, clock, level, calls, running, operations, judged };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
 
     let signal = next(&mut signals).await;
     tracing::info!(signal, "stopping: serving on until the last client has left");
     stop.cancel();
     tokio::select! {
-        () = async { for gate in &gates { gate.finished().await } } => {}
+        () = async { for gate in gates { gate.finished().await } } => {}
         signal = next(&mut signals) => tracing::warn!(signal, "stopping at once"),
     }
-    for gate in &gates {
+    for gate in gates {
         gate.logged().await;
     }
     // Stops last, so that probes and scrapes see the drain.
