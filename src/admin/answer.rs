@@ -44,9 +44,9 @@ impl Handler {
         let path = head.uri.path();
         let operator = self.operator.get().map(|operator| &**operator);
         match (&head.method, path, operator) {
-            (&Method::POST, "/explain" | "/forget" | "/bypass", Some(operator)) => {
-                order(operator, &head, body, from).await.unwrap_or_else(|refused| refused)
-            }
+            (&Method::POST, "/explain" | "/forget" | "/bypass", Some(operator)) => order(operator, &head, body, from)
+                .await
+                .unwrap_or_else(|(status, why)| text(status, format!("{why}\n"))),
             (&Method::GET | &Method::HEAD, "/livez", _) => text(StatusCode::OK, "ok\n"),
             (&Method::GET | &Method::HEAD, "/metrics", _) => typed(PROMETHEUS, telemetry::metrics().render()),
             (&Method::GET | &Method::HEAD, "/readyz", operator) => self.ready(operator),
@@ -99,8 +99,8 @@ impl Handler {
 /// Hands an order, or a question that comes with a body, to the operator.
 ///
 /// # Errors
-/// It is refused, with this answer.
-async fn order<B>(operator: &dyn Operator, head: &Parts, body: B, from: Origin) -> Result<Answer, Answer>
+/// It is refused, with this status and text.
+async fn order<B>(operator: &dyn Operator, head: &Parts, body: B, from: Origin) -> Result<Answer, (StatusCode, String)>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
 {
@@ -109,26 +109,27 @@ where
         // The port only takes questions, and only if names are shown: the answer tells if an object
         // fails.
         if path != "/explain" {
-            let advice = "orders are taken on the control socket only (admin.socket)\n";
-            return Err(text(StatusCode::FORBIDDEN, advice));
+            let advice = "orders are taken on the control socket only (admin.socket)";
+            return Err((StatusCode::FORBIDDEN, advice.to_owned()));
         }
         if !operator.shows_names() || !is_local(&head.headers) {
-            let advice = "only asked on loopback (admin.show_names), or on the control socket\n";
-            return Err(text(StatusCode::FORBIDDEN, advice));
+            let advice = "only asked on loopback (admin.show_names), or on the control socket";
+            return Err((StatusCode::FORBIDDEN, advice.to_owned()));
         }
     }
     let body = Limited::new(Box::pin(body), LONGEST).collect().await;
-    let body = body.map_err(|_| bad_request("the body cannot be read, or is too long"))?.to_bytes();
+    let bad_request = |why: String| (StatusCode::BAD_REQUEST, why);
+    let body = body.map_err(|_| bad_request("the body cannot be read, or is too long".to_owned()))?.to_bytes();
     match path {
-        "/explain" => operator.explain(&read(&body)?).map(|explained| json(&explained)),
-        "/forget" => operator.forget(&read(&body)?).await.map(|forgotten| json(&forgotten)),
-        _ => operator.bypass(&read(&body)?).map(|bypassed| json(&bypassed)),
+        "/explain" => operator.explain(&read(&body).map_err(bad_request)?).map(|explained| json(&explained)),
+        "/forget" => operator.forget(&read(&body).map_err(bad_request)?).await.map(|forgotten| json(&forgotten)),
+        _ => operator.bypass(&read(&body).map_err(bad_request)?).map(|bypassed| json(&bypassed)),
     }
     .map_err(bad_request)
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Answer> {
-    serde_json::from_slice(body).map_err(|error| bad_request(format!("this is not such a request: {error}")))
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|error| format!("this is not such a request: {error}"))
 }
 
 /// True if the client addressed this machine: a page elsewhere whose name was made to point here
@@ -138,10 +139,6 @@ fn is_local(headers: &HeaderMap) -> bool {
     let Ok(authority) = host.to_str().unwrap_or_default().parse::<http::uri::Authority>() else { return false };
     let name = authority.host().trim_start_matches('[').trim_end_matches(']');
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
-}
-
-fn bad_request(why: impl std::fmt::Display) -> Answer {
-    text(StatusCode::BAD_REQUEST, format!("{why}\n"))
 }
 
 fn json<T: Serialize>(value: &T) -> Answer {

@@ -7,6 +7,7 @@ use super::path::ESCAPED_SLASH;
 words! {
     /// The action of a call, in the words of kube-apiserver and RBAC. External APIs use the nearest:
     /// GET and HEAD are `Get`, POST `Create`, PUT `Update`.
+    #[derive(Default)]
     pub enum Verb {
         /// POST.
         Create = "create",
@@ -27,6 +28,7 @@ words! {
         /// A stream of changes.
         Watch = "watch",
         /// Any other method (OPTIONS, TRACE, ...).
+        #[default]
         Other = "other",
     }
 }
@@ -73,12 +75,6 @@ impl Verb {
     /// True for DELETE of one object or of many.
     pub const fn is_delete(self) -> bool {
         matches!(self, Self::Delete | Self::DeleteCollection)
-    }
-}
-
-impl Default for Verb {
-    fn default() -> Self {
-        Self::Other
     }
 }
 

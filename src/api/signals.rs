@@ -250,7 +250,7 @@ impl Refused {
 
     /// Makes all calls wait for the time that the upstream named, if it did.
     fn told(told: Option<Duration>, first: Duration, most: Duration) -> Self {
-        told.map_or(Self::growing(first, most), Self::all)
+        told.map_or_else(|| Self::growing(first, most), Self::all)
     }
 
     const fn within(self, reach: Reach) -> Self {

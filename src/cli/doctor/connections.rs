@@ -43,7 +43,7 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     }
     let owners = owners();
     let owner = |it: &&Established| owners.get(&it.inode).map_or("a process that is not visible here", String::as_str);
-    let names: BTreeSet<&str> = foreign.iter().map(|it| owner(it)).collect();
+    let names: BTreeSet<&str> = foreign.iter().map(owner).collect();
     let names = names.into_iter().collect::<Vec<_>>().join(", ");
     let says = format!("{} connections to {host}:{port} are not the gate's, but of {names}", foreign.len());
     let advice = "point that process at the gate: KUBECONFIG or KUBERNETES_SERVICE_HOST in its container; tidegate kubeconfig prints one";

@@ -110,7 +110,8 @@ impl Controller {
         let servers =
             clusters.iter().filter_map(|cluster| cluster.text_at(&["cluster", "server"])?.parse::<Uri>().ok());
         let address = |server: Uri| {
-            let port = server.port_u16().unwrap_or(if server.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 });
+            let usual = if server.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 };
+            let port = server.port_u16().unwrap_or(usual);
             // The gate is on localhost, too.
             let host = server.host().unwrap_or_default();
             format!("{}:{port}", if host == "localhost" { "127.0.0.1" } else { host })
