@@ -26,8 +26,8 @@ pub struct Clock {
     began: Instant,
 }
 
-/// A timer that is polled by hand, for what has no clock and decides no call: when a connection is
-/// closed, or a client told to send.
+/// Returns a timer that is polled by hand, for code that has no clock and decides about no call: it
+/// closes a connection, or tells a client to send.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that sleeps")]
 pub(crate) fn timer(duration: Duration) -> Pin<Box<Sleep>> {
     Box::pin(tokio::time::sleep(duration))

@@ -92,8 +92,7 @@ fn has_percent(text: &str) -> bool {
 
 /// True for `%2F` and `%5C`, which are separators for readers that decode before they split.
 fn has_encoded_separator(raw: &str) -> bool {
-    let escapes = raw.as_bytes().windows(3);
-    escapes.into_iter().any(|w| matches!(w, [b'%', b'2', b'F' | b'f'] | [b'%', b'5', b'C' | b'c']))
+    raw.as_bytes().windows(3).any(|w| matches!(w, [b'%', b'2', b'F' | b'f'] | [b'%', b'5', b'C' | b'c']))
 }
 
 /// True if a decoded path is doubtful.

@@ -35,13 +35,8 @@ pub(crate) enum Token {
     Pods(PodToken),
 }
 
-/// The present content of the folder.
-#[derive(PartialEq, Eq)]
-struct Written {
-    ca: Arc<str>,
-    ca_key: Option<String>,
-    token: Option<String>,
-}
+/// The content of the folder that changes: the CA, its key, and the token.
+type Written = (Arc<str>, Option<String>, Option<String>);
 
 /// The time between two looks. Certificates and tokens are renewed hours before they end; files
 /// that others write must be taken over well within a minute.
@@ -91,14 +86,14 @@ impl Folder {
             Some(Token::Passed(secret)) => secret.reveal(now),
             Some(Token::Pods(token)) => Some(token.reveal().to_owned()),
         };
-        Written { ca: self.listener.ca(), ca_key: self.listener.ca_key(), token }
+        (self.listener.ca(), self.listener.ca_key(), token)
     }
 
     fn write(&self, server: Option<&str>, now: Moment) -> Result<Written, FolderError> {
         let written = self.contents(now);
-        let (token, namespace) = (written.token.as_deref(), self.namespace.as_deref());
-        let ca_key = written.ca_key.as_deref();
-        folder::write(&self.path, &Contents { ca: &written.ca, ca_key, token, namespace, server })?;
+        let (ca, ca_key, token) = &written;
+        let (ca_key, token, namespace) = (ca_key.as_deref(), token.as_deref(), self.namespace.as_deref());
+        folder::write(&self.path, &Contents { ca, ca_key, token, namespace, server })?;
         Ok(written)
     }
 }

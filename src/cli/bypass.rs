@@ -23,7 +23,7 @@ that all limits hold again when it ends: by itself, or with `bypass off`.";
 pub(super) struct Options {
     #[command(flatten)]
     configured: Configured,
-    /// Whether everything is let through
+    /// Let everything through, or limit again
     switch: Switch,
     /// With `on`: ends by itself after this time, at most 24h
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = time)]

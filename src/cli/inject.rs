@@ -32,7 +32,7 @@ pub(super) struct Options {
     /// The sidecar's image
     #[arg(long, value_name = "IMAGE", default_value = concat!("tidegate:", env!("CARGO_PKG_VERSION")))]
     image: String,
-    /// How the containers are pointed at the gate
+    /// The way to point the containers at the gate
     #[arg(long, value_enum, default_value_t = Way::Kubeconfig)]
     mode: Way,
     /// Only this container; may be given again [default: all]
