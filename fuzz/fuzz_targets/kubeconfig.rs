@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, sync::LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::credentials::{Source, Environment, UpstreamTls, resolve};
+use tidegate::credentials::{Environment, Source, UpstreamTls, resolve};
 
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
     let shared = PathBuf::from("/dev/shm");

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::CONTENT_ENCODING};
 use libfuzzer_sys::fuzz_target;
-use tidegate::api::signals::{PEEK, Response, Signal, Signals, PauseLength, in_clear, read, wants_body};
+use tidegate::api::signals::{PEEK, PauseLength, Response, Signal, Signals, in_clear, read, wants_body};
 
 /// Reads them for each family alone, then for all together.
 fn all(status: StatusCode, headers: &HeaderMap, body: &[u8], wall: Option<SystemTime>) {
@@ -24,7 +24,9 @@ fn all(status: StatusCode, headers: &HeaderMap, body: &[u8], wall: Option<System
                 assert!(set.contains(&signal), "{signal:?} was not asked for");
             }
             if let Some((_, refused)) = reading.refused {
-                assert!(!matches!(refused.wait, PauseLength::Growing { first, most } if first > most || first.is_zero()));
+                assert!(
+                    !matches!(refused.wait, PauseLength::Growing { first, most } if first > most || first.is_zero())
+                );
                 assert!(!status.is_success() && !status.is_informational(), "{status} refuses nothing: {refused:?}");
             }
         }
