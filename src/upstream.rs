@@ -8,8 +8,6 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
 mod body;
-mod books;
-mod connection;
 mod dial;
 mod dns;
 mod error;
@@ -21,7 +19,7 @@ mod pool;
 mod prepare;
 mod race;
 mod send;
-mod stream_lease;
+mod stream_accounts;
 mod streaming;
 mod through;
 mod trailing;
@@ -53,7 +51,7 @@ pub use self::{
     dns::Dns,
     error::{DialError, DialFailure, SendError},
     inbound::{Inbound, InboundError, Remainder, Unread},
-    stream_lease::StreamLease,
+    pool::StreamLease,
     streaming::{Streaming, StreamingError},
     upgrade::{Dedicated, Protocol, Upgraded},
 };
@@ -128,7 +126,7 @@ type Meters = Arc<OnceLock<UpstreamMeters>>;
 struct Inner {
     target: Target,
     /// What a reload may change.
-    manners: RwLock<Arc<Manners>>,
+    settings: RwLock<Arc<RequestSettings>>,
     injector: Arc<Injector>,
     clock: Clock,
     budget: Budget,
@@ -149,7 +147,7 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let plain = options.tls.is_none();
-        let manners = RwLock::new(Arc::new(Manners::of(&options)));
+        let settings = RwLock::new(Arc::new(RequestSettings::of(&options)));
         let injector = options.injector;
         let names = |host, port| Names::new(host, port, options.own, options.dns, clock);
         let credentials = Arc::clone(&injector);
@@ -162,7 +160,7 @@ impl Upstream {
             long_running: pool(Group::LongRunning, rooms),
             upgrades: Arc::default(),
             target: options.target,
-            manners,
+            settings,
             injector,
             clock,
             budget: Budget::new(KEPT_TOGETHER),
@@ -178,7 +176,7 @@ impl Upstream {
     /// Takes over the Host that is sent, the timeouts and what becomes of links; everything else stays as it was.
     pub fn adjust(&self, options: &Options) {
         self.inner.dialer.set_timeout(options.connect_timeout);
-        *self.inner.manners.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Manners::of(options));
+        *self.inner.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(RequestSettings::of(options));
     }
 
     /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
@@ -228,12 +226,12 @@ impl Upstream {
         lease: StreamLease,
         request: Admitted<Request<Outgoing>>,
     ) -> impl Future<Output = Result<Response<Streaming>, SendError>> + Send {
-        let manners = self.inner.manners();
-        let limit = manners.response_timeout.filter(|_| lease.group() != Group::LongRunning);
-        let mut errand = self.errand(&manners, lease, request.into_inner()); // kept where it is made: it is large
+        let settings = self.inner.settings();
+        let limit = settings.response_timeout.filter(|_| lease.group() != Group::LongRunning);
+        let mut attempt = self.attempt(&settings, lease, request.into_inner()); // kept where it is made: it is large
         async move {
-            let answer = match &mut errand {
-                Ok(errand) => self.transmit(errand),
+            let answer = match &mut attempt {
+                Ok(attempt) => self.transmit(attempt),
                 Err(error) => return Err(error.clone()),
             };
             match limit {
@@ -293,13 +291,13 @@ impl Upstream {
 
 /// How calls are sent, as far as a reload may change it.
 #[derive(Clone, Debug)]
-struct Manners {
+struct RequestSettings {
     host: Host,
     response_timeout: Option<Duration>,
     rewrite_links: Option<Scheme>,
 }
 
-impl Manners {
+impl RequestSettings {
     fn of(options: &Options) -> Self {
         let Options { host, response_timeout, rewrite_links, .. } = options;
         Self { host: host.clone(), response_timeout: *response_timeout, rewrite_links: rewrite_links.clone() }
@@ -307,8 +305,8 @@ impl Manners {
 }
 
 impl Inner {
-    fn manners(&self) -> Arc<Manners> {
-        Arc::clone(&self.manners.read().unwrap_or_else(PoisonError::into_inner))
+    fn settings(&self) -> Arc<RequestSettings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The connections of a group; upgrades share none.
@@ -326,7 +324,7 @@ impl Inner {
     }
 
     /// Takes over TLS files that have changed. Connections from before take no more calls once they have successors; their streams run on.
-    fn tend_tls(&self) {
+    fn refresh_tls(&self) {
         let Some(tls) = self.dialer.tls() else { return };
         tls.refresh(self.clock.now());
         let changes = tls.changes();
@@ -343,7 +341,7 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     loop {
         clock.sleep(MAINTAIN_EVERY).await;
         let Some(inner) = upstream.upgrade() else { return };
-        inner.tend_tls();
+        inner.refresh_tls();
         for pool in inner.pools() {
             pool.maintain();
             if let Some(meters) = inner.meters.get() {

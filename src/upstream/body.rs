@@ -19,9 +19,8 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::{
-    connection::Traffic,
     inbound::{Continue, Inbound, InboundError},
-    stream_lease::StreamUnit,
+    pool::{connection::Traffic, stream_lease::StreamUnit},
 };
 
 /// A request body on its way up: what was read while the call waited, then the rest as the client sends it.

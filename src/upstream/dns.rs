@@ -40,7 +40,7 @@ pub(super) enum LookupError {
 
 /// Asks name servers, and keeps what they answer.
 #[derive(Debug)]
-pub(super) struct Asker {
+pub(super) struct NameServers {
     dns: Dns,
     /// The resolver, and the `resolv.conf` that it was made from.
     made: Mutex<Option<(Vec<u8>, Arc<TokioResolver>)>>,
@@ -65,7 +65,7 @@ impl Dns {
     }
 }
 
-impl Asker {
+impl NameServers {
     pub(super) fn new(dns: Dns) -> Self {
         Self { dns, made: Mutex::new(None) }
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    dns::{Asker, Dns, LookupError},
+    dns::{Dns, LookupError, NameServers},
     error::DialFailure,
 };
 use crate::{clock::Clock, moment::Moment};
@@ -25,7 +25,7 @@ pub(super) struct Names {
     /// Where the gate listens.
     own: Vec<SocketAddr>,
     dns: Dns,
-    asker: Asker,
+    name_servers: NameServers,
     clock: Clock,
     /// The last good answer, and when it came.
     known: Mutex<Option<(Vec<SocketAddr>, Moment)>>,
@@ -33,7 +33,7 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(host: String, port: u16, own: Vec<SocketAddr>, dns: Dns, clock: Clock) -> Self {
-        Self { host, port, own, asker: Asker::new(dns.clone()), dns, clock, known: Mutex::new(None) }
+        Self { host, port, own, name_servers: NameServers::new(dns.clone()), dns, clock, known: Mutex::new(None) }
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -70,7 +70,7 @@ impl Names {
         }
         let with_port = |address: IpAddr| SocketAddr::new(address, self.port);
         if self.dns.in_hosts(&self.host).into_iter().map(with_port).any(|address| self.is_own(address)) {
-            return Ok(self.asker.ask(&self.host).await?.into_iter().map(with_port).collect());
+            return Ok(self.name_servers.ask(&self.host).await?.into_iter().map(with_port).collect());
         }
         // It does not tell "nobody answers" from "no such name", so the last answer holds for both.
         let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await;

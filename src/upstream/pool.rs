@@ -3,7 +3,9 @@
 //! One std Mutex around the [`State`]; no operation awaits under it, and everything that calls out (rooms, dials, drops) happens
 //! after it is let go.
 
+pub(super) mod connection;
 mod state;
+pub(super) mod stream_lease;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -15,15 +17,17 @@ use std::{
 use hyper::client::conn::http1;
 use tokio::sync::oneshot;
 
-use self::state::{After, Handle, State};
+pub use self::stream_lease::StreamLease;
+use self::{
+    connection::Established,
+    state::{After, Handle, State},
+};
 use super::{
     Meters, Occupancy, Rooms,
     body::Outgoing,
-    books::Id,
-    connection::{self, Raised},
     dial::Dialer,
     error::{DialError, DialFailure},
-    stream_lease::StreamLease,
+    stream_accounts::ConnectionId,
 };
 use crate::{api::Group, clock::Clock, moment::Moment};
 
@@ -55,7 +59,7 @@ impl Pool {
     }
 
     pub(super) fn occupancy(&self) -> Occupancy {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).books.occupancy()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).accounts.occupancy()
     }
 
     pub(super) fn want(self: &Arc<Self>, calls: usize) {
@@ -65,12 +69,12 @@ impl Pool {
     pub(super) fn down(&self) -> Option<Arc<DialError>> {
         let now = self.clock.now();
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.pacing.down(now).filter(|_| state.books.free() == 0).cloned()
+        state.pacing.down(now).filter(|_| state.accounts.free() == 0).cloned()
     }
 
     pub(super) fn unreachable(&self) -> Option<Arc<DialError>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.pacing.failing().filter(|_| state.books.free() == 0).cloned()
+        state.pacing.failing().filter(|_| state.accounts.free() == 0).cloned()
     }
 
     /// The stream that a grant stands for.
@@ -137,19 +141,19 @@ impl Pool {
     }
 
     async fn dial_for_itself(self: &Arc<Self>) -> Result<StreamLease, Arc<DialError>> {
-        let (raised, under) = self.raise().await?;
-        let lease = self.put_up(raised, under, |state| state.pacing.recovered(), true);
+        let (established, under) = self.connect().await?;
+        let lease = self.register(established, under, |state| state.pacing.recovered(), true);
         lease.ok_or_else(|| Arc::new(self.dialer.failure(DialFailure::ClosedAtOnce)))
     }
 
     /// A connection, and the TLS settings it was made under.
-    async fn raise(&self) -> Result<(Raised, u64), Arc<DialError>> {
-        let raising = async {
+    async fn connect(&self) -> Result<(Established, u64), Arc<DialError>> {
+        let connecting = async {
             let under = self.dialer.prepare(self.clock.now()).await?;
             // boxed: it is large, and rare, and would make every call's future large
-            Ok((Box::pin(connection::raise(&self.dialer, self.group)).await?, under))
+            Ok((Box::pin(connection::connect(&self.dialer, self.group)).await?, under))
         };
-        raising.await.map_err(|what| {
+        connecting.await.map_err(|what| {
             if let Some(meters) = self.meters.get() {
                 meters.dial_failed(self.group);
             }
@@ -160,9 +164,9 @@ impl Pool {
     /// A dial that was planned.
     async fn dial(self: Arc<Self>) {
         let begun = self.clock.now();
-        match self.raise().await {
-            Ok((raised, under)) => {
-                self.put_up(raised, under, |state| state.pacing.succeeded(), false);
+        match self.connect().await {
+            Ok((established, under)) => {
+                self.register(established, under, |state| state.pacing.succeeded(), false);
             }
             Err(error) => self.dial_failed(&error, begun),
         }
@@ -173,7 +177,7 @@ impl Pool {
             if state.pacing.failed(Arc::clone(error), begun, now) {
                 tracing::warn!(group = ?self.group, %error, cause = error.cause(), "the upstream cannot be reached");
             }
-            after.unreachable = state.books.free() == 0;
+            after.unreachable = state.accounts.free() == 0;
             std::mem::take(&mut state.replays)
         });
         for waiter in waiters {
@@ -182,10 +186,10 @@ impl Pool {
         }
     }
 
-    /// Enters a connection into the books and starts its driver. `own` takes the first stream of it before anybody else.
-    fn put_up(
+    /// Enters a connection into the accounts and starts its driver. `own` takes the first stream of it before anybody else.
+    fn register(
         self: &Arc<Self>,
-        raised: Raised,
+        established: Established,
         under: u64,
         up: impl FnOnce(&mut State) -> Option<Arc<DialError>>,
         own: bool,
@@ -194,24 +198,24 @@ impl Pool {
             if let Some(before) = up(state) {
                 tracing::info!(group = ?self.group, at = %before.at, "the upstream can be reached again");
             }
-            let limit = raised.limit();
+            let limit = established.limit();
             let outdated = self.dialer.tls_changes() != under;
             let expires = if outdated { now } else { now + MAX_AGE + MAX_AGE.mul_f64(jitter()) };
-            match raised {
-                Raised::Http1 { sender, connection, traffic } => {
+            match established {
+                Established::Http1 { sender, connection, traffic } => {
                     state.multiplexed = Some(false);
                     let shared = Arc::clone(&traffic);
                     let handle = Handle::Http1 { sender: Some(sender), traffic, driver: None, reused: false };
-                    let (id, change) = state.books.add(handle, limit, now, expires);
+                    let (id, change) = state.accounts.add(handle, limit, now, expires);
                     after.room += change;
                     let task = tokio::spawn(connection::drive_http1(connection, shared, Arc::downgrade(self), id));
-                    if let Some(Handle::Http1 { driver, .. }) = state.books.handle(id) {
+                    if let Some(Handle::Http1 { driver, .. }) = state.accounts.handle(id) {
                         *driver = Some(task.abort_handle());
                     }
                 }
-                Raised::Http2 { sender, connection, limit } => {
+                Established::Http2 { sender, connection, limit } => {
                     state.multiplexed = Some(true);
-                    let (id, change) = state.books.add(Handle::Http2(sender), limit, now, expires);
+                    let (id, change) = state.accounts.add(Handle::Http2(sender), limit, now, expires);
                     after.room += change;
                     tokio::spawn(connection.drive(Arc::downgrade(self), id, limit));
                 }
@@ -224,23 +228,23 @@ impl Pool {
 
     // === what connections and streams report ===
 
-    pub(super) fn stream_ended(self: &Arc<Self>, id: Id) {
-        self.with(|state, after, now| after.room += state.books.give(id, now));
+    pub(super) fn stream_ended(self: &Arc<Self>, id: ConnectionId) {
+        self.with(|state, after, now| after.room += state.accounts.give(id, now));
     }
 
-    pub(super) fn set_limit(self: &Arc<Self>, id: Id, limit: usize) {
-        self.with(|state, after, _| after.room += state.books.set_limit(id, limit));
+    pub(super) fn set_limit(self: &Arc<Self>, id: ConnectionId, limit: usize) {
+        self.with(|state, after, _| after.room += state.accounts.set_limit(id, limit));
     }
 
     /// A connection takes no more streams.
-    pub(super) fn gone(self: &Arc<Self>, id: Id) {
+    pub(super) fn gone(self: &Arc<Self>, id: ConnectionId) {
         self.with(|state, after, _| state.close(id, after));
     }
 
     /// A call on an HTTP/1.1 connection was cut short: the connection with it.
-    pub(super) fn discard(self: &Arc<Self>, id: Id) {
+    pub(super) fn discard(self: &Arc<Self>, id: ConnectionId) {
         self.with(|state, after, _| {
-            if let Some(Handle::Http1 { driver: Some(driver), .. }) = state.books.handle(id) {
+            if let Some(Handle::Http1 { driver: Some(driver), .. }) = state.accounts.handle(id) {
                 driver.abort();
             }
             state.close(id, after);
@@ -248,9 +252,9 @@ impl Pool {
     }
 
     /// A call on an HTTP/1.1 connection ended well: the next may have it as soon as hyper is ready.
-    pub(super) fn put_back(self: &Arc<Self>, id: Id, back: http1::SendRequest<Outgoing>) {
+    pub(super) fn put_back(self: &Arc<Self>, id: ConnectionId, back: http1::SendRequest<Outgoing>) {
         self.with(|state, after, now| {
-            if let Some(Handle::Http1 { sender, traffic, reused, .. }) = state.books.handle(id) {
+            if let Some(Handle::Http1 { sender, traffic, reused, .. }) = state.accounts.handle(id) {
                 traffic.releasing.store(true, Ordering::SeqCst);
                 *reused = true;
                 *sender = Some(back);
@@ -260,7 +264,7 @@ impl Pool {
     }
 
     /// An HTTP/1.1 connection may have become ready for its next call.
-    pub(super) fn released(self: &Arc<Self>, id: Id) {
+    pub(super) fn released(self: &Arc<Self>, id: ConnectionId) {
         self.with(|state, after, now| state.release(id, after, now));
     }
 
@@ -268,7 +272,7 @@ impl Pool {
     pub(super) fn maintain(self: &Arc<Self>) {
         self.with(|state, after, now| {
             state.retire(now, after);
-            if state.books.has_expired(now) {
+            if state.accounts.has_expired(now) {
                 state.pacing.want_ahead();
             }
         });
@@ -277,7 +281,7 @@ impl Pool {
     /// The connections there are were made under TLS settings that hold no longer: those that are idle go now, the others as soon as they
     /// have successors, and what they carry runs on.
     pub(super) fn outdate(self: &Arc<Self>) {
-        self.with(|state, _, now| state.books.expire(now));
+        self.with(|state, _, now| state.accounts.expire(now));
         self.maintain();
     }
 
@@ -318,7 +322,7 @@ impl Pool {
     }
 }
 
-/// A fraction below a fifth, so that connections raised together do not age together.
+/// A fraction below a fifth, so that connections established together do not age together.
 fn jitter() -> f64 {
     f64::from(u32::try_from(RandomState::new().hash_one(0_u8) % 1_000).unwrap_or(0)) / 5_000.0
 }

@@ -34,7 +34,7 @@ pub(super) struct Head {
 
 /// The request cannot be put in the upstream's terms.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unspeakable {
+pub(super) enum InvalidRequest {
     #[error(
         "the target with the upstream's base path in front of it is no valid request target ({0}); is it longer than 64 KiB?"
     )]
@@ -50,7 +50,7 @@ impl Head {
         target: &Target,
         host: &Host,
         upgrade: Option<Protocol>,
-    ) -> Result<Self, Unspeakable> {
+    ) -> Result<Self, InvalidRequest> {
         let path = join(&target.base_path, parts.uri.path_and_query())?;
         let (authority, host) = authority(&parts, target, host)?;
         let asked = upgrade.and_then(|_| parts.headers.get(UPGRADE).cloned());
@@ -157,7 +157,7 @@ fn join(base: &str, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::u
 }
 
 /// What is sent as `:authority` and as Host.
-fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Authority, HeaderValue), Unspeakable> {
+fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Authority, HeaderValue), InvalidRequest> {
     let clients = || {
         let of_uri = parts.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
         parts.headers.get(HOST).cloned().or_else(|| of_uri.and_then(Result::ok))
@@ -168,7 +168,7 @@ fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Au
         Host::Literal(value) => Some(value.clone()),
     };
     match value {
-        Some(value) => Ok((Authority::try_from(value.as_bytes()).map_err(Unspeakable::Authority)?, value)),
+        Some(value) => Ok((Authority::try_from(value.as_bytes()).map_err(InvalidRequest::Authority)?, value)),
         None => {
             let authority = target.authority.clone();
             let value = HeaderValue::from_str(authority.as_str());

@@ -20,14 +20,16 @@ use hyper::{client::conn::TrySendError, ext::on_informational};
 use rustls::AlertDescription;
 
 use super::{
-    Manners, Upstream,
+    RequestSettings, Upstream,
     body::Outgoing,
     dial::certificate_alert,
     error::{DialFailure, SendError},
     links::Links,
-    pool::Pool,
+    pool::{
+        Pool,
+        stream_lease::{Exclusive, Stream, StreamLease},
+    },
     prepare::{self, Head},
-    stream_lease::{Exclusive, Stream, StreamLease},
     streaming::{Hold, Streaming},
     upgrade::Protocol,
 };
@@ -55,7 +57,7 @@ struct Failed {
 }
 
 /// A request on its way up, with all it takes: in one place, so that the futures around it hold a reference and not a copy each.
-pub(super) struct Errand<'a> {
+pub(super) struct Attempt<'a> {
     pool: Arc<Pool>,
     /// What the next attempt is made on.
     stream: Option<Stream>,
@@ -66,38 +68,38 @@ pub(super) struct Errand<'a> {
 
 impl Upstream {
     /// Makes a request the upstream's.
-    pub(super) fn errand(
+    pub(super) fn attempt(
         &self,
-        manners: &Manners,
+        settings: &RequestSettings,
         lease: StreamLease,
         request: Request<Outgoing>,
-    ) -> Result<Errand<'_>, SendError> {
+    ) -> Result<Attempt<'_>, SendError> {
         let (parts, body) = request.into_parts();
-        let links = self.links(manners, &parts).map(Box::new);
-        let mut head = Head::new(parts, &self.inner.target, &manners.host, None).map_err(unsent)?;
+        let links = self.links(settings, &parts).map(Box::new);
+        let mut head = Head::new(parts, &self.inner.target, &settings.host, None).map_err(unsent)?;
         let StreamLease { pool, stream } = lease;
         if matches!(stream, Stream::Http2 { .. }) {
             head.forget_case();
         }
-        Ok(Errand { pool, stream: Some(stream), head, body, links })
+        Ok(Attempt { pool, stream: Some(stream), head, body, links })
     }
 
-    pub(super) async fn transmit(&self, errand: &mut Errand<'_>) -> Result<Response<Streaming>, SendError> {
-        let shown = self.authorize(&mut errand.head).await?;
-        errand.body.begin(&self.inner.budget, errand.head.declares_length());
+    pub(super) async fn transmit(&self, attempt: &mut Attempt<'_>) -> Result<Response<Streaming>, SendError> {
+        let shown = self.authorize(&mut attempt.head).await?;
+        attempt.body.begin(&self.inner.budget, attempt.head.declares_length());
         let (mut replays, mut refusals, mut returns) = (0, 0, 0);
         loop {
-            let failed = match errand.attempt().await {
+            let failed = match attempt.attempt().await {
                 Ok(response) => {
-                    errand.body.settle();
-                    return Ok(self.answered(response, shown, errand.links.as_deref()));
+                    attempt.body.settle();
+                    return Ok(self.answered(response, shown, attempt.links.as_deref()));
                 }
                 Err(failed) => failed,
             };
-            if let Some(source) = errand.body.broken() {
+            if let Some(source) = attempt.body.broken() {
                 return Err(SendError::Client { source });
             }
-            let can_replay = errand.body.can_replay();
+            let can_replay = attempt.body.can_replay();
             let fresh = match failed.fate {
                 Fate::Unsent if returns < MAX_RETURNS && can_replay => {
                     returns += 1;
@@ -119,16 +121,16 @@ impl Upstream {
             };
             tracing::debug!(fate = ?failed.fate, error = %failed.source, "not processed upstream: sending it again");
             if let Some(meters) = self.inner.meters.get() {
-                meters.replayed(errand.pool.group());
+                meters.replayed(attempt.pool.group());
             }
-            let lease = Box::pin(errand.pool.take_again(fresh)).await;
-            errand.stream = Some(lease.map_err(|source| SendError::Unconnected { source })?.stream);
+            let lease = Box::pin(attempt.pool.take_again(fresh)).await;
+            attempt.stream = Some(lease.map_err(|source| SendError::Unconnected { source })?.stream);
         }
     }
 
     /// What points the links of the answer to this request back at the gate, if that is wanted.
-    pub(super) fn links(&self, manners: &Manners, parts: &request::Parts) -> Option<Links<'_>> {
-        Links::back(manners.rewrite_links.as_ref()?, parts, &self.inner.target, &manners.host)
+    pub(super) fn links(&self, settings: &RequestSettings, parts: &request::Parts) -> Option<Links<'_>> {
+        Links::back(settings.rewrite_links.as_ref()?, parts, &self.inner.target, &settings.host)
     }
 
     /// The response as the client is to see it.
@@ -160,7 +162,7 @@ impl Upstream {
         self.inner.injector.upstream_said_unauthorized(shown);
         if let Some(tls) = self.inner.dialer.tls() {
             tls.invalidate();
-            self.inner.tend_tls();
+            self.inner.refresh_tls();
         }
     }
 
@@ -220,7 +222,7 @@ fn is_coded(headers: &HeaderMap) -> bool {
     codings.next().is_some_and(|coding| !chunked(coding)) || codings.next().is_some()
 }
 
-impl Errand<'_> {
+impl Attempt<'_> {
     /// One attempt on one stream. Dropped in the middle of it, it resets the stream or closes the connection.
     async fn attempt(&mut self) -> Result<Response<Streaming>, Failed> {
         let safe = self.head.method().is_safe();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::stream_lease::{Exclusive, StreamUnit};
+use super::pool::stream_lease::{Exclusive, StreamUnit};
 
 /// A response body as it comes. Gives its stream back at the end, at an error, or when dropped; an error stays an error, so that a truncated
 /// response is never ended cleanly.

@@ -20,9 +20,9 @@ use hyper_util::rt::TokioIo;
 use super::{
     Meters, Occupancy, Upstream,
     body::Outgoing,
-    connection::{self, Counted, Traffic},
     dial::Dialer,
     error::{DialError, DialFailure, SendError},
+    pool::connection::{self, Counted, Traffic},
     prepare::{self, Head},
     send::{Broken, lost, unsent},
     streaming::{Hold, Streaming},
@@ -102,13 +102,13 @@ impl Dedicated {
     ) -> Result<Self, Arc<DialError>> {
         let dialled = async {
             dialer.prepare(now).await?;
-            let raising = async {
+            let connecting = async {
                 let socket = dialer.connect_http1().await?;
                 let traffic = Traffic { open: Some(Open::one(upgrades)), ..Traffic::default() };
                 let io = TokioIo::new(Counted::new(socket, Arc::new(traffic)));
                 connection::http1_builder().handshake(io).await.map_err(DialFailure::Http)
             };
-            dialer.within(raising).await
+            dialer.within(connecting).await
         };
         let (sender, connection) = dialled.await.map_err(|what| {
             if let Some(meters) = meters.get() {
@@ -133,9 +133,9 @@ impl Upstream {
         request: Request<Outgoing>,
     ) -> Result<Upgraded, SendError> {
         let (parts, body) = request.into_parts();
-        let manners = self.inner.manners();
-        let links = self.links(&manners, &parts);
-        let mut head = Head::new(parts, &self.inner.target, &manners.host, Some(protocol)).map_err(unsent)?;
+        let settings = self.inner.settings();
+        let links = self.links(&settings, &parts);
+        let mut head = Head::new(parts, &self.inner.target, &settings.host, Some(protocol)).map_err(unsent)?;
         let shown = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
         let sent = connection.sender.send_request(head.http1(body.attempt(None))).await;

@@ -11,35 +11,37 @@ use std::{
 use hyper::client::conn::{http1, http2};
 use tokio::{sync::oneshot, task::AbortHandle};
 
-use super::Pool;
+use super::{
+    Pool,
+    connection::{Established, Traffic},
+    stream_lease::{Exclusive, Stream, StreamLease, StreamUnit},
+};
 use crate::{
     moment::Moment,
     upstream::{
         body::Outgoing,
-        books::{Books, Id},
-        connection::{Raised, Traffic},
         error::DialError,
         pacing::Pacing,
-        stream_lease::{Exclusive, Stream, StreamLease, StreamUnit},
+        stream_accounts::{ConnectionId, StreamAccounts},
     },
 };
 
 /// Connections, dials and waiters of one group.
-pub(super) struct State {
-    pub(super) books: Books<Handle>,
-    pub(super) pacing: Pacing,
+pub(in crate::upstream) struct State {
+    pub(in crate::upstream) accounts: StreamAccounts<Handle>,
+    pub(in crate::upstream) pacing: Pacing,
     /// Exempt calls that want the first stream to come, each with a dial of its own.
-    pub(super) exempt: VecDeque<oneshot::Sender<StreamLease>>,
+    pub(in crate::upstream) exempt: VecDeque<oneshot::Sender<StreamLease>>,
     /// Calls that the upstream did not process, which want another stream.
-    pub(super) replays: VecDeque<oneshot::Sender<Result<StreamLease, Arc<DialError>>>>,
+    pub(in crate::upstream) replays: VecDeque<oneshot::Sender<Result<StreamLease, Arc<DialError>>>>,
     /// Whether the upstream speaks h2; `None` before the first connection.
-    pub(super) multiplexed: Option<bool>,
+    pub(in crate::upstream) multiplexed: Option<bool>,
     /// A timer runs for the next dial that is due.
-    pub(super) alarm: bool,
+    pub(in crate::upstream) alarm: bool,
 }
 
 /// What a stream of a connection is opened with.
-pub(super) enum Handle {
+pub(in crate::upstream) enum Handle {
     Http1 {
         /// `None` while it serves a call.
         sender: Option<http1::SendRequest<Outgoing>>,
@@ -52,21 +54,21 @@ pub(super) enum Handle {
 
 /// What is to be done once the lock is let go.
 #[derive(Default)]
-pub(super) struct After {
-    pub(super) room: i64,
-    pub(super) unreachable: bool,
-    pub(super) dials: usize,
-    pub(super) alarm: Option<Moment>,
-    pub(super) leases: Vec<StreamLease>,
-    pub(super) handles: Vec<Handle>,
+pub(in crate::upstream) struct After {
+    pub(in crate::upstream) room: i64,
+    pub(in crate::upstream) unreachable: bool,
+    pub(in crate::upstream) dials: usize,
+    pub(in crate::upstream) alarm: Option<Moment>,
+    pub(in crate::upstream) leases: Vec<StreamLease>,
+    pub(in crate::upstream) handles: Vec<Handle>,
 }
 
 // === impl State ===
 
 impl State {
-    pub(super) fn new(multiplexed: Option<bool>) -> Self {
+    pub(in crate::upstream) fn new(multiplexed: Option<bool>) -> Self {
         Self {
-            books: Books::new(),
+            accounts: StreamAccounts::new(),
             pacing: Pacing::default(),
             exempt: VecDeque::new(),
             replays: VecDeque::new(),
@@ -76,9 +78,14 @@ impl State {
     }
 
     /// Opens a stream, passing over connections that have closed unnoticed.
-    pub(super) fn open(&mut self, pool: &Arc<Pool>, granted: bool, after: &mut After) -> Option<StreamLease> {
+    pub(in crate::upstream) fn open(
+        &mut self,
+        pool: &Arc<Pool>,
+        granted: bool,
+        after: &mut After,
+    ) -> Option<StreamLease> {
         loop {
-            let (taken, change) = self.books.take(granted);
+            let (taken, change) = self.accounts.take(granted);
             let Some((id, handle)) = taken else {
                 after.room += change;
                 return None;
@@ -94,28 +101,28 @@ impl State {
     }
 
     /// Closes what is idle or old, as far as it can be spared.
-    pub(super) fn retire(&mut self, now: Moment, after: &mut After) {
-        for id in self.books.stale(now, MAX_IDLE) {
+    pub(in crate::upstream) fn retire(&mut self, now: Moment, after: &mut After) {
+        for id in self.accounts.stale(now, MAX_IDLE) {
             self.close(id, after);
         }
     }
 
-    pub(super) fn close(&mut self, id: Id, after: &mut After) {
-        let (handle, change) = self.books.remove(id);
+    pub(in crate::upstream) fn close(&mut self, id: ConnectionId, after: &mut After) {
+        let (handle, change) = self.accounts.remove(id);
         after.room += change;
         after.handles.extend(handle);
     }
 
     /// The connection's call is over: it is free as soon as hyper is ready for the next.
-    pub(super) fn release(&mut self, id: Id, after: &mut After, now: Moment) {
-        let Some(Handle::Http1 { sender: Some(sender), traffic, .. }) = self.books.handle(id) else { return };
+    pub(in crate::upstream) fn release(&mut self, id: ConnectionId, after: &mut After, now: Moment) {
+        let Some(Handle::Http1 { sender: Some(sender), traffic, .. }) = self.accounts.handle(id) else { return };
         if sender.is_ready() && traffic.releasing.swap(false, Ordering::SeqCst) {
-            after.room += self.books.give(id, now);
+            after.room += self.accounts.give(id, now);
         }
     }
 
     /// Gives free streams to those who wait for one here.
-    pub(super) fn serve(&mut self, pool: &Arc<Pool>, after: &mut After) {
+    pub(in crate::upstream) fn serve(&mut self, pool: &Arc<Pool>, after: &mut After) {
         loop {
             while self.exempt.front().is_some_and(oneshot::Sender::is_closed) {
                 self.exempt.pop_front();
@@ -123,7 +130,7 @@ impl State {
             while self.replays.front().is_some_and(oneshot::Sender::is_closed) {
                 self.replays.pop_front();
             }
-            if (self.exempt.is_empty() && self.replays.is_empty()) || self.books.free() == 0 {
+            if (self.exempt.is_empty() && self.replays.is_empty()) || self.accounts.free() == 0 {
                 return;
             }
             let Some(lease) = self.open(pool, false, after) else { return };
@@ -139,12 +146,12 @@ impl State {
     }
 
     /// Decides which dials to start.
-    pub(super) fn plan(&mut self, now: Moment, after: &mut After) {
-        if self.multiplexed == Some(true) && self.books.nearly_full() {
+    pub(in crate::upstream) fn plan(&mut self, now: Moment, after: &mut After) {
+        if self.multiplexed == Some(true) && self.accounts.nearly_full() {
             self.pacing.want_ahead();
         }
         let at_once = if self.multiplexed == Some(false) { HTTP1_DIALS } else { 1 };
-        after.dials += self.pacing.begin(at_once, self.replays.len(), self.books.free(), now);
+        after.dials += self.pacing.begin(at_once, self.replays.len(), self.accounts.free(), now);
         if !self.alarm
             && let Some(due) = self.pacing.due(self.replays.len())
             && due > now
@@ -155,10 +162,10 @@ impl State {
     }
 }
 
-// === impl Handle and Raised ===
+// === impl Handle and Established ===
 
 impl Handle {
-    pub(super) fn open(&mut self, pool: &Arc<Pool>, id: Id) -> Option<Stream> {
+    pub(in crate::upstream) fn open(&mut self, pool: &Arc<Pool>, id: ConnectionId) -> Option<Stream> {
         match self {
             Self::Http1 { sender, traffic, reused, .. } => {
                 let open = sender.take().filter(|sender| !sender.is_closed())?;
@@ -173,8 +180,8 @@ impl Handle {
     }
 }
 
-impl Raised {
-    pub(super) fn limit(&self) -> usize {
+impl Established {
+    pub(in crate::upstream) fn limit(&self) -> usize {
         match self {
             Self::Http1 { .. } => 1,
             Self::Http2 { limit, .. } => *limit,

@@ -1,4 +1,4 @@
-//! A connection raised to HTTP, and the task that drives it.
+//! A connection established to HTTP, and the task that drives it.
 //!
 //! hyper's HTTP/2 connection is two futures: one reads frames, the other hands out requests and is not woken when SETTINGS or a GOAWAY
 //! arrive. [`Wakeful`] wakes the second whenever the first has run, so that the number of streams is exact and a connection that is going
@@ -26,20 +26,20 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
-use super::{
+use crate::api::Group;
+use crate::upstream::{
     body::Outgoing,
-    books::Id,
     dial::{Dialer, Socket, certificate_alert},
     error::DialFailure,
     pool::Pool,
+    stream_accounts::ConnectionId,
     trailing::Trailing,
     upgrade::Open,
     windows::{STREAMS, Window},
 };
-use crate::api::Group;
 
-/// A connection that can take calls, not yet in the books. Its driver is boxed while it is handed around: it is large.
-pub(super) enum Raised {
+/// A connection that can take calls, not yet in the accounts. Its driver is boxed while it is handed around: it is large.
+pub(in crate::upstream) enum Established {
     Http1 { sender: http1::SendRequest<Outgoing>, connection: Box<Http1>, traffic: Arc<Traffic> },
     Http2 { sender: http2::SendRequest<Outgoing>, connection: Box<Http2>, limit: usize },
 }
@@ -47,7 +47,7 @@ pub(super) enum Raised {
 type Http1 = http1::Connection<TokioIo<Counted>, Outgoing>;
 
 /// The half of an HTTP/2 connection that hands out requests, and what wakes it.
-pub(super) struct Http2 {
+pub(in crate::upstream) struct Http2 {
     connection: http2::Connection<TokioIo<Socket>, Outgoing, Wakeful>,
     waker: Arc<AtomicWaker>,
     _window: Window,
@@ -55,21 +55,21 @@ pub(super) struct Http2 {
 
 /// What has gone over an HTTP/1.1 connection, in bytes: tells a request that was not sent, or not answered, from one that was.
 #[derive(Debug, Default)]
-pub(super) struct Traffic {
-    pub(super) read: AtomicU64,
-    pub(super) written: AtomicU64,
+pub(in crate::upstream) struct Traffic {
+    pub(in crate::upstream) read: AtomicU64,
+    pub(in crate::upstream) written: AtomicU64,
     /// Its call is over, and the connection is to be used again once hyper is ready for it.
-    pub(super) releasing: AtomicBool,
+    pub(in crate::upstream) releasing: AtomicBool,
     /// The trailers of the request that is being sent.
-    pub(super) trailing: Mutex<Option<Box<Trailing>>>,
+    pub(in crate::upstream) trailing: Mutex<Option<Box<Trailing>>>,
     /// Whether there are any.
-    pub(super) trails: AtomicBool,
+    pub(in crate::upstream) trails: AtomicBool,
     /// Counts it among the connections of upgrades.
-    pub(super) open: Option<Open>,
+    pub(in crate::upstream) open: Option<Open>,
 }
 
 /// A socket that counts, and is read by [`READ`] bytes at a time.
-pub(super) struct Counted {
+pub(in crate::upstream) struct Counted {
     socket: Take<Socket>,
     traffic: Arc<Traffic>,
     /// The upstream takes no more.
@@ -78,36 +78,36 @@ pub(super) struct Counted {
 
 /// Spawns the tasks of one HTTP/2 connection.
 #[derive(Clone)]
-pub(super) struct Wakeful {
+pub(in crate::upstream) struct Wakeful {
     waker: Arc<AtomicWaker>,
     /// The first task is the one that reads frames.
     reader_spawned: Arc<AtomicBool>,
 }
 
 /// Dials and raises a connection.
-pub(super) async fn raise(dialer: &Dialer, group: Group) -> Result<Raised, DialFailure> {
-    let raising = async {
+pub(in crate::upstream) async fn connect(dialer: &Dialer, group: Group) -> Result<Established, DialFailure> {
+    let connecting = async {
         let (socket, h2) = dialer.connect().await?;
-        if h2 { raise_http2(socket, dialer.windows().open(group)).await } else { raise_http1(socket).await }
+        if h2 { handshake_http2(socket, dialer.windows().open(group)).await } else { handshake_http1(socket).await }
     };
-    dialer.within(raising).await
+    dialer.within(connecting).await
 }
 
-async fn raise_http1(socket: Socket) -> Result<Raised, DialFailure> {
+async fn handshake_http1(socket: Socket) -> Result<Established, DialFailure> {
     let traffic = Arc::new(Traffic::default());
     let io = TokioIo::new(Counted::new(socket, Arc::clone(&traffic)));
     let (sender, connection) = http1_builder().handshake(io).await.map_err(DialFailure::Http)?;
-    Ok(Raised::Http1 { sender, connection: Box::new(connection), traffic })
+    Ok(Established::Http1 { sender, connection: Box::new(connection), traffic })
 }
 
 /// HTTP/1.1 as every connection here speaks it.
-pub(super) fn http1_builder() -> http1::Builder {
+pub(in crate::upstream) fn http1_builder() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_BYTES).preserve_header_case(true);
     builder
 }
 
-async fn raise_http2(socket: Socket, window: Window) -> Result<Raised, DialFailure> {
+async fn handshake_http2(socket: Socket, window: Window) -> Result<Established, DialFailure> {
     let waker = Arc::new(AtomicWaker::new());
     let spawner = Wakeful { waker: Arc::clone(&waker), reader_spawned: Arc::default() };
     let (sender, connection) = http2::Builder::new(spawner)
@@ -130,7 +130,7 @@ async fn raise_http2(socket: Socket, window: Window) -> Result<Raised, DialFailu
         Poll::Pending => Poll::Pending,
     })
     .await?;
-    Ok(Raised::Http2 { sender, connection: Box::new(connection), limit })
+    Ok(Established::Http2 { sender, connection: Box::new(connection), limit })
 }
 
 /// A refused client certificate shows only here: in TLS 1.3 the server answers it after the handshake.
@@ -141,8 +141,8 @@ fn http_failure(error: hyper::Error) -> DialFailure {
 // === impl Http2 ===
 
 impl Http2 {
-    /// Drives the connection to its end and keeps the books of `pool` about it.
-    pub(super) async fn drive(mut self: Box<Self>, pool: Weak<Pool>, id: Id, mut limit: usize) {
+    /// Drives the connection to its end and keeps the accounts of `pool` about it.
+    pub(in crate::upstream) async fn drive(mut self: Box<Self>, pool: Weak<Pool>, id: ConnectionId, mut limit: usize) {
         let end = poll_fn(|cx| {
             let poll = self.poll(cx);
             if poll.is_pending() && self.limit() != limit {
@@ -175,8 +175,13 @@ impl Http2 {
     }
 }
 
-/// Drives an HTTP/1.1 connection to its end and keeps the books of `pool` about it.
-pub(super) async fn drive_http1(mut connection: Box<Http1>, traffic: Arc<Traffic>, pool: Weak<Pool>, id: Id) {
+/// Drives an HTTP/1.1 connection to its end and keeps the accounts of `pool` about it.
+pub(in crate::upstream) async fn drive_http1(
+    mut connection: Box<Http1>,
+    traffic: Arc<Traffic>,
+    pool: Weak<Pool>,
+    id: ConnectionId,
+) {
     let end = poll_fn(|cx| {
         let poll = Pin::new(&mut connection).poll(cx);
         if poll.is_pending()
@@ -226,7 +231,7 @@ where
 impl Traffic {
     /// Has these trailers written at the end of the request's body, which is to end in the bytes that are returned; only in a
     /// body that is sent in chunks. None if there is nothing to write.
-    pub(super) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
+    pub(in crate::upstream) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
         let (mark, trailing) = Trailing::new(trailers)?;
         *self.trailing.lock().unwrap_or_else(PoisonError::into_inner) = Some(trailing);
         self.trails.store(true, Ordering::Relaxed);
@@ -247,7 +252,7 @@ impl AsyncRead for Counted {
 }
 
 impl Counted {
-    pub(super) fn new(socket: Socket, traffic: Arc<Traffic>) -> Self {
+    pub(in crate::upstream) fn new(socket: Socket, traffic: Arc<Traffic>) -> Self {
         Self { socket: socket.take(READ), traffic, is_deaf: false }
     }
 

@@ -4,39 +4,43 @@ use std::{fmt, sync::Arc};
 
 use hyper::client::conn::{http1, http2};
 
-use super::{body::Outgoing, books::Id, connection::Traffic, pool::Pool};
 use crate::api::Group;
+use crate::upstream::{
+    body::Outgoing,
+    pool::{Pool, connection::Traffic},
+    stream_accounts::ConnectionId,
+};
 
 /// One stream of a live connection. Given back when dropped.
 #[must_use = "a lease is a stream: send on it, or drop it"]
 pub struct StreamLease {
-    pub(super) pool: Arc<Pool>,
-    pub(super) stream: Stream,
+    pub(in crate::upstream) pool: Arc<Pool>,
+    pub(in crate::upstream) stream: Stream,
 }
 
 /// What a request is sent on.
-pub(super) enum Stream {
+pub(in crate::upstream) enum Stream {
     Http1(Exclusive),
     Http2 { unit: Arc<StreamUnit>, sender: http2::SendRequest<Outgoing> },
 }
 
 /// A counted HTTP/2 stream, shared by the two bodies that go over it: it is free when both are done with.
-pub(super) struct StreamUnit {
+pub(in crate::upstream) struct StreamUnit {
     pool: Arc<Pool>,
-    id: Id,
+    id: ConnectionId,
 }
 
 /// An HTTP/1.1 connection while it serves one call. Dropped in the middle of it, it is closed: that is how HTTP/1.1 says "never mind".
-pub(super) struct Exclusive {
+pub(in crate::upstream) struct Exclusive {
     pool: Arc<Pool>,
-    id: Id,
+    id: ConnectionId,
     /// `None` once it was given back.
-    pub(super) sender: Option<http1::SendRequest<Outgoing>>,
-    pub(super) traffic: Arc<Traffic>,
+    pub(in crate::upstream) sender: Option<http1::SendRequest<Outgoing>>,
+    pub(in crate::upstream) traffic: Arc<Traffic>,
     /// It has served a call before.
-    pub(super) reused: bool,
+    pub(in crate::upstream) reused: bool,
     /// A request is out on it.
-    pub(super) busy: bool,
+    pub(in crate::upstream) busy: bool,
 }
 
 // === impl StreamLease ===
@@ -58,7 +62,7 @@ impl fmt::Debug for StreamLease {
 // === impl StreamUnit ===
 
 impl StreamUnit {
-    pub(super) fn new(pool: Arc<Pool>, id: Id) -> Self {
+    pub(in crate::upstream) fn new(pool: Arc<Pool>, id: ConnectionId) -> Self {
         Self { pool, id }
     }
 }
@@ -78,9 +82,9 @@ impl fmt::Debug for StreamUnit {
 // === impl Exclusive ===
 
 impl Exclusive {
-    pub(super) fn new(
+    pub(in crate::upstream) fn new(
         pool: Arc<Pool>,
-        id: Id,
+        id: ConnectionId,
         sender: http1::SendRequest<Outgoing>,
         traffic: Arc<Traffic>,
         reused: bool,
@@ -89,7 +93,7 @@ impl Exclusive {
     }
 
     /// The response ended as it should: the connection may serve the next call, if it stays open.
-    pub(super) fn ended(&mut self) {
+    pub(in crate::upstream) fn ended(&mut self) {
         if let Some(sender) = self.sender.take() {
             self.pool.put_back(self.id, sender);
         }
