@@ -1,8 +1,9 @@
 //! The upstream: connections of our own, by group, with every stream accounted for.
 //!
-//! Not hyper-util's legacy client: that keeps one HTTP/2 connection per authority, so the 101st watch hangs every other call behind it.
-//! Takes only [`Admitted`] requests. Never parks a call: a granted call either has a stream or goes back to the limiter, whose sum of
-//! [`Rooms::add_room`] less its own grants is at every moment the streams that are free.
+//! Not hyper-util's legacy client: that keeps one HTTP/2 connection per authority, so the 101st watch
+//! hangs every other call behind it. Takes only [`Admitted`] requests. Never parks a call: a granted
+//! call either has a stream or goes back to the limiter. The sum of [`Rooms::add_room`] less the
+//! limiter's own grants is at every moment the number of free streams.
 
 // In the path of a call nothing may panic: what could is written down with its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -11,12 +12,14 @@ mod body;
 mod dial;
 mod dns;
 mod error;
+mod http1;
 mod inbound;
 mod links;
 mod names;
 mod pacing;
 mod pool;
 mod prepare;
+mod protocol;
 mod race;
 mod send;
 mod stream_accounts;
@@ -31,7 +34,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, OnceLock, PoisonError, RwLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -42,9 +45,7 @@ pub(crate) use self::trailing::Trailing;
 use self::{
     body::{Budget, KEPT_TOGETHER},
     dial::Dialer,
-    names::Names,
     pool::Pool,
-    upgrade::Upgrades,
 };
 pub use self::{
     body::{Kept, Outgoing, OutgoingError},
@@ -52,24 +53,27 @@ pub use self::{
     error::{DialError, DialFailure, SendError},
     inbound::{Inbound, InboundError, Remainder, Unread},
     pool::StreamLease,
+    protocol::Protocol,
     streaming::{Streaming, StreamingError},
-    upgrade::{Dedicated, Protocol, Upgraded},
+    upgrade::{Dedicated, Upgraded},
 };
 pub use crate::credentials::Target;
 use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters, tls};
 
-/// Who wants to know how many more calls the connections could take. Implemented by the proxy's driver.
+/// The receiver of changes in how many more calls the connections could take. Implemented by the
+/// proxy's driver.
 ///
-/// Called without any lock of the pool held, from whichever task noticed; also from the drop of a [`StreamLease`] or [`Streaming`], so neither may
-/// be dropped under a lock that these methods take.
+/// Called without any lock of the pool held, from whichever task noticed; also from the drop of a
+/// [`StreamLease`] or [`Streaming`], so neither may be dropped under a lock that these methods take.
 pub trait Rooms: Send + Sync + 'static {
-    /// Room for `change` more calls of `group` (fewer when negative) than was told before. Sums may pass below zero for a moment.
+    /// Reports room for `change` more calls of `group` (fewer when negative) than before. Sums may
+    /// pass below zero for a moment.
     fn add_room(&self, group: Group, change: i64);
-    /// A dial failed: whoever waits for `group` need not wait on.
+    /// Reports a failed dial: calls that wait for `group` need not wait on.
     fn unreachable(&self, group: Group);
 }
 
-/// Where calls go and how.
+/// The upstream's address and how calls are sent there.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Scheme, host, port and base path.
@@ -78,17 +82,19 @@ pub struct Options {
     pub tls: Option<Arc<tls::Client>>,
     /// The Host sent upstream.
     pub host: Host,
-    /// Links to the upstream in response headers become links to the gate, by which clients come with this scheme; `None` leaves them.
+    /// The scheme by which clients come, if links to the upstream in response headers become links
+    /// to the gate; `None` leaves them.
     pub rewrite_links: Option<Scheme>,
-    /// Whose credentials the upstream sees.
+    /// The credentials that the upstream sees.
     pub injector: Arc<Injector>,
-    /// Where the gate listens, which is never dialled.
+    /// The addresses where the gate listens, which are never dialled.
     pub own: Vec<SocketAddr>,
-    /// Where the target's name is looked up if the hosts file says that it is the gate.
+    /// The name servers for a target whose name the hosts file gives to the gate.
     pub dns: Dns,
-    /// To a connection that can take calls: name, TCP, TLS, first SETTINGS.
+    /// The limit for a connection that can take calls: name, TCP, TLS, first SETTINGS.
     pub connect_timeout: Duration,
-    /// From handing over the request to the response head; never for long-running calls. `None` for no limit.
+    /// The limit from handing over the request to the response head; never for long-running calls.
+    /// `None` for no limit.
     pub response_timeout: Option<Duration>,
 }
 
@@ -103,7 +109,7 @@ pub enum Host {
     Literal(HeaderValue),
 }
 
-/// What stands and what goes over it, in one group.
+/// The connections of one group, and the calls on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// Connections that take calls.
@@ -120,107 +126,103 @@ pub struct Upstream {
     inner: Arc<Inner>,
 }
 
-/// Where to count, once that is known.
-type Meters = Arc<OnceLock<UpstreamMeters>>;
+/// The meters to count into, once they are known.
+type Meters = OnceLock<UpstreamMeters>;
 
 struct Inner {
     target: Target,
-    /// What a reload may change.
     settings: RwLock<Arc<RequestSettings>>,
     injector: Arc<Injector>,
     clock: Clock,
     budget: Budget,
-    /// Under which TLS settings the connections are that still take calls.
+    /// The number of TLS changes that the connections which still take calls have seen.
     tls_changes: AtomicU64,
-    /// The upstream refuses our certificate, and it has been said.
+    /// The upstream refuses the gate's certificate, and that has been logged.
     certificate_refused: AtomicBool,
     dialer: Arc<Dialer>,
-    meters: Meters,
-    leases: Arc<Pool>,
-    short: Arc<Pool>,
-    long_running: Arc<Pool>,
-    upgrades: Arc<Upgrades>,
+    /// In the order of [`Group`]; the connections of upgrades are not pooled.
+    pools: [Arc<Pool>; 3],
+    /// One more than the connections of upgrades: each holds a clone.
+    upgrades: Arc<()>,
 }
 
 impl Upstream {
     /// Starts with no connection; the first call dials. Must be called inside a tokio runtime.
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
-        let plain = options.tls.is_none();
-        let settings = RwLock::new(Arc::new(RequestSettings::of(&options)));
-        let injector = options.injector;
-        let names = |host, port| Names::new(host, port, options.own, options.dns, clock);
-        let credentials = Arc::clone(&injector);
-        let dialer = Arc::new(Dialer::new(&options.target, options.tls, credentials, options.connect_timeout, names));
-        let meters: Meters = Arc::default();
-        let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), Arc::clone(&meters), plain, clock, rooms);
+        let dialer = Arc::new(Dialer::new(&options, clock));
+        let pool = |group| Pool::new(group, Arc::clone(&dialer), clock, Arc::clone(&rooms));
         let inner = Arc::new(Inner {
-            leases: pool(Group::Exempt, Arc::clone(&rooms)),
-            short: pool(Group::Short, Arc::clone(&rooms)),
-            long_running: pool(Group::LongRunning, rooms),
+            pools: [Group::Exempt, Group::Short, Group::LongRunning].map(pool),
             upgrades: Arc::default(),
+            settings: RwLock::new(Arc::new(RequestSettings::of(&options))),
             target: options.target,
-            settings,
-            injector,
+            injector: options.injector,
             clock,
-            budget: Budget::new(KEPT_TOGETHER),
+            budget: Arc::new(AtomicUsize::new(KEPT_TOGETHER)),
             tls_changes: AtomicU64::new(dialer.tls_changes()),
             certificate_refused: AtomicBool::new(false),
             dialer,
-            meters,
         });
         tokio::spawn(maintain(Arc::downgrade(&inner), clock));
         Self { inner }
     }
 
-    /// Takes over the Host that is sent, the timeouts and what becomes of links; everything else stays as it was.
+    /// Takes over the Host that is sent, the timeouts and the rewriting of links; everything else
+    /// stays as it was.
     pub fn adjust(&self, options: &Options) {
         self.inner.dialer.set_timeout(options.connect_timeout);
         *self.inner.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(RequestSettings::of(options));
     }
 
-    /// `calls` calls of `group` wait for room and nothing else: dials if that makes sense. A level, not an increment; spurious calls do
-    /// nothing.
+    /// Sets the number of calls of `group` that wait for room and nothing else: dials if that makes
+    /// sense. A level, not an increment; spurious calls do nothing.
     pub fn want(&self, group: Group, calls: usize) {
         if let Some(pool) = self.inner.pool(group) {
             pool.want(calls);
         }
     }
 
-    /// The last dial of `group` failed, the next is not due yet and no stream is free: new calls fail at once, with this.
+    /// Returns the error by which new calls of `group` fail at once: the last dial failed, the next
+    /// is not due yet and no stream is free.
     #[must_use]
     pub fn down(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.down()
     }
 
-    /// The last dial of `group` failed, none has succeeded since, and no stream is free. Unlike [`Self::down`] this does not end while a dial is
-    /// due that nobody asks for: it is for people who look.
+    /// Returns the error of the last dial of `group` if none has succeeded since and no stream is
+    /// free. Unlike [`Self::down`] this does not end while a dial is due that no call asks for: it is
+    /// for people who look.
     #[must_use]
     pub fn unreachable(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.unreachable()
     }
 
-    /// The stream that a grant of the limiter stands for. `None` when the connection went meanwhile: the unit of room that the grant
-    /// took is then given back here, and the caller requeues.
+    /// Returns the stream that a grant of the limiter stands for. `None` when the connection went
+    /// meanwhile: the unit of room that the grant took is then given back here, and the caller
+    /// requeues.
     #[must_use]
     pub fn checkout(&self, group: Group) -> Option<StreamLease> {
         self.inner.pool(group)?.checkout()
     }
 
-    /// A stream for an exempt call: a free one, or the first to come of its own dial and anybody else's.
+    /// Returns a stream for an exempt call: a free one, or the first to come of its own dial and any
+    /// other.
     ///
     /// # Errors
     /// Its own dial failed.
     pub async fn checkout_exempt(&self, group: Group) -> Result<StreamLease, Arc<DialError>> {
-        self.inner.pool(group).unwrap_or(&self.inner.leases).take_exempt().await
+        let [exempt, ..] = &self.inner.pools;
+        self.inner.pool(group).unwrap_or(exempt).take_exempt().await
     }
 
-    /// Sends the request and returns at the response head. Makes the request upstream's (hop-by-hop fields, Host, base path, credentials)
-    /// and the response the client's. What the upstream provably did not process is sent again on another connection; nothing else ever
-    /// is. Dropping the future resets the stream.
+    /// Sends the request and returns at the response head. Makes the request upstream's (hop-by-hop
+    /// fields, Host, base path, credentials) and the response the client's. What the upstream
+    /// provably did not process is sent again on another connection; nothing else ever is. Dropping
+    /// the future resets the stream.
     ///
     /// # Errors
-    /// What became of the request; see [`SendError`].
+    /// The fate of the request; see [`SendError`].
     pub fn send(
         &self,
         lease: StreamLease,
@@ -241,20 +243,20 @@ impl Upstream {
         }
     }
 
-    /// An HTTP/1.1 connection for one call that asks to switch protocols. It serves nothing else, whatever the answer.
+    /// Dials an HTTP/1.1 connection for one call that asks to switch protocols. It serves nothing
+    /// else, whatever the answer.
     ///
     /// # Errors
     /// Its dial failed.
     pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
-        let now = self.inner.clock.now();
-        // boxed: it is large and rare
-        Box::pin(Dedicated::dial(&self.inner.dialer, &self.inner.meters, &self.inner.upgrades, now)).await
+        Box::pin(self.dial_dedicated()).await // boxed: it is large and rare
     }
 
-    /// Sends a request that asks to switch to `protocol` and returns at the response head. Like [`Upstream::send`], but nothing is sent twice.
+    /// Sends a request that asks to switch to `protocol` and returns at the response head. Like
+    /// [`Upstream::send`], but nothing is sent twice.
     ///
     /// # Errors
-    /// What became of the request. A switch to anything else than `protocol` is an error.
+    /// The fate of the request. A switch to anything else than `protocol` is an error.
     pub async fn upgrade(
         &self,
         connection: Dedicated,
@@ -264,32 +266,40 @@ impl Upstream {
         Box::pin(self.switch(connection, protocol, request.into_inner())).await
     }
 
-    /// Counts into these meters from now on. Once.
+    /// Counts into these meters from now on. To be called once.
     pub fn measure(&self, meters: UpstreamMeters) {
-        let first = self.inner.meters.set(meters).is_ok();
+        let first = self.inner.dialer.meters.set(meters).is_ok();
         debug_assert!(first, "an upstream has one set of meters");
     }
 
-    /// What stands and what goes over it.
+    /// Returns the connections of a group, and the calls on them. A connection of an upgrade has one
+    /// use, and is never free.
     #[must_use]
     pub fn occupancy(&self, group: Group) -> Occupancy {
-        self.inner.pool(group).map_or_else(|| self.inner.upgrades.occupancy(), |pool| pool.occupancy())
+        self.inner.pool(group).map_or_else(
+            || {
+                let open = Arc::strong_count(&self.inner.upgrades) - 1;
+                Occupancy { connections: open, used: open, free: 0 }
+            },
+            |pool| pool.occupancy(),
+        )
     }
 
-    /// Whether the upstream speaks HTTP/2, which has no upper case in the names of fields; as far as the last connection tells, at any time.
+    /// Returns a flag that is true while the upstream speaks HTTP/2, which has no upper case in the
+    /// names of fields; as far as the last connection tells.
     #[must_use]
     pub fn lower_case(&self) -> Arc<AtomicBool> {
-        Arc::clone(self.inner.dialer.lower_case())
+        Arc::clone(&self.inner.dialer.lower_case)
     }
 
-    /// Whose credentials the upstream sees: the proxy asks it what must be refused.
+    /// Returns the credentials that the upstream sees: the proxy asks them what must be refused.
     #[must_use]
     pub fn injector(&self) -> &Injector {
         &self.inner.injector
     }
 }
 
-/// How calls are sent, as far as a reload may change it.
+/// The settings by which calls are sent, as far as a reload may change them.
 #[derive(Clone, Debug)]
 struct RequestSettings {
     host: Host,
@@ -309,29 +319,19 @@ impl Inner {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The connections of a group; upgrades share none.
+    /// Returns the connections of a group; upgrades share none.
     fn pool(&self, group: Group) -> Option<&Arc<Pool>> {
-        match group {
-            Group::Exempt => Some(&self.leases),
-            Group::Short => Some(&self.short),
-            Group::LongRunning => Some(&self.long_running),
-            Group::Upgrades => None,
-        }
+        self.pools.get(group as usize)
     }
 
-    fn pools(&self) -> [&Arc<Pool>; 3] {
-        [&self.leases, &self.short, &self.long_running]
-    }
-
-    /// Takes over TLS files that have changed. Connections from before take no more calls once they have successors; their streams run on.
+    /// Takes over TLS files that have changed. Connections from before take no more calls once they
+    /// have successors; their streams run on.
     fn refresh_tls(&self) {
-        let Some(tls) = self.dialer.tls() else { return };
+        let Some(tls) = &self.dialer.tls else { return };
         tls.refresh(self.clock.now());
         let changes = tls.changes();
         if self.tls_changes.swap(changes, Ordering::SeqCst) != changes {
-            for pool in self.pools() {
-                pool.outdate();
-            }
+            self.pools.iter().for_each(Pool::outdate);
         }
     }
 }
@@ -342,18 +342,18 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
         clock.sleep(MAINTAIN_EVERY).await;
         let Some(inner) = upstream.upgrade() else { return };
         inner.refresh_tls();
-        for pool in inner.pools() {
+        for pool in &inner.pools {
             pool.maintain();
-            if let Some(meters) = inner.meters.get() {
+            if let Some(meters) = inner.dialer.meters.get() {
                 let Occupancy { connections, used, .. } = pool.occupancy();
-                meters.connections(pool.group(), connections);
-                meters.streams(pool.group(), used);
+                meters.connections(pool.group, connections);
+                meters.streams(pool.group, used);
             }
         }
     }
 }
 
-/// Fine enough beside the 75 s after which idle connections go.
+/// The time between two rounds: short beside the 75 s after which idle connections go.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);
 
 impl fmt::Debug for Upstream {

@@ -9,10 +9,14 @@ use percent_encoding::percent_decode_str;
 /// A proxy on the way.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
-    kind: ProxyKind,
-    host: String,
-    port: u16,
-    login: Option<(String, String)>,
+    /// The protocol towards it.
+    pub kind: ProxyKind,
+    /// Its name or address, without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// User and password, if it wants them.
+    pub login: Option<(String, String)>,
 }
 
 /// How a proxy is spoken to.
@@ -48,34 +52,10 @@ impl Proxy {
         Some(Self { kind, host, port: authority.port_u16().unwrap_or(port), login })
     }
 
-    /// How it is spoken to.
-    #[must_use]
-    pub const fn kind(&self) -> ProxyKind {
-        self.kind
-    }
-
-    /// Its name or address, without brackets.
-    #[must_use]
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// Its port.
-    #[must_use]
-    pub const fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// User and password, if it wants them.
-    #[must_use]
-    pub fn login(&self) -> Option<(&str, &str)> {
-        self.login.as_ref().map(|(user, password)| (user.as_str(), password.as_str()))
-    }
-
     /// The login as `Proxy-Authorization` has it.
     #[must_use]
     pub fn basic(&self) -> Option<String> {
-        self.login().map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
+        self.login.as_ref().map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
     }
 }
 
@@ -96,11 +76,12 @@ mod tests {
     #[test]
     fn a_proxy_url_is_read_and_its_password_not_shown() {
         let proxy = Proxy::parse("http://me:hunter%32@proxy.example:3128").expect("a proxy");
-        assert_eq!((proxy.host(), proxy.port(), proxy.login()), ("proxy.example", 3128, Some(("me", "hunter2"))));
+        assert_eq!((proxy.host.as_str(), proxy.port), ("proxy.example", 3128));
+        assert_eq!(proxy.login.as_ref(), Some(&("me".to_owned(), "hunter2".to_owned())));
         assert_eq!(format!("{proxy:?}"), "Http proxy proxy.example:3128");
         let proxy = Proxy::parse("socks5://[::1]").expect("a proxy");
-        assert_eq!((proxy.kind(), proxy.host(), proxy.port()), (ProxyKind::Socks5, "::1", 1080));
-        assert_eq!(Proxy::parse("https://p").map(|proxy| proxy.port()), Some(443));
+        assert_eq!((proxy.kind, proxy.host.as_str(), proxy.port), (ProxyKind::Socks5, "::1", 1080));
+        assert_eq!(Proxy::parse("https://p").map(|proxy| proxy.port), Some(443));
         for wrong in ["p:80", "ftp://p", "http://", ""] {
             assert_eq!(Proxy::parse(wrong), None, "{wrong}");
         }

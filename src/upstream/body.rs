@@ -1,8 +1,10 @@
 //! The request body that is sent, and as much of it as may have to be sent again.
 //!
-//! The first 1 MiB is kept (16 MiB for all bodies of an upstream together) until the response head; past either there is no replay. The
-//! client's own body stays behind a lock that attempts share, because hyper may hold on to a failed attempt's body for a while: only the
-//! newest attempt can read. The kind of framing is the client's: a declared length stays declared, a chunked body stays chunked.
+//! The first 1 MiB is kept (16 MiB for all bodies of an upstream together) until the response head;
+//! a body that exceeds either cannot be replayed. The client's own body stays behind a lock that
+//! all attempts share, because hyper may hold on to a failed attempt's body for a while: only the
+//! newest attempt can read. The framing is the client's: a declared length stays declared, a
+//! chunked body stays chunked.
 
 use std::{
     pin::Pin,
@@ -19,31 +21,38 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::{
+    http1::Traffic,
     inbound::{Continue, Inbound, InboundError},
-    pool::{connection::Traffic, stream_lease::StreamUnit},
 };
 
-/// A request body on its way up: what was read while the call waited, then the rest as the client sends it.
+/// A request body on its way up: the part that was read while the call waited, then the rest as the
+/// client sends it.
 #[derive(Debug)]
 pub struct Outgoing {
     /// `None` for no body at all, which costs nothing.
-    shared: Option<Arc<Shared>>,
-    /// Which attempt this is.
-    attempt: u32,
-    /// Frames of the kept beginning that this attempt has sent.
-    at: usize,
-    /// This attempt has sent its last frame.
-    ended: bool,
-    /// The stream it is sent on, which is not free before the body is done with.
-    _unit: Option<Arc<StreamUnit>>,
-    /// The HTTP/1.1 connection it is sent on, which is given the trailers.
-    connection: Option<Arc<Traffic>>,
+    shared: Option<Arc<Mutex<State>>>,
 }
 
 /// The beginning of a body that was sent, for names and digests after a failure.
 #[derive(Debug)]
 pub struct Kept {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<Mutex<State>>>,
+}
+
+/// The body as one attempt sends it. `S` is the stream that it is sent on.
+#[derive(Debug)]
+pub(super) struct AttemptBody<S> {
+    shared: Option<Arc<Mutex<State>>>,
+    /// The number of this attempt.
+    attempt: u32,
+    /// Frames of the kept beginning that this attempt has sent.
+    at: usize,
+    /// This attempt has sent its last frame.
+    ended: bool,
+    /// The stream, which is not free before the body is done with.
+    _stream: Option<Arc<S>>,
+    /// The HTTP/1.1 connection, which is given the trailers.
+    traffic: Option<Arc<Traffic>>,
 }
 
 /// The body could not be read to its end.
@@ -57,33 +66,32 @@ pub enum OutgoingError {
     Superseded,
 }
 
-/// Bytes that all bodies of an upstream together may keep for replay.
-#[derive(Clone, Debug)]
-pub(super) struct Budget(Arc<AtomicUsize>);
+/// The bytes that all bodies of an upstream together may still keep for replay.
+pub(super) type Budget = Arc<AtomicUsize>;
 
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+/// Bytes taken from a budget; given back when dropped.
+#[derive(Debug, Default)]
+struct Charge {
+    budget: Option<Budget>,
+    bytes: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    /// The newest attempt.
+    /// The number of the newest attempt.
     attempt: u32,
     /// That attempt has been asked for a frame.
     asked: bool,
-    /// What has been read, from the start, while `whole`.
+    /// The bytes that have been read, from the start, unless `partial`.
     kept: Vec<Bytes>,
     kept_bytes: usize,
-    /// Whether `kept` is everything that has been read; without it there is no replay.
-    whole: bool,
-    /// What of `kept` is charged to the budget.
-    charged: usize,
-    budget: Option<Budget>,
-    /// Whether what is read is still kept at all.
-    keeping: bool,
-    /// Whether somebody holds a [`Kept`], so that the beginning stays even where there is no room
-    /// for a replay.
+    /// `kept` is not everything that has been read, so there is no replay.
+    partial: bool,
+    /// The part of `kept` that is charged to the budget.
+    charge: Charge,
+    /// The response head is there: nothing more is kept.
+    answered: bool,
+    /// A [`Kept`] exists, so that the beginning stays even where there is no room for a replay.
     named: bool,
     rest: Option<Inbound>,
     trailers: Option<HeaderMap>,
@@ -95,34 +103,23 @@ struct State {
 // === impl Outgoing ===
 
 impl Outgoing {
-    /// No body at all.
+    /// Makes an absent body.
     #[must_use]
     pub fn empty() -> Self {
-        Self { shared: None, attempt: 0, at: 0, ended: false, _unit: None, connection: None }
+        Self { shared: None }
     }
 
-    /// A body: what was `read` already, then the `rest` if the client is not done, or the `trailers` that ended what was read.
+    /// Makes a body of the part that was `read` already, then the `rest` if the client is not done,
+    /// or the `trailers` that ended what was read.
     #[must_use]
     pub fn new(read: Vec<Bytes>, rest: Option<Inbound>, trailers: Option<HeaderMap>) -> Self {
-        let state = State {
-            attempt: 0,
-            asked: false,
-            kept_bytes: read.iter().map(Bytes::len).sum(),
-            kept: read,
-            whole: true,
-            charged: 0,
-            budget: None,
-            keeping: true,
-            named: false,
-            rest,
-            trailers,
-            declared: false,
-            broken: None,
-        };
-        Self { shared: Some(Arc::new(Shared { state: Mutex::new(state) })), ..Self::empty() }
+        let kept_bytes = read.iter().map(Bytes::len).sum();
+        let state = State { kept: read, kept_bytes, rest, trailers, ..State::default() };
+        Self { shared: Some(Arc::new(Mutex::new(state))) }
     }
 
-    /// A handle on the beginning of the body, to be taken before the body is sent and read at the response head.
+    /// Returns a handle on the beginning of the body, to be taken before the body is sent and read
+    /// at the response head.
     #[must_use]
     pub fn kept(&self) -> Kept {
         if let Some(mut state) = self.state() {
@@ -131,75 +128,79 @@ impl Outgoing {
         Kept { shared: self.shared.clone() }
     }
 
-    /// Whether there is no body at all.
-    pub(super) fn is_empty(&self) -> bool {
-        self.shared.is_none()
-    }
-
-    /// Charges what is kept to `budget` and says whether the client declared a length.
+    /// Charges what is kept to `budget`, and records whether the client declared a length.
     pub(super) fn begin(&self, budget: &Budget, declared: bool) {
         let Some(mut state) = self.state() else { return };
         state.declared = declared;
-        state.budget = Some(budget.clone());
+        state.charge.budget = Some(Arc::clone(budget));
         let bytes = state.kept_bytes;
         // what was read while waiting is in memory anyway and must be sent: only its stay is charged
-        state.charge(bytes);
+        state.charge.add(bytes);
     }
 
-    /// The body for one attempt; earlier attempts can read no more.
-    pub(super) fn attempt(&self, unit: Option<Arc<StreamUnit>>) -> Self {
+    /// Returns the body for one attempt, on a stream or on an HTTP/1.1 connection. Earlier attempts
+    /// can read no more.
+    pub(super) fn attempt<S>(&self, stream: Option<Arc<S>>, traffic: Option<Arc<Traffic>>) -> AttemptBody<S> {
         let attempt = self.state().map_or(0, |mut state| {
             state.attempt += 1;
             state.asked = false;
             state.attempt
         });
-        Self { shared: self.shared.clone(), attempt, at: 0, ended: false, _unit: unit, connection: None }
+        AttemptBody { shared: self.shared.clone(), attempt, at: 0, ended: false, _stream: stream, traffic }
     }
 
-    /// The same body, to be sent on this HTTP/1.1 connection.
-    pub(super) fn on(self, connection: &Arc<Traffic>) -> Self {
-        Self { connection: Some(Arc::clone(connection)), ..self }
-    }
-
-    /// Whether everything that was read so far could be sent again.
+    /// True if everything that was read so far could be sent again.
     pub(super) fn can_replay(&self) -> bool {
-        self.state().is_none_or(|state| state.whole && state.broken.is_none())
+        self.state().is_none_or(|state| !state.partial && state.broken.is_none())
     }
 
-    /// Whether there is a body, and the newest attempt was never asked for any of it: then it cannot be whole upstream.
+    /// True if there is a body, and the newest attempt was never asked for any of it: then it cannot
+    /// be whole upstream.
     pub(super) fn is_unasked(&self) -> bool {
         self.state().is_some_and(|state| !state.asked)
     }
 
-    /// How the client's own body broke off, if it did.
+    /// Returns the error by which the client's own body broke off, if it did.
     pub(super) fn broken(&self) -> Option<Arc<InboundError>> {
         self.state().and_then(|state| state.broken.clone())
     }
 
-    /// Does not ask a client that waits for `100 Continue` for the body before `patience` is over, or the upstream asks.
+    /// Does not ask a client that waits for `100 Continue` for the body before `patience` is over,
+    /// or the upstream asks.
     pub(super) fn hold_back(&self, patience: Duration) -> Option<Continue> {
         self.state()?.rest.as_ref()?.hold_back(patience)
     }
 
-    /// The response head is there: no replay from here on, and nothing more is kept than names and digests need.
-    pub(super) fn settle(&self) {
+    /// Notes that the response head is there: there will be no replay, and nothing more is kept than
+    /// names and digests need.
+    pub(super) fn answered(&self) {
         let Some(mut state) = self.state() else { return };
-        state.stop_keeping();
+        state.answered = true;
+        state.charge = Charge::default();
     }
 
     fn state(&self) -> Option<MutexGuard<'_, State>> {
-        self.shared.as_ref().map(|shared| shared.lock())
+        self.shared.as_deref().map(lock)
     }
 }
 
-impl Body for Outgoing {
+// === impl AttemptBody ===
+
+impl<S> AttemptBody<S> {
+    /// True if there is no body at all.
+    pub(super) fn is_absent(&self) -> bool {
+        self.shared.is_none()
+    }
+}
+
+impl<S> Body for AttemptBody<S> {
     type Data = Bytes;
     type Error = OutgoingError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.get_mut();
         let Some(shared) = this.shared.as_ref().filter(|_| !this.ended) else { return Poll::Ready(None) };
-        let mut state = shared.lock();
+        let mut state = lock(shared);
         if state.attempt != this.attempt {
             return Poll::Ready(Some(Err(OutgoingError::Superseded)));
         }
@@ -211,11 +212,11 @@ impl Body for Outgoing {
         let next = ready!(state.poll_rest(cx));
         this.at = state.kept.len();
         this.ended = next.as_ref().is_none_or(|frame| frame.as_ref().map_or(true, Frame::is_trailers));
-        match (&this.connection, &next) {
+        match (&this.traffic, &next) {
             // hyper writes few trailers over HTTP/1: the connection does.
-            (Some(connection), Some(Ok(frame))) if frame.is_trailers() => {
+            (Some(traffic), Some(Ok(frame))) if frame.is_trailers() => {
                 let trailers = frame.trailers_ref().filter(|_| !state.declared);
-                let mark = trailers.and_then(|trailers| connection.trail(trailers));
+                let mark = trailers.and_then(|trailers| traffic.trail(trailers));
                 Poll::Ready(mark.map(|mark| Ok(Frame::data(mark))))
             }
             _ => Poll::Ready(next),
@@ -223,30 +224,29 @@ impl Body for Outgoing {
     }
 
     fn is_end_stream(&self) -> bool {
-        let Some(state) = self.state().filter(|_| !self.ended) else { return true };
+        let Some(state) = self.shared.as_deref().filter(|_| !self.ended).map(lock) else { return true };
         // a chunked body is not over before it was asked for: `0\r\n\r\n` is not the same as nothing
         let over = state.rest.as_ref().is_none_or(Body::is_end_stream) && state.trailers.is_none();
         over && self.at >= state.kept.len() && (state.declared || self.at > 0)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let Some(state) = self.state().filter(|state| state.declared) else { return SizeHint::default() };
+        let state = self.shared.as_deref().map(lock);
+        let Some(state) = state.filter(|state| state.declared) else { return SizeHint::default() };
         let unsent: usize = state.kept.iter().skip(self.at).map(Bytes::len).sum();
         let rest = state.rest.as_ref().map_or(Some(0), |rest| rest.size_hint().exact());
         rest.map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest + unsent as u64))
     }
 }
 
-// === impl Shared and State ===
+// === impl State ===
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {
-    /// The next frame that nobody has read yet, or what ended the body.
+    /// Returns the next frame that has not been read yet, or what ended the body.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, OutgoingError>>> {
         if let Some(error) = &self.broken {
             return Poll::Ready(Some(Err(OutgoingError::Client(Arc::clone(error)))));
@@ -254,27 +254,21 @@ impl State {
         let Some(rest) = &mut self.rest else {
             return Poll::Ready(self.trailers.clone().map(|trailers| Ok(Frame::trailers(trailers))));
         };
-        match ready!(Pin::new(rest).poll_frame(cx)) {
-            Some(Ok(frame)) => {
-                self.keep(&frame);
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(error)) => {
-                let error = Arc::new(error);
-                self.broken = Some(Arc::clone(&error));
-                self.rest = None;
-                Poll::Ready(Some(Err(OutgoingError::Client(error))))
-            }
-            None => {
-                self.rest = None;
-                Poll::Ready(None)
-            }
+        let next = ready!(Pin::new(rest).poll_frame(cx));
+        if !matches!(next, Some(Ok(_))) {
+            self.rest = None;
         }
+        Poll::Ready(next.map(|read| match read {
+            Ok(frame) => {
+                self.keep(&frame);
+                Ok(frame)
+            }
+            Err(error) => Err(OutgoingError::Client(Arc::clone(self.broken.insert(Arc::new(error))))),
+        }))
     }
 
-    /// Keeps a frame for replay if there is room for it; else there will be no replay, and of what
-    /// was kept for one only the beginning stays, until the response head, if a name is wanted of
-    /// it.
+    /// Keeps a frame for replay if there is room for it. Otherwise there will be no replay, and only
+    /// the beginning of what was kept stays, until the response head, if a name is wanted of it.
     fn keep(&mut self, frame: &Frame<Bytes>) {
         if let Some(trailers) = frame.trailers_ref() {
             self.trailers = Some(trailers.clone());
@@ -283,89 +277,67 @@ impl State {
         let Some(data) = frame.data_ref().filter(|data| !data.is_empty()) else { return };
         let bytes = data.len();
         let has_room = self.kept_bytes + bytes <= KEPT_FOR_REPLAY && self.kept.len() < PIECES_FOR_REPLAY;
-        let fits = self.whole && self.keeping && has_room;
-        if fits && self.charge(bytes) {
+        if !self.partial && !self.answered && has_room && self.charge.add(bytes) {
             self.kept.push(data.clone());
             self.kept_bytes += bytes;
             return;
         }
         let most = if self.named { KEPT_FOR_NAMES } else { 0 };
-        if self.whole {
-            self.whole = false;
+        if !self.partial {
+            self.partial = true;
             self.kept = beginning(&self.kept, most);
             self.kept_bytes = self.kept.iter().map(Bytes::len).sum();
-            self.give_back();
+            self.charge = Charge::default();
         }
         let room = most.saturating_sub(self.kept_bytes).min(bytes);
-        if self.keeping && room > 0 && self.kept.len() < PIECES_FOR_REPLAY {
+        if !self.answered && room > 0 && self.kept.len() < PIECES_FOR_REPLAY {
             self.kept.push(data.slice(..room));
             self.kept_bytes += room;
         }
     }
+}
 
-    fn charge(&mut self, bytes: usize) -> bool {
-        let charged = self.budget.as_ref().is_some_and(|budget| budget.take(bytes));
+// === impl Charge ===
+
+impl Charge {
+    /// Takes more from the budget, if there is so much.
+    fn add(&mut self, bytes: usize) -> bool {
+        let Some(budget) = &self.budget else { return false };
+        let charged = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok();
         if charged {
-            self.charged += bytes;
+            self.bytes += bytes;
         }
         charged
     }
-
-    /// Lets go of what only a replay would need. What the attempt under way has still to send stays, and the beginning for [`Kept`].
-    fn stop_keeping(&mut self) {
-        self.keeping = false;
-        self.give_back();
-    }
-
-    fn give_back(&mut self) {
-        if let Some(budget) = self.budget.take() {
-            budget.give(std::mem::take(&mut self.charged));
-        }
-    }
 }
 
-impl Drop for State {
+impl Drop for Charge {
     fn drop(&mut self) {
-        self.stop_keeping();
+        if let Some(budget) = &self.budget {
+            budget.fetch_add(self.bytes, Ordering::Relaxed);
+        }
     }
 }
 
 // === impl Kept ===
 
 impl Kept {
-    /// The first 64 KiB at most of what has been read so far.
+    /// Returns at most the first 64 KiB of what has been read so far.
     #[must_use]
     pub fn bytes(&self) -> Vec<Bytes> {
-        self.shared.as_ref().map_or_else(Vec::new, |shared| beginning(&shared.lock().kept, KEPT_FOR_NAMES))
+        self.shared.as_deref().map_or_else(Vec::new, |shared| beginning(&lock(shared).kept, KEPT_FOR_NAMES))
     }
 
-    /// Whether [`bytes`](Self::bytes) is the whole body.
+    /// True if [`bytes`](Self::bytes) is the whole body.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.shared.as_ref().is_none_or(|shared| {
-            let state = shared.lock();
-            state.whole && state.kept_bytes <= KEPT_FOR_NAMES && state.rest.as_ref().is_none_or(Body::is_end_stream)
+        self.shared.as_deref().map(lock).is_none_or(|state| {
+            !state.partial && state.kept_bytes <= KEPT_FOR_NAMES && state.rest.as_ref().is_none_or(Body::is_end_stream)
         })
     }
 }
 
-// === impl Budget ===
-
-impl Budget {
-    pub(super) fn new(bytes: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(bytes)))
-    }
-
-    fn take(&self, bytes: usize) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
-    }
-
-    fn give(&self, bytes: usize) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-/// The first `most` bytes of some chunks.
+/// Returns the first `most` bytes of some chunks.
 fn beginning(chunks: &[Bytes], most: usize) -> Vec<Bytes> {
     let mut left = most;
     let mut found = Vec::new();
@@ -380,11 +352,13 @@ fn beginning(chunks: &[Bytes], most: usize) -> Vec<Bytes> {
     found
 }
 
-/// Of one body: kube-apiserver takes 3 MiB, and nearly all objects are far smaller than this.
+/// The most bytes kept of one body: kube-apiserver takes 3 MiB, and nearly all objects are far
+/// smaller than this.
 const KEPT_FOR_REPLAY: usize = 1 << 20;
-/// In so many pieces: 64 frames of 16 KiB are the usual 1 MiB; a million of one byte would cost forty times as much.
+/// The most pieces kept of one body: 64 frames of 16 KiB are the usual 1 MiB; a million of one byte
+/// would cost forty times as much.
 const PIECES_FOR_REPLAY: usize = 1024;
-/// Of all bodies together.
+/// The most bytes kept of all bodies together.
 pub(super) const KEPT_TOGETHER: usize = 16 << 20;
 /// Names and digests look no further.
 const KEPT_FOR_NAMES: usize = 64 << 10;
@@ -395,7 +369,7 @@ mod tests {
 
     fn sent(budget: usize, named: bool, frames: &[usize]) -> (Vec<Bytes>, bool) {
         let outgoing = Outgoing::new(Vec::new(), None, None);
-        outgoing.begin(&Budget::new(budget), true);
+        outgoing.begin(&Budget::new(AtomicUsize::new(budget)), true);
         let kept = Kept { shared: outgoing.shared.clone() };
         if named {
             drop(outgoing.kept());
@@ -426,9 +400,9 @@ mod tests {
     #[test]
     fn nothing_more_is_kept_behind_the_response_head() {
         let outgoing = Outgoing::new(vec![Bytes::from_static(b"begin")], None, None);
-        outgoing.begin(&Budget::new(1 << 20), true);
+        outgoing.begin(&Budget::new(AtomicUsize::new(1 << 20)), true);
         let kept = outgoing.kept();
-        outgoing.settle();
+        outgoing.answered();
         outgoing.state().expect("a body").keep(&Frame::data(Bytes::from_static(b"ning")));
         assert_eq!(kept.bytes(), ["begin"]);
         assert!(!kept.is_whole() && !outgoing.can_replay());

@@ -1,4 +1,4 @@
-//! From a name to a connection: DNS on every dial, TCP, TLS, and which HTTP the other side chose.
+//! From a name to a connection: DNS on every dial, TCP, TLS, and the HTTP that the other side chose.
 //!
 //! Every socket gets `TCP_NODELAY` (without it a small window costs 40 ms a turn) and TCP keepalive.
 
@@ -19,7 +19,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::either::Either;
 
 use super::{
-    Target,
+    Meters, Options,
     error::{DialError, DialFailure},
     names::Names,
     race,
@@ -27,6 +27,8 @@ use super::{
     windows::Windows,
 };
 use crate::{
+    api::Group,
+    clock::Clock,
     credentials::{Injector, Proxy},
     moment::Moment,
     tls,
@@ -37,50 +39,47 @@ use crate::{
 pub(super) struct Dialer {
     host: String,
     port: u16,
-    /// Of the upstream, or of its proxy.
+    /// The names of the upstream, or of its proxy.
     names: Names,
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
-    tls: Option<Arc<tls::Client>>,
+    pub(super) tls: Option<Arc<tls::Client>>,
     injector: Arc<Injector>,
     /// In nanoseconds: a reload may change it.
     timeout: AtomicU64,
-    /// The last connection speaks HTTP/2.
-    lower_case: Arc<AtomicBool>,
-    windows: Windows,
+    /// The last connection speaks HTTP/2, where the names of fields lose their case.
+    pub(super) lower_case: Arc<AtomicBool>,
+    /// The bytes that the HTTP/2 connections may be sent unread.
+    pub(super) windows: Windows,
+    /// Where to count, once that is known.
+    pub(super) meters: Meters,
 }
 
 /// A connected byte stream: as it is, or with TLS to the upstream.
 pub(super) type Socket = Either<Wire, Box<TlsStream<Wire>>>;
 
 impl Dialer {
-    /// `names` makes what looks up a host and port: the upstream's, or its proxy's.
-    pub(super) fn new(
-        target: &Target,
-        tls: Option<Arc<tls::Client>>,
-        injector: Arc<Injector>,
-        timeout: Duration,
-        names: impl FnOnce(String, u16) -> Names,
-    ) -> Self {
+    pub(super) fn new(options: &Options, clock: Clock) -> Self {
+        let Options { target, tls, injector, own, dns, .. } = options;
         let host = target.authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = target.authority.port_u16().unwrap_or(if target.scheme == Scheme::HTTPS { 443 } else { 80 });
-        let name = target.server_name.clone().unwrap_or_else(|| host.clone());
-        let (server_name, proxy) = (ServerName::try_from(name).ok(), target.proxy.clone());
-        let dialled =
-            proxy.as_ref().map_or_else(|| (host.clone(), port), |proxy| (proxy.host().to_owned(), proxy.port()));
-        let names = names(dialled.0, dialled.1);
-        let timeout = AtomicU64::new(nanos(timeout));
+        let name = target.server_name.as_ref().unwrap_or(&host).clone();
+        let (next_host, next_port) = match &target.proxy {
+            Some(proxy) => (proxy.host.clone(), proxy.port),
+            None => (host.clone(), port),
+        };
         Self {
             host,
             port,
-            names,
-            server_name,
-            proxy,
-            tls,
-            injector,
-            timeout,
+            names: Names::new(next_host, next_port, own.clone(), dns.clone(), clock),
+            server_name: ServerName::try_from(name).ok(),
+            proxy: target.proxy.clone(),
+            tls: tls.clone(),
+            injector: Arc::clone(injector),
+            timeout: AtomicU64::new(nanos(options.connect_timeout)),
             lower_case: Arc::default(),
             windows: Windows::default(),
+            meters: Meters::default(),
         }
     }
 
@@ -92,53 +91,49 @@ impl Dialer {
         Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
-    /// To be called before a dial: waits for credentials that the handshake may need, and reads TLS files again when it is time to. Not part
-    /// of the connect timeout: an exec plugin takes what it takes. Tells under which TLS settings the dial is made.
-    pub(super) async fn prepare(&self, now: Moment) -> Result<u64, DialFailure> {
-        self.injector.ready().await.map_err(DialFailure::Credentials)?;
-        if let Some(tls) = &self.tls {
-            tls.refresh(now);
-        }
-        Ok(self.tls_changes())
+    /// Carries out a dial by `connect`, bounded by the connect timeout, and returns what it made and
+    /// the number of the TLS settings that it was made under.
+    ///
+    /// Before that it waits for credentials that the handshake may need, and reads TLS files again
+    /// when it is time to. This is not part of the timeout: an exec plugin takes what it takes.
+    pub(super) async fn dial<T>(
+        &self,
+        group: Group,
+        now: Moment,
+        connect: impl Future<Output = Result<T, DialFailure>>,
+    ) -> Result<(T, u64), Arc<DialError>> {
+        let dialled = async {
+            self.injector.ready().await.map_err(DialFailure::Credentials)?;
+            if let Some(tls) = &self.tls {
+                tls.refresh(now);
+            }
+            let (changes, timeout) = (self.tls_changes(), self.timeout());
+            let connected = tokio::time::timeout(timeout, connect).await.unwrap_or(Err(DialFailure::Timeout(timeout)));
+            connected.map(|connected| (connected, changes))
+        };
+        dialled.await.map_err(|what| {
+            if let Some(meters) = self.meters.get() {
+                meters.dial_failed(group);
+            }
+            Arc::new(self.failure(what))
+        })
     }
 
-    /// How often the TLS settings have changed.
+    /// Returns the number of changes of the TLS settings so far.
     pub(super) fn tls_changes(&self) -> u64 {
         self.tls.as_ref().map_or(0, |tls| tls.changes())
     }
 
-    pub(super) fn tls(&self) -> Option<&tls::Client> {
-        self.tls.as_deref()
-    }
-
-    /// Everything up to the connected socket, and whether it speaks h2.
+    /// Connects a socket, and says whether it speaks h2.
     pub(super) async fn connect(&self) -> Result<(Socket, bool), DialFailure> {
-        let connected = self.within(self.establish(self.tls.as_ref().map(|tls| tls.config()))).await;
-        if let Ok((_, h2)) = &connected {
-            self.lower_case.store(*h2, Ordering::Relaxed);
-        }
-        connected
+        let (socket, h2) = self.establish(self.tls.as_ref().map(|tls| tls.config())).await?;
+        self.lower_case.store(h2, Ordering::Relaxed);
+        Ok((socket, h2))
     }
 
-    /// Whether the names of fields lose their case on the way, as far as the last connection tells.
-    pub(super) fn lower_case(&self) -> &Arc<AtomicBool> {
-        &self.lower_case
-    }
-
-    /// The same for a connection that must speak HTTP/1.1.
+    /// Connects a socket that must speak HTTP/1.1.
     pub(super) async fn connect_http1(&self) -> Result<Socket, DialFailure> {
-        Ok(self.within(self.establish(self.tls.as_ref().map(|tls| tls.http1_config()))).await?.0)
-    }
-
-    /// Bounds a dial, or any part of it, by the connect timeout.
-    pub(super) async fn within<T>(&self, dial: impl Future<Output = Result<T, DialFailure>>) -> Result<T, DialFailure> {
-        let timeout = self.timeout();
-        tokio::time::timeout(timeout, dial).await.unwrap_or(Err(DialFailure::Timeout(timeout)))
-    }
-
-    /// What the HTTP/2 connections may be sent unread.
-    pub(super) fn windows(&self) -> &Windows {
-        &self.windows
+        Ok(self.establish(self.tls.as_ref().map(|tls| tls.http1_config())).await?.0)
     }
 
     /// Names the address in a failure.
@@ -151,8 +146,8 @@ impl Dialer {
         let wire = match &self.proxy {
             None => Wire::Left(self.tcp().await?),
             Some(proxy) => {
-                let tcp = self.tcp().await.map_err(|failure| through::proxy_failure(&failure))?;
-                through::proxy(proxy, tcp, self.tls(), (&self.host, self.port)).await?
+                let tcp = self.tcp().await.map_err(|failure| DialFailure::Proxy(failure.to_string()))?;
+                through::proxy(proxy, tcp, self.tls.as_deref(), (&self.host, self.port)).await?
             }
         };
         let Some(config) = tls else { return Ok((Socket::Left(wire), false)) };
@@ -162,7 +157,7 @@ impl Dialer {
         };
         let stream = TlsConnector::from(config).connect(name, wire).await.map_err(|error| {
             if let Some(tls) = &self.tls {
-                tls.invalidate(); // a new certificate may be by a CA that we have on file by now
+                tls.invalidate(); // a new certificate may be by a CA that is in the file by now
             }
             tls_failure(error)
         })?;
@@ -170,9 +165,9 @@ impl Dialer {
         Ok((Socket::Right(Box::new(stream)), h2))
     }
 
-    /// To the upstream, or to its proxy.
+    /// Connects to the upstream, or to its proxy.
     async fn tcp(&self) -> Result<TcpStream, DialFailure> {
-        race::connect(self.names.addresses(self.timeout()).await?, self.names.clock()).await
+        race::connect(self.names.addresses(self.timeout()).await?, self.names.clock).await
     }
 }
 
@@ -183,29 +178,30 @@ fn tls_failure(error: io::Error) -> DialFailure {
     }
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(certificate)) = inner else { return DialFailure::Tls(error) };
-    let certificate = certificate.clone();
-    match certificate {
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            DialFailure::WrongHost(certificate)
-        }
+    let sort = match certificate {
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => DialFailure::WrongHost,
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
-        | CertificateError::NotValidYetContext { .. } => DialFailure::Expired(certificate),
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => DialFailure::UnknownIssuer(certificate),
-        CertificateError::Other(_) => DialFailure::UnknownIssuer(certificate),
-        _ => DialFailure::Tls(error),
-    }
+        | CertificateError::NotValidYetContext { .. } => DialFailure::Expired,
+        CertificateError::UnknownIssuer | CertificateError::BadSignature | CertificateError::Other(_) => {
+            DialFailure::UnknownIssuer
+        }
+        _ => return DialFailure::Tls(error),
+    };
+    sort(certificate.clone())
 }
 
-/// What the other side says of our certificate, if that is why it ended the connection: in TLS 1.3 it says so only after the handshake.
+/// Returns the alert about the gate's certificate by which the other side ended the connection, if it
+/// did so. In TLS 1.3 the alert comes only after the handshake.
 pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        // an io::Error's own source is that of what it wraps, and h2 keeps no more than the words of that
+        // an io::Error's own source is that of what it wraps, and h2 keeps no more than the words of
+        // that
         if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            let said = inner.to_string();
-            let is = |alert: &&AlertDescription| rustls::Error::AlertReceived(**alert).to_string() == said;
+            let text = inner.to_string();
+            let is = |alert: &&AlertDescription| rustls::Error::AlertReceived(**alert).to_string() == text;
             return ABOUT_CERTIFICATES.iter().find(is).copied();
         }
         cause = error.source();
@@ -226,7 +222,7 @@ const ABOUT_CERTIFICATES: [AlertDescription; 9] = [
     AlertDescription::UnsupportedCertificate,
 ];
 
-/// Saturating; nobody waits 584 years.
+/// Saturates at 584 years.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,10 @@
-//! Name servers asked directly, past the hosts file: for a name that the hosts file points at the gate itself.
+//! Name servers asked directly, past the hosts file: for a name that the hosts file points at the
+//! gate itself.
 //!
-//! That is how a client that signs its Host is brought here: the pod's `hostAliases` give the API's real name to the gate. The file is the
-//! whole pod's, so whoever asks the machine's resolver is sent to the gate, the gate included. `resolv.conf` is honoured with its search
-//! list and `ndots`, answers are kept for as long as their TTL says, and the file is read again when it has changed.
+//! That is how a client that signs its Host is brought here: the pod's `hostAliases` give the API's
+//! real name to the gate. The file is the whole pod's, so the machine's resolver sends every program
+//! to the gate, the gate included. `resolv.conf` is honoured with its search list and `ndots`,
+//! answers are kept for as long as their TTL says, and the file is read again when it has changed.
 
 use std::{
     fs, io,
@@ -12,38 +14,42 @@ use std::{
 };
 
 use hickory_resolver::{
-    Resolver, TokioResolver, config::ResolveHosts, config::ResolverConfig, net::NetError,
-    net::runtime::TokioRuntimeProvider, system_conf,
+    Resolver, TokioResolver,
+    config::{ResolveHosts, ResolverConfig},
+    net::{NetError, runtime::TokioRuntimeProvider},
+    system_conf,
 };
 
-/// Where to look names up.
+/// The files and the port by which names are looked up.
 #[derive(Clone, Debug)]
 pub struct Dns {
     /// Names with fixed addresses.
     pub hosts: PathBuf,
     /// Name servers and how to ask them.
     pub resolv_conf: PathBuf,
-    /// Where name servers listen.
+    /// The port of the name servers.
     pub port: u16,
 }
 
-/// Why there are no addresses.
+/// The reason why there are no addresses.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LookupError {
     /// The name servers say so.
     #[error("the name servers know no such name ({0})")]
     NoSuchName(NetError),
-    /// Nobody knows at the moment.
+    /// No name server has answered.
     #[error("{0}")]
     Unanswered(io::Error),
 }
+
+/// A resolver, and the `resolv.conf` that it was made from.
+type Configured = (Vec<u8>, Arc<TokioResolver>);
 
 /// Asks name servers, and keeps what they answer.
 #[derive(Debug)]
 pub(super) struct NameServers {
     dns: Dns,
-    /// The resolver, and the `resolv.conf` that it was made from.
-    made: Mutex<Option<(Vec<u8>, Arc<TokioResolver>)>>,
+    configured: Mutex<Option<Configured>>,
 }
 
 impl Default for Dns {
@@ -52,10 +58,15 @@ impl Default for Dns {
     }
 }
 
-impl Dns {
-    /// The addresses that the hosts file has for a name. A file that cannot be read has none.
+impl NameServers {
+    pub(super) fn new(dns: Dns) -> Self {
+        Self { dns, configured: Mutex::new(None) }
+    }
+
+    /// Returns the addresses that the hosts file has for a name. A file that cannot be read has
+    /// none.
     pub(super) fn in_hosts(&self, name: &str) -> Vec<IpAddr> {
-        let Ok(text) = fs::read_to_string(&self.hosts) else { return Vec::new() };
+        let Ok(text) = fs::read_to_string(&self.dns.hosts) else { return Vec::new() };
         let of_line = |line: &str| {
             let mut words = line.split('#').next().unwrap_or_default().split_ascii_whitespace();
             let address = words.next()?.parse().ok()?;
@@ -63,16 +74,13 @@ impl Dns {
         };
         text.lines().filter_map(of_line).collect()
     }
-}
 
-impl NameServers {
-    pub(super) fn new(dns: Dns) -> Self {
-        Self { dns, made: Mutex::new(None) }
-    }
-
-    /// Every address of a name, as the name servers have it.
-    pub(super) async fn ask(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
-        let resolver = self.resolver().map_err(LookupError::Unanswered)?;
+    /// Returns every address of a name, as the name servers have it.
+    pub(super) async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
+        let resolver = self.resolver().map_err(|error| {
+            let text = format!("{}: {error}", self.dns.resolv_conf.display());
+            LookupError::Unanswered(io::Error::other(text))
+        })?;
         match resolver.lookup_ip(name).await {
             Ok(found) => Ok(found.iter().collect()),
             Err(error) if error.is_nx_domain() => Err(LookupError::NoSuchName(error)),
@@ -80,23 +88,21 @@ impl NameServers {
         }
     }
 
-    /// The resolver that `resolv.conf` asks for.
+    /// Returns the resolver that `resolv.conf` asks for.
     fn resolver(&self) -> io::Result<Arc<TokioResolver>> {
-        let path = self.dns.resolv_conf.display();
-        let text = fs::read(&self.dns.resolv_conf).map_err(|error| io::Error::other(format!("{path}: {error}")))?;
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((from, resolver)) = &*made
+        let text = fs::read(&self.dns.resolv_conf)?;
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((from, resolver)) = &*configured
             && *from == text
         {
             return Ok(Arc::clone(resolver));
         }
-        let resolver = self.make(&text).map_err(|error| io::Error::other(format!("{path}: {error}")))?;
-        let resolver = Arc::new(resolver);
-        *made = Some((text, Arc::clone(&resolver)));
+        let resolver = Arc::new(self.configure(&text).map_err(io::Error::other)?);
+        *configured = Some((text, Arc::clone(&resolver)));
         Ok(resolver)
     }
 
-    fn make(&self, text: &[u8]) -> Result<TokioResolver, NetError> {
+    fn configure(&self, text: &[u8]) -> Result<TokioResolver, NetError> {
         let (config, mut options) = system_conf::parse_resolv_conf(text)?;
         let (domain, search, mut servers) = config.into_parts();
         for connection in servers.iter_mut().flat_map(|server| &mut server.connections) {

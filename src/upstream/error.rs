@@ -1,4 +1,4 @@
-//! What can go wrong on the way up, in words that say what to do about it.
+//! The failures on the way up, each with what to do about it.
 
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
@@ -6,17 +6,17 @@ use rustls::{AlertDescription, CertificateError};
 
 use crate::credentials::CredentialError;
 
-/// No connection could be had. Cloned by `Arc`: everybody who waited gets the same.
+/// No connection could be had. All calls that waited for it share the error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to {at}: {what}")]
 pub struct DialError {
     /// `host:port`.
     pub at: String,
-    /// Why, and what to do.
+    /// The reason, and what to do.
     pub what: DialFailure,
 }
 
-/// Why a connection could not be had.
+/// The reason why a connection could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum DialFailure {
     /// The name does not resolve.
@@ -27,7 +27,7 @@ pub enum DialFailure {
         "that is the gate itself; set the upstream to where the API is, or have the name servers know a name that the hosts file gives to the gate"
     )]
     Itself,
-    /// Nobody listens.
+    /// No process listens there.
     #[error("connection refused; is the upstream running, and is the port right?")]
     Refused,
     /// Another error of the network.
@@ -42,8 +42,8 @@ pub enum DialFailure {
     /// The upstream's certificate is not valid now.
     #[error("its certificate is expired or not valid yet; renew it, or check the clocks")]
     Expired(CertificateError),
-    /// Nobody trusted signed the upstream's certificate.
-    #[error("its certificate is signed by nobody trusted here; set upstream_tls.ca to the right CA file")]
+    /// The upstream's certificate is not signed by a trusted authority.
+    #[error("its certificate is signed by an unknown authority; set upstream_tls.ca to the right CA file")]
     UnknownIssuer(CertificateError),
     /// The upstream wants a client certificate, or another one.
     #[error(
@@ -53,13 +53,13 @@ pub enum DialFailure {
     /// The gate's own credentials cannot be had. The cause is for the log only.
     #[error("the gate cannot get its own credentials; its log says why")]
     Credentials(#[source] Arc<CredentialError>),
-    /// The proxy on the way does not let us through.
+    /// The proxy on the way does not let the gate through.
     #[error("the proxy on the way does not let calls through: {0}; check the kubeconfig's proxy-url")]
     Proxy(String),
     /// Another TLS failure.
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
-    /// TCP and TLS stand, HTTP does not.
+    /// TCP and TLS succeeded, HTTP did not.
     #[error("the connection stands but HTTP does not: {0}")]
     Http(hyper::Error),
     /// The connection closed before it could take a call.
@@ -67,10 +67,37 @@ pub enum DialFailure {
     ClosedAtOnce,
 }
 
+/// The fate of a request that got no response head.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SendError {
+    /// Nothing of it was processed upstream.
+    #[error("not sent: {0}")]
+    Unsent(#[source] Arc<dyn StdError + Send + Sync>),
+    /// It was not sent: there was no connection to send it on, or no credential to send with it.
+    #[error("not sent: {source}")]
+    Unconnected {
+        /// The reason.
+        source: Arc<DialError>,
+    },
+    /// It was sent, and then the connection or the stream was lost: it is not known whether the
+    /// upstream acted on it.
+    #[error("sent, then lost before an answer: {0}")]
+    Lost(#[source] Arc<dyn StdError + Send + Sync>),
+    /// It was sent, and the answer did not begin in time.
+    #[error("no answer within {after:?}")]
+    Timeout {
+        /// The limit.
+        after: Duration,
+    },
+    /// The client's own body broke off while it was being sent.
+    #[error("the client's body broke off: {0}")]
+    Client(#[source] Arc<dyn StdError + Send + Sync>),
+}
+
 // === impl DialError ===
 
 impl DialError {
-    /// What lies behind it: for the log, and not for clients.
+    /// Returns the underlying cause: for the log, and not for clients.
     #[must_use]
     pub fn cause(&self) -> Option<String> {
         match &self.what {
@@ -83,37 +110,14 @@ impl DialError {
     }
 }
 
-/// What became of a request that got no response head.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum SendError {
-    /// Nothing of it was processed upstream.
-    #[error("not sent: {source}")]
-    Unsent {
-        /// Why.
-        source: Arc<dyn StdError + Send + Sync>,
-    },
-    /// It was not sent: there was no connection to send it on, or no credential to send with it.
-    #[error("not sent: {source}")]
-    Unconnected {
-        /// Why.
-        source: Arc<DialError>,
-    },
-    /// It was sent, and then the connection or the stream was lost: whether the upstream acted on it is not known.
-    #[error("sent, then lost before an answer: {source}")]
-    Lost {
-        /// How.
-        source: Arc<dyn StdError + Send + Sync>,
-    },
-    /// It was sent, and the answer did not begin in time.
-    #[error("no answer within {after:?}")]
-    Timeout {
-        /// The limit.
-        after: Duration,
-    },
-    /// The client's own body broke off while it was being sent.
-    #[error("the client's body broke off: {source}")]
-    Client {
-        /// How.
-        source: Arc<dyn StdError + Send + Sync>,
-    },
+// === impl SendError ===
+
+impl SendError {
+    pub(super) fn unsent(source: impl StdError + Send + Sync + 'static) -> Self {
+        Self::Unsent(Arc::new(source))
+    }
+
+    pub(super) fn lost(source: impl StdError + Send + Sync + 'static) -> Self {
+        Self::Lost(Arc::new(source))
+    }
 }

@@ -1,11 +1,14 @@
-//! The body of a client's request, which the connection that it comes on gets back when its call did not read it to its end.
+//! The body of a client's request, which the connection that it comes on gets back when its call did
+//! not read it to its end.
 //!
-//! A call may be answered from its head alone: by the upstream, by a refusal of the gate's, or because something failed. What is left of
-//! the body then still lies in the client's connection, and only that connection can say what becomes of it. So the body stays in one
-//! place that two share: [`Inbound`] reads it on its way up, wherever that may be held, and [`Unread`] tells the connection whether it
-//! has ended, reads on once nobody else does, and takes it away at the answer's end.
+//! A call may be answered from its head alone: by the upstream, by a refusal of the gate's, or
+//! because something failed. The rest of the body then still lies in the client's connection, and
+//! only that connection can say what becomes of it. So the body stays in one place that two share:
+//! [`Inbound`] reads it on its way up, and [`Unread`] tells the connection whether it has ended,
+//! reads on once its call does not, and takes it away at the end of the answer.
 //!
-//! It also knows whether the client waits for `100 Continue`, which hyper's server sends as soon as it is asked for such a body.
+//! It also knows whether the client waits for `100 Continue`, which hyper's server sends as soon as
+//! it is asked for such a body.
 
 use std::{
     pin::Pin,
@@ -29,7 +32,8 @@ pub struct Inbound {
     shared: Option<Arc<Mutex<State>>>,
 }
 
-/// The same body for the connection that it comes on. Dropped, it takes the body away from whatever still reads it.
+/// The same body for the connection that it comes on. When dropped, it takes the body away from
+/// whatever still reads it.
 #[derive(Debug)]
 pub struct Unread {
     shared: Arc<Mutex<State>>,
@@ -41,12 +45,12 @@ pub(super) struct Continue {
     shared: Arc<Mutex<State>>,
 }
 
-/// What is known of a body when its call is answered.
+/// The rest of a body when its call is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remainder {
     /// It was read to its end.
     None,
-    /// It may be read to its end with so many bytes more at most.
+    /// It may be read to its end if that takes no more bytes than this in all.
     Some(u64),
     /// It is longer than the bound, it broke off, or the client waits to be asked for it.
     TooMuch,
@@ -70,12 +74,12 @@ struct State {
     read: u64,
     /// The client sends nothing before it is asked to.
     expects: bool,
-    /// Until when it is not asked.
+    /// The client is not asked before this is over.
     held: Option<Pin<Box<Sleep>>>,
-    /// Nobody reads it on its way up any more.
+    /// It is not read on its way up any more.
     is_left: bool,
     reader: Option<Waker>,
-    /// The connection, and how much it lets be read before it wants to know.
+    /// The connection, and the bytes after which it wants to know.
     watcher: Option<(u64, Waker)>,
 }
 
@@ -90,7 +94,7 @@ enum Progress {
 // === impl Inbound ===
 
 impl Inbound {
-    /// Splits a request's body off for its connection; none where there is no body.
+    /// Shares the body of a request with its connection; `None` where there is no body.
     pub fn of(request: Request<Incoming>) -> (Request<Self>, Option<Unread>) {
         if request.body().is_end_stream() {
             return (request.map(|_| Self { shared: None }), None);
@@ -103,13 +107,14 @@ impl Inbound {
         (Request::from_parts(head, body), Some(Unread { shared }))
     }
 
-    /// Whether the client waits to be asked for the body, and nobody has asked.
+    /// True if the client waits to be asked for the body, and has not been asked.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| lock(shared).expects)
     }
 
-    /// Does not ask a client that waits for it before `patience` is over, or [`Continue`] says so; none if the client does not wait.
+    /// Does not ask a client that waits for it before `patience` is over, or [`Continue`] says so;
+    /// `None` if the client does not wait.
     pub(super) fn hold_back(&self, patience: Duration) -> Option<Continue> {
         let shared = self.shared.as_ref()?;
         let mut state = lock(shared);
@@ -121,7 +126,7 @@ impl Inbound {
     }
 }
 
-/// For a body whose connection does not want it back.
+/// Makes a body whose connection does not want it back.
 impl From<Incoming> for Inbound {
     fn from(body: Incoming) -> Self {
         Self { shared: (!body.is_end_stream()).then(|| State::share(body, false)) }
@@ -176,7 +181,7 @@ impl Continue {
 // === impl Unread ===
 
 impl Unread {
-    /// What is left of the body, where at most `most` bytes of it are worth reading.
+    /// Returns what is left of the body, where at most `most` bytes of it are worth reading.
     #[must_use]
     pub fn remainder(&self, most: u64) -> Remainder {
         let state = lock(&self.shared);
@@ -189,7 +194,8 @@ impl Unread {
         }
     }
 
-    /// Waits for the end of the body, and discards what nobody else reads; whether it came before `most` bytes had been read in all.
+    /// Waits for the end of the body, and discards what its call does not read. Ready with true if
+    /// the end came before `most` bytes had been read in all.
     pub fn poll_end(&self, cx: &mut Context<'_>, most: u64) -> Poll<bool> {
         let mut state = lock(&self.shared);
         loop {
@@ -278,7 +284,8 @@ impl State {
     }
 }
 
-/// Nothing panics while it holds this lock, so a poisoned state is still a whole one.
+/// Locks the state. Nothing panics while it holds this lock, so a poisoned state is still a whole
+/// one.
 fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,9 @@
-//! Links in response headers, pointed back at the gate, so that page 2 of a list and the status of an operation do not escape its limits.
+//! Points links in response headers back at the gate, so that page 2 of a list and the status of an
+//! operation do not escape its limits.
 //!
-//! Only where the operator asked for it, only URLs of the upstream's own origin and below its base path, only in the headers that carry such
-//! links; bodies are never touched. The gate's own address is the one that the client used. What cannot be read for certain stays as it is.
+//! Only where the operator asked for it, only URLs of the upstream's own origin and below its base
+//! path, only in the headers that carry such links; bodies are never touched. The gate's own address
+//! is the one that the client used. What cannot be read for certain stays as it is.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue,
@@ -21,7 +23,7 @@ pub(super) struct Links<'a> {
     gate: String,
 }
 
-/// A URL taken apart as far as it matters.
+/// The parts of a URL, as far as they matter.
 struct Absolute<'a> {
     scheme: Option<&'a str>,
     authority: &'a str,
@@ -30,15 +32,15 @@ struct Absolute<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// For the answer to a request that came to a gate with this scheme.
-    pub(super) fn back(scheme: &Scheme, parts: &request::Parts, target: &'a Target, host: &Host) -> Option<Self> {
+    /// Prepares for the answer to a request that came to a gate with this scheme.
+    pub(super) fn to_gate(scheme: &Scheme, parts: &request::Parts, target: &'a Target, host: &Host) -> Option<Self> {
         let of_uri = parts.uri.authority().map(Authority::as_str);
         let of_head = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
         let gate = format!("{scheme}://{}", of_uri.or(of_head)?);
         Some(Self { target, host: host.clone(), gate })
     }
 
-    /// Rewrites what there is to rewrite.
+    /// Rewrites the links in the headers of the answer.
     pub(super) fn rewrite(&self, headers: &mut HeaderMap) {
         for name in [LOCATION, CONTENT_LOCATION, AZURE_ASYNC_OPERATION, OPERATION_LOCATION] {
             each(headers, &name, |url| self.url(url));
@@ -46,7 +48,7 @@ impl<'a> Links<'a> {
         each(headers, &LINK, |links| self.links(links));
     }
 
-    /// Every target of a Link field; `None` if none changes.
+    /// Rewrites every target of a Link field; `None` if none changes.
     fn links(&self, field: &str) -> Option<String> {
         let mut rewritten = String::with_capacity(field.len());
         let (mut rest, mut changed) = (field, false);
@@ -69,17 +71,15 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// A URL of the upstream's as one of the gate's; `None` if it is not the upstream's, or already means the same at the gate.
+    /// Makes a URL of the upstream's one of the gate's; `None` if it is not the upstream's, or already
+    /// means the same at the gate.
     fn url(&self, url: &str) -> Option<String> {
         let trimmed = url.trim_matches([' ', '\t']);
         match absolute(trimmed) {
-            Some(absolute) => {
-                if !self.is_own(&absolute) {
-                    return None;
-                }
-                Some(format!("{}{}", self.gate, self.below_base(absolute.rest)?))
-            }
-            // A path without a name: the gate puts the base path before it again. One that came to begin with `//` would name somebody.
+            Some(absolute) if !self.is_own(&absolute) => None,
+            Some(absolute) => Some(format!("{}{}", self.gate, self.below_base(absolute.rest)?)),
+            // A path without a name: the gate puts the base path before it again. One that came to
+            // begin with `//` would name a host.
             None if trimmed.starts_with('/') && !self.target.base_path.is_empty() => {
                 self.below_base(trimmed).filter(|below| !below.starts_with("//"))
             }
@@ -107,7 +107,7 @@ impl<'a> Links<'a> {
             && own.port_u16().unwrap_or(usual) == other.port_u16().unwrap_or(usual)
     }
 
-    /// What stands behind the base path; `None` for what the gate cannot reach.
+    /// Returns the part behind the base path; `None` for what the gate cannot reach.
     fn below_base(&self, rest: &str) -> Option<String> {
         let base = self.target.base_path.as_str();
         let below = rest.strip_prefix(base)?;
@@ -125,7 +125,8 @@ impl<'a> Links<'a> {
     }
 }
 
-/// A URL with an authority. Everything else names nobody and is no link away from the gate.
+/// Takes a URL with an authority apart. Everything else names no host and is no link away from the
+/// gate.
 fn absolute(url: &str) -> Option<Absolute<'_>> {
     let (scheme, rest) = match url.strip_prefix("//") {
         Some(rest) => (None, rest),
@@ -139,7 +140,8 @@ fn absolute(url: &str) -> Option<Absolute<'_>> {
     Some(Absolute { scheme, authority, rest })
 }
 
-/// Where the parameters of a link end: at the comma before the next link, or at the end; `None` inside an unfinished quoted string.
+/// Returns the end of the parameters of a link: the comma before the next link, or the end of the
+/// text; `None` inside an unfinished quoted string.
 fn parameters_end(text: &str) -> Option<usize> {
     let (mut quoted, mut escaped) = (false, false);
     for (at, byte) in text.bytes().enumerate() {
@@ -187,7 +189,7 @@ mod tests {
 
     fn links<'a>(target: &'a Target, host: &'a Host) -> Links<'a> {
         let parts = Request::get("/x").header(HOST, "localhost:8001").body(()).expect("valid").into_parts().0;
-        Links::back(&Scheme::HTTP, &parts, target, host).expect("there is a host")
+        Links::to_gate(&Scheme::HTTP, &parts, target, host).expect("there is a host")
     }
 
     #[test]

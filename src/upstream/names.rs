@@ -1,8 +1,9 @@
 //! From the upstream's name to its addresses.
 //!
-//! The machine's resolver is asked at every dial: the hosts file, split DNS and whatever else the machine knows hold for the gate as for
-//! everybody. Only where the hosts file gives the upstream's name to the gate itself are name servers asked instead (see [`dns`](super::dns)).
-//! When nobody answers, the last good answer is used on.
+//! The machine's resolver is asked at every dial: the hosts file, split DNS and whatever else the
+//! machine knows hold for the gate as for any program. Only where the hosts file gives the
+//! upstream's name to the gate itself are name servers asked instead (see [`dns`](super::dns)).
+//! When none answers, the last good answer stays in use.
 
 use std::{
     io,
@@ -22,30 +23,24 @@ use crate::{clock::Clock, moment::Moment};
 pub(super) struct Names {
     host: String,
     port: u16,
-    /// Where the gate listens.
+    /// The addresses where the gate listens.
     own: Vec<SocketAddr>,
-    dns: Dns,
     name_servers: NameServers,
-    clock: Clock,
+    pub(super) clock: Clock,
     /// The last good answer, and when it came.
     known: Mutex<Option<(Vec<SocketAddr>, Moment)>>,
 }
 
 impl Names {
     pub(super) fn new(host: String, port: u16, own: Vec<SocketAddr>, dns: Dns, clock: Clock) -> Self {
-        Self { host, port, own, name_servers: NameServers::new(dns.clone()), dns, clock, known: Mutex::new(None) }
+        Self { host, port, own, name_servers: NameServers::new(dns), clock, known: Mutex::new(None) }
     }
 
-    pub(super) fn clock(&self) -> Clock {
-        self.clock
-    }
-
-    /// At least one address to try, none of them the gate's own. `limit` is for the whole dial: where there is an answer to fall back on,
-    /// half of it is waited for another.
+    /// Returns at least one address to try, none of them the gate's own. `limit` is for the whole
+    /// dial: where there is an answer to fall back on, a new one may take half of it.
     pub(super) async fn addresses(&self, limit: Duration) -> Result<Vec<SocketAddr>, DialFailure> {
         let limit = if self.last_good().is_some() { limit / 2 } else { limit };
-        let asked = tokio::time::timeout(limit, self.ask());
-        let failure = match asked.await {
+        let failure = match tokio::time::timeout(limit, self.ask()).await {
             Ok(Ok(found)) if found.is_empty() => LookupError::Unanswered(io::Error::other("it has no address")),
             Ok(Ok(found)) => {
                 let found = self.not_own(found)?;
@@ -57,7 +52,7 @@ impl Names {
         };
         match (&failure, self.last_good()) {
             (LookupError::Unanswered(_), Some(known)) => {
-                tracing::warn!(name = self.host, %failure, addresses = ?known, "no name server answers; using the last answer on");
+                tracing::warn!(name = self.host, %failure, addresses = ?known, "name lookup failed; the last answer is kept");
                 Ok(known)
             }
             _ => Err(DialFailure::Name(io::Error::other(failure))),
@@ -69,15 +64,16 @@ impl Names {
             return Ok(vec![(address, self.port).into()]);
         }
         let with_port = |address: IpAddr| SocketAddr::new(address, self.port);
-        if self.dns.in_hosts(&self.host).into_iter().map(with_port).any(|address| self.is_own(address)) {
-            return Ok(self.name_servers.ask(&self.host).await?.into_iter().map(with_port).collect());
+        if self.name_servers.in_hosts(&self.host).into_iter().map(with_port).any(|address| self.is_own(address)) {
+            return Ok(self.name_servers.lookup(&self.host).await?.into_iter().map(with_port).collect());
         }
-        // It does not tell "nobody answers" from "no such name", so the last answer holds for both.
+        // It does not tell "no answer" from "no such name", so the last answer holds for both.
         let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await;
         Ok(found.map_err(LookupError::Unanswered)?.collect())
     }
 
-    /// Dialling oneself would go round in circles until something runs out.
+    /// Leaves the gate's own addresses out: to dial itself would go round in circles until something
+    /// runs out.
     fn not_own(&self, mut found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, DialFailure> {
         found.retain(|address| !self.is_own(*address));
         if found.is_empty() { Err(DialFailure::Itself) } else { Ok(found) }
@@ -97,5 +93,6 @@ impl Names {
     }
 }
 
-/// As RFC 8767 has it: an address that has been wrong for longer is more likely somebody else's.
+/// The longest that an answer is kept, as in RFC 8767: an address that has been wrong for longer is
+/// more likely that of another host.
 const STALE: Duration = Duration::from_secs(24 * 3600);

@@ -1,6 +1,8 @@
-//! When a group may dial: many at a time while all is well, one at a time and ever more slowly once a dial has failed.
+//! The pace of a group's dials: many at a time while all is well, one at a time and ever more slowly
+//! once a dial has failed.
 //!
-//! Pure. An outage must neither pin callers nor be met with a storm of dials; the first success ends it.
+//! Pure. An outage must neither pin callers nor be met with a storm of dials; the first success ends
+//! it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +14,7 @@ use crate::moment::Moment;
 pub(super) struct Pacing {
     /// Dials under way.
     under_way: usize,
-    /// Calls that wait for room, as last told. Never adjusted here: whoever counts them tells only changes.
+    /// Calls that wait for room, as last told. Never adjusted here: only changes are told.
     wanted: usize,
     /// One more connection is to be there before it is needed.
     ahead: bool,
@@ -20,7 +22,7 @@ pub(super) struct Pacing {
     failing: Option<Failing>,
 }
 
-/// What failed and when to try again.
+/// A failure and the time of the next try.
 #[derive(Debug)]
 struct Failing {
     error: Arc<DialError>,
@@ -30,18 +32,19 @@ struct Failing {
 }
 
 impl Pacing {
-    /// This many calls wait for room.
+    /// Sets the number of calls that wait for room.
     pub(super) fn want(&mut self, calls: usize) {
         self.wanted = calls;
     }
 
-    /// One connection ahead of need.
+    /// Asks for one connection ahead of need.
     pub(super) fn want_ahead(&mut self) {
         self.ahead = true;
     }
 
-    /// How many dials to start now, of which `at_once` may be under way together: for the calls that wait for room, `more` that wait here,
-    /// and what is `free` already. They count as begun.
+    /// Returns the number of dials to start now, of which `at_once` may be under way together. They
+    /// are for the calls that wait for room and `more` that wait here, less what is `free` already.
+    /// They count as begun.
     pub(super) fn begin(&mut self, at_once: usize, more: usize, free: usize, now: Moment) -> usize {
         let need = (self.wanted + more).saturating_sub(free).max(usize::from(self.ahead));
         let allowed = match &self.failing {
@@ -54,61 +57,57 @@ impl Pacing {
         start
     }
 
-    /// A dial that was begun brought a connection.
+    /// Ends a dial that brought a connection. Returns the failure that this ends.
     pub(super) fn succeeded(&mut self) -> Option<Arc<DialError>> {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;
         self.recovered()
     }
 
-    /// A connection came up, whoever dialled: nothing fails any more. Returns what did.
+    /// Notes that a connection came up, by whichever dial. Returns the failure that this ends.
     pub(super) fn recovered(&mut self) -> Option<Arc<DialError>> {
         self.failing.take().map(|failing| failing.error)
     }
 
-    /// A dial begun at `begun` failed. Returns whether it is the first failure of a streak, which is worth a line in the log.
+    /// Ends a dial begun at `begun` that failed. Returns true for the first failure of a streak, which
+    /// is worth a line in the log.
     pub(super) fn failed(&mut self, error: Arc<DialError>, begun: Moment, now: Moment) -> bool {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;
-        match &mut self.failing {
-            Some(failing) if begun < failing.since => false, // of the same volley: says nothing new
-            Some(failing) => {
-                let delay = (failing.delay * 2).min(SLOWEST);
-                *failing = Failing { error, since: now, delay, due: now + delay };
-                false
-            }
-            None => {
-                self.failing = Some(Failing { error, since: now, delay: FIRST, due: now + FIRST });
-                true
-            }
-        }
+        let delay = match &self.failing {
+            Some(failing) if begun < failing.since => return false, // of the same volley: says nothing new
+            Some(failing) => (failing.delay * 2).min(SLOWEST),
+            None => FIRST,
+        };
+        self.failing.replace(Failing { error, since: now, delay, due: now + delay }).is_none()
     }
 
-    /// Why new calls fail at once, while the next dial is not due.
+    /// Returns the failure by which new calls fail at once, while the next dial is not due.
     pub(super) fn down(&self, now: Moment) -> Option<&Arc<DialError>> {
         self.failing.as_ref().filter(|failing| now < failing.due).map(|failing| &failing.error)
     }
 
-    /// Why the last dial failed, until one succeeds.
+    /// Returns the failure of the last dial, until one succeeds.
     pub(super) fn failing(&self) -> Option<&Arc<DialError>> {
         self.failing.as_ref().map(|failing| &failing.error)
     }
 
-    /// When to begin a dial that is wanted but not due.
+    /// Returns the time of a dial that is wanted but not due.
     pub(super) fn due(&self, more: usize) -> Option<Moment> {
         let waiting = self.under_way == 0 && (self.wanted + more > 0 || self.ahead);
         self.failing.as_ref().filter(|_| waiting).map(|failing| failing.due)
     }
 
-    /// Whether a dial is under way.
+    /// True if a dial is under way.
     pub(super) fn is_dialling(&self) -> bool {
         self.under_way > 0
     }
 }
 
-/// After the first failure: shorter than a controller's own retry, long enough to be no storm.
+/// The delay after the first failure: shorter than a controller's own retry, long enough to be no
+/// storm.
 const FIRST: Duration = Duration::from_millis(50);
-/// Never slower than this: an API server that is back is found within 2 s.
+/// The longest delay: an API server that is back is found within 2 s.
 const SLOWEST: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

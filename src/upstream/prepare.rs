@@ -1,8 +1,8 @@
-//! The request made upstream's, the response made the client's.
+//! Makes a request the upstream's, and a response the client's.
 //!
-//! Strips what concerns one hop only, sets the authority, joins the base path, puts in the gate's credentials; everything else passes byte
-//! for byte, path and query above all: RBAC names carry `:` and `%3A`, and proxied paths `..` and `//`, which mean what the API server
-//! says they mean.
+//! Strips the fields that concern one hop only, sets the authority, and joins the base path.
+//! Everything else passes byte for byte, path and query above all: RBAC names carry `:` and `%3A`,
+//! and proxied paths `..` and `//`, which mean what the API server says they mean.
 
 use bytes::Bytes;
 use http::{
@@ -15,31 +15,35 @@ use http::{
     uri::{Authority, PathAndQuery},
 };
 
-use super::{Host, Target, body::Outgoing, upgrade::Protocol};
+use super::{
+    Host, Target,
+    body::AttemptBody,
+    protocol::{Protocol, tokens},
+};
 
-/// A request head as the upstream is to see it, whichever HTTP it is sent by and however often.
+/// A request head as the upstream is to see it, over either HTTP and at every try.
 #[derive(Debug)]
 pub(super) struct Head {
     method: Method,
     headers: HeaderMap,
-    /// How the client wrote the names of its fields: hyper's.
+    /// hyper's record of how the client wrote the names of its fields.
     extensions: Extensions,
     target: PathAndQuery,
     authority: Authority,
-    /// What HTTP/1.1 sends as Host.
+    /// The Host field of HTTP/1.1.
     host: HeaderValue,
-    /// It came by HTTP/2, which lets a client send each cookie in a field of its own.
+    /// The request came by HTTP/2, which lets a client send each cookie in a field of its own.
     splits_cookies: bool,
 }
 
-/// The request cannot be put in the upstream's terms.
+/// A request that cannot be sent to this upstream.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidRequest {
     #[error(
-        "the target with the upstream's base path in front of it is no valid request target ({0}); is it longer than 64 KiB?"
+        "the target with the upstream's base path in front of it is not a valid request target ({0}); is it longer than 64 KiB?"
     )]
     Target(#[from] http::uri::InvalidUri),
-    #[error("the Host header is no valid authority ({0})")]
+    #[error("the Host header is not a valid authority ({0})")]
     Authority(http::uri::InvalidUri),
 }
 
@@ -71,19 +75,21 @@ impl Head {
         &self.method
     }
 
-    /// HTTP/2 knows no upper case: how the client wrote its headers need not be copied for each attempt.
+    /// Forgets how the client wrote the names of its fields. HTTP/2 has no upper case, so this need
+    /// not be copied for each try.
     pub(super) fn forget_case(&mut self) {
         self.extensions.clear();
     }
 
-    /// Whether the client said how long its body is.
+    /// True if the client said how long its body is.
     pub(super) fn declares_length(&self) -> bool {
         self.headers.contains_key(CONTENT_LENGTH)
     }
 
-    /// As HTTP/1.1: origin form, Host, and chunked framing where the client declared no length.
-    pub(super) fn http1(&self, body: Outgoing) -> Request<Outgoing> {
-        let is_chunked = !body.is_empty() && !self.declares_length();
+    /// Makes an HTTP/1.1 request: origin form, Host, and chunked framing where the client declared
+    /// no length.
+    pub(super) fn http1<S>(&self, body: AttemptBody<S>) -> Request<AttemptBody<S>> {
+        let is_chunked = !body.is_absent() && !self.declares_length();
         let mut request = self.request(Uri::from(self.target.clone()), Version::HTTP_11, body);
         request.headers_mut().insert(HOST, self.host.clone());
         if self.splits_cookies {
@@ -96,8 +102,8 @@ impl Head {
         request
     }
 
-    /// As HTTP/2: the authority is in the target.
-    pub(super) fn http2(&self, body: Outgoing) -> Request<Outgoing> {
+    /// Makes an HTTP/2 request: the authority is in the target.
+    pub(super) fn http2<S>(&self, body: AttemptBody<S>) -> Request<AttemptBody<S>> {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(http::uri::Scheme::HTTPS);
         uri.authority = Some(self.authority.clone());
@@ -108,8 +114,8 @@ impl Head {
         request
     }
 
-    /// A copy for one attempt.
-    fn request(&self, uri: Uri, version: Version, body: Outgoing) -> Request<Outgoing> {
+    /// Makes a copy for one try.
+    fn request<B>(&self, uri: Uri, version: Version, body: B) -> Request<B> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = uri;
@@ -120,13 +126,13 @@ impl Head {
     }
 }
 
-/// The response as the client is to see it: whatever HTTP it speaks, its server frames the body anew.
+/// Makes a response the client's: its own server frames the body again, in the client's HTTP.
 pub(super) fn answer<B>(response: &mut Response<B>) {
     strip_hop_by_hop(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
 }
 
-/// The head of a switch to another protocol as the client is to see it.
+/// Makes the head of a switch to another protocol the client's.
 pub(super) fn switched(response: &mut Response<()>) {
     let protocol = response.headers().get(UPGRADE).cloned();
     answer(response);
@@ -141,7 +147,7 @@ fn switching(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
-/// The base path, then the client's own path and query, neither of them touched.
+/// Returns the base path followed by the client's own path and query, neither of them touched.
 fn join(base: &str, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::uri::InvalidUri> {
     let Some(path) = path else { return PathAndQuery::try_from(if base.is_empty() { "/" } else { base }) };
     if base.is_empty() || path.as_str() == "*" {
@@ -156,7 +162,7 @@ fn join(base: &str, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::u
     PathAndQuery::from_maybe_shared(Bytes::from(joined))
 }
 
-/// What is sent as `:authority` and as Host.
+/// Returns what is sent as `:authority` and as Host.
 fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Authority, HeaderValue), InvalidRequest> {
     let clients = || {
         let of_uri = parts.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
@@ -167,17 +173,15 @@ fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Au
         Host::Preserve => clients(),
         Host::Literal(value) => Some(value.clone()),
     };
-    match value {
-        Some(value) => Ok((Authority::try_from(value.as_bytes()).map_err(InvalidRequest::Authority)?, value)),
-        None => {
-            let authority = target.authority.clone();
-            let value = HeaderValue::from_str(authority.as_str());
-            Ok((authority, value.unwrap_or_else(|_| HeaderValue::from_static(""))))
-        }
-    }
+    let Some(value) = value else {
+        let value = HeaderValue::from_str(target.authority.as_str());
+        return Ok((target.authority.clone(), value.unwrap_or_else(|_| HeaderValue::from_static(""))));
+    };
+    Ok((Authority::try_from(value.as_bytes()).map_err(InvalidRequest::Authority)?, value))
 }
 
-/// Makes one of several Cookie fields, as RFC 9113, 8.2.3 demands of what goes on by HTTP/1.1.
+/// Joins several Cookie fields into one, as RFC 9113, 8.2.3 demands of requests that go on by
+/// HTTP/1.1.
 fn join_cookies(headers: &mut HeaderMap) {
     let mut cookies = headers.get_all(COOKIE).iter();
     let (Some(first), Some(second)) = (cookies.next(), cookies.next()) else { return };
@@ -192,14 +196,11 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes what concerns this hop only. Trailer stays, and of TE the one word that concerns the other side.
+/// Removes the fields that concern this hop only. Trailer stays, and of TE the one word that
+/// concerns the other side.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if has(headers, &CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(CONNECTION)
-            .iter()
-            .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-            .map(<[u8]>::trim_ascii)
+        let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
             .filter(|token| !token.eq_ignore_ascii_case(b"keep-alive")) // the usual one, removed below in any case
             .filter_map(|name| HeaderName::from_bytes(name).ok())
             .filter(|name| *name != TE)
@@ -210,7 +211,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(CONNECTION);
     }
     if has(headers, &TE) {
-        let trailers = headers.get_all(TE).iter().any(takes_trailers);
+        let trailers = tokens(headers, &TE).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
         headers.remove(TE);
         if trailers {
             headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -225,13 +226,10 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a field is there, by a look at each: the few of a usual head cost less than to hash the name.
+/// True if a field is there. Looks at each: with the few of a usual head that costs less than to
+/// hash the name.
 fn has(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.keys().any(|field| field == name)
-}
-
-fn takes_trailers(value: &HeaderValue) -> bool {
-    value.as_bytes().split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -242,6 +240,7 @@ mod tests {
     use http::uri::Scheme;
 
     use super::*;
+    use crate::upstream::body::Outgoing;
 
     fn target(base: &str) -> Target {
         Target {
@@ -253,8 +252,12 @@ mod tests {
         }
     }
 
+    fn no_body() -> AttemptBody<()> {
+        Outgoing::empty().attempt(None, None)
+    }
+
     fn head(request: Request<()>, base: &str, host: &Host) -> Head {
-        Head::new(request.into_parts().0, &target(base), host, None).expect("speakable")
+        Head::new(request.into_parts().0, &target(base), host, None).expect("valid")
     }
 
     #[test]
@@ -268,10 +271,10 @@ mod tests {
             "/a{b}|\"",
         ] {
             let request = || Request::get(path).body(()).expect("hyper takes it");
-            let http1 = head(request(), "", &Host::Rewrite).http1(Outgoing::empty());
+            let http1 = head(request(), "", &Host::Rewrite).http1(no_body());
             assert_eq!(http1.uri().to_string(), path);
             assert_eq!(http1.headers()[HOST], "api.test:6443");
-            let http2 = head(request(), "/base", &Host::Rewrite).http2(Outgoing::empty());
+            let http2 = head(request(), "/base", &Host::Rewrite).http2(no_body());
             assert_eq!(http2.uri().path_and_query().map(PathAndQuery::as_str), Some(format!("/base{path}").as_str()));
             assert_eq!(http2.uri().authority().map(Authority::as_str), Some("api.test:6443"));
         }
@@ -295,7 +298,7 @@ mod tests {
             .header("Transfer-Encoding", "chunked")
             .body(())
             .expect("valid");
-        let sent = head(request, "", &Host::Rewrite).http1(Outgoing::empty());
+        let sent = head(request, "", &Host::Rewrite).http1(no_body());
         let mut left: Vec<_> = sent.headers().iter().map(|(name, value)| format!("{name}: {value:?}")).collect();
         left.sort();
         assert_eq!(left, ["host: \"api.test:6443\"", "te: \"trailers\"", "trailer: \"X-Sum\"", "x-three: \"3\""]);
@@ -309,8 +312,8 @@ mod tests {
             (Host::Preserve, "localhost:8001"),
             (Host::Literal(HeaderValue::from_static("ec2.example")), "ec2.example"),
         ] {
-            assert_eq!(head(request(), "", &host).http1(Outgoing::empty()).headers()[HOST], expected);
-            let http2 = head(request(), "", &host).http2(Outgoing::empty());
+            assert_eq!(head(request(), "", &host).http1(no_body()).headers()[HOST], expected);
+            let http2 = head(request(), "", &host).http2(no_body());
             assert_eq!(http2.uri().authority().map(Authority::as_str), Some(expected));
             assert!(!http2.headers().contains_key(HOST));
         }
@@ -319,9 +322,9 @@ mod tests {
     #[test]
     fn a_body_of_undeclared_length_is_chunked_even_on_a_get() {
         let request = Request::get("/").body(()).expect("valid");
-        let sent = head(request, "", &Host::Rewrite).http1(Outgoing::new(vec![], None, None));
+        let sent = head(request, "", &Host::Rewrite).http1(Outgoing::new(vec![], None, None).attempt::<()>(None, None));
         assert_eq!(sent.headers()[TRANSFER_ENCODING], "chunked");
         let request = Request::get("/").body(()).expect("valid");
-        assert!(!head(request, "", &Host::Rewrite).http1(Outgoing::empty()).headers().contains_key(TRANSFER_ENCODING));
+        assert!(!head(request, "", &Host::Rewrite).http1(no_body()).headers().contains_key(TRANSFER_ENCODING));
     }
 }

@@ -1,4 +1,5 @@
-//! From addresses to a TCP connection: one after the other, each with a head start, and the first that stands wins (RFC 8305 in short).
+//! From addresses to a TCP connection: each is tried after a head start of those before it, and the
+//! first connection wins (RFC 8305 in short).
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -9,7 +10,8 @@ use tokio::net::TcpStream;
 use super::error::DialFailure;
 use crate::clock::Clock;
 
-/// Connects to whichever address is first to take the connection. The failure is that of the last to fail.
+/// Connects to the address that is first to take the connection. The failure is that of the last to
+/// fail.
 pub(super) async fn connect(addresses: Vec<SocketAddr>, clock: Clock) -> Result<TcpStream, DialFailure> {
     let mut rest = alternating(addresses).into_iter();
     let mut attempts = FuturesUnordered::new();
@@ -31,7 +33,8 @@ pub(super) async fn connect(addresses: Vec<SocketAddr>, clock: Clock) -> Result<
     }
 }
 
-/// The families by turns, beginning with that of the first: a family that leads nowhere costs one head start, not one per address.
+/// Alternates the families, beginning with that of the first address: a family that leads nowhere
+/// costs one head start, not one per address.
 fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (same, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == first);
@@ -55,9 +58,9 @@ async fn attempt(address: SocketAddr) -> Result<TcpStream, DialFailure> {
     Ok(stream)
 }
 
-/// RFC 8305's "connection attempt delay".
+/// The "connection attempt delay" of RFC 8305.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// As client-go's and Go's dialers.
+/// The interval of client-go's and Go's dialers.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

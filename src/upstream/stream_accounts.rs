@@ -1,21 +1,22 @@
-//! The accounts of one group: which connections there are, how many streams each has left, and how much room that is.
+//! The accounts of one group: its connections, the free streams of each, and how much room that is.
 //!
-//! Pure, so that it can be tested as such. Every operation returns by how much the room that the limiter counts on has changed; the sum of
-//! these, less the limiter's own grants, is at every moment the streams that are free. An HTTP/1.1 connection is one with a single stream.
+//! Pure, so that it can be tested as such. Every operation returns the change of the room that the
+//! limiter counts on; the sum of these changes, less the limiter's own grants, is at every moment
+//! the number of free streams. An HTTP/1.1 connection is one with a single stream.
 
 use std::time::Duration;
 
 use super::Occupancy;
 use crate::moment::Moment;
 
-/// The connections of one group. `H` is what a stream is opened with.
+/// The connections of one group. A stream is opened with an `H`.
 #[derive(Debug)]
 pub(super) struct StreamAccounts<H> {
     connections: Vec<Connection<H>>,
     next: u64,
 }
 
-/// Names one connection; never used twice.
+/// The name of one connection; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionId(u64);
 
@@ -35,23 +36,26 @@ impl<H> StreamAccounts<H> {
         Self { connections: Vec::new(), next: 0 }
     }
 
-    /// A connection came up.
-    pub(super) fn add(&mut self, handle: H, limit: usize, now: Moment, expires: Moment) -> (ConnectionId, i64) {
+    /// Enters a connection that came up. `handle` makes what its streams are opened with.
+    pub(super) fn add(
+        &mut self,
+        limit: usize,
+        now: Moment,
+        expires: Moment,
+        handle: impl FnOnce(ConnectionId) -> H,
+    ) -> (ConnectionId, i64) {
         let id = ConnectionId(self.next);
         self.next += 1;
-        self.connections.push(Connection { id, handle, limit, used: 0, idle_since: now, expires });
+        self.connections.push(Connection { id, handle: handle(id), limit, used: 0, idle_since: now, expires });
         (id, count(limit))
     }
 
-    /// Opens a stream: on the most loaded connection that has one free, so that spare ones can idle out, and among idle ones on the freshest,
-    /// which the far side is least likely to be closing just now. `granted` says that the limiter has counted it already.
+    /// Opens a stream on the most loaded connection that has one free, so that spare ones can idle
+    /// out; among idle ones on the freshest, which the far side is least likely to be closing just
+    /// now. `granted` says that the limiter has counted it already.
     pub(super) fn take(&mut self, granted: bool) -> (Option<(ConnectionId, &mut H)>, i64) {
-        let best = self
-            .connections
-            .iter_mut()
-            .filter(|connection| connection.free() > 0)
-            .max_by_key(|connection| (connection.used, connection.idle_since));
-        match best {
+        let free = self.connections.iter_mut().filter(|connection| connection.free() > 0);
+        match free.max_by_key(|connection| (connection.used, connection.idle_since)) {
             Some(connection) => {
                 connection.used += 1;
                 (Some((connection.id, &mut connection.handle)), if granted { 0 } else { -1 })
@@ -60,7 +64,7 @@ impl<H> StreamAccounts<H> {
         }
     }
 
-    /// A stream ended. Nothing happens if its connection is gone.
+    /// Ends a stream. Does nothing if its connection is gone.
     pub(super) fn give(&mut self, id: ConnectionId, now: Moment) -> i64 {
         self.change(id, |connection| {
             connection.used = connection.used.saturating_sub(1);
@@ -68,29 +72,27 @@ impl<H> StreamAccounts<H> {
         })
     }
 
-    /// The far side allows another number of streams.
+    /// Sets the number of streams that the far side allows.
     pub(super) fn set_limit(&mut self, id: ConnectionId, limit: usize) -> i64 {
         self.change(id, |connection| connection.limit = limit)
     }
 
-    /// A connection takes no more streams: it closed, or is to be used no longer. Those it has run on.
+    /// Removes a connection that takes no more streams, because it closed or is to be used no
+    /// longer. The streams it has run on.
     pub(super) fn remove(&mut self, id: ConnectionId) -> (Option<H>, i64) {
-        match self.connections.iter().position(|connection| connection.id == id) {
-            Some(at) => {
-                let connection = self.connections.swap_remove(at);
-                let free = connection.free();
-                (Some(connection.handle), -count(free))
-            }
-            None => (None, 0),
-        }
+        let Some(at) = self.connections.iter().position(|connection| connection.id == id) else { return (None, 0) };
+        let connection = self.connections.swap_remove(at);
+        let free = connection.free();
+        (Some(connection.handle), -count(free))
     }
 
-    /// What a connection's streams are opened with.
+    /// Returns what the streams of a connection are opened with.
     pub(super) fn handle(&mut self, id: ConnectionId) -> Option<&mut H> {
-        self.connections.iter_mut().find(|connection| connection.id == id).map(|connection| &mut connection.handle)
+        self.get(id).map(|connection| &mut connection.handle)
     }
 
-    /// Connections to be used no longer: idle for `idle`, or expired and either idle, without a free stream, or replaceable by another.
+    /// Returns the connections to be used no longer: idle for `idle`, or expired and either idle,
+    /// without a free stream, or replaceable by another.
     pub(super) fn stale(&self, now: Moment, idle: Duration) -> Vec<ConnectionId> {
         let fresh_room = self.connections.iter().any(|connection| connection.expires > now && connection.free() > 0);
         let stale = |connection: &&Connection<H>| {
@@ -102,43 +104,42 @@ impl<H> StreamAccounts<H> {
         self.connections.iter().filter(stale).map(|connection| connection.id).collect()
     }
 
-    /// Ends the age of all connections there are.
+    /// Ends the age of all present connections.
     pub(super) fn expire(&mut self, now: Moment) {
         for connection in &mut self.connections {
             connection.expires = connection.expires.min(now);
         }
     }
 
-    /// Whether a connection is past its age and should get a successor.
+    /// True if a connection is past its age and should get a successor.
     pub(super) fn has_expired(&self, now: Moment) -> bool {
         self.connections.iter().any(|connection| connection.expires <= now)
     }
 
-    /// Streams that are free.
+    /// Returns the number of free streams.
     pub(super) fn free(&self) -> usize {
         self.connections.iter().map(Connection::free).sum()
     }
 
-    /// Whether so few streams are left, less than a fifth of one connection's, that the next should be dialled ahead.
+    /// True if so few streams are left, less than a fifth of one connection's, that the next
+    /// connection should be dialled ahead.
     pub(super) fn nearly_full(&self) -> bool {
-        self.connections
-            .iter()
-            .map(|connection| connection.limit)
-            .max()
-            .is_some_and(|largest| self.free() * 5 < largest)
+        let largest = self.connections.iter().map(|connection| connection.limit).max();
+        largest.is_some_and(|largest| self.free() * 5 < largest)
     }
 
-    /// Everything added up.
+    /// Adds everything up.
     pub(super) fn occupancy(&self) -> Occupancy {
-        Occupancy {
-            connections: self.connections.len(),
-            used: self.connections.iter().map(|connection| connection.used).sum(),
-            free: self.free(),
-        }
+        let used = self.connections.iter().map(|connection| connection.used).sum();
+        Occupancy { connections: self.connections.len(), used, free: self.free() }
+    }
+
+    fn get(&mut self, id: ConnectionId) -> Option<&mut Connection<H>> {
+        self.connections.iter_mut().find(|connection| connection.id == id)
     }
 
     fn change(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection<H>)) -> i64 {
-        let Some(connection) = self.connections.iter_mut().find(|connection| connection.id == id) else { return 0 };
+        let Some(connection) = self.get(id) else { return 0 };
         let before = connection.free();
         change(connection);
         count(connection.free()) - count(before)
@@ -193,7 +194,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Up(limit) => {
-                        let (id, change) = accounts.add((), limit, Moment::ZERO, Moment::MAX);
+                        let (id, change) = accounts.add(limit, Moment::ZERO, Moment::MAX, |_| ());
                         ids.push(id);
                         room += change;
                     }
@@ -225,9 +226,9 @@ mod tests {
     #[test]
     fn streams_are_packed_so_that_spare_connections_idle_out() {
         let mut accounts = StreamAccounts::new();
-        let (first, _) = accounts.add((), 3, Moment::ZERO, Moment::MAX);
+        let (first, _) = accounts.add(3, Moment::ZERO, Moment::MAX, |_| ());
         assert_eq!(accounts.take(true).0.map(|(id, ())| id), Some(first));
-        let (second, _) = accounts.add((), 3, Moment::ZERO, Moment::MAX);
+        let (second, _) = accounts.add(3, Moment::ZERO, Moment::MAX, |_| ());
         let taken: Vec<_> = (0..4).filter_map(|_| accounts.take(true).0.map(|(id, ())| id)).collect();
         assert_eq!(taken, [first, first, second, second]);
     }
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn the_next_connection_is_wanted_at_four_fifths() {
         let mut accounts = StreamAccounts::new();
-        accounts.add((), 100, Moment::ZERO, Moment::MAX);
+        accounts.add(100, Moment::ZERO, Moment::MAX, |_| ());
         for _ in 0..80 {
             assert!(accounts.take(true).0.is_some());
         }
@@ -249,11 +250,11 @@ mod tests {
         let (start, later) = (Moment::ZERO, Moment::from_millis(600_000));
         let idle = Duration::from_secs(75);
         let mut accounts = StreamAccounts::new();
-        let (old, _) = accounts.add((), 3, start, later);
+        let (old, _) = accounts.add(3, start, later, |_| ());
         assert!(accounts.take(true).0.is_some());
         assert_eq!(accounts.stale(later, idle), []);
         assert!(accounts.has_expired(later));
-        accounts.add((), 3, later, Moment::MAX);
+        accounts.add(3, later, Moment::MAX, |_| ());
         assert_eq!(accounts.stale(later, idle), [old]);
     }
 }

@@ -1,4 +1,4 @@
-//! The response body: hyper's own, and the stream it came on.
+//! The response body: hyper's own, and the stream that it came on.
 
 use std::{
     pin::Pin,
@@ -10,10 +10,10 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::pool::stream_lease::{Exclusive, StreamUnit};
+use super::pool::{Exclusive, StreamUnit};
 
-/// A response body as it comes. Gives its stream back at the end, at an error, or when dropped; an error stays an error, so that a truncated
-/// response is never ended cleanly.
+/// A response body as it comes. Gives its stream back at the end, at an error, or when dropped; an
+/// error stays an error, so that a truncated response is never ended cleanly.
 #[derive(Debug)]
 pub struct Streaming {
     body: Incoming,
@@ -31,7 +31,7 @@ pub enum StreamingError {
     Truncated,
 }
 
-/// What the response keeps busy.
+/// The stream or connection that the response keeps busy.
 #[derive(Debug)]
 pub(super) enum Hold {
     Nothing,
@@ -42,9 +42,7 @@ pub(super) enum Hold {
 impl Streaming {
     pub(super) fn new(body: Incoming, stream: Hold) -> Self {
         let mut streaming = Self { body, stream };
-        if streaming.body.is_end_stream() {
-            streaming.ended();
-        }
+        streaming.release_if_over();
         streaming
     }
 
@@ -52,6 +50,13 @@ impl Streaming {
     fn ended(&mut self) {
         if let Hold::Connection(mut exclusive) = std::mem::replace(&mut self.stream, Hold::Nothing) {
             exclusive.ended();
+        }
+    }
+
+    /// Gives the stream back if the end is known before it is asked for.
+    fn release_if_over(&mut self) {
+        if self.body.is_end_stream() {
+            self.ended();
         }
     }
 }
@@ -62,23 +67,21 @@ impl Body for Streaming {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.get_mut();
-        match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+        Poll::Ready(match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
             Some(Ok(frame)) => {
-                if this.body.is_end_stream() {
-                    this.ended();
-                }
-                Poll::Ready(Some(Ok(frame)))
+                this.release_if_over();
+                Some(Ok(frame))
             }
             Some(Err(error)) => {
                 this.stream = Hold::Nothing;
-                Poll::Ready(Some(Err(error.into())))
+                Some(Err(error.into()))
             }
             None => {
                 let cut = matches!(this.stream, Hold::Stream(_)) && !this.body.is_end_stream();
                 this.ended();
-                Poll::Ready(cut.then_some(Err(StreamingError::Truncated)))
+                cut.then_some(Err(StreamingError::Truncated))
             }
-        }
+        })
     }
 
     fn is_end_stream(&self) -> bool {
@@ -92,9 +95,8 @@ impl Body for Streaming {
 
 impl Drop for Streaming {
     fn drop(&mut self) {
-        // read to its end without having been asked for the end: a response of known length, or none at all
-        if self.body.is_end_stream() {
-            self.ended();
-        }
+        // read to its end without having been asked for the end: a response of known length, or
+        // none at all
+        self.release_if_over();
     }
 }

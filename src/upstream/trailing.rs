@@ -1,9 +1,10 @@
 //! Trailers over HTTP/1, whether they were announced or not.
 //!
-//! hyper (1.12) writes only those that a `Trailer` field named in the head, and in an answer only if the request said
-//! `TE: trailers`; everything else it drops. Go's client and server send and take them without either. So hyper is given no
-//! trailers: the body ends in a mark that cannot be guessed, and where the mark comes out as the last chunk, on its way to the
-//! socket, the last chunk with the trailers is written in its place.
+//! hyper (1.12) writes only those that a `Trailer` field named in the head, and in an answer only if
+//! the request said `TE: trailers`; it drops all others. Go's client and server send and take them
+//! without either. So hyper is given no trailers: the body ends in a mark that cannot be guessed,
+//! and where the mark comes out as the last chunk, on its way to the socket, the last chunk with the
+//! trailers is written in its place.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -28,14 +29,15 @@ use tokio::io::AsyncWrite;
 pub(crate) struct Trailing {
     /// The mark as a chunk, and the last chunk.
     mark: Vec<u8>,
-    /// What is written instead; empty once it was.
+    /// The bytes to write instead; empty once they were.
     end: Vec<u8>,
-    /// Taken from hyper, and not written.
+    /// Bytes taken from hyper, and not written.
     held: BytesMut,
 }
 
 impl Trailing {
-    /// The data that is to end the body, and what watches for it; nothing if none of the fields may stand in a trailer.
+    /// Returns the data that is to end the body, and what watches for it; `None` if none of the fields
+    /// may stand in a trailer.
     pub(crate) fn new(trailers: &HeaderMap) -> Option<(Bytes, Box<Self>)> {
         let mut end = b"0\r\n".to_vec();
         for (name, value) in trailers.iter().filter(|(name, _)| may_trail(name)) {
@@ -53,7 +55,7 @@ impl Trailing {
         Some((data.into(), Box::new(Self { mark, end, held: BytesMut::new() })))
     }
 
-    /// Takes what hyper writes, and writes it as far as it cannot be the mark's beginning.
+    /// Takes what hyper writes, and writes it as far as it cannot be the beginning of the mark.
     pub(crate) fn poll_write<W>(
         &mut self,
         mut to: Pin<&mut W>,
@@ -82,7 +84,7 @@ impl Trailing {
         Poll::Ready(Ok(taken))
     }
 
-    /// Writes what is held, as far as it cannot be the mark's beginning.
+    /// Writes what is held, as far as it cannot be the beginning of the mark.
     pub(crate) fn poll_drain<W>(&mut self, mut to: Pin<&mut W>, cx: &mut Context<'_>) -> Poll<io::Result<()>>
     where
         W: AsyncWrite + ?Sized,
@@ -98,13 +100,13 @@ impl Trailing {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the trailers were written, and all that came with them.
+    /// True if the trailers were written, and all that came with them.
     pub(crate) fn is_over(&self) -> bool {
         self.end.is_empty() && self.held.is_empty()
     }
 }
 
-/// Fields that frame a message, route it or say who sent it are no trailers (RFC 9110, 6.5.1).
+/// False for fields that frame a message, route it or authenticate its sender (RFC 9110, 6.5.1).
 fn may_trail(name: &HeaderName) -> bool {
     let never = [
         AUTHORIZATION,
@@ -123,7 +125,7 @@ fn may_trail(name: &HeaderName) -> bool {
     !never.contains(name)
 }
 
-/// Taken at once at most.
+/// The most bytes taken at once.
 const HELD: usize = 16 << 10;
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! How much an upstream may send of answers that nobody reads, on all HTTP/2 connections together.
+//! Bounds what an upstream may send of answers that no client reads, on all HTTP/2 connections
+//! together.
 //!
-//! What is within a stream's window comes whether its client reads or not, and is held here. The first connection for short
-//! calls, which is the only one until a hundred are under way at once, has large windows; the more connections there are, the
-//! smaller theirs are, down to one frame for each stream, so that every answer can always go on.
+//! What is within a stream's window comes whether its client reads or not, and is held here. The
+//! first connection for short calls, which is the only one until a hundred are under way at once,
+//! has large windows. The more connections there are, the smaller theirs are, down to one frame for
+//! each stream, so that every answer can always go on.
 
 use std::sync::{
     Arc,
@@ -11,11 +13,11 @@ use std::sync::{
 
 use crate::api::Group;
 
-/// What all connections of an upstream were promised.
+/// The bytes that all connections of an upstream were promised.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows(Arc<AtomicU32>);
 
-/// One connection's part of it, given back when dropped.
+/// The part of one connection, given back when dropped.
 #[derive(Debug)]
 pub(super) struct Window {
     windows: Windows,
@@ -23,8 +25,8 @@ pub(super) struct Window {
 }
 
 impl Windows {
-    /// For a connection that is made now: half of what is left of [`TOGETHER`], and an eighth once one has the most. Leases, which
-    /// often come first, have short answers.
+    /// Takes the part of a new connection: half of what is left of [`TOGETHER`], and an eighth once
+    /// one has the most. Exempt calls, which often come first, have short answers.
     pub(super) fn open(&self, group: Group) -> Window {
         let taken = self.0.load(Ordering::Relaxed);
         let part = TOGETHER.saturating_sub(taken) / if taken < MOST { 2 } else { 8 };
@@ -36,12 +38,13 @@ impl Windows {
 }
 
 impl Window {
-    /// Of the connection: room for all of its streams to stall without blocking each other.
+    /// Returns the window of the connection: room for all of its streams to stall without blocking
+    /// each other.
     pub(super) fn connection(&self) -> u32 {
         self.connection
     }
 
-    /// Of each stream: what one stalled reader can hold up.
+    /// Returns the window of each stream, which one stalled reader can hold up.
     pub(super) fn stream(&self) -> u32 {
         self.connection / STREAMS
     }
@@ -53,7 +56,8 @@ impl Drop for Window {
     }
 }
 
-/// Streams on one connection, however many the server allows: no more than there is window for (kube-apiserver allows 100).
+/// The most streams on one connection, however many the server allows: there is window for no more
+/// (kube-apiserver allows 100).
 pub(super) const STREAMS: u32 = 128;
 /// 256 KiB for each stream. kube-apiserver uses the same.
 const MOST: u32 = STREAMS * (256 << 10);

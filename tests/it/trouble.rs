@@ -113,7 +113,7 @@ fn a_wrong_ca_is_told_by_all_three() {
     Said::by(&process).expect(
         &["No connection for short calls: ", "certificate"],
         &["it would be answered 502, unless", "but           No connection for short calls: ", "certificate"],
-        &["WRONG", "signed by nobody trusted here", "upstream_tls.ca"],
+        &["WRONG", "signed by an unknown authority", "upstream_tls.ca"],
     );
 }
 

@@ -1,14 +1,13 @@
-//! One stream of a live connection, and what gives it back.
+//! A stream of a live connection, which is given back to its pool when dropped.
 
 use std::{fmt, sync::Arc};
 
 use hyper::client::conn::{http1, http2};
 
-use crate::api::Group;
-use crate::upstream::{
-    body::Outgoing,
-    pool::{Pool, connection::Traffic},
-    stream_accounts::ConnectionId,
+use super::Pool;
+use crate::{
+    api::Group,
+    upstream::{body::AttemptBody, http1::Traffic, stream_accounts::ConnectionId},
 };
 
 /// One stream of a live connection. Given back when dropped.
@@ -18,26 +17,31 @@ pub struct StreamLease {
     pub(in crate::upstream) stream: Stream,
 }
 
-/// What a request is sent on.
+/// A stream to send a request on.
 pub(in crate::upstream) enum Stream {
     Http1(Exclusive),
-    Http2 { unit: Arc<StreamUnit>, sender: http2::SendRequest<Outgoing> },
+    Http2 { unit: Arc<StreamUnit>, sender: http2::SendRequest<SentBody> },
 }
 
-/// A counted HTTP/2 stream, shared by the two bodies that go over it: it is free when both are done with.
+/// A request body as connections send it.
+pub(in crate::upstream) type SentBody = AttemptBody<StreamUnit>;
+
+/// A counted HTTP/2 stream, shared by the two bodies that go over it: it is free when both are done
+/// with.
 pub(in crate::upstream) struct StreamUnit {
-    pool: Arc<Pool>,
-    id: ConnectionId,
+    pub(super) pool: Arc<Pool>,
+    pub(super) id: ConnectionId,
 }
 
-/// An HTTP/1.1 connection while it serves one call. Dropped in the middle of it, it is closed: that is how HTTP/1.1 says "never mind".
+/// An HTTP/1.1 connection while it serves one call. Dropped in the middle of it, the connection is
+/// closed: HTTP/1.1 has no other way to cancel a call.
 pub(in crate::upstream) struct Exclusive {
-    pool: Arc<Pool>,
-    id: ConnectionId,
+    pub(super) pool: Arc<Pool>,
+    pub(super) id: ConnectionId,
     /// `None` once it was given back.
-    pub(in crate::upstream) sender: Option<http1::SendRequest<Outgoing>>,
+    pub(in crate::upstream) sender: Option<http1::SendRequest<SentBody>>,
     pub(in crate::upstream) traffic: Arc<Traffic>,
-    /// It has served a call before.
+    /// The connection has served a call before.
     pub(in crate::upstream) reused: bool,
     /// A request is out on it.
     pub(in crate::upstream) busy: bool,
@@ -46,10 +50,10 @@ pub(in crate::upstream) struct Exclusive {
 // === impl StreamLease ===
 
 impl StreamLease {
-    /// The connections it is of.
+    /// Returns the group of connections that it belongs to.
     #[must_use]
     pub fn group(&self) -> Group {
-        self.pool.group()
+        self.pool.group
     }
 }
 
@@ -60,12 +64,6 @@ impl fmt::Debug for StreamLease {
 }
 
 // === impl StreamUnit ===
-
-impl StreamUnit {
-    pub(in crate::upstream) fn new(pool: Arc<Pool>, id: ConnectionId) -> Self {
-        Self { pool, id }
-    }
-}
 
 impl Drop for StreamUnit {
     fn drop(&mut self) {
@@ -82,17 +80,8 @@ impl fmt::Debug for StreamUnit {
 // === impl Exclusive ===
 
 impl Exclusive {
-    pub(in crate::upstream) fn new(
-        pool: Arc<Pool>,
-        id: ConnectionId,
-        sender: http1::SendRequest<Outgoing>,
-        traffic: Arc<Traffic>,
-        reused: bool,
-    ) -> Self {
-        Self { pool, id, sender: Some(sender), traffic, reused, busy: false }
-    }
-
-    /// The response ended as it should: the connection may serve the next call, if it stays open.
+    /// Gives the connection back after a response that ended as it should: it may serve the next
+    /// call, if it stays open.
     pub(in crate::upstream) fn ended(&mut self) {
         if let Some(sender) = self.sender.take() {
             self.pool.put_back(self.id, sender);

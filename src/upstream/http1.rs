@@ -1,0 +1,191 @@
+//! HTTP/1.1 towards an upstream: its limits, and a socket that counts what goes over it.
+
+use std::{
+    io::{
+        self,
+        ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset},
+    },
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::Body;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
+
+use super::{dial::Socket, error::DialFailure, trailing::Trailing};
+
+/// The half of a connection that drives it.
+pub(super) type Connection<B> = http1::Connection<TokioIo<CountedSocket>, B>;
+
+/// The bytes that have gone over a connection: they tell a request that was not sent, or not
+/// answered, from one that was.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    pub(super) read: AtomicU64,
+    pub(super) written: AtomicU64,
+    /// The connection's call is over, and the next may have it once hyper is ready.
+    pub(super) releasing: AtomicBool,
+    /// The trailers of the request that is being sent.
+    pub(super) trailing: Mutex<Option<Box<Trailing>>>,
+    /// True if there are trailers.
+    pub(super) trails: AtomicBool,
+    /// For the connection of an upgrade: its share in the count of these.
+    pub(super) upgrade: Option<Arc<()>>,
+}
+
+/// A socket that counts, and is read by [`READ`] bytes at a time.
+pub(super) struct CountedSocket {
+    socket: Take<Socket>,
+    traffic: Arc<Traffic>,
+    /// A write has failed: the upstream takes no more.
+    write_failed: bool,
+}
+
+/// Begins HTTP/1.1 on a socket.
+pub(super) async fn handshake<B>(
+    socket: Socket,
+    traffic: Arc<Traffic>,
+) -> Result<(http1::SendRequest<B>, Connection<B>), DialFailure>
+where
+    B: Body + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let socket = CountedSocket { socket: socket.take(READ), traffic, write_failed: false };
+    let mut builder = http1::Builder::new();
+    builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_BYTES).preserve_header_case(true);
+    builder.handshake(TokioIo::new(socket)).await.map_err(DialFailure::Http)
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Registers trailers to be written at the end of a chunked request body, and returns the bytes
+    /// in which that body has to end. Returns `None` if there is nothing to write.
+    pub(super) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
+        let (mark, trailing) = Trailing::new(trailers)?;
+        *self.trailing.lock().unwrap_or_else(PoisonError::into_inner) = Some(trailing);
+        self.trails.store(true, Ordering::Relaxed);
+        Some(mark)
+    }
+}
+
+// === impl CountedSocket ===
+
+impl AsyncRead for CountedSocket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        self.socket.set_limit(READ);
+        let poll = Pin::new(&mut self.socket).poll_read(cx, buf);
+        self.traffic.read.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        poll
+    }
+}
+
+impl CountedSocket {
+    /// Writes `bufs`: by `write`, or by way of the trailers while there are any.
+    fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+        write: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if self.write_failed {
+            return Poll::Pending;
+        }
+        let poll = if self.traffic.trails.load(Ordering::Relaxed) {
+            self.poll_trailing(cx, bufs)
+        } else {
+            write(Pin::new(self.socket.get_mut()), cx)
+        };
+        if let Poll::Ready(Ok(bytes)) = &poll {
+            self.traffic.written.fetch_add(*bytes as u64, Ordering::Relaxed);
+        }
+        self.await_answer(poll, cx)
+    }
+
+    /// Writes by way of the trailers, until they have gone.
+    fn poll_trailing(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let mut trailing = self.traffic.trailing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = Pin::new(self.socket.get_mut());
+        let Some(some) = trailing.as_mut() else { return socket.poll_write_vectored(cx, bufs) };
+        let written = match bufs {
+            [] => ready!(some.poll_drain(socket.as_mut(), cx)).map(|()| 0)?,
+            bufs => ready!(some.poll_write(socket.as_mut(), cx, bufs))?,
+        };
+        if some.is_over() {
+            *trailing = None;
+            self.traffic.trails.store(false, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    /// Hides the error of a write to an upstream that takes no more: it may have answered before,
+    /// and hyper would give that answer up for the error. Nothing is written from then on, and what
+    /// there is to read says how the connection ends: with the answer, cleanly, or with an error
+    /// too.
+    fn await_answer<T>(&mut self, poll: Poll<io::Result<T>>, cx: &Context<'_>) -> Poll<io::Result<T>> {
+        match poll {
+            Poll::Ready(Err(error))
+                if self.traffic.upgrade.is_none() // a tunnel ends with the first error
+                    && matches!(error.kind(), BrokenPipe | ConnectionReset | ConnectionAborted) =>
+            {
+                self.write_failed = true;
+                cx.waker().wake_by_ref(); // hyper has looked for an answer before it wrote
+                Poll::Pending
+            }
+            poll => poll,
+        }
+    }
+}
+
+impl AsyncWrite for CountedSocket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.write(cx, &[io::IoSlice::new(buf)], |socket, cx| socket.poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.write(cx, bufs, |socket, cx| socket.poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.get_ref().is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.write_failed {
+            return Poll::Pending;
+        }
+        if self.traffic.trails.load(Ordering::Relaxed) {
+            let poll = self.poll_trailing(cx, &[]);
+            ready!(self.await_answer(poll, cx))?;
+        }
+        let poll = Pin::new(self.socket.get_mut()).poll_flush(cx);
+        self.await_answer(poll, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.socket.get_mut()).poll_shutdown(cx)
+    }
+}
+
+/// The largest head: the MiB of kube-apiserver's own limit, and a little for the status line.
+const MAX_HEAD_BYTES: usize = (1 << 20) + (64 << 10);
+/// The most header lines; hyper's default of 100 is fewer than real servers send.
+const MAX_HEADERS: usize = 512;
+/// The most bytes of one read. hyper doubles its buffer whenever a read fills it, up to the MiB
+/// that a head may have, and holds as many pieces as it reads. So a client that does not read
+/// leaves a few hundred KiB of its answer here, and not a few MiB.
+const READ: u64 = 16 << 10;

@@ -1,0 +1,80 @@
+//! The protocols that a call may ask to switch to.
+
+use http::{
+    HeaderMap, HeaderName, Version,
+    header::{CONNECTION, UPGRADE},
+    request,
+};
+
+/// A protocol that a call may speak instead of HTTP. Others are never asked of the upstream: above
+/// all `h2c`, which Java's client offers with every first request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// kubectl until 1.30, and whenever WebSockets fail.
+    Spdy,
+    /// RFC 6455.
+    WebSocket,
+}
+
+impl Protocol {
+    /// Returns the protocol that a request asks for, if it asks for exactly one of these.
+    #[must_use]
+    pub fn asked(parts: &request::Parts) -> Option<Self> {
+        let asks = tokens(&parts.headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(b"upgrade"));
+        if asks && parts.version == Version::HTTP_11 { Self::named(&parts.headers) } else { None }
+    }
+
+    /// Returns the protocol that the Upgrade field names, if it names exactly one.
+    pub(super) fn named(headers: &HeaderMap) -> Option<Self> {
+        let mut lines = headers.get_all(UPGRADE).iter();
+        let (Some(line), None) = (lines.next(), lines.next()) else { return None };
+        let name = line.as_bytes().trim_ascii();
+        let known = [(&b"websocket"[..], Self::WebSocket), (b"spdy/3.1", Self::Spdy)];
+        known.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map(|(_, protocol)| protocol)
+    }
+}
+
+/// Returns the elements of a header field that is a list separated by commas, over all of its
+/// lines.
+pub(super) fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all(name).iter();
+    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    #[test]
+    fn only_one_protocol_of_the_two_is_asked_for() {
+        let asked = |version, fields: &[(&str, &str)]| {
+            let request = Request::get("/").version(version);
+            let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            Protocol::asked(&request.body(()).expect("valid").into_parts().0)
+        };
+        let http11 = Version::HTTP_11;
+        for (connection, upgrade, protocol) in [
+            ("Upgrade", "websocket", Some(Protocol::WebSocket)),
+            ("keep-alive, upgrade", "WebSocket", Some(Protocol::WebSocket)),
+            ("Upgrade", "SPDY/3.1", Some(Protocol::Spdy)),
+            ("Upgrade, HTTP2-Settings", "h2c", None),
+            ("Upgrade", "TLS/1.2", None),
+            ("Upgrade", "websocket, h2c", None),
+            ("keep-alive", "websocket", None),
+            ("xupgrade", "websocket", None),
+        ] {
+            assert_eq!(
+                asked(http11, &[("connection", connection), ("upgrade", upgrade)]),
+                protocol,
+                "{connection} {upgrade}"
+            );
+        }
+        let lines = [("connection", "a"), ("connection", "Upgrade"), ("upgrade", "websocket")];
+        assert_eq!(asked(http11, &lines), Some(Protocol::WebSocket));
+        assert_eq!(asked(Version::HTTP_10, &lines), None);
+        let twice = [("connection", "Upgrade"), ("upgrade", "websocket"), ("upgrade", "SPDY/3.1")];
+        assert_eq!(asked(http11, &twice), None);
+    }
+}
