@@ -194,7 +194,7 @@ pub fn resolve(source: &Source, tls: &UpstreamTls, around: &Environment) -> Resu
         resolved.roots = Roots::Only(Pem::read(ca)?);
     }
     if tls.insecure {
-        resolved.roots = Roots::Anybody;
+        resolved.roots = Roots::Unverified;
     }
     if let Some(name) = &tls.server_name {
         resolved.target.server_name = Some(name.clone());
@@ -204,7 +204,7 @@ pub fn resolve(source: &Source, tls: &UpstreamTls, around: &Environment) -> Resu
         (None, None) => None,
         _ => return Err(CredentialsError::HalfIdentity),
     };
-    if matches!(resolved.roots, Roots::Anybody) && resolved.target.scheme == Scheme::HTTPS {
+    if matches!(resolved.roots, Roots::Unverified) && resolved.target.scheme == Scheme::HTTPS {
         tracing::warn!(
             upstream = %resolved.target.authority,
             "TLS verification of the upstream is OFF: whoever is in between can read and change every call"

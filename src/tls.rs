@@ -29,39 +29,21 @@ pub use self::{
 /// The reason why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file could not be read.
-    #[error("cannot read {path}: {source}", path = path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// A file does not have the expected content.
-    #[error("{from} holds no {expected} in PEM form")]
-    NotPem {
-        /// The file.
-        from: String,
-        /// The expected content.
-        expected: &'static str,
-    },
-    /// A certificate is unusable.
-    #[error("the certificate in {from} cannot be used: {source}")]
-    Certificate {
-        /// The certificate.
-        from: String,
-        /// The cause.
-        source: rustls::Error,
-    },
+    /// This file could not be read.
+    #[error("cannot read {path}: {1}", path = .0.display())]
+    Unreadable(PathBuf, #[source] std::io::Error),
+    /// This file does not have the expected content.
+    #[error("{0} holds no {1} in PEM form")]
+    NotPem(String, &'static str),
+    /// The certificate from this file is unusable.
+    #[error("the certificate in {0} cannot be used: {1}")]
+    Certificate(String, #[source] rustls::Error),
     /// The system has no roots, as in an image from scratch.
     #[error("the system has no trusted CA certificates ({0}); set upstream_tls.ca, or SSL_CERT_FILE, to a CA file")]
     NoRoots(String),
-    /// The name cannot be in a certificate.
-    #[error("`{name}` cannot be a name in a certificate; expected a host name or an IP address")]
-    Name {
-        /// The name.
-        name: String,
-    },
+    /// This name cannot be in a certificate.
+    #[error("`{0}` cannot be a name in a certificate; expected a host name or an IP address")]
+    Name(String),
     /// Making the pod-local CA failed.
     #[error("cannot make a certificate: {0}")]
     Authority(#[from] rcgen::Error),
@@ -73,24 +55,29 @@ pub enum TlsError {
     Rustls(#[from] rustls::Error),
 }
 
-/// A problem that is logged once and not at every look.
+/// A warning that is logged once and not at every look at the files.
 #[derive(Default)]
-struct Complaint(Option<String>);
+struct Warning(Option<String>);
 
-// === impl Complaint ===
-
-impl Complaint {
-    fn say(&mut self, error: &TlsError, consequence: &str) {
-        let text = error.to_string();
-        if self.0.as_ref() != Some(&text) {
-            tracing::warn!(%error, "{consequence}");
-            self.0 = Some(text);
-        }
-    }
-
-    fn settle(&mut self) {
-        if self.0.take().is_some() {
-            tracing::info!("what was wrong with the TLS files is mended");
+impl Warning {
+    /// Returns what a look has found. Logs a new error with its consequence, and the recovery from
+    /// it.
+    fn report<T>(&mut self, looked: Result<T, TlsError>, consequence: &str) -> Option<T> {
+        match looked {
+            Ok(found) => {
+                if self.0.take().is_some() {
+                    tracing::info!("the TLS files can be used again");
+                }
+                Some(found)
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if self.0.as_ref() != Some(&text) {
+                    tracing::warn!(%error, "{consequence}");
+                    self.0 = Some(text);
+                }
+                None
+            }
         }
     }
 }

@@ -205,7 +205,7 @@ fn read_cluster(name: &str, found: &Found<&Cluster>) -> Result<Resolved, Credent
         resolved.roots = Roots::Only(pem);
     }
     if cluster.insecure_skip_tls_verify == Some(true) {
-        resolved.roots = Roots::Anybody;
+        resolved.roots = Roots::Unverified;
     }
     Ok(resolved)
 }

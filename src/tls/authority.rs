@@ -22,14 +22,15 @@ use super::{TlsError, provider};
 /// The pod-local CA.
 pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pem: String,
+    /// The certificate that clients are to trust.
+    pub(super) pem: String,
     /// The names that its certificates are for.
     names: Vec<String>,
 }
 
 /// A certificate issued by the CA, with its key.
 #[derive(Clone)]
-pub(super) struct Leaf {
+pub(super) struct LeafCertificate {
     pub(super) key: Arc<CertifiedKey>,
     begins: SystemTime,
     renew_at: SystemTime,
@@ -38,9 +39,14 @@ pub(super) struct Leaf {
 // === impl Authority ===
 
 impl Authority {
-    /// Makes a CA for these names and addresses, and for those that in-pod clients always use: with
-    /// this key (PEM), or with a new one.
-    pub(super) fn new(names: &[String], addresses: &[IpAddr], key: Option<&str>) -> Result<Self, TlsError> {
+    /// Makes a key for a CA, as PEM.
+    pub(super) fn new_key() -> Result<String, TlsError> {
+        Ok(KeyPair::generate()?.serialize_pem())
+    }
+
+    /// Makes a CA with this key (PEM) for these names and addresses, and for those that in-pod
+    /// clients always use.
+    pub(super) fn new(names: &[String], addresses: &[IpAddr], key: &str) -> Result<Self, TlsError> {
         let mut all: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
         // A client cannot have connected to an unspecified address.
         all.extend(addresses.iter().filter(|address| !address.is_unspecified()).map(ToString::to_string));
@@ -50,10 +56,9 @@ impl Authority {
         for name in &all {
             // rcgen takes any ASCII; a name that no client could ask for is a mistake in the
             // configuration.
-            ServerName::try_from(name.strip_prefix("*.").unwrap_or(name))
-                .map_err(|_| TlsError::Name { name: name.clone() })?;
+            ServerName::try_from(name.strip_prefix("*.").unwrap_or(name)).map_err(|_| TlsError::Name(name.clone()))?;
         }
-        let key = key.map_or_else(KeyPair::generate, KeyPair::from_pem)?;
+        let key = KeyPair::from_pem(key)?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::CommonName, "tidegate pod-local CA");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -67,7 +72,7 @@ impl Authority {
     }
 
     /// Issues a certificate for a day, with its own key.
-    pub(super) fn issue(&self, wall: SystemTime) -> Result<Leaf, TlsError> {
+    pub(super) fn issue(&self, wall: SystemTime) -> Result<LeafCertificate, TlsError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(self.names.clone())?;
         params.distinguished_name.push(DnType::CommonName, "tidegate");
@@ -80,12 +85,7 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer)?;
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let key = CertifiedKey::from_der(vec![certificate.der().clone()], der, &provider())?;
-        Ok(Leaf { key: Arc::new(key), begins, renew_at: wall + LIFE * 2 / 3 })
-    }
-
-    /// Returns the certificate that clients are to trust.
-    pub(super) fn pem(&self) -> &str {
-        &self.pem
+        Ok(LeafCertificate { key: Arc::new(key), begins, renew_at: wall + LIFE * 2 / 3 })
     }
 
     /// Returns its key, as PEM: for the gate that will run here next.
@@ -94,19 +94,13 @@ impl Authority {
     }
 }
 
-// === impl Leaf ===
+// === impl LeafCertificate ===
 
-impl Leaf {
+impl LeafCertificate {
     /// True if the next certificate is due; also if the clock was set back to before the start of
     /// this one.
     pub(super) fn is_due(&self, wall: SystemTime) -> bool {
         wall >= self.renew_at || wall < self.begins
-    }
-}
-
-impl PartialEq for Leaf {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.key, &other.key)
     }
 }
 

@@ -14,9 +14,9 @@ use std::{
     time::Duration,
 };
 
-use rustls::{ClientConfig, RootCertStore, client::WebPkiServerVerifier};
+use rustls::{ClientConfig, RootCertStore};
 
-use super::{Complaint, Identity, Pem, TlsError, provider, unverified};
+use super::{Identity, Pem, TlsError, Warning, provider, unverified::NoVerification};
 use crate::moment::Moment;
 
 /// The certificates to trust.
@@ -27,7 +27,7 @@ pub enum Roots {
     /// These certificates and no others.
     Only(Pem),
     /// Any certificate: no verification at all.
-    Anybody,
+    Unverified,
 }
 
 /// TLS towards one upstream.
@@ -52,7 +52,7 @@ struct Current {
 struct Looked {
     at: Moment,
     invalidated: bool,
-    complaint: Complaint,
+    warning: Warning,
 }
 
 /// Makes the configuration towards an upstream; it offers h2 and HTTP/1.1.
@@ -62,19 +62,15 @@ struct Looked {
 pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     let builder = match roots {
-        Roots::Anybody => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(unverified::Anybody::new(provider())))
-        }
-        Roots::System => builder.with_webpki_verifier(verifier(system_roots()?, "the system's roots")?),
-        Roots::Only(pem) => builder.with_webpki_verifier(verifier(pem.roots()?, pem.from())?),
+        Roots::Unverified => builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerification(provider()))),
+        Roots::System => builder.with_root_certificates(system_roots()?),
+        Roots::Only(pem) => builder.with_root_certificates(pem.roots()?),
     };
     let mut config = match identity {
         None => builder.with_no_client_auth(),
         Some(identity) => {
-            let chain = identity.chain.certificates()?;
-            builder
-                .with_client_auth_cert(chain, identity.key.key()?)
-                .map_err(|source| TlsError::Certificate { from: identity.chain.from().to_owned(), source })?
+            let certified = builder.with_client_auth_cert(identity.chain.certificates()?, identity.key.key()?);
+            certified.map_err(|error| identity.chain.unusable(error))?
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -125,14 +121,8 @@ impl Client {
             return;
         }
         (looked.at, looked.invalidated) = (now, false);
-        match self.look() {
-            Ok(changed) => {
-                looked.complaint.settle();
-                if changed {
-                    tracing::info!("the upstream's CA or our client certificate has changed: new connections use it");
-                }
-            }
-            Err(error) => looked.complaint.say(&error, "the last good TLS files for the upstream are kept"),
+        if looked.warning.report(self.look(), "the last good TLS files for the upstream are kept") == Some(true) {
+            tracing::info!("the upstream's CA or our client certificate has changed: new connections use it");
         }
     }
 
@@ -173,8 +163,8 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let current = self.current();
-        f.debug_struct("Client").field("roots", &current.roots).field("identity", &current.identity).finish()
+        let Current { roots, identity, .. } = &*self.current();
+        f.debug_struct("Client").field("roots", roots).field("identity", identity).finish()
     }
 }
 
@@ -191,17 +181,11 @@ impl Current {
 
 // === helpers ===
 
-fn verifier(roots: RootCertStore, from: &str) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
-    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().map_err(|error| {
-        TlsError::Certificate { from: from.to_owned(), source: rustls::Error::General(error.to_string()) }
-    })
-}
-
 fn system_roots() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut store = RootCertStore::empty();
-    let (usable, _) = store.add_parsable_certificates(found.certs);
-    if usable == 0 {
+    store.add_parsable_certificates(found.certs);
+    if store.is_empty() {
         let why = found.errors.first().map_or_else(|| "none was found".to_owned(), ToString::to_string);
         return Err(TlsError::NoRoots(why));
     }

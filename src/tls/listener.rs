@@ -11,38 +11,33 @@ use std::{
 use rustls::{
     ServerConfig,
     server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
-    sign::{CertifiedKey, SingleCertAndKey},
+    sign::SingleCertAndKey,
 };
 
 use super::{
-    Complaint, Identity, Pem, TlsError,
-    authority::{Authority, Leaf},
+    Identity, Pem, TlsError, Warning,
+    authority::{Authority, LeafCertificate},
     provider,
 };
 
 /// The TLS of a listener, and the certificate that its clients need to trust it.
 pub struct Listener {
-    current: RwLock<Current>,
-    sources: Mutex<Sources>,
+    current: RwLock<Arc<Current>>,
+    warning: Mutex<Warning>,
 }
 
-/// The configuration of the next handshake.
-#[derive(Clone)]
+/// The configuration of the next handshake, and the sources it was made from.
 struct Current {
+    source: Source,
+    clients: Option<Pem>,
     config: Arc<ServerConfig>,
     ca: Arc<str>,
 }
 
-/// The sources, as they were when they were last good.
-struct Sources {
-    source: Source,
-    clients: Option<Pem>,
-    complaint: Complaint,
-}
-
+#[derive(Clone)]
 enum Source {
     /// The pod-local CA, and the certificate by it that is in use.
-    Own(Arc<Authority>, Leaf),
+    Own(Arc<Authority>, LeafCertificate),
     Files(Identity),
 }
 
@@ -52,7 +47,7 @@ enum Source {
 /// # Errors
 /// A name cannot be in a certificate, or the client CA cannot be used.
 pub fn self_signed(names: &[String], addresses: &[IpAddr], client_ca: Option<&Path>) -> Result<Listener, TlsError> {
-    own(names, addresses, client_ca, None)
+    self_signed_by(&Authority::new_key()?, names, addresses, client_ca)
 }
 
 /// Does the same with the CA of this key ([`Listener::ca_key`]): clients that trust that CA trust
@@ -65,15 +60,6 @@ pub fn self_signed_by(
     names: &[String],
     addresses: &[IpAddr],
     client_ca: Option<&Path>,
-) -> Result<Listener, TlsError> {
-    own(names, addresses, client_ca, Some(key))
-}
-
-fn own(
-    names: &[String],
-    addresses: &[IpAddr],
-    client_ca: Option<&Path>,
-    key: Option<&str>,
 ) -> Result<Listener, TlsError> {
     let authority = Authority::new(names, addresses, key)?;
     let leaf = authority.issue(wall())?;
@@ -98,30 +84,28 @@ pub fn wall() -> SystemTime {
 
 impl Listener {
     fn new(source: Source, client_ca: Option<&Path>) -> Result<Self, TlsError> {
-        let clients = client_ca.map(Pem::read).transpose()?;
-        let current = Current::new(&source, clients.as_ref())?;
-        let sources = Sources { source, clients, complaint: Complaint::default() };
-        Ok(Self { current: RwLock::new(current), sources: Mutex::new(sources) })
+        let current = Current::new(source, client_ca.map(Pem::read).transpose()?)?;
+        Ok(Self { current: RwLock::new(Arc::new(current)), warning: Mutex::default() })
     }
 
     /// Returns the configuration of the next handshake, for `tokio_rustls::TlsAcceptor`; it offers
     /// h2 and HTTP/1.1.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
+        Arc::clone(&self.current().config)
     }
 
     /// Returns the certificates that clients are to trust, as PEM: the pod-local CA, or the chain
     /// from the files.
     #[must_use]
     pub fn ca(&self) -> Arc<str> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).ca.clone()
+        Arc::clone(&self.current().ca)
     }
 
     /// Returns the key of the pod-local CA, as PEM: secret.
     #[must_use]
     pub fn ca_key(&self) -> Option<String> {
-        match &self.sources.lock().unwrap_or_else(PoisonError::into_inner).source {
+        match &self.current().source {
             Source::Own(authority, _) => Some(authority.key()),
             Source::Files(_) => None,
         }
@@ -131,23 +115,23 @@ impl Listener {
     /// The owner calls this every few seconds. Files that cannot be used are logged once, and the
     /// last good ones are kept. Connections stay open.
     pub fn refresh(&self, wall: SystemTime) {
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current();
         // Two files are not swapped at one moment: a pair that does not match may do so on a second
         // look.
-        let renewed = sources.renewed(wall).or_else(|_| sources.renewed(wall));
-        match renewed {
-            Ok(None) => sources.complaint.settle(),
-            Ok(Some((current, source, clients))) => {
-                sources.complaint.settle();
-                tracing::info!(
-                    certificate = source.word(),
-                    "the listener's certificate was renewed; open connections stay"
-                );
-                (sources.source, sources.clients) = (source, clients);
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
-            }
-            Err(error) => sources.complaint.say(&error, "the listener's last good certificate is kept"),
+        let renewed = current.renewed(wall).or_else(|_| current.renewed(wall));
+        if let Some(Some(next)) = warning.report(renewed, "the listener's last good certificate is kept") {
+            let certificate = match &next.source {
+                Source::Own(..) => "self_signed",
+                Source::Files(identity) => identity.chain.from.as_str(),
+            };
+            tracing::info!(certificate, "the listener's certificate was renewed; open connections stay");
+            *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
         }
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -157,78 +141,44 @@ impl fmt::Debug for Listener {
     }
 }
 
-// === impl Sources ===
-
-impl Sources {
-    /// Returns what to use from now on, if it differs from what is in use.
-    fn renewed(&self, wall: SystemTime) -> Result<Option<(Current, Source, Option<Pem>)>, TlsError> {
-        let clients = self.clients.as_ref().map(Pem::again).transpose()?;
-        let source = match &self.source {
-            Source::Own(authority, leaf) if !leaf.is_due(wall) => Source::Own(Arc::clone(authority), leaf.clone()),
-            Source::Own(authority, _) => Source::Own(Arc::clone(authority), authority.issue(wall)?),
-            Source::Files(identity) => Source::Files(identity.again()?),
-        };
-        if clients == self.clients && source.is(&self.source) {
-            return Ok(None);
-        }
-        let current = Current::new(&source, clients.as_ref())?;
-        Ok(Some((current, source, clients)))
-    }
-}
-
-// === impl Source and Current ===
-
-impl Source {
-    fn word(&self) -> &str {
-        match self {
-            Self::Own(..) => "self_signed",
-            Self::Files(identity) => identity.chain.from(),
-        }
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Own(_, leaf), Self::Own(_, other)) => leaf == other,
-            (Self::Files(identity), Self::Files(other)) => identity == other,
-            _ => false,
-        }
-    }
-
-    fn certified(&self) -> Result<Arc<CertifiedKey>, TlsError> {
-        match self {
-            Self::Own(_, leaf) => Ok(Arc::clone(&leaf.key)),
-            Self::Files(identity) => identity.certified().map(Arc::new),
-        }
-    }
-
-    fn ca(&self) -> Arc<str> {
-        match self {
-            Self::Own(authority, _) => authority.pem().into(),
-            Self::Files(identity) => String::from_utf8_lossy(identity.chain.text()).into(),
-        }
-    }
-}
+// === impl Current ===
 
 impl Current {
     /// Makes a new configuration each time, so that no session from before a change is resumed
     /// after it.
-    fn new(source: &Source, clients: Option<&Pem>) -> Result<Self, TlsError> {
-        let verifier: Arc<dyn ClientCertVerifier> = match clients {
+    fn new(source: Source, clients: Option<Pem>) -> Result<Self, TlsError> {
+        let verifier: Arc<dyn ClientCertVerifier> = match &clients {
             None => Arc::new(NoClientAuth),
             Some(pem) => {
-                let roots = Arc::new(pem.roots()?);
-                WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(|error| {
-                    let source = rustls::Error::General(error.to_string());
-                    TlsError::Certificate { from: pem.from().to_owned(), source }
-                })?
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(pem.roots()?), provider()).build();
+                verifier.map_err(|error| pem.unusable(rustls::Error::General(error.to_string())))?
             }
         };
-        let key = source.certified()?;
+        let (key, ca) = match &source {
+            Source::Own(authority, leaf) => (Arc::clone(&leaf.key), authority.pem.as_str().into()),
+            Source::Files(files) => (Arc::new(files.certified()?), String::from_utf8_lossy(&files.chain.text).into()),
+        };
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self { config: Arc::new(config), ca: source.ca() })
+        Ok(Self { source, clients, config: Arc::new(config), ca })
+    }
+
+    /// Returns what to use from now on, if it differs from this.
+    fn renewed(&self, wall: SystemTime) -> Result<Option<Self>, TlsError> {
+        let clients = self.clients.as_ref().map(Pem::again).transpose()?;
+        let source = match &self.source {
+            Source::Own(authority, leaf) if leaf.is_due(wall) => {
+                Some(Source::Own(Arc::clone(authority), authority.issue(wall)?))
+            }
+            Source::Own(..) => None,
+            Source::Files(files) => Some(files.again()?).filter(|again| again != files).map(Source::Files),
+        };
+        if source.is_none() && clients == self.clients {
+            return Ok(None);
+        }
+        Self::new(source.unwrap_or_else(|| self.source.clone()), clients).map(Some)
     }
 }

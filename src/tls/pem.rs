@@ -16,8 +16,9 @@ use super::{TlsError, provider};
 /// PEM text and its source. `Debug` shows only the latter.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    text: Vec<u8>,
-    from: String,
+    pub(super) text: Vec<u8>,
+    /// Names the source in errors.
+    pub(super) from: String,
     /// The file; `None` for text from another source.
     path: Option<PathBuf>,
 }
@@ -45,7 +46,7 @@ impl Pem {
     /// # Errors
     /// The file cannot be read.
     pub fn read(path: &Path) -> Result<Self, TlsError> {
-        let text = std::fs::read(path).map_err(|source| TlsError::Unreadable { path: path.to_owned(), source })?;
+        let text = std::fs::read(path).map_err(|error| TlsError::Unreadable(path.to_owned(), error))?;
         Ok(Self { text, from: path.display().to_string(), path: Some(path.to_owned()) })
     }
 
@@ -57,33 +58,26 @@ impl Pem {
         self.path.as_deref().map_or_else(|| Ok(self.clone()), Self::read)
     }
 
-    pub(super) fn from(&self) -> &str {
-        &self.from
-    }
-
-    pub(super) fn text(&self) -> &[u8] {
-        &self.text
-    }
-
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.text).collect();
-        match found {
-            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            Ok(_) | Err(_) => Err(TlsError::NotPem { from: self.from.clone(), expected: "certificate" }),
-        }
+        let found = CertificateDer::pem_slice_iter(&self.text).collect::<Result<Vec<_>, _>>();
+        let found = found.ok().filter(|certificates| !certificates.is_empty());
+        found.ok_or_else(|| TlsError::NotPem(self.from.clone(), "certificate"))
     }
 
     pub(super) fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
-        PrivateKeyDer::from_pem_slice(&self.text)
-            .map_err(|_| TlsError::NotPem { from: self.from.clone(), expected: "private key" })
+        PrivateKeyDer::from_pem_slice(&self.text).map_err(|_| TlsError::NotPem(self.from.clone(), "private key"))
     }
 
     pub(super) fn roots(&self) -> Result<RootCertStore, TlsError> {
         let mut store = RootCertStore::empty();
         for certificate in self.certificates()? {
-            store.add(certificate).map_err(|source| TlsError::Certificate { from: self.from.clone(), source })?;
+            store.add(certificate).map_err(|error| self.unusable(error))?;
         }
         Ok(store)
+    }
+
+    pub(super) fn unusable(&self, error: rustls::Error) -> TlsError {
+        TlsError::Certificate(self.from.clone(), error)
     }
 }
 
@@ -114,6 +108,6 @@ impl Identity {
 
     pub(super) fn certified(&self) -> Result<CertifiedKey, TlsError> {
         CertifiedKey::from_der(self.chain.certificates()?, self.key.key()?, &provider())
-            .map_err(|source| TlsError::Certificate { from: self.chain.from.clone(), source })
+            .map_err(|error| self.chain.unusable(error))
     }
 }

@@ -4,7 +4,7 @@
 //! Signatures over the handshake are still checked, so that at least the peer holds the key of the
 //! certificate it shows.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use rustls::{
     DigitallySignedStruct, Error, SignatureScheme,
@@ -14,15 +14,10 @@ use rustls::{
 };
 
 /// Accepts any certificate.
-pub(super) struct Anybody(Arc<CryptoProvider>);
+#[derive(Debug)]
+pub(super) struct NoVerification(pub(super) Arc<CryptoProvider>);
 
-impl Anybody {
-    pub(super) fn new(provider: Arc<CryptoProvider>) -> Self {
-        Self(provider)
-    }
-}
-
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for NoVerification {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -54,11 +49,5 @@ impl ServerCertVerifier for Anybody {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-impl fmt::Debug for Anybody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Anybody")
     }
 }

@@ -151,7 +151,7 @@ async fn an_expired_certificate_is_named_for_what_it_is() {
 async fn insecure_takes_any_certificate() {
     let server = Server::http2(10, |_, _| async { answer("ok") }.boxed()).await;
     let mut options = options(server.address, server.ca.as_deref());
-    options.tls = Some(Arc::new(tls::Client::new(Roots::Anybody, None).expect("TLS")));
+    options.tls = Some(Arc::new(tls::Client::new(Roots::Unverified, None).expect("TLS")));
     options.target.server_name = Some("api.example".into());
     let caller = Caller::start(options);
     assert_eq!(text(caller.get(Group::Short, "/").await.expect("an answer")).await, "ok");

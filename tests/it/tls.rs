@@ -157,7 +157,7 @@ type Pipe = tokio::io::DuplexStream;
 /// A connection to the listener, both ends of it.
 async fn connect(listener: &Listener) -> (client::TlsStream<Pipe>, server::TlsStream<Pipe>) {
     let (near, far) = tokio::io::duplex(64 << 10);
-    let anybody = tls::client(&Roots::Anybody, None).expect("a client");
+    let anybody = tls::client(&Roots::Unverified, None).expect("a client");
     let name = ServerName::try_from("localhost").expect("a name");
     let connecting = TlsConnector::from(anybody).connect(name, near);
     let (connected, accepted) = tokio::join!(connecting, TlsAcceptor::from(listener.config()).accept(far));
@@ -195,11 +195,11 @@ fn what_cannot_be_used_is_named() {
     let error = tls::from_files(&cert, &cert, None).expect_err("no key").to_string();
     assert_eq!(error, format!("{} holds no private key in PEM form", cert.display()));
     let error = tls::self_signed(&["not a name".into()], &[], None).expect_err("no name");
-    assert!(matches!(&error, TlsError::Name { name } if name == "not a name"), "{error}");
+    assert!(matches!(&error, TlsError::Name(name) if name == "not a name"), "{error}");
     let error = tls::self_signed(&[], &[], Some(&key)).expect_err("no CA").to_string();
     assert_eq!(error, format!("{} holds no certificate in PEM form", key.display()));
     let mixed = Identity { chain: identity.chain, key: other.key };
-    assert!(tls::client(&Roots::Anybody, Some(&mixed)).is_err(), "another certificate's key");
+    assert!(tls::client(&Roots::Unverified, Some(&mixed)).is_err(), "another certificate's key");
 }
 
 #[test]
