@@ -1,7 +1,8 @@
-//! Where the upstream is and whose credentials it sees: the client's own, or the gate's.
+//! The address of the upstream, and the credentials it sees: the client's own, or the gate's.
 //!
-//! [`resolve`] reads in-cluster files, a kubeconfig or a URL into one [`Resolved`]; [`Injector`] does the rest per request. Secrets are behind
-//! types that show nothing in `Debug`, and go nowhere but into requests to the configured upstream (P12).
+//! [`resolve`] reads in-cluster files, a kubeconfig or a URL into one [`Resolved`]; [`Injector`] does
+//! the rest per request. Secrets are behind types that show nothing in `Debug`, and go nowhere but
+//! into requests to the configured upstream (P12).
 
 mod exec;
 pub mod folder;
@@ -11,12 +12,7 @@ mod pod_token;
 mod proxy;
 mod token;
 
-use std::{
-    fmt,
-    net::Ipv6Addr,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fmt, net::Ipv6Addr, path::PathBuf, sync::Arc};
 
 use http::{
     HeaderName, HeaderValue, Uri,
@@ -27,7 +23,7 @@ use http::{
 use self::exec::Exec;
 pub use self::{
     exec::CredentialError,
-    injector::{CredentialVersion, Forbidden, Injector},
+    injector::{CredentialVersion, Forbidden, Inject, Injector},
     pod_token::PodToken,
     proxy::{Proxy, ProxyKind},
     token::{Secret, TokenError},
@@ -41,7 +37,7 @@ pub struct Target {
     pub scheme: Scheme,
     /// Host and, if it is not the scheme's own, port.
     pub authority: Authority,
-    /// Put before every path, as it stands: empty, or begins with `/` and does not end with it.
+    /// The path put before every other, as it is: empty, or begins with `/` and does not end with it.
     pub base_path: String,
     /// The name to verify and to send as SNI; `None` for the authority's host.
     pub server_name: Option<String>,
@@ -49,7 +45,7 @@ pub struct Target {
     pub proxy: Option<Proxy>,
 }
 
-/// Where to read the upstream from.
+/// The source to read the upstream from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The API server of the cluster this pod is in.
@@ -60,7 +56,7 @@ pub enum Source {
     Url(Uri),
 }
 
-/// What the configuration says about TLS to the upstream; wins over what the source says.
+/// The configuration of TLS to the upstream; it wins over the source.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamTls {
     /// CA bundle.
@@ -89,16 +85,16 @@ pub struct Environment {
 pub struct Resolved {
     /// Where it is.
     pub target: Target,
-    /// What inject adds to requests, if the source has something.
+    /// The credential that inject adds to requests, if the source has one.
     pub credential: Option<Credential>,
     /// The namespace that goes with the credential.
     pub namespace: Option<String>,
-    /// As whom the credential acts: Impersonate-* headers that inject adds.
+    /// The Impersonate-* headers that inject adds: the identity as which the credential acts.
     pub acting_as: Vec<(HeaderName, HeaderValue)>,
     roots: Roots,
     /// The source's own client certificate: an identity that must not be lent to clients who pass their own.
     own_identity: Option<Identity>,
-    /// The configuration's client certificate: meant for the connection, whoever calls.
+    /// The configuration's client certificate: meant for the connection, for every caller.
     connection_identity: Option<Identity>,
     /// The source's exec plugin, which may give a client certificate.
     exec: Option<Arc<Exec>>,
@@ -109,7 +105,7 @@ pub struct Resolved {
 pub struct Credential {
     /// Its name.
     pub header: HeaderName,
-    /// Before the secret.
+    /// The text before the secret.
     pub prefix: String,
     /// The secret.
     pub secret: Secret,
@@ -118,57 +114,32 @@ pub struct Credential {
 /// An upstream that cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// Not in a pod.
+    /// Not in a pod: this is missing.
     #[error("upstream = \"in_cluster\" needs {0}, which a pod has; outside a cluster use \"kubeconfig\" or a URL")]
     NotInCluster(String),
-    /// The URL is not one.
-    #[error("`{url}` ({from}) is not an upstream; expected http(s)://host[:port][/base]")]
-    Url {
-        /// What was found.
-        url: String,
-        /// Where.
-        from: String,
-    },
+    /// This URL, found there, is not one.
+    #[error("`{0}` ({1}) is not an upstream; expected http(s)://host[:port][/base]")]
+    Url(String, String),
     /// No kubeconfig file.
     #[error("no kubeconfig: {0}; set KUBECONFIG or write ~/.kube/config")]
     NoKubeconfig(String),
-    /// The kubeconfig cannot be read as one. The text is not shown: it holds secrets.
-    #[error("{path}{at} is not a kubeconfig", path = path.display())]
-    NotKubeconfig {
-        /// Which.
-        path: PathBuf,
-        /// `:LINE`, or `` , at `KEY`, ``, where known.
-        at: String,
-    },
-    /// Something that the kubeconfig names is not in it.
-    #[error("the kubeconfig has no {kind} `{name}`; it has: {known}")]
-    Missing {
-        /// `context`, `cluster` or `user`.
-        kind: &'static str,
-        /// What was looked for.
-        name: String,
-        /// What there is.
-        known: String,
-    },
-    /// The kubeconfig asks for what client-go itself has given up.
+    /// This file cannot be read as a kubeconfig: after it `:LINE`, or `` , at `KEY`, ``, where known.
+    /// The text is not shown: it holds secrets.
+    #[error("{path}{1} is not a kubeconfig", path = .0.display())]
+    NotKubeconfig(PathBuf, String),
+    /// The kubeconfig names a thing of this kind (`context`, `cluster` or `user`) and this name that
+    /// it does not have; it has those.
+    #[error("the kubeconfig has no {0} `{1}`; it has: {2}")]
+    Missing(&'static str, String, String),
+    /// This user of the kubeconfig asks for what client-go itself has given up.
     #[error(
-        "{place} of the kubeconfig uses `auth-provider`, which Kubernetes removed in 1.26; use an exec plugin (as `gke-gcloud-auth-plugin` or \
+        "{0} of the kubeconfig uses `auth-provider`, which Kubernetes removed in 1.26; use an exec plugin (as `gke-gcloud-auth-plugin` or \
          `kubelogin`), a token, a tokenFile or a client certificate"
     )]
-    AuthProvider {
-        /// Whose.
-        place: String,
-    },
-    /// A field of the kubeconfig is not what it should be. Its content is not shown.
-    #[error("`{field}` of {place} in the kubeconfig is not {expected}")]
-    Field {
-        /// Whose.
-        place: String,
-        /// Which.
-        field: &'static str,
-        /// What it should be.
-        expected: &'static str,
-    },
+    AuthProvider(String),
+    /// At this place of the kubeconfig, this field is not what is expected. Its content is not shown.
+    #[error("`{1}` of {0} in the kubeconfig is not {2}")]
+    Field(String, &'static str, &'static str),
     /// `cert` without `key`, or the reverse.
     #[error("upstream_tls.cert and upstream_tls.key go together: only one of them is set")]
     HalfIdentity,
@@ -183,11 +154,11 @@ pub enum CredentialsError {
 /// Reads an upstream and what goes with it.
 ///
 /// # Errors
-/// What is missing or wrong, where, and what was expected.
-pub fn resolve(source: &Source, tls: &UpstreamTls, around: &Environment) -> Result<Resolved, CredentialsError> {
+/// Names what is missing or wrong, where, and what was expected.
+pub fn resolve(source: &Source, tls: &UpstreamTls, environment: &Environment) -> Result<Resolved, CredentialsError> {
     let mut resolved = match source {
-        Source::InCluster => in_cluster(around)?,
-        Source::Kubeconfig(context) => kubeconfig::resolve(context.as_deref(), around)?,
+        Source::InCluster => in_cluster(environment)?,
+        Source::Kubeconfig(context) => kubeconfig::resolve(context.as_deref(), environment)?,
         Source::Url(uri) => Resolved::at(target(&uri.to_string(), "upstream")?),
     };
     if let Some(ca) = &tls.ca {
@@ -196,51 +167,47 @@ pub fn resolve(source: &Source, tls: &UpstreamTls, around: &Environment) -> Resu
     if tls.insecure {
         resolved.roots = Roots::Unverified;
     }
-    if let Some(name) = &tls.server_name {
-        resolved.target.server_name = Some(name.clone());
+    if tls.server_name.is_some() {
+        resolved.target.server_name.clone_from(&tls.server_name);
     }
     resolved.connection_identity = match (&tls.cert, &tls.key) {
         (Some(cert), Some(key)) => Some(Identity::read(cert, key)?),
         (None, None) => None,
         _ => return Err(CredentialsError::HalfIdentity),
     };
-    if matches!(resolved.roots, Roots::Unverified) && resolved.target.scheme == Scheme::HTTPS {
+    if resolved.roots == Roots::Unverified && resolved.target.scheme == Scheme::HTTPS {
         tracing::warn!(
             upstream = %resolved.target.authority,
-            "TLS verification of the upstream is OFF: whoever is in between can read and change every call"
+            "TLS verification of the upstream is OFF: anyone in between can read and change every call"
         );
     }
     Ok(resolved)
 }
 
-fn in_cluster(around: &Environment) -> Result<Resolved, CredentialsError> {
+fn in_cluster(environment: &Environment) -> Result<Resolved, CredentialsError> {
     let variable = |name: &str| {
-        let found = around.variable(name).filter(|value| !value.is_empty());
+        let found = environment.variable(name);
         found.ok_or_else(|| CredentialsError::NotInCluster(format!("the environment variable {name}")))
     };
     let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
     let host = if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]") } else { host.to_owned() };
     let mut resolved =
         Resolved::at(target(&format!("https://{host}:{port}"), "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT")?);
-    let file = |name: &str| -> Result<PathBuf, CredentialsError> {
-        let path = around.service_account.join(name);
-        let there = path.is_file().then_some(path.clone());
-        there.ok_or_else(|| CredentialsError::NotInCluster(format!("the file {}", path.display())))
+    let file = |name: &str| {
+        let path = environment.service_account.join(name);
+        let missing = || CredentialsError::NotInCluster(format!("the file {}", path.display()));
+        if path.is_file() { Ok(path) } else { Err(missing()) }
     };
     resolved.roots = Roots::Only(Pem::read(&file("ca.crt")?)?);
     resolved.credential = Some(Credential::bearer(Secret::file(&file("token")?)?));
-    resolved.namespace = namespace(&around.service_account.join("namespace"));
+    let namespace = std::fs::read_to_string(environment.service_account.join("namespace")).ok();
+    resolved.namespace = namespace.map(|text| text.trim().to_owned()).filter(|name| !name.is_empty());
     Ok(resolved)
-}
-
-/// A namespace from a file, if there is one.
-fn namespace(path: &Path) -> Option<String> {
-    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Reads `http(s)://host[:port][/base]`.
 fn target(url: &str, from: &str) -> Result<Target, CredentialsError> {
-    let wrong = || CredentialsError::Url { url: without_userinfo(url), from: from.to_owned() };
+    let wrong = || CredentialsError::Url(without_userinfo(url), from.to_owned());
     let uri: Uri = url.parse().map_err(|_| wrong())?;
     let scheme = uri.scheme().filter(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme)).ok_or_else(wrong)?;
     let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(wrong)?;
@@ -256,7 +223,7 @@ fn target(url: &str, from: &str) -> Result<Target, CredentialsError> {
     })
 }
 
-/// A URL to be shown: without a password in it.
+/// Returns a URL to be shown: without the password in it.
 fn without_userinfo(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find('/').unwrap_or(rest.len());
@@ -282,13 +249,14 @@ impl Resolved {
         }
     }
 
-    /// Whether there is something to inject: a token, a client certificate or a plugin of the source.
+    /// True if there is something to inject: a token, a client certificate or a plugin of the source.
     #[must_use]
     pub fn has_credentials(&self) -> bool {
         self.credential.is_some() || self.own_identity.is_some()
     }
 
-    /// TLS to the upstream; `None` for plain HTTP. Only when injecting does it show the source's client certificate, or a plugin's.
+    /// Makes TLS to the upstream; `None` for plain HTTP. Only when injecting does it show the source's
+    /// client certificate, or a plugin's.
     ///
     /// # Errors
     /// The roots or the certificate cannot be used.
@@ -323,11 +291,13 @@ impl fmt::Debug for Credential {
 // === impl Environment ===
 
 impl Environment {
-    /// Where pods find their service account.
+    /// The folder where pods find their service account.
     pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
+    /// Returns a variable that is set and not empty.
     fn variable(&self, name: &str) -> Option<&str> {
-        self.variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        let found = self.variables.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 }
 

@@ -8,7 +8,8 @@ use crate::{
     clock::Clock,
     config::settings::{self, Credentials, Gate, ListenerTls, TlsMode},
     credentials::{
-        self, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret, Source, UpstreamTls,
+        self, Credential, CredentialsError, Environment, Inject, Injector, PodToken, Resolved, Secret, Source,
+        UpstreamTls,
     },
     proxy::{self, Listen, RetryAfter},
     tls,
@@ -194,11 +195,13 @@ fn injector(
         }
         None => resolved.credential.clone(),
     };
-    let injector = Injector::inject(own, gate.impersonation, clock).acting_as(resolved.acting_as.clone());
-    Ok(match pod_token {
-        Some(token) if gate.asks_for_a_token() => injector.only_for(token),
-        _ => injector,
-    })
+    Ok(Injector::inject(Inject {
+        credential: own,
+        impersonation: gate.impersonation,
+        acting_as: resolved.acting_as.clone(),
+        required_token: pod_token.filter(|_| gate.asks_for_a_token()),
+        clock,
+    }))
 }
 
 /// Returns the notes for the user, logged once at start.

@@ -1,12 +1,15 @@
-//! What a controller is given to reach the gate: `ca.crt`, `token`, `namespace` and a `kubeconfig` in a folder that both containers mount, or
-//! the text of a kubeconfig alone.
+//! The files by which a controller reaches the gate: `ca.crt`, `token`, `namespace` and a `kubeconfig`
+//! in a folder that both containers mount, or the text of a kubeconfig alone.
 //!
-//! Beside it, for the gate alone (0600): `ca.key`. A gate that is started again in the same pod goes on with the CA and the token that the
-//! controller was given; otherwise the controller, which reads its kubeconfig once, would trust no gate any more until it is started again too.
+//! Beside it, for the gate alone (0600): `ca.key`. A gate that is started again in the same pod goes
+//! on with the CA and the token that the controller was given; otherwise the controller, which reads
+//! its kubeconfig once, would trust no gate any more until it is started again too.
 //!
-//! Each file is written beside its place and renamed into it: a reader sees the old one or the new one. All are readable to everyone in
-//! the pod (0644), the token too, as kubelet's own are: the controller usually runs under another user than the gate, and the folder is a
-//! volume of this pod, which no other pod can mount. Where there is no such volume, the folder is made for the gate's own user (0700).
+//! Each file is written beside its place and renamed into it: a reader sees the old one or the new
+//! one. All are readable to everyone in the pod (0644), the token too, as kubelet's own are: the
+//! controller usually runs under another user than the gate, and the folder is a volume of this pod,
+//! which no other pod can mount. Where there is no such volume, the folder is made for the gate's own
+//! user (0700).
 
 use std::{
     fs::{self, DirBuilder, OpenOptions, Permissions},
@@ -17,14 +20,14 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-/// What is written. What is `None` is left as it is.
+/// The content of the files. A file whose content is `None` is left as it is.
 #[derive(Clone)]
 pub struct Contents<'a> {
-    /// PEM of what the controller is to trust.
+    /// PEM of the CA that the controller is to trust.
     pub ca: &'a str,
     /// PEM of that CA's key: for this gate's successor.
     pub ca_key: Option<&'a str>,
-    /// What the controller sends as its token.
+    /// The token that the controller sends.
     pub token: Option<&'a str>,
     /// The namespace it runs in.
     pub namespace: Option<&'a str>,
@@ -40,12 +43,12 @@ pub struct FolderError {
     source: io::Error,
 }
 
-/// Who a kubeconfig says the caller is.
+/// The caller, as a kubeconfig names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User<'a> {
-    /// Nobody: the gate injects its own credentials.
-    Nobody,
-    /// Whoever the token in this file is for.
+    /// No identity: the gate injects its own credentials.
+    Anonymous,
+    /// The identity of the token in this file.
     TokenFile(&'a Path),
 }
 
@@ -56,35 +59,40 @@ pub enum User<'a> {
 pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> {
     let make = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
     make.map_err(|source| FolderError { path: folder.to_owned(), source })?;
-    if let Some(key) = contents.ca_key {
-        put(folder, CA_KEY, key, MODE_OF_KEYS)?;
-    }
-    put(folder, "ca.crt", contents.ca, MODE)?;
-    if let Some(token) = contents.token {
-        put(folder, TOKEN, token, MODE)?;
-    }
-    if let Some(namespace) = contents.namespace {
-        put(folder, "namespace", namespace, MODE)?;
-    }
-    let Some(server) = contents.server else { return Ok(()) };
     let token = folder.join(TOKEN);
-    let user = if contents.token.is_some() { User::TokenFile(&token) } else { User::Nobody };
-    put(folder, "kubeconfig", &kubeconfig(server, Some(contents.ca), contents.namespace, user), MODE)
+    let user = if contents.token.is_some() { User::TokenFile(&token) } else { User::Anonymous };
+    let kubeconfig = contents.server.map(|server| kubeconfig(server, Some(contents.ca), contents.namespace, user));
+    for (name, content, mode) in [
+        (CA_KEY, contents.ca_key, MODE_OF_KEYS),
+        ("ca.crt", Some(contents.ca), MODE),
+        (TOKEN, contents.token, MODE),
+        ("namespace", contents.namespace, MODE),
+        ("kubeconfig", kubeconfig.as_deref(), MODE),
+    ] {
+        let (path, beside) = (folder.join(name), folder.join(format!(".{name}.new")));
+        if let Some(content) = content {
+            let written = write_beside(&beside, content, mode).and_then(|()| fs::rename(&beside, &path));
+            written.map_err(|source| FolderError { path, source })?;
+        }
+    }
+    Ok(())
 }
 
-/// The CA's key that an earlier gate left in the folder. What others could have put there or read is not taken.
+/// Returns the CA's key that an earlier gate left in the folder. A key that others could have put
+/// there or read is not taken.
 #[must_use]
 pub fn left_ca_key(folder: &Path) -> Option<String> {
     left(&folder.join(CA_KEY), 0o077)
 }
 
-/// The token that an earlier gate left in the folder. What others could have put there is not taken.
+/// Returns the token that an earlier gate left in the folder. A token that others could have put
+/// there is not taken.
 #[must_use]
 pub fn left_token(folder: &Path) -> Option<String> {
     left(&folder.join(TOKEN), 0o022)
 }
 
-/// A small regular file of this user's own, of which others have none of the rights in `mask`.
+/// Reads a small regular file of this user's own, of which others have none of the rights in `mask`.
 fn left(path: &Path, mask: u32) -> Option<String> {
     let own = fs::metadata("/proc/self").ok()?.uid();
     let listed = fs::symlink_metadata(path).ok()?;
@@ -99,13 +107,13 @@ fn left(path: &Path, mask: u32) -> Option<String> {
     Some(text)
 }
 
-/// The text of a kubeconfig that points at a gate.
+/// Returns the text of a kubeconfig that points at a gate.
 #[must_use]
 pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, user: User<'_>) -> String {
     let ca = ca.map_or_else(String::new, |pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)));
     let namespace = namespace.map_or_else(String::new, |name| format!("\n    namespace: {}", quoted(name)));
     let user = match user {
-        User::Nobody => " {}".to_owned(),
+        User::Anonymous => " {}".to_owned(),
         User::TokenFile(path) => format!("\n    tokenFile: {}", quoted(&path.display().to_string())),
     };
     let server = quoted(server);
@@ -115,21 +123,13 @@ pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, user:
     )
 }
 
-/// A YAML scalar that nothing in `text` can break out of: JSON strings are YAML.
+/// Returns a YAML scalar that nothing in `text` can break out of: JSON strings are YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn put(folder: &Path, name: &str, content: &str, mode: u32) -> Result<(), FolderError> {
-    let path = folder.join(name);
-    let beside = folder.join(format!(".{name}.new"));
-    write_beside(&beside, content, mode)
-        .and_then(|()| fs::rename(&beside, &path))
-        .map_err(|source| FolderError { path, source })
-}
-
 fn write_beside(path: &Path, content: &str, mode: u32) -> io::Result<()> {
-    // made anew: what another container may have put there is not followed
+    // always a new file: what another container may have put there is not followed
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -141,15 +141,15 @@ fn write_beside(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-/// See the module's doc.
+/// Readable to everyone in the pod.
 const MODE: u32 = 0o644;
-/// The gate's own user's.
+/// Readable to the gate's own user.
 const MODE_OF_KEYS: u32 = 0o600;
 const CA_KEY: &str = "ca.key";
 const TOKEN: &str = "token";
-/// Keys and tokens are smaller.
+/// The most that is read; keys and tokens are smaller.
 const LARGEST: u64 = 64 << 10;
-/// A folder that is not there is no volume of a pod: nobody else's business.
+/// A folder that is not there is no volume of a pod, so that no other user needs it.
 const FOLDER_MODE: u32 = 0o700;
 
 impl std::fmt::Debug for Contents<'_> {

@@ -1,6 +1,7 @@
 //! Per request: leave the client's credentials, or strip them all and put in the gate's.
 //!
-//! Never "inject only if missing": what the upstream sees must not depend on what the client happens to send.
+//! Never "inject only if missing": what the upstream sees must not depend on what the client happens
+//! to send.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,38 +13,42 @@ use http::{
 use super::{Credential, CredentialError, PodToken};
 use crate::clock::Clock;
 
-/// Makes a request's credentials upstream's. Pass-through leaves them; inject replaces them with the gate's.
+/// Makes the credentials of a request the upstream's. Pass-through leaves them; inject replaces them
+/// with the gate's.
 #[derive(Debug)]
 pub struct Injector(Option<Inject>);
 
+/// The gate's credentials, which replace whatever the client sends.
 #[derive(Debug)]
-struct Inject {
-    /// `None` where the gate's credential is its client certificate.
-    credential: Option<Credential>,
-    impersonation: bool,
+pub struct Inject {
+    /// The header to add; `None` where the gate's credential is its client certificate.
+    pub credential: Option<Credential>,
+    /// Clients may act as others, by Impersonate-* headers.
+    pub impersonation: bool,
     /// The gate's own Impersonate-* headers.
-    acting_as: Vec<(HeaderName, HeaderValue)>,
-    /// What clients must show.
-    door: Option<PodToken>,
-    clock: Clock,
+    pub acting_as: Vec<(HeaderName, HeaderValue)>,
+    /// The token that clients must show.
+    pub required_token: Option<PodToken>,
+    /// The clock by which the credential is renewed.
+    pub clock: Clock,
 }
 
-/// Which credential a request went with.
+/// The credential that a request went with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CredentialVersion(u64);
 
-/// Why a request may not pass with the gate's credentials.
+/// The reason why a request may not pass with the gate's credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
-    /// It would act as somebody else with the gate's rights.
+    /// It would act as another user with the gate's rights.
     #[error(
         "impersonation is off at this gate: Impersonate-* headers would act with the gate's own rights; impersonation = \"allow\" permits it"
     )]
     Impersonation,
-    /// The gate acts as somebody else already.
+    /// The gate acts as another user already.
     #[error("this gate's own identity is an impersonated one already: Impersonate-* headers cannot go on top of it")]
     ActsAlready,
-    /// Nobody who may use the gate's credentials.
+    /// The client may not use the gate's credentials.
     #[error(
         "this gate lends its own identity, and only to clients that send the bearer token in the folder that it writes (tls.write_to)"
     )]
@@ -51,43 +56,25 @@ pub enum Forbidden {
 }
 
 impl Injector {
-    /// The client's own credentials go through.
+    /// Lets the client's own credentials through.
     #[must_use]
     pub const fn pass_through() -> Self {
         Self(None)
     }
 
-    /// The gate's credentials, whatever the client sends. `credential` is `None` where it is the connection's client certificate.
+    /// Replaces the client's credentials by these.
     #[must_use]
-    pub const fn inject(credential: Option<Credential>, impersonation: bool, clock: Clock) -> Self {
-        Self(Some(Inject { credential, impersonation, acting_as: Vec::new(), door: None, clock }))
+    pub const fn inject(inject: Inject) -> Self {
+        Self(Some(inject))
     }
 
-    /// The gate's credentials act as somebody else, by these headers.
-    #[must_use]
-    pub fn acting_as(mut self, headers: Vec<(HeaderName, HeaderValue)>) -> Self {
-        if let Some(inject) = &mut self.0 {
-            inject.acting_as = headers;
-        }
-        self
-    }
-
-    /// Only clients that show this token get the gate's credentials.
-    #[must_use]
-    pub fn only_for(mut self, token: PodToken) -> Self {
-        if let Some(inject) = &mut self.0 {
-            inject.door = Some(token);
-        }
-        self
-    }
-
-    /// Whether a request with these headers may pass at all: to be asked before it waits.
+    /// Checks whether a request with these headers may pass at all: to be asked before it waits.
     ///
     /// # Errors
-    /// Why not; a 401 or 403 to the client.
+    /// Says why not; a 401 or 403 to the client.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Forbidden> {
         let Some(inject) = &self.0 else { return Ok(()) };
-        if inject.door.as_ref().is_some_and(|token| !token.is_shown(headers)) {
+        if inject.required_token.as_ref().is_some_and(|token| !token.is_shown(headers)) {
             return Err(Forbidden::Unauthenticated);
         }
         let impersonates = headers.keys().any(|name| name.as_str().starts_with("impersonate-"));
@@ -99,7 +86,8 @@ impl Injector {
         }
     }
 
-    /// Returns when there are credentials to inject: at once, but where an exec plugin has to be asked first. `Upstream` does this.
+    /// Returns when there are credentials to inject: at once, unless an exec plugin has to be asked
+    /// first. `Upstream` does this.
     ///
     /// # Errors
     /// There are none to be had.
@@ -110,7 +98,8 @@ impl Injector {
         }
     }
 
-    /// Strips what is the client's and adds what is the gate's, if this is inject. `Upstream::send` does this.
+    /// Strips what is the client's and adds what is the gate's, if this is inject. `Upstream::send`
+    /// does this.
     pub fn authorize(&self, headers: &mut HeaderMap) -> CredentialVersion {
         let Some(inject) = &self.0 else { return CredentialVersion(0) };
         strip(headers, inject.impersonation && inject.acting_as.is_empty());
@@ -126,14 +115,16 @@ impl Injector {
         CredentialVersion(number)
     }
 
-    /// How long ago the gate's credential was last read well from its file; `None` where there is none, or no file.
+    /// Returns the time since the gate's credential was last read well from its file; `None` where
+    /// there is none, or no file.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
         let inject = self.0.as_ref()?;
         inject.credential.as_ref()?.secret.age(inject.clock.now())
     }
 
-    /// The upstream answered 401 to this credential: it is read anew before its next use. `Upstream::send` does this.
+    /// Notes that the upstream answered 401 to this credential: it is read again before its next use.
+    /// `Upstream::send` does this.
     pub fn upstream_said_unauthorized(&self, shown: CredentialVersion) {
         if let Some(Inject { credential: Some(credential), clock, .. }) = &self.0 {
             credential.secret.refused(shown.0, *clock);
@@ -153,7 +144,7 @@ fn strip(headers: &mut HeaderMap, impersonation: bool) {
     }
 }
 
-/// Headers in which somebody says who the caller is.
+/// True for headers that name the caller.
 fn is_identity(name: &HeaderName, impersonation: bool) -> bool {
     let name = name.as_str();
     name.starts_with("x-remote-")
@@ -169,33 +160,26 @@ fn is_identity(name: &HeaderName, impersonation: bool) -> bool {
         )
 }
 
-/// A WebSocket client can carry its token as a subprotocol; the other subprotocols stay, each on its line.
+/// Removes the token that a WebSocket client can carry as a subprotocol; the other subprotocols stay,
+/// each on its line.
 fn strip_websocket_bearer(headers: &mut HeaderMap) {
-    let kept: Vec<HeaderValue> = headers
-        .get_all(SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .filter_map(|line| {
-            if !line.as_bytes().windows(BEARER.len()).any(|part| part.eq_ignore_ascii_case(BEARER)) {
-                return Some(line.clone());
-            }
-            let protocols: Vec<&[u8]> = line
-                .as_bytes()
-                .split(|byte| *byte == b',')
-                .map(<[u8]>::trim_ascii)
-                .filter(|one| {
-                    !one.is_empty() && !one.get(..BEARER.len()).is_some_and(|start| start.eq_ignore_ascii_case(BEARER))
-                })
-                .collect();
-            if protocols.is_empty() { None } else { HeaderValue::from_bytes(&protocols.join(b", ".as_slice())).ok() }
-        })
-        .collect();
+    let is_bearer = |one: &[u8]| one.get(..BEARER.len()).is_some_and(|start| start.eq_ignore_ascii_case(BEARER));
+    let without_bearer = |line: &HeaderValue| {
+        let protocols = || line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        if !protocols().any(is_bearer) {
+            return Some(line.clone());
+        }
+        let kept: Vec<&[u8]> = protocols().filter(|one| !one.is_empty() && !is_bearer(one)).collect();
+        HeaderValue::from_bytes(&kept.join(b", ".as_slice())).ok().filter(|line| !line.is_empty())
+    };
+    let kept: Vec<HeaderValue> = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(without_bearer).collect();
     headers.remove(SEC_WEBSOCKET_PROTOCOL);
     for line in kept {
         headers.append(SEC_WEBSOCKET_PROTOCOL, line);
     }
 }
 
-/// What kube-apiserver reads a token from.
+/// The beginning of a subprotocol that kube-apiserver reads a token from.
 const BEARER: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 
 #[cfg(test)]
@@ -203,10 +187,14 @@ mod tests {
     use super::*;
     use crate::credentials::Secret;
 
-    fn injecting(impersonation: bool) -> Injector {
+    fn inject(impersonation: bool) -> Inject {
         let secret = Secret::fixed("gates-own", "test").expect("a token");
-        let credential = Credential { header: AUTHORIZATION, prefix: "Bearer ".into(), secret };
-        Injector::inject(Some(credential), impersonation, Clock::start())
+        let credential = Some(Credential { header: AUTHORIZATION, prefix: "Bearer ".into(), secret });
+        Inject { credential, impersonation, acting_as: Vec::new(), required_token: None, clock: Clock::start() }
+    }
+
+    fn injecting(impersonation: bool) -> Injector {
+        Injector::inject(inject(impersonation))
     }
 
     fn clients() -> HeaderMap {
@@ -266,7 +254,7 @@ mod tests {
             (HeaderName::from_static("impersonate-group"), HeaderValue::from_static("b")),
         ];
         for impersonation in [false, true] {
-            let injector = injecting(impersonation).acting_as(headers.clone());
+            let injector = Injector::inject(Inject { acting_as: headers.clone(), ..inject(impersonation) });
             assert!(injector.check(&clients()).is_err());
             let mut sent = clients();
             injector.authorize(&mut sent);
@@ -279,7 +267,7 @@ mod tests {
     #[test]
     fn the_pods_token_is_asked_for_and_never_passed_on() {
         let token = PodToken::random().expect("randomness");
-        let injector = injecting(true).only_for(token.clone());
+        let injector = Injector::inject(Inject { required_token: Some(token.clone()), ..inject(true) });
         assert_eq!(injector.check(&clients()), Err(Forbidden::Unauthenticated));
         let mut headers = HeaderMap::new();
         let shown = HeaderValue::try_from(format!("Bearer {}", token.reveal())).expect("a value");

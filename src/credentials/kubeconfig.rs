@@ -1,8 +1,8 @@
 //! kubeconfig files: found, merged and read as client-go does.
 //!
-//! `KUBECONFIG` is a list of files: the first that names a cluster, user, context or the current context wins. Paths in a file are relative
-//! to it. What cannot be acted on is an error that says so: never silently another identity. Fields that hold secrets never appear in an
-//! error.
+//! `KUBECONFIG` is a list of files: the first that names a cluster, user, context or the current
+//! context wins. Paths in a file are relative to it. What cannot be acted on is an error that says
+//! so: never silently another identity. Fields that hold secrets never appear in an error.
 
 mod user;
 
@@ -22,21 +22,23 @@ use crate::{
     yaml,
 };
 
-/// One file, as far as it matters here. Fields that are not listed are left alone, as client-go does.
+/// One file, as far as it matters here. Other fields are ignored, as client-go does; an empty text
+/// is as good as an absent one.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Kubeconfig {
-    current_context: Option<String>,
-    contexts: Option<Vec<NamedContext>>,
-    clusters: Option<Vec<NamedCluster>>,
-    users: Option<Vec<NamedUser>>,
+    current_context: String,
+    contexts: Vec<Named<Context>>,
+    clusters: Vec<Named<Cluster>>,
+    users: Vec<Named<User>>,
 }
 
+/// An entry of one of the lists.
 #[derive(Deserialize)]
-struct NamedContext {
+struct Named<T> {
     name: String,
-    #[serde(default)]
-    context: Context,
+    #[serde(default, alias = "context", alias = "cluster", alias = "user", alias = "extension")]
+    item: T,
 }
 
 #[derive(Default, Deserialize)]
@@ -47,217 +49,175 @@ struct Context {
     namespace: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct NamedCluster {
-    name: String,
-    #[serde(default)]
-    cluster: Cluster,
-}
-
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Cluster {
-    server: Option<String>,
-    certificate_authority: Option<String>,
-    certificate_authority_data: Option<String>,
-    tls_server_name: Option<String>,
-    insecure_skip_tls_verify: Option<bool>,
-    proxy_url: Option<String>,
-    extensions: Option<Vec<Extension>>,
+    server: String,
+    certificate_authority: String,
+    certificate_authority_data: String,
+    tls_server_name: String,
+    insecure_skip_tls_verify: bool,
+    proxy_url: String,
+    extensions: Vec<Named<Value>>,
 }
 
-/// More about a cluster, for whoever knows the name.
-#[derive(Deserialize)]
-struct Extension {
-    name: String,
-    #[serde(default)]
-    extension: Value,
+/// An entry that was found, and the folder its relative paths are meant from.
+struct Found<'a, T> {
+    entry: &'a Named<T>,
+    folder: &'a Path,
 }
 
-#[derive(Deserialize)]
-struct NamedUser {
-    name: String,
-    #[serde(default)]
-    user: Option<User>,
-}
-
-/// Something found, and the folder its relative paths are meant from.
-struct Found<T> {
-    item: T,
-    folder: PathBuf,
-}
+/// The files that there are, in order.
+struct Files(Vec<(PathBuf, Kubeconfig)>);
 
 /// Resolves a context; `None` for the current one.
-pub(super) fn resolve(context: Option<&str>, around: &Environment) -> Result<Resolved, CredentialsError> {
-    let files = load(around)?;
-    let name = match context {
-        Some(name) => name.to_owned(),
-        None => current(&files)?,
-    };
-    let known = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    let missing =
-        |kind, name: &str, names| CredentialsError::Missing { kind, name: name.to_owned(), known: known(names) };
-
-    let contexts = || files.iter().flat_map(|(_, file)| file.contexts.iter().flatten());
-    let context = contexts()
-        .find(|found| found.name == name)
-        .ok_or_else(|| missing("context", &name, contexts().map(|found| found.name.as_str()).collect()))?;
-    let context = &context.context;
-
-    let clusters =
-        || files.iter().flat_map(|(path, file)| file.clusters.iter().flatten().map(move |found| (path, found)));
-    let (cluster_path, cluster) = clusters().find(|(_, found)| found.name == context.cluster).ok_or_else(|| {
-        missing("cluster", &context.cluster, clusters().map(|(_, found)| found.name.as_str()).collect())
+pub(super) fn resolve(context: Option<&str>, environment: &Environment) -> Result<Resolved, CredentialsError> {
+    let files = Files::load(environment)?;
+    let current = || files.0.iter().find_map(|(_, file)| given(&file.current_context));
+    let name = context.or_else(current).ok_or_else(|| {
+        let known = known(files.list(|file| &file.contexts).map(|(_, found)| found.name.as_str()));
+        CredentialsError::Missing("current context", "current-context".to_owned(), known)
     })?;
-    let mut resolved = read_cluster(&cluster.name, &Found { item: &cluster.cluster, folder: folder_of(cluster_path) })?;
+    let context = &files.find("context", name, |file| &file.contexts)?.entry.item;
+    let cluster = files.find("cluster", &context.cluster, |file| &file.clusters)?;
+    let mut resolved = read_cluster(&cluster)?;
     resolved.namespace.clone_from(&context.namespace);
-
     if !context.user.is_empty() {
-        let users =
-            || files.iter().flat_map(|(path, file)| file.users.iter().flatten().map(move |found| (path, found)));
-        let (path, user) = users()
-            .find(|(_, found)| found.name == context.user)
-            .ok_or_else(|| missing("user", &context.user, users().map(|(_, found)| found.name.as_str()).collect()))?;
-        if let Some(found) = &user.user {
-            let told = about(&cluster.cluster, &folder_of(cluster_path));
-            user::read(&user.name, &Found { item: found, folder: folder_of(path) }, &told, &mut resolved)?;
-        }
+        let user = files.find("user", &context.user, |file| &file.users)?;
+        user::read(&user, &cluster, &mut resolved)?;
     }
     Ok(resolved)
 }
 
-fn current(files: &[(PathBuf, Kubeconfig)]) -> Result<String, CredentialsError> {
-    let named = files.iter().filter_map(|(_, file)| file.current_context.clone()).find(|name| !name.is_empty());
-    named.ok_or_else(|| CredentialsError::Missing {
-        kind: "current context",
-        name: "current-context".to_owned(),
-        known: files
-            .iter()
-            .flat_map(|(_, file)| file.contexts.iter().flatten())
-            .map(|found| found.name.clone())
-            .collect::<Vec<_>>()
-            .join(", "),
-    })
+fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// The files there are; in a list those that are missing are passed over.
-fn load(around: &Environment) -> Result<Vec<(PathBuf, Kubeconfig)>, CredentialsError> {
-    let paths: Vec<PathBuf> = match around.variable("KUBECONFIG").filter(|list| !list.is_empty()) {
-        Some(list) => std::env::split_paths(list).filter(|path| !path.as_os_str().is_empty()).collect(),
-        None => around.variable("HOME").map(|home| Path::new(home).join(".kube").join("config")).into_iter().collect(),
-    };
-    let mut files = Vec::new();
-    for path in &paths {
-        match std::fs::read_to_string(path) {
-            Ok(text) => files.push((path.clone(), parse(path, &text)?)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                return Err(CredentialsError::NoKubeconfig(format!("cannot read {}: {error}", path.display())));
+// === impl Files ===
+
+impl Files {
+    /// Reads the files; in a list those that are missing are passed over.
+    fn load(environment: &Environment) -> Result<Self, CredentialsError> {
+        let home = || environment.variable("HOME").map(|home| Path::new(home).join(".kube").join("config"));
+        let paths: Vec<PathBuf> = match environment.variable("KUBECONFIG") {
+            Some(list) => std::env::split_paths(list).filter(|path| !path.as_os_str().is_empty()).collect(),
+            None => home().into_iter().collect(),
+        };
+        let mut files = Vec::new();
+        for path in &paths {
+            match std::fs::read_to_string(path) {
+                Ok(text) => files.push((path.clone(), parse(path, &text)?)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    return Err(CredentialsError::NoKubeconfig(format!("cannot read {}: {error}", path.display())));
+                }
             }
         }
-    }
-    if files.is_empty() {
+        if !files.is_empty() {
+            return Ok(Self(files));
+        }
         let tried: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-        let tried = if tried.is_empty() {
-            "neither KUBECONFIG nor HOME is set".to_owned()
-        } else {
-            format!("no file at {}", tried.join(" or "))
-        };
-        return Err(CredentialsError::NoKubeconfig(tried));
+        Err(CredentialsError::NoKubeconfig(match tried.is_empty() {
+            true => "neither KUBECONFIG nor HOME is set".to_owned(),
+            false => format!("no file at {}", tried.join(" or ")),
+        }))
     }
-    Ok(files)
+
+    /// Returns the entries of a list in all files, each with the path of its file.
+    fn list<'a, T: 'a>(
+        &'a self,
+        list: impl Fn(&'a Kubeconfig) -> &'a [Named<T>],
+    ) -> impl Iterator<Item = (&'a Path, &'a Named<T>)> {
+        let of_file =
+            move |(path, file): &'a (PathBuf, Kubeconfig)| list(file).iter().map(move |named| (path.as_path(), named));
+        self.0.iter().flat_map(of_file)
+    }
+
+    /// Returns the first entry of a list that has this name.
+    fn find<'a, T: 'a>(
+        &'a self,
+        kind: &'static str,
+        name: &str,
+        list: impl Fn(&'a Kubeconfig) -> &'a [Named<T>] + Copy,
+    ) -> Result<Found<'a, T>, CredentialsError> {
+        let Some((path, entry)) = self.list(list).find(|(_, found)| found.name == name) else {
+            let known = known(self.list(list).map(|(_, found)| found.name.as_str()));
+            return Err(CredentialsError::Missing(kind, name.to_owned(), known));
+        };
+        Ok(Found { entry, folder: path.parent().unwrap_or(Path::new("")) })
+    }
 }
 
 /// Parses a file. Of an error only the place is kept: its text may quote a secret.
 fn parse(path: &Path, text: &str) -> Result<Kubeconfig, CredentialsError> {
-    yaml::from_str(text)
-        .map_err(|misfit| CredentialsError::NotKubeconfig { path: path.to_owned(), at: misfit.to_string() })
+    yaml::from_str(text).map_err(|misfit| CredentialsError::NotKubeconfig(path.to_owned(), misfit.to_string()))
 }
 
-fn folder_of(path: &Path) -> PathBuf {
-    path.parent().map(Path::to_owned).unwrap_or_default()
-}
-
-fn read_cluster(name: &str, found: &Found<&Cluster>) -> Result<Resolved, CredentialsError> {
-    let cluster = found.item;
-    let place = format!("cluster `{name}`");
-    let server = filled(cluster.server.as_ref()).ok_or(CredentialsError::Field {
-        place: place.clone(),
-        field: "server",
-        expected: "set; expected http(s)://host[:port][/base]",
-    })?;
+fn read_cluster(found: &Found<'_, Cluster>) -> Result<Resolved, CredentialsError> {
+    let (place, cluster) = (format!("cluster `{}`", found.entry.name), &found.entry.item);
+    let server = given(&cluster.server);
+    let server = server.ok_or_else(|| wrong(&place, "server", "set; expected http(s)://host[:port][/base]"))?;
     let mut resolved = Resolved::at(target(server, &format!("server of {place}"))?);
-    resolved.target.server_name = filled(cluster.tls_server_name.as_ref()).map(str::to_owned);
-    if let Some(url) = filled(cluster.proxy_url.as_ref()) {
-        let proxy = Proxy::parse(url).ok_or(CredentialsError::Field {
-            place: place.clone(),
-            field: "proxy-url",
-            expected: "http, https or socks5 and ://[user:password@]host[:port]",
-        })?;
-        resolved.target.proxy = Some(proxy);
+    resolved.target.server_name = given(&cluster.tls_server_name).map(str::to_owned);
+    if let Some(url) = given(&cluster.proxy_url) {
+        let expected = "http, https or socks5 and ://[user:password@]host[:port]";
+        resolved.target.proxy = Some(Proxy::parse(url).ok_or_else(|| wrong(&place, "proxy-url", expected))?);
     }
-    let authority = (
-        "certificate-authority-data",
-        cluster.certificate_authority_data.as_ref(),
-        cluster.certificate_authority.as_ref(),
-    );
-    if let Some(pem) = pem(&place, authority, &found.folder)? {
+    let (data, file) = (&cluster.certificate_authority_data, &cluster.certificate_authority);
+    if let Some(pem) = pem(&place, "certificate-authority-data", data, file, found.folder)? {
         resolved.roots = Roots::Only(pem);
     }
-    if cluster.insecure_skip_tls_verify == Some(true) {
+    if cluster.insecure_skip_tls_verify {
         resolved.roots = Roots::Unverified;
     }
     Ok(resolved)
 }
 
-/// What an exec plugin is told about the cluster.
-fn about(cluster: &Cluster, folder: &Path) -> Value {
-    let data = filled(cluster.certificate_authority_data.as_ref()).map(str::to_owned);
+/// Returns what an exec plugin is told about the cluster.
+fn about(found: &Found<'_, Cluster>) -> Value {
+    let cluster = &found.entry.item;
     let from_file = || {
-        let path = filled(cluster.certificate_authority.as_ref())?;
-        std::fs::read(folder.join(path)).ok().map(|pem| STANDARD.encode(pem))
+        let path = given(&cluster.certificate_authority)?;
+        std::fs::read(found.folder.join(path)).ok().map(|pem| STANDARD.encode(pem))
     };
-    let extensions = || cluster.extensions.iter().flatten();
-    let config = extensions().find(|one| one.name == EXEC_EXTENSION).map(|one| one.extension.clone());
-    let mut told = json!({ "server": cluster.server, "config": config });
-    let more = [
-        ("tls-server-name", filled(cluster.tls_server_name.as_ref()).map(Value::from)),
-        ("insecure-skip-tls-verify", cluster.insecure_skip_tls_verify.filter(|skip| *skip).map(Value::from)),
-        ("certificate-authority-data", data.or_else(from_file).map(Value::from)),
-        ("proxy-url", filled(cluster.proxy_url.as_ref()).map(Value::from)),
-    ];
-    for (name, value) in more {
-        if let Some(value) = value {
-            told[name] = value;
-        }
+    let mut told = json!({
+        "server": cluster.server,
+        "config": cluster.extensions.iter().find(|one| one.name == EXEC_EXTENSION).map(|one| &one.item),
+        "tls-server-name": given(&cluster.tls_server_name),
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify.then_some(true),
+        "certificate-authority-data": given(&cluster.certificate_authority_data).map(str::to_owned).or_else(from_file),
+        "proxy-url": given(&cluster.proxy_url),
+    });
+    if let Some(fields) = told.as_object_mut() {
+        fields.retain(|name, value| name == "config" || !value.is_null());
     }
     told
 }
 
-/// Inline data wins over a file, as in client-go.
+/// Reads a certificate or key. Inline data wins over a file, as in client-go.
 fn pem(
     place: &str,
-    (field, data, file): (&'static str, Option<&String>, Option<&String>),
+    field: &'static str,
+    data: &str,
+    file: &str,
     folder: &Path,
 ) -> Result<Option<Pem>, CredentialsError> {
-    if let Some(data) = filled(data) {
-        let text = STANDARD.decode(data.trim()).map_err(|_| CredentialsError::Field {
-            place: place.to_owned(),
-            field,
-            expected: "base64",
-        })?;
+    if let Some(data) = given(data) {
+        let text = STANDARD.decode(data.trim()).map_err(|_| wrong(place, field, "base64"))?;
         return Ok(Some(Pem::new(text, format!("`{field}` of {place}"))));
     }
-    match filled(file) {
-        Some(path) => Ok(Some(Pem::read(&folder.join(path))?)),
-        None => Ok(None),
-    }
+    Ok(given(file).map(|path| Pem::read(&folder.join(path))).transpose()?)
 }
 
-/// Empty is as good as absent.
-fn filled(text: Option<&String>) -> Option<&str> {
-    text.map(String::as_str).filter(|text| !text.is_empty())
+fn wrong(place: &str, field: &'static str, expected: &'static str) -> CredentialsError {
+    CredentialsError::Field(place.to_owned(), field, expected)
 }
 
-/// The cluster's extension that is meant for exec plugins.
+/// Returns a text that is not empty.
+fn given(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// The extension of a cluster that is meant for exec plugins.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";

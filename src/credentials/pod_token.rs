@@ -1,5 +1,6 @@
-//! What clients of a gate that lends its own identity must show: a random token, made when the pod begins, that is in the folder which only the
-//! controller mounts. Whoever merely reaches the port has it not.
+//! The token that clients of a gate that lends its own identity must show: random, made when the pod
+//! begins, and in the folder which only the controller mounts. A client that merely reaches the port
+//! does not have it.
 
 use std::fmt;
 
@@ -13,7 +14,7 @@ use crate::tls::{self, TlsError};
 pub struct PodToken(String);
 
 impl PodToken {
-    /// A new one.
+    /// Makes a new token.
     ///
     /// # Errors
     /// The system has no randomness to give.
@@ -21,25 +22,25 @@ impl PodToken {
         tls::random_text().map(Self)
     }
 
-    /// The one that an earlier gate of this pod made, if the text is one.
+    /// Takes over the token that an earlier gate of this pod made, if the text is one.
     #[must_use]
     pub fn again(text: &str) -> Option<Self> {
         let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         (text.len() == LENGTH && text.bytes().all(is_ours)).then(|| Self(text.to_owned()))
     }
 
-    /// Its text, to be written where the controller reads it.
+    /// Returns its text, to be written where the controller reads it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether a request shows it, once and as a bearer token.
+    /// True if a request shows it, once and as a bearer token.
     pub(super) fn is_shown(&self, headers: &HeaderMap) -> bool {
         let mut lines = headers.get_all(AUTHORIZATION).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
         let Some((scheme, shown)) = line.as_bytes().split_at_checked(BEARER.len()) else { return false };
-        // how long it takes tells nothing about how much of it was right
+        // the time that this takes does not tell how much of it was right
         scheme.eq_ignore_ascii_case(BEARER) && bool::from(shown.trim_ascii().ct_eq(self.0.as_bytes()))
     }
 }
@@ -51,7 +52,7 @@ impl fmt::Debug for PodToken {
 }
 
 const BEARER: &[u8] = b"bearer ";
-/// 32 bytes in base64. No token of a service account is so short.
+/// The length of 32 bytes in base64. No token of a service account is so short.
 const LENGTH: usize = 43;
 
 #[cfg(test)]

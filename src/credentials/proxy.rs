@@ -1,4 +1,5 @@
-//! The proxy on the way to an upstream, as a kubeconfig's `proxy-url` names it. Shows its host, and never the password in it.
+//! The proxy on the way to an upstream, as a kubeconfig's `proxy-url` names it. Shows its host, and
+//! never the password in it.
 
 use std::fmt;
 
@@ -19,7 +20,7 @@ pub struct Proxy {
     pub login: Option<(String, String)>,
 }
 
-/// How a proxy is spoken to.
+/// The protocol towards a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyKind {
     /// HTTP CONNECT.
@@ -41,6 +42,7 @@ impl Proxy {
             _ => return None,
         };
         let authority = uri.authority().filter(|authority| !authority.host().is_empty())?;
+        let decoded = |text| Some(percent_decode_str(text).decode_utf8().ok()?.into_owned());
         let login = match authority.as_str().rsplit_once('@') {
             None => None,
             Some((login, _)) => {
@@ -52,7 +54,7 @@ impl Proxy {
         Some(Self { kind, host, port: authority.port_u16().unwrap_or(port), login })
     }
 
-    /// The login as `Proxy-Authorization` has it.
+    /// Returns the login as `Proxy-Authorization` has it.
     #[must_use]
     pub fn basic(&self) -> Option<String> {
         self.login.as_ref().map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
@@ -63,10 +65,6 @@ impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} proxy {}:{}", self.kind, self.host, self.port)
     }
-}
-
-fn decoded(text: &str) -> Option<String> {
-    percent_decode_str(text).decode_utf8().ok().map(std::borrow::Cow::into_owned)
 }
 
 #[cfg(test)]

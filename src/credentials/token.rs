@@ -1,14 +1,15 @@
-//! One secret: a fixed one, a file that is rotated under us, or what an exec plugin gives.
+//! One secret: a fixed one, a file that is rotated, or what an exec plugin gives.
 //!
-//! A file is read again every 30 s, and at once after the upstream has answered 401; the last good content is kept when a read
-//! fails. What is read must be one line of at most 64 KiB: a line break inside would end the header it goes into.
+//! A file is read again every 30 s, and at once after the upstream has answered 401; the last good
+//! content is kept when a read fails. The content must be one line of at most 64 KiB: a line break
+//! inside would end the header it goes into.
 
 use std::{
     fmt,
     fs::File,
     io::Read,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -34,58 +35,48 @@ struct TokenFile {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     content: String,
     read_at: Moment,
-    /// When `content` was read.
+    /// The time at which `content` was read.
     good_at: Moment,
     /// The upstream refused what was read.
     refused: bool,
-    /// The last read failed, and it has been said.
+    /// The last read failed, and that has been logged.
     failing: bool,
 }
 
 /// A secret that cannot be used. Its content is not shown.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The file cannot be read.
-    #[error("cannot read the token file {path}: {source}", path = path.display())]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It is no secret that can be sent.
-    #[error("{from} is no token: {what}")]
-    Unusable {
-        /// Which.
-        from: String,
-        /// What is wrong with it.
-        what: &'static str,
-    },
+    /// This file cannot be read.
+    #[error("cannot read the token file {path}: {1}", path = .0.display())]
+    Unreadable(PathBuf, #[source] std::io::Error),
+    /// The secret from this source cannot be sent, for this reason.
+    #[error("{0} is not a valid token: {1}")]
+    Unusable(String, &'static str),
 }
 
 impl Secret {
-    /// A secret that does not change; `from` names it in errors.
+    /// Makes a secret that does not change; `from` names it in errors.
     ///
     /// # Errors
     /// It is empty, too long, or holds control characters.
     pub fn fixed(text: &str, from: &str) -> Result<Self, TokenError> {
-        check(text).map(|text| Self(Kind::Fixed(text))).map_err(|what| unusable(from, what))
+        check(text, from).map(|text| Self(Kind::Fixed(text)))
     }
 
-    /// The content of a file, followed as it changes.
+    /// Makes a secret of the content of a file, and follows its changes.
     ///
     /// # Errors
-    /// It cannot be read now, or is no secret.
+    /// It cannot be read now, or is not a valid secret.
     pub fn file(path: &Path) -> Result<Self, TokenError> {
-        let content = read(path)?;
-        let state = State { content, read_at: Moment::ZERO, good_at: Moment::ZERO, refused: false, failing: false };
+        let state = State { content: read(path)?, ..State::default() };
         Ok(Self(Kind::File(Arc::new(TokenFile { path: path.to_owned(), state: Mutex::new(state) }))))
     }
 
-    /// What a plugin gives.
+    /// Makes a secret of what a plugin gives.
     pub(super) const fn exec(exec: Arc<Exec>) -> Self {
         Self(Kind::Exec(exec))
     }
@@ -101,13 +92,13 @@ impl Secret {
         }
     }
 
-    /// The secret behind `prefix`, as a header value that no library logs, and a number that tells it from those before and after. A plugin
-    /// may give a client certificate and nothing to go into a header.
+    /// Returns the secret behind `prefix`, as a header value that no library logs, and a number that
+    /// tells it from those before and after. A plugin may give a client certificate and nothing to go
+    /// into a header.
     pub(super) fn header(&self, prefix: &str, now: Moment) -> (Option<HeaderValue>, u64) {
         let (text, number) = match &self.0 {
-            Kind::Fixed(text) => (Some(text.clone()), 0),
-            Kind::File(file) => (Some(file.current(now)), 0),
             Kind::Exec(exec) => exec.token(),
+            Kind::Fixed(_) | Kind::File(_) => (self.reveal(now), 0),
         };
         let mut value = text.and_then(|text| HeaderValue::try_from(format!("{prefix}{text}")).ok());
         if let Some(value) = &mut value {
@@ -116,28 +107,29 @@ impl Secret {
         (value, number)
     }
 
-    /// The upstream refused the one with this number: it is read anew before its next use.
+    /// Notes that the upstream refused the one with this number: it is read again before its next
+    /// use.
     pub(super) fn refused(&self, number: u64, clock: Clock) {
         match &self.0 {
             Kind::Fixed(_) => {}
-            Kind::File(file) => file.state.lock().unwrap_or_else(PoisonError::into_inner).refused = true,
+            Kind::File(file) => file.state().refused = true,
             Kind::Exec(exec) => exec.refused(number, clock),
         }
     }
 
-    /// How long ago its file was last read well; `None` for what has no file. Reads it when it is time to.
+    /// Returns the time since its file was last read well; `None` for what has no file. Reads it when
+    /// it is time to.
     pub(super) fn age(&self, now: Moment) -> Option<Duration> {
         let Kind::File(file) = &self.0 else { return None };
-        file.current(now);
-        Some(now.since(file.state.lock().unwrap_or_else(PoisonError::into_inner).good_at))
+        Some(now.since(file.current(now).good_at))
     }
 
-    /// Its text, to be written where the controller reads it; a plugin's is not for that.
+    /// Returns its text, to be written where the controller reads it; a plugin's is not for that.
     #[must_use]
     pub fn reveal(&self, now: Moment) -> Option<String> {
         match &self.0 {
             Kind::Fixed(text) => Some(text.clone()),
-            Kind::File(file) => Some(file.current(now)),
+            Kind::File(file) => Some(file.current(now).content.clone()),
             Kind::Exec(_) => None,
         }
     }
@@ -154,67 +146,63 @@ impl fmt::Debug for Secret {
 }
 
 impl TokenFile {
-    fn current(&self, now: Moment) -> String {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the last good content. Reads the file when it is time to.
+    fn current(&self, now: Moment) -> MutexGuard<'_, State> {
+        let mut state = self.state();
         let age = now.since(state.read_at);
         if age >= READ_EVERY || (state.refused && age >= AFTER_REFUSAL) {
-            state.read_at = now;
-            state.refused = false;
             match read(&self.path) {
-                Ok(content) => {
-                    state.content = content;
-                    state.good_at = now;
-                    state.failing = false;
-                }
+                Ok(content) => *state = State { content, read_at: now, good_at: now, ..State::default() },
                 Err(error) => {
+                    (state.read_at, state.refused) = (now, false);
                     if !std::mem::replace(&mut state.failing, true) {
                         tracing::warn!(%error, "the last good token is kept");
                     }
                 }
             }
         }
-        state.content.clone()
+        state
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn read(path: &Path) -> Result<String, TokenError> {
-    let unreadable = |source| TokenError::Unreadable { path: path.to_owned(), source };
+    let unreadable = |error| TokenError::Unreadable(path.to_owned(), error);
+    let unusable = |what| TokenError::Unusable(path.display().to_string(), what);
     let file = File::open(path).map_err(unreadable)?;
     if !file.metadata().map_err(unreadable)?.is_file() {
-        return Err(unusable(&path.display().to_string(), "it is not a regular file"));
+        return Err(unusable("it is not a regular file"));
     }
     let mut content = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut content).map_err(unreadable)?;
-    let text = std::str::from_utf8(&content).map_err(|_| unusable(&path.display().to_string(), "it is not text"))?;
-    check(text).map_err(|what| unusable(&path.display().to_string(), what))
+    let text = std::str::from_utf8(&content).map_err(|_| unusable("it is not text"))?;
+    check(text, &path.display().to_string())
 }
 
-fn check(text: &str) -> Result<String, &'static str> {
-    if text.len() as u64 > LONGEST {
-        return Err("it is longer than 64 KiB");
+fn check(text: &str, from: &str) -> Result<String, TokenError> {
+    let trimmed = text.trim();
+    let problems = [
+        (text.len() as u64 > LONGEST, "it is longer than 64 KiB"),
+        (trimmed.is_empty(), "it is empty"),
+        (trimmed.chars().any(char::is_control), "it holds a line break or another control character"),
+        (!trimmed.is_ascii(), "it holds characters outside ASCII"),
+    ];
+    match problems.into_iter().find(|(is_so, _)| *is_so) {
+        Some((_, what)) => Err(TokenError::Unusable(from.to_owned(), what)),
+        None => Ok(trimmed.to_owned()),
     }
-    let text = text.trim();
-    if text.is_empty() {
-        return Err("it is empty");
-    }
-    if text.chars().any(|c| c.is_control()) {
-        return Err("it holds a line break or another control character");
-    }
-    if !text.is_ascii() {
-        return Err("it holds characters outside ASCII");
-    }
-    Ok(text.to_owned())
 }
 
-fn unusable(from: &str, what: &'static str) -> TokenError {
-    TokenError::Unusable { from: from.to_owned(), what }
-}
-
-/// So that what is new is used well within a minute; kubelet rotates at 80% of a token's life.
+/// The time between two reads: what is new is used well within a minute; kubelet rotates at 80% of a
+/// token's life.
 const READ_EVERY: Duration = Duration::from_secs(30);
-/// A client that is always refused must not have the file read at every call.
+/// The shortest time between two reads. A client that is always refused must not have the file read
+/// at every call.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
-/// Real tokens are a few KiB.
+/// The longest content; real tokens are a few KiB.
 const LONGEST: u64 = 64 << 10;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use http::{HeaderMap, uri::Scheme};
 use tidegate::{
     clock::Clock,
     credentials::{
-        CredentialsError, Environment, Injector, Resolved, Source, UpstreamTls,
+        CredentialsError, Environment, Inject, Injector, Resolved, Source, UpstreamTls,
         folder::{self, Contents, User},
         resolve,
     },
@@ -40,7 +40,9 @@ fn ca() -> String {
 /// The Authorization header that requests get.
 fn authorization(resolved: &Resolved) -> Option<String> {
     let mut headers = HeaderMap::new();
-    Injector::inject(resolved.credential.clone(), false, Clock::start()).authorize(&mut headers);
+    let (credential, clock) = (resolved.credential.clone(), Clock::start());
+    let inject = Inject { credential, impersonation: false, acting_as: Vec::new(), required_token: None, clock };
+    Injector::inject(inject).authorize(&mut headers);
     headers.get("authorization").map(|value| value.to_str().expect("ASCII").to_owned())
 }
 
@@ -162,7 +164,7 @@ fn what_cannot_be_done_is_said_and_never_passed_over() {
         ),
         ("", "exec: {command: aws, apiVersion: client.authentication.k8s.io/v1alpha1}".to_owned(), "v1 or v1beta1"),
         ("", exec("interactiveMode: Never"), "`exec.command` of user `u`"),
-        ("", exec("command: aws, interactiveMode: Always"), "nobody sits at the gate's terminal"),
+        ("", exec("command: aws, interactiveMode: Always"), "the gate has no terminal"),
         ("", format!("token: t, username: a, password: {CANARY}"), "not both"),
         ("", "token: t, as-groups: [a]".to_owned(), "`as` of user `u`"),
         ("", format!("token: t, as: \"a\\n{CANARY}\""), "text that can go into a header"),
@@ -217,7 +219,7 @@ fn a_wrong_kubeconfig_says_what_and_where() {
         (format!("{fine}users: [{{name: {CANARY}"), None, "is not a kubeconfig"),
         (format!("clusters: {CANARY}"), None, "config, at `clusters`, is not a kubeconfig"),
         (fine.replace("token:", "client-key-data:"), None, "not base64"),
-        (fine.replace(CANARY, &format!("\"{CANARY}\\nX: y\"")), None, "is no token"),
+        (fine.replace(CANARY, &format!("\"{CANARY}\\nX: y\"")), None, "is not a valid token"),
     ] {
         let path = file(folder.path(), "config", &text);
         let error = kubeconfig(&path, context).expect_err(expected).to_string();
@@ -281,7 +283,7 @@ fn the_controllers_folder_is_written_whole_and_readable() {
 #[test]
 fn a_kubeconfig_for_a_plain_gate_names_nobody() {
     let folder = tempfile::tempdir().expect("a folder");
-    let text = folder::kubeconfig("http://127.0.0.1:8001", None, None, User::Nobody);
+    let text = folder::kubeconfig("http://127.0.0.1:8001", None, None, User::Anonymous);
     let path = file(folder.path(), "config", &text);
     let resolved = kubeconfig(&path, Some("tidegate")).expect("resolved");
     assert_eq!((&resolved.target.scheme, resolved.has_credentials()), (&Scheme::HTTP, false));

@@ -1,6 +1,7 @@
 //! One run of an exec plugin: what it is told, and what it answers.
 //!
-//! Its standard input is closed: nobody sits at the gate's terminal. Of its standard error the last line is shown if it fails.
+//! Its standard input is closed: the gate has no terminal. Of its standard error the last line is
+//! shown if it fails.
 
 use std::{
     fmt, io,
@@ -16,31 +17,52 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::CredentialError;
 use crate::{
     clock::Clock,
-    tls::{self, Identity, Pem},
+    tls::{self, Identity, Pem, TlsError},
 };
 
 /// A program and how it is to be run.
 pub(in crate::credentials) struct Plugin {
     pub(in crate::credentials) api_version: String,
-    /// A name to be looked for in PATH, or a path.
+    /// A name to be looked for in PATH, or a path. The arguments are never shown: they may hold
+    /// secrets.
     pub(in crate::credentials) command: String,
     pub(in crate::credentials) args: Vec<String>,
     pub(in crate::credentials) env: Vec<(String, String)>,
     pub(in crate::credentials) install_hint: String,
-    /// What it is told about the cluster, where it asks for that.
+    /// The description of the cluster, where the plugin asks for it.
     pub(in crate::credentials) cluster: Option<Value>,
 }
 
-/// What a plugin gave.
+/// The answer of a plugin.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct Answer {
     pub(super) token: Option<String>,
     pub(super) identity: Option<Identity>,
-    /// How much longer it holds; `None`: until it is refused.
+    /// The remaining life; `None`: until it is refused.
     pub(super) life: Option<Duration>,
+}
+
+/// The failure of a run. Shows nothing of what the plugin printed, but for the last line of its
+/// standard error.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PluginFailure {
+    /// The program is not there. The kubeconfig's advice follows, after a colon.
+    #[error("is not installed, or not in PATH{0}")]
+    NotInstalled(String),
+    #[error("cannot be run: {0}")]
+    NotRun(#[from] io::Error),
+    /// It failed. The last line of its standard error follows, after a colon.
+    #[error("failed, {0}{1}")]
+    Failed(ExitStatus, String),
+    #[error("was ended: it had not answered after {:?}", PATIENCE)]
+    TooSlow,
+    /// Its answer is not what is expected.
+    #[error("did not print what it should: {0}")]
+    Answer(&'static str),
+    #[error("gave a client certificate that cannot be used: {0}")]
+    Certificate(#[from] TlsError),
 }
 
 #[derive(Deserialize)]
@@ -61,35 +83,29 @@ struct Status {
 }
 
 impl Plugin {
-    /// Its name, to be shown. Its arguments may hold secrets.
-    pub(super) fn command(&self) -> &str {
-        &self.command
-    }
-
     /// Runs it.
-    pub(super) async fn ask(&self, clock: Clock) -> Result<Given, CredentialError> {
+    pub(super) async fn ask(&self, clock: Clock) -> Result<Answer, PluginFailure> {
         let answer = tokio::select! {
             answer = self.run() => answer?,
-            () = clock.sleep(PATIENCE) => {
-                return Err(CredentialError::TooSlow { command: self.command.clone(), after: PATIENCE });
-            }
+            () = clock.sleep(PATIENCE) => return Err(PluginFailure::TooSlow),
         };
         self.read(&answer, tls::wall())
     }
 
-    /// Its standard output. Dropped before that, the program is ended.
-    async fn run(&self) -> Result<Vec<u8>, CredentialError> {
+    /// Returns its standard output. When dropped before that, the program is ended.
+    async fn run(&self) -> Result<Vec<u8>, PluginFailure> {
         let mut child = self.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let (answer, said) = tokio::join!(read(stdout), read(stderr));
-        let status = child.wait().await.map_err(|source| self.not_run(source))?;
-        if !status.success() {
-            return Err(self.failed(status, &said));
+        let (answer, errors) = tokio::join!(read(stdout), read(stderr));
+        let status = child.wait().await?;
+        if status.success() {
+            return Ok(answer);
         }
-        Ok(answer)
+        let errors = String::from_utf8_lossy(&errors);
+        Err(PluginFailure::Failed(status, after_colon(errors.trim().lines().next_back().unwrap_or_default())))
     }
 
-    fn spawn(&self) -> Result<Child, CredentialError> {
+    fn spawn(&self) -> Result<Child, PluginFailure> {
         let mut spec = json!({ "interactive": false });
         if let Some(cluster) = &self.cluster {
             spec["cluster"] = cluster.clone();
@@ -104,39 +120,34 @@ impl Plugin {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn();
-        spawned.map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                let hint = self.install_hint.trim();
-                let hint = if hint.is_empty() { String::new() } else { format!(": {}", one_line(hint)) };
-                CredentialError::NotInstalled { command: self.command.clone(), hint }
-            }
-            _ => self.not_run(source),
+        spawned.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => PluginFailure::NotInstalled(after_colon(&self.install_hint)),
+            _ => error.into(),
         })
     }
 
-    /// What an answer says at this time of day.
-    fn read(&self, answer: &[u8], wall: SystemTime) -> Result<Given, CredentialError> {
-        let wrong = |what| CredentialError::Answer { command: self.command.clone(), what };
+    /// Reads an answer at this time of day.
+    fn read(&self, answer: &[u8], wall: SystemTime) -> Result<Answer, PluginFailure> {
+        let wrong = PluginFailure::Answer;
         let credential: ExecCredential =
             serde_json::from_slice(answer).map_err(|_| wrong("expected an ExecCredential as JSON"))?;
         if credential.kind != "ExecCredential" || credential.api_version != self.api_version {
             return Err(wrong("expected an ExecCredential of the kubeconfig's apiVersion"));
         }
-        let status = credential.status.ok_or_else(|| wrong("expected a status in it"))?;
+        let status = credential.status.ok_or(wrong("expected a status in it"))?;
         let life = match filled(status.expiration_timestamp) {
             None => None,
             Some(text) => {
                 let ends = OffsetDateTime::parse(&text, &Rfc3339)
                     .map_err(|_| wrong("expected an expirationTimestamp such as 2030-01-31T12:00:00Z"))?;
                 let life = SystemTime::from(ends).duration_since(wall).ok().filter(|life| !life.is_zero());
-                Some(life.ok_or_else(|| wrong("expected a credential that has not ended yet"))?)
+                Some(life.ok_or(wrong("expected a credential that has not ended yet"))?)
             }
         };
+        let pem =
+            |text: String, what| Pem::new(text.into_bytes(), format!("{what} of the exec plugin {}", self.command));
         let identity = match (filled(status.client_certificate_data), filled(status.client_key_data)) {
             (Some(chain), Some(key)) => {
-                let pem = |text: String, what| {
-                    Pem::new(text.into_bytes(), format!("{what} of the exec plugin {}", self.command))
-                };
                 Some(Identity { chain: pem(chain, "clientCertificateData"), key: pem(key, "clientKeyData") })
             }
             (None, None) => None,
@@ -149,18 +160,7 @@ impl Plugin {
         if token.is_none() && identity.is_none() {
             return Err(wrong("expected a token or a client certificate in its status"));
         }
-        Ok(Given { token, identity, life })
-    }
-
-    fn not_run(&self, source: io::Error) -> CredentialError {
-        CredentialError::NotRun { command: self.command.clone(), source }
-    }
-
-    fn failed(&self, status: ExitStatus, said: &[u8]) -> CredentialError {
-        let said = String::from_utf8_lossy(said);
-        let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
-        let said = last.map_or_else(String::new, |line| format!(": {}", one_line(line)));
-        CredentialError::Failed { command: self.command.clone(), status, said }
+        Ok(Answer { token, identity, life })
     }
 }
 
@@ -173,7 +173,7 @@ impl fmt::Debug for Plugin {
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut text = Vec::new();
     if let Some(pipe) = pipe {
-        // what was read before a pipe broke is judged as it is
+        // a pipe that broke gave what was read before
         drop(pipe.take(LONGEST).read_to_end(&mut text).await);
     }
     text
@@ -183,13 +183,15 @@ fn filled(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+/// Returns a text as one line to follow a message; nothing if it is empty.
+fn after_colon(text: &str) -> String {
+    let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
+    if line.is_empty() { line } else { format!(": {line}") }
 }
 
-/// A plugin that asks a server answers in a second or two.
+/// The time a run may take. A plugin that asks a server answers in a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Certificates and a token are a few KiB.
+/// The longest answer. Certificates and a token are a few KiB.
 const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -209,7 +211,7 @@ mod tests {
         }
     }
 
-    fn read(status: &Value) -> Result<Given, String> {
+    fn read(status: &Value) -> Result<Answer, String> {
         let answer =
             json!({ "kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": status });
         let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000); // 2023-11-14T22:13:20Z
@@ -233,7 +235,7 @@ mod tests {
             (json!({ "clientCertificateData": "hunter2" }), "together"),
         ] {
             let error = read(&status).expect_err("unusable");
-            assert!(error.contains(expected) && error.contains("`aws`") && !error.contains("hunter2"), "{error}");
+            assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
         for answer in
             ["hunter2", "{\"kind\": \"ExecCredential\", \"apiVersion\": \"v9\", \"status\": {\"token\": \"hunter2\"}}"]
