@@ -1,8 +1,8 @@
 //! The address of the upstream, and the credentials it sees: the client's own, or the gate's.
 //!
-//! [`resolve`] reads in-cluster files, a kubeconfig or a URL into one [`Resolved`]; [`Injector`] does
-//! the rest per request. Secrets are behind types that show nothing in `Debug`, and go nowhere but
-//! into requests to the configured upstream (P12).
+//! [`resolve`] reads in-cluster files, a kubeconfig or a URL into one [`Resolved`]; [`Injector`]
+//! does the rest per request. Secrets are behind types that show nothing in `Debug`, and go nowhere
+//! but into requests to the configured upstream (P12).
 
 mod exec;
 pub mod folder;
@@ -12,7 +12,7 @@ mod pod_token;
 mod proxy;
 mod token;
 
-use std::{fmt, net::Ipv6Addr, path::PathBuf, sync::Arc};
+use std::{net::Ipv6Addr, path::PathBuf, sync::Arc};
 
 use http::{
     HeaderName, HeaderValue, Uri,
@@ -37,7 +37,8 @@ pub struct Target {
     pub scheme: Scheme,
     /// Host and, if it is not the scheme's own, port.
     pub authority: Authority,
-    /// The path put before every other, as it is: empty, or begins with `/` and does not end with it.
+    /// The path put before every other, as it is: empty, or begins with `/` and does not end with
+    /// it.
     pub base_path: String,
     /// The name to verify and to send as SNI; `None` for the authority's host.
     pub server_name: Option<String>,
@@ -45,7 +46,7 @@ pub struct Target {
     pub proxy: Option<Proxy>,
 }
 
-/// The source to read the upstream from.
+/// Where to read the upstream from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The API server of the cluster this pod is in.
@@ -56,7 +57,7 @@ pub enum Source {
     Url(Uri),
 }
 
-/// The configuration of TLS to the upstream; it wins over the source.
+/// What the configuration says about TLS to the upstream; wins over what the source says.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamTls {
     /// CA bundle.
@@ -83,7 +84,7 @@ pub struct Environment {
 /// An upstream, resolved.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// Where it is.
+    /// The address.
     pub target: Target,
     /// The credential that inject adds to requests, if the source has one.
     pub credential: Option<Credential>,
@@ -92,7 +93,8 @@ pub struct Resolved {
     /// The Impersonate-* headers that inject adds: the identity as which the credential acts.
     pub acting_as: Vec<(HeaderName, HeaderValue)>,
     roots: Roots,
-    /// The source's own client certificate: an identity that must not be lent to clients who pass their own.
+    /// The source's own client certificate: an identity that must not be lent to clients who pass
+    /// their own.
     own_identity: Option<Identity>,
     /// The configuration's client certificate: meant for the connection, for every caller.
     connection_identity: Option<Identity>,
@@ -101,7 +103,8 @@ pub struct Resolved {
 }
 
 /// A header that inject adds.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("{header}: {prefix}{secret:?}")]
 pub struct Credential {
     /// Its name.
     pub header: HeaderName,
@@ -123,12 +126,12 @@ pub enum CredentialsError {
     /// No kubeconfig file.
     #[error("no kubeconfig: {0}; set KUBECONFIG or write ~/.kube/config")]
     NoKubeconfig(String),
-    /// This file cannot be read as a kubeconfig: after it `:LINE`, or `` , at `KEY`, ``, where known.
-    /// The text is not shown: it holds secrets.
+    /// This file cannot be read as a kubeconfig: after it `:LINE`, or `` , at `KEY`, ``, where
+    /// known. The text is not shown: it holds secrets.
     #[error("{path}{1} is not a kubeconfig", path = .0.display())]
     NotKubeconfig(PathBuf, String),
-    /// The kubeconfig names a thing of this kind (`context`, `cluster` or `user`) and this name that
-    /// it does not have; it has those.
+    /// The kubeconfig names a thing of this kind (`context`, `cluster` or `user`) and this name
+    /// that it does not have; it has those.
     #[error("the kubeconfig has no {0} `{1}`; it has: {2}")]
     Missing(&'static str, String, String),
     /// This user of the kubeconfig asks for what client-go itself has given up.
@@ -137,7 +140,8 @@ pub enum CredentialsError {
          `kubelogin`), a token, a tokenFile or a client certificate"
     )]
     AuthProvider(String),
-    /// At this place of the kubeconfig, this field is not what is expected. Its content is not shown.
+    /// At this place of the kubeconfig, this field is not what is expected. Its content is not
+    /// shown.
     #[error("`{1}` of {0} in the kubeconfig is not {2}")]
     Field(String, &'static str, &'static str),
     /// `cert` without `key`, or the reverse.
@@ -249,14 +253,15 @@ impl Resolved {
         }
     }
 
-    /// True if there is something to inject: a token, a client certificate or a plugin of the source.
+    /// True if there is something to inject: a token, a client certificate or a plugin of the
+    /// source.
     #[must_use]
     pub fn has_credentials(&self) -> bool {
         self.credential.is_some() || self.own_identity.is_some()
     }
 
-    /// Makes TLS to the upstream; `None` for plain HTTP. Only when injecting does it show the source's
-    /// client certificate, or a plugin's.
+    /// Makes TLS to the upstream; `None` for plain HTTP. Only when injecting does it show the
+    /// source's client certificate, or a plugin's.
     ///
     /// # Errors
     /// The roots or the certificate cannot be used.
@@ -279,12 +284,6 @@ impl Resolved {
 impl Credential {
     fn bearer(secret: Secret) -> Self {
         Self { header: AUTHORIZATION, prefix: "Bearer ".to_owned(), secret }
-    }
-}
-
-impl fmt::Debug for Credential {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}{:?}", self.header, self.prefix, self.secret)
     }
 }
 

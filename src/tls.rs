@@ -48,7 +48,7 @@ pub enum TlsError {
     #[error("cannot make a certificate: {0}")]
     Authority(#[from] rcgen::Error),
     /// The system has no randomness to offer.
-    #[error("the system has no randomness to give")]
+    #[error("the system offers no randomness")]
     Randomness,
     /// The parts do not fit together.
     #[error("these TLS settings do not go together: {0}")]

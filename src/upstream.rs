@@ -1,9 +1,9 @@
 //! The upstream: connections of our own, by group, with every stream accounted for.
 //!
-//! Not hyper-util's legacy client: that keeps one HTTP/2 connection per authority, so the 101st watch
-//! hangs every other call behind it. Takes only [`Admitted`] requests. Never parks a call: a granted
-//! call either has a stream or goes back to the limiter. The sum of [`Rooms::add_room`] less the
-//! limiter's own grants is at every moment the number of free streams.
+//! Not hyper-util's legacy client: that keeps one HTTP/2 connection per authority, so the 101st
+//! watch hangs every other call behind it. Takes only [`Admitted`] requests. Never parks a call: a
+//! granted call either has a stream or goes back to the limiter. The sum of [`Rooms::add_room`]
+//! less the limiter's own grants is at every moment the number of free streams.
 
 // In the path of a call nothing may panic: what could is written down with its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -30,7 +30,6 @@ mod upgrade;
 mod windows;
 
 use std::{
-    fmt,
     net::SocketAddr,
     sync::{
         Arc, OnceLock, PoisonError, RwLock, Weak,
@@ -64,7 +63,8 @@ use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, te
 /// proxy's driver.
 ///
 /// Called without any lock of the pool held, from whichever task noticed; also from the drop of a
-/// [`StreamLease`] or [`Streaming`], so neither may be dropped under a lock that these methods take.
+/// [`StreamLease`] or [`Streaming`], so neither may be dropped under a lock that these methods
+/// take.
 pub trait Rooms: Send + Sync + 'static {
     /// Reports room for `change` more calls of `group` (fewer when negative) than before. Sums may
     /// pass below zero for a moment.
@@ -121,7 +121,8 @@ pub struct Occupancy {
 }
 
 /// The connections to one upstream. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Upstream")]
 pub struct Upstream {
     inner: Arc<Inner>,
 }
@@ -191,8 +192,8 @@ impl Upstream {
     }
 
     /// Returns the error of the last dial of `group` if none has succeeded since and no stream is
-    /// free. Unlike [`Self::down`] this does not end while a dial is due that no call asks for: it is
-    /// for people who look.
+    /// free. Unlike [`Self::down`] this does not end while a dial is due that no call asks for: it
+    /// is for people who look.
     #[must_use]
     pub fn unreachable(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.unreachable()
@@ -206,8 +207,8 @@ impl Upstream {
         self.inner.pool(group)?.checkout()
     }
 
-    /// Returns a stream for an exempt call: a free one, or the first to come of its own dial and any
-    /// other.
+    /// Returns a stream for an exempt call: a free one, or the first to come of its own dial and
+    /// any other.
     ///
     /// # Errors
     /// Its own dial failed.
@@ -272,8 +273,8 @@ impl Upstream {
         debug_assert!(first, "an upstream has one set of meters");
     }
 
-    /// Returns the connections of a group, and the calls on them. A connection of an upgrade has one
-    /// use, and is never free.
+    /// Returns the connections of a group, and the calls on them. A connection of an upgrade has
+    /// one use, and is never free.
     #[must_use]
     pub fn occupancy(&self, group: Group) -> Occupancy {
         self.inner.pool(group).map_or_else(
@@ -355,9 +356,3 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
 
 /// The time between two rounds: short beside the 75 s after which idle connections go.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);
-
-impl fmt::Debug for Upstream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream").finish_non_exhaustive()
-    }
-}

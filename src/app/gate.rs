@@ -8,8 +8,7 @@ use crate::{
     clock::Clock,
     config::settings::{self, Credentials, Gate, ListenerTls, TlsMode},
     credentials::{
-        self, Credential, CredentialsError, Environment, Inject, Injector, PodToken, Resolved, Secret, Source,
-        UpstreamTls,
+        self, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret, Source, UpstreamTls,
     },
     proxy::{self, Listen, RetryAfter},
     tls,
@@ -195,7 +194,7 @@ fn injector(
         }
         None => resolved.credential.clone(),
     };
-    Ok(Injector::inject(Inject {
+    Ok(Injector::inject(credentials::Inject {
         credential: own,
         impersonation: gate.impersonation,
         acting_as: resolved.acting_as.clone(),

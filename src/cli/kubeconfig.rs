@@ -75,7 +75,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
         anyhow!("gate {name} listens on a Unix socket only, which a kubeconfig cannot say; add a TCP address to gates.{name}.listen")
     })?;
     let Some(tls) = &gate.tls else {
-        return Ok(folder::kubeconfig(&format!("http://{address}"), None, None, User::Anonymous));
+        return Ok(folder::kubeconfig(&format!("http://{address}"), None, None, User::Nobody));
     };
     let (path, what) = match (&tls.write_to, &tls.mode) {
         (Some(folder), _) => (folder.join("ca.crt"), "which the gate writes when it starts; is it running?"),
@@ -92,7 +92,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     let user = match &tls.write_to {
         Some(_) if gate.injects() || copied.exists() => User::TokenFile(&copied),
         _ if !gate.injects() && gate.upstream == Upstream::InCluster => User::TokenFile(Path::new(POD_TOKEN)),
-        _ => User::Anonymous,
+        _ => User::Nobody,
     };
     Ok(folder::kubeconfig(&format!("https://{address}"), Some(&ca), None, user))
 }

@@ -1,5 +1,5 @@
-//! Exec plugins of a kubeconfig, as client-go runs them: a program prints an `ExecCredential` with a
-//! token, a client certificate, or both.
+//! Exec plugins of a kubeconfig, as client-go runs them: a program prints an `ExecCredential` with
+//! a token, a client certificate, or both.
 //!
 //! One run at a time, in a task of its own. The credential is renewed in the background before it
 //! ends; calls wait only where there is nothing to use: at first, past its end, or after the
@@ -9,8 +9,8 @@
 mod plugin;
 
 use std::{
-    fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
@@ -29,6 +29,8 @@ pub struct CredentialError {
 }
 
 /// A plugin and what it gave last.
+#[derive(derive_more::Debug)]
+#[debug("*** of the exec plugin {}", plugin.command)]
 pub(super) struct Exec {
     plugin: Plugin,
     /// The client that shows its client certificates.
@@ -66,14 +68,6 @@ struct Failure {
     again_at: Moment,
 }
 
-/// The state of the credential, for a call that needs it.
-enum Found {
-    Usable,
-    /// A run that may bring one is under way.
-    Awaited,
-    Failed(Arc<CredentialError>),
-}
-
 // === impl Exec ===
 
 impl Exec {
@@ -92,10 +86,9 @@ impl Exec {
         let mut ended = self.ended.subscribe();
         loop {
             match self.look(clock) {
-                Found::Usable => return Ok(()),
-                Found::Failed(error) => return Err(error),
+                Poll::Ready(found) => return found,
                 // its sender lives as long as this
-                Found::Awaited => drop(ended.changed().await),
+                Poll::Pending => drop(ended.changed().await),
             }
         }
     }
@@ -117,11 +110,12 @@ impl Exec {
         *refusals = if age < CALM { (*refusals + 1).min(MOST_REFUSALS) } else { 0 };
         *refused = true;
         drop(state);
-        self.look(clock);
+        let _started = self.look(clock);
     }
 
-    /// Returns the present state; starts a run where one is due.
-    fn look(self: &Arc<Self>, clock: Clock) -> Found {
+    /// Says whether there is a credential to use; pending while a run may bring one. Starts a run
+    /// where one is due.
+    fn look(self: &Arc<Self>, clock: Clock) -> Poll<Result<(), Arc<CredentialError>>> {
         let now = clock.now();
         let mut state = self.state();
         let holds = state.held.as_ref().is_some_and(|held| held.ends.is_none_or(|ends| now < ends));
@@ -133,11 +127,11 @@ impl Exec {
             tokio::spawn(async move { exec.run(clock).await });
         }
         match &state.failure {
-            _ if holds && !state.refused => Found::Usable,
-            _ if state.running => Found::Awaited,
-            _ if holds => Found::Usable, // refused, but the plugin has nothing better
-            Some(failure) => Found::Failed(Arc::clone(&failure.error)),
-            None => Found::Awaited,
+            _ if holds && !state.refused => Poll::Ready(Ok(())),
+            _ if state.running => Poll::Pending,
+            _ if holds => Poll::Ready(Ok(())), // refused, but the plugin has nothing better
+            Some(failure) => Poll::Ready(Err(Arc::clone(&failure.error))),
+            None => Poll::Pending,
         }
     }
 
@@ -184,13 +178,8 @@ impl State {
     }
 }
 
-impl fmt::Debug for Exec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "*** of the exec plugin {}", self.plugin.command)
-    }
-}
-
-/// The time before its end at which a credential is renewed; a fifth of its life if that is shorter.
+/// The time before its end at which a credential is renewed; a fifth of its life if that is
+/// shorter.
 const AHEAD: Duration = Duration::from_secs(300);
 /// The age at which a second fresh credential may be refused. The first 401 has the plugin run at
 /// once; if that does not help, the next credential must be this old, the one after it three times,

@@ -1,15 +1,15 @@
-//! The files by which a controller reaches the gate: `ca.crt`, `token`, `namespace` and a `kubeconfig`
-//! in a folder that both containers mount, or the text of a kubeconfig alone.
+//! The files by which a controller reaches the gate: `ca.crt`, `token`, `namespace` and a
+//! `kubeconfig` in a folder that both containers mount, or the text of a kubeconfig alone.
 //!
-//! Beside it, for the gate alone (0600): `ca.key`. A gate that is started again in the same pod goes
-//! on with the CA and the token that the controller was given; otherwise the controller, which reads
-//! its kubeconfig once, would trust no gate any more until it is started again too.
+//! Beside it, for the gate alone (0600): `ca.key`. A gate that is started again in the same pod
+//! goes on with the CA and the token that the controller was given; otherwise the controller, which
+//! reads its kubeconfig once, would trust no gate any more until it is started again too.
 //!
 //! Each file is written beside its place and renamed into it: a reader sees the old one or the new
 //! one. All are readable to everyone in the pod (0644), the token too, as kubelet's own are: the
-//! controller usually runs under another user than the gate, and the folder is a volume of this pod,
-//! which no other pod can mount. Where there is no such volume, the folder is made for the gate's own
-//! user (0700).
+//! controller usually runs under another user than the gate, and the folder is a volume of this
+//! pod, which no other pod can mount. Where there is no such volume, the folder is made for the
+//! gate's own user (0700).
 
 use std::{
     fs::{self, DirBuilder, OpenOptions, Permissions},
@@ -21,7 +21,8 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 /// The content of the files. A file whose content is `None` is left as it is.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Contents for {server:?}")]
 pub struct Contents<'a> {
     /// PEM of the CA that the controller is to trust.
     pub ca: &'a str,
@@ -47,7 +48,7 @@ pub struct FolderError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User<'a> {
     /// No identity: the gate injects its own credentials.
-    Anonymous,
+    Nobody,
     /// The identity of the token in this file.
     TokenFile(&'a Path),
 }
@@ -60,7 +61,7 @@ pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> 
     let make = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
     make.map_err(|source| FolderError { path: folder.to_owned(), source })?;
     let token = folder.join(TOKEN);
-    let user = if contents.token.is_some() { User::TokenFile(&token) } else { User::Anonymous };
+    let user = if contents.token.is_some() { User::TokenFile(&token) } else { User::Nobody };
     let kubeconfig = contents.server.map(|server| kubeconfig(server, Some(contents.ca), contents.namespace, user));
     for (name, content, mode) in [
         (CA_KEY, contents.ca_key, MODE_OF_KEYS),
@@ -92,7 +93,8 @@ pub fn left_token(folder: &Path) -> Option<String> {
     left(&folder.join(TOKEN), 0o022)
 }
 
-/// Reads a small regular file of this user's own, of which others have none of the rights in `mask`.
+/// Reads a small regular file of this user's own, of which others have none of the rights in
+/// `mask`.
 fn left(path: &Path, mask: u32) -> Option<String> {
     let own = fs::metadata("/proc/self").ok()?.uid();
     let listed = fs::symlink_metadata(path).ok()?;
@@ -113,7 +115,7 @@ pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, user:
     let ca = ca.map_or_else(String::new, |pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)));
     let namespace = namespace.map_or_else(String::new, |name| format!("\n    namespace: {}", quoted(name)));
     let user = match user {
-        User::Anonymous => " {}".to_owned(),
+        User::Nobody => " {}".to_owned(),
         User::TokenFile(path) => format!("\n    tokenFile: {}", quoted(&path.display().to_string())),
     };
     let server = quoted(server);
@@ -151,9 +153,3 @@ const TOKEN: &str = "token";
 const LARGEST: u64 = 64 << 10;
 /// A folder that is not there is no volume of a pod, so that no other user needs it.
 const FOLDER_MODE: u32 = 0o700;
-
-impl std::fmt::Debug for Contents<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Contents").field("server", &self.server).finish_non_exhaustive()
-    }
-}

@@ -1,7 +1,7 @@
 //! Per request: leave the client's credentials, or strip them all and put in the gate's.
 //!
-//! Never "inject only if missing": what the upstream sees must not depend on what the client happens
-//! to send.
+//! Never "inject only if missing": what the upstream sees must not depend on what the client
+//! happens to send.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,8 +13,8 @@ use http::{
 use super::{Credential, CredentialError, PodToken};
 use crate::clock::Clock;
 
-/// Makes the credentials of a request the upstream's. Pass-through leaves them; inject replaces them
-/// with the gate's.
+/// Makes the credentials of a request the upstream's. Pass-through leaves them; inject replaces
+/// them with the gate's.
 #[derive(Debug)]
 pub struct Injector(Option<Inject>);
 
@@ -123,8 +123,8 @@ impl Injector {
         inject.credential.as_ref()?.secret.age(inject.clock.now())
     }
 
-    /// Notes that the upstream answered 401 to this credential: it is read again before its next use.
-    /// `Upstream::send` does this.
+    /// Notes that the upstream answered 401 to this credential: it is read again before its next
+    /// use. `Upstream::send` does this.
     pub fn upstream_said_unauthorized(&self, shown: CredentialVersion) {
         if let Some(Inject { credential: Some(credential), clock, .. }) = &self.0 {
             credential.secret.refused(shown.0, *clock);
@@ -149,19 +149,11 @@ fn is_identity(name: &HeaderName, impersonation: bool) -> bool {
     let name = name.as_str();
     name.starts_with("x-remote-")
         || (!impersonation && name.starts_with("impersonate-"))
-        || matches!(
-            name,
-            "x-forwarded-client-cert"
-                | "x-client-cert"
-                | "x-ssl-client-cert"
-                | "ssl-client-cert"
-                | "client-cert"
-                | "client-cert-chain"
-        )
+        || CLIENT_CERTIFICATES.split(' ').any(|header| name == header)
 }
 
-/// Removes the token that a WebSocket client can carry as a subprotocol; the other subprotocols stay,
-/// each on its line.
+/// Removes the token that a WebSocket client can carry as a subprotocol; the other subprotocols
+/// stay, each on its line.
 fn strip_websocket_bearer(headers: &mut HeaderMap) {
     let is_bearer = |one: &[u8]| one.get(..BEARER.len()).is_some_and(|start| start.eq_ignore_ascii_case(BEARER));
     let without_bearer = |line: &HeaderValue| {
@@ -179,6 +171,9 @@ fn strip_websocket_bearer(headers: &mut HeaderMap) {
     }
 }
 
+/// Headers in which proxies pass a client's certificate on.
+const CLIENT_CERTIFICATES: &str =
+    "x-forwarded-client-cert x-client-cert x-ssl-client-cert ssl-client-cert client-cert client-cert-chain";
 /// The beginning of a subprotocol that kube-apiserver reads a token from.
 const BEARER: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 

@@ -1,8 +1,6 @@
-//! The token that clients of a gate that lends its own identity must show: random, made when the pod
-//! begins, and in the folder which only the controller mounts. A client that merely reaches the port
-//! does not have it.
-
-use std::fmt;
+//! The token that clients of a gate that lends its own identity must show: random, made when the
+//! pod begins, and in the folder which only the controller mounts. A client that merely reaches the
+//! port does not have it.
 
 use http::{HeaderMap, header::AUTHORIZATION};
 use subtle::ConstantTimeEq;
@@ -10,7 +8,8 @@ use subtle::ConstantTimeEq;
 use crate::tls::{self, TlsError};
 
 /// A token that clients must show. Shows nothing of itself.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("***")]
 pub struct PodToken(String);
 
 impl PodToken {
@@ -42,12 +41,6 @@ impl PodToken {
         let Some((scheme, shown)) = line.as_bytes().split_at_checked(BEARER.len()) else { return false };
         // the time that this takes does not tell how much of it was right
         scheme.eq_ignore_ascii_case(BEARER) && bool::from(shown.trim_ascii().ct_eq(self.0.as_bytes()))
-    }
-}
-
-impl fmt::Debug for PodToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
     }
 }
 

@@ -1,14 +1,13 @@
 //! The proxy on the way to an upstream, as a kubeconfig's `proxy-url` names it. Shows its host, and
 //! never the password in it.
 
-use std::fmt;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::Uri;
 use percent_encoding::percent_decode_str;
 
 /// A proxy on the way.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("{kind:?} proxy {host}:{port}")]
 pub struct Proxy {
     /// The protocol towards it.
     pub kind: ProxyKind,
@@ -58,12 +57,6 @@ impl Proxy {
     #[must_use]
     pub fn basic(&self) -> Option<String> {
         self.login.as_ref().map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
-    }
-}
-
-impl fmt::Debug for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} proxy {}:{}", self.kind, self.host, self.port)
     }
 }
 

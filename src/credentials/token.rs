@@ -5,7 +5,6 @@
 //! inside would end the header it goes into.
 
 use std::{
-    fmt,
     fs::File,
     io::Read,
     path::{Path, PathBuf},
@@ -19,13 +18,17 @@ use super::exec::{CredentialError, Exec};
 use crate::{clock::Clock, moment::Moment};
 
 /// A secret. Shows nothing of itself.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("{_0:?}")]
 pub struct Secret(Kind);
 
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 enum Kind {
+    #[debug("***")]
     Fixed(String),
+    #[debug("*** of {}", _0.path.display())]
     File(Arc<TokenFile>),
+    #[debug("{_0:?}")]
     Exec(Arc<Exec>),
 }
 
@@ -92,9 +95,9 @@ impl Secret {
         }
     }
 
-    /// Returns the secret behind `prefix`, as a header value that no library logs, and a number that
-    /// tells it from those before and after. A plugin may give a client certificate and nothing to go
-    /// into a header.
+    /// Returns the secret behind `prefix`, as a header value that no library logs, and a number
+    /// that tells it from those before and after. A plugin may give a client certificate and
+    /// nothing to go into a header.
     pub(super) fn header(&self, prefix: &str, now: Moment) -> (Option<HeaderValue>, u64) {
         let (text, number) = match &self.0 {
             Kind::Exec(exec) => exec.token(),
@@ -117,8 +120,8 @@ impl Secret {
         }
     }
 
-    /// Returns the time since its file was last read well; `None` for what has no file. Reads it when
-    /// it is time to.
+    /// Returns the time since its file was last read well; `None` for what has no file. Reads it
+    /// when it is time to.
     pub(super) fn age(&self, now: Moment) -> Option<Duration> {
         let Kind::File(file) = &self.0 else { return None };
         Some(now.since(file.current(now).good_at))
@@ -131,16 +134,6 @@ impl Secret {
             Kind::Fixed(text) => Some(text.clone()),
             Kind::File(file) => Some(file.current(now).content.clone()),
             Kind::Exec(_) => None,
-        }
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Kind::Fixed(_) => f.write_str("***"),
-            Kind::File(file) => write!(f, "*** of {}", file.path.display()),
-            Kind::Exec(exec) => exec.fmt(f),
         }
     }
 }
@@ -196,8 +189,8 @@ fn check(text: &str, from: &str) -> Result<String, TokenError> {
     }
 }
 
-/// The time between two reads: what is new is used well within a minute; kubelet rotates at 80% of a
-/// token's life.
+/// The time between two reads: what is new is used well within a minute; kubelet rotates at 80% of
+/// a token's life.
 const READ_EVERY: Duration = Duration::from_secs(30);
 /// The shortest time between two reads. A client that is always refused must not have the file read
 /// at every call.

@@ -6,7 +6,6 @@
 //! ever used again: a resumed session would skip verification and keep the old client certificate.
 
 use std::{
-    fmt,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -31,6 +30,8 @@ pub enum Roots {
 }
 
 /// TLS towards one upstream.
+#[derive(derive_more::Debug)]
+#[debug("Client({:?}, {:?})", self.current().roots, self.current().identity)]
 pub struct Client {
     current: RwLock<Arc<Current>>,
     changes: AtomicU64,
@@ -158,13 +159,6 @@ impl Client {
 
     fn current(&self) -> Arc<Current> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Current { roots, identity, .. } = &*self.current();
-        f.debug_struct("Client").field("roots", roots).field("identity", identity).finish()
     }
 }
 

@@ -1,7 +1,6 @@
 //! TLS of a listener: its certificate and its client CA can change under open connections.
 
 use std::{
-    fmt,
     net::IpAddr,
     path::Path,
     sync::{Arc, Mutex, PoisonError, RwLock},
@@ -21,6 +20,8 @@ use super::{
 };
 
 /// The TLS of a listener, and the certificate that its clients need to trust it.
+#[derive(derive_more::Debug)]
+#[debug("Listener")]
 pub struct Listener {
     current: RwLock<Arc<Current>>,
     warning: Mutex<Warning>,
@@ -132,12 +133,6 @@ impl Listener {
 
     fn current(&self) -> Arc<Current> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Listener")
     }
 }
 

@@ -1,9 +1,6 @@
 //! PEM text and its source: text from a file can be read again. `Debug` shows only the source.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use rustls::{
     RootCertStore,
@@ -14,7 +11,8 @@ use rustls::{
 use super::{TlsError, provider};
 
 /// PEM text and its source. `Debug` shows only the latter.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, derive_more::Debug)]
+#[debug("PEM of {from}")]
 pub struct Pem {
     pub(super) text: Vec<u8>,
     /// Names the source in errors.
@@ -78,12 +76,6 @@ impl Pem {
 
     pub(super) fn unusable(&self, error: rustls::Error) -> TlsError {
         TlsError::Certificate(self.from.clone(), error)
-    }
-}
-
-impl fmt::Debug for Pem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PEM of {}", self.from)
     }
 }
 

@@ -22,7 +22,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::{
     http1::Traffic,
-    inbound::{Continue, Inbound, InboundError},
+    inbound::{Inbound, InboundError},
 };
 
 /// A request body on its way up: the part that was read while the call waited, then the rest as the
@@ -134,7 +134,8 @@ impl Outgoing {
         state.declared = declared;
         state.charge.budget = Some(Arc::clone(budget));
         let bytes = state.kept_bytes;
-        // what was read while waiting is in memory anyway and must be sent: only its stay is charged
+        // what was read while waiting is in memory anyway and must be sent: only its stay is
+        // charged
         state.charge.add(bytes);
     }
 
@@ -154,8 +155,8 @@ impl Outgoing {
         self.state().is_none_or(|state| !state.partial && state.broken.is_none())
     }
 
-    /// True if there is a body, and the newest attempt was never asked for any of it: then it cannot
-    /// be whole upstream.
+    /// True if there is a body, and the newest attempt was never asked for any of it: then it
+    /// cannot be whole upstream.
     pub(super) fn is_unasked(&self) -> bool {
         self.state().is_some_and(|state| !state.asked)
     }
@@ -167,12 +168,12 @@ impl Outgoing {
 
     /// Does not ask a client that waits for `100 Continue` for the body before `patience` is over,
     /// or the upstream asks.
-    pub(super) fn hold_back(&self, patience: Duration) -> Option<Continue> {
+    pub(super) fn hold_back(&self, patience: Duration) -> Option<impl Fn() + Send + Sync + use<>> {
         self.state()?.rest.as_ref()?.hold_back(patience)
     }
 
-    /// Notes that the response head is there: there will be no replay, and nothing more is kept than
-    /// names and digests need.
+    /// Notes that the response head is there: there will be no replay, and nothing more is kept
+    /// than names and digests need.
     pub(super) fn answered(&self) {
         let Some(mut state) = self.state() else { return };
         state.answered = true;
@@ -225,7 +226,8 @@ impl<S> Body for AttemptBody<S> {
 
     fn is_end_stream(&self) -> bool {
         let Some(state) = self.shared.as_deref().filter(|_| !self.ended).map(lock) else { return true };
-        // a chunked body is not over before it was asked for: `0\r\n\r\n` is not the same as nothing
+        // a chunked body is not over before it was asked for: `0\r\n\r\n` is not the same as
+        // nothing
         let over = state.rest.as_ref().is_none_or(Body::is_end_stream) && state.trailers.is_none();
         over && self.at >= state.kept.len() && (state.declared || self.at > 0)
     }
@@ -267,8 +269,9 @@ impl State {
         }))
     }
 
-    /// Keeps a frame for replay if there is room for it. Otherwise there will be no replay, and only
-    /// the beginning of what was kept stays, until the response head, if a name is wanted of it.
+    /// Keeps a frame for replay if there is room for it. Otherwise there will be no replay, and
+    /// only the beginning of what was kept stays, until the response head, if a name is wanted of
+    /// it.
     fn keep(&mut self, frame: &Frame<Bytes>) {
         if let Some(trailers) = frame.trailers_ref() {
             self.trailers = Some(trailers.clone());

@@ -1,6 +1,8 @@
-//! From a name to a connection: DNS on every dial, TCP, TLS, and the HTTP that the other side chose.
+//! From a name to a connection: DNS on every dial, TCP, TLS, and the HTTP that the other side
+//! chose.
 //!
-//! Every socket gets `TCP_NODELAY` (without it a small window costs 40 ms a turn) and TCP keepalive.
+//! Every socket gets `TCP_NODELAY` (without it a small window costs 40 ms a turn) and TCP
+//! keepalive.
 
 use std::{
     error::Error as StdError,
@@ -51,7 +53,7 @@ pub(super) struct Dialer {
     pub(super) lower_case: Arc<AtomicBool>,
     /// The bytes that the HTTP/2 connections may be sent unread.
     pub(super) windows: Windows,
-    /// Where to count, once that is known.
+    /// The meters to count into, once they are known.
     pub(super) meters: Meters,
 }
 
@@ -91,8 +93,8 @@ impl Dialer {
         Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
-    /// Carries out a dial by `connect`, bounded by the connect timeout, and returns what it made and
-    /// the number of the TLS settings that it was made under.
+    /// Carries out a dial by `connect`, bounded by the connect timeout, and returns what it made
+    /// and the number of the TLS settings that it was made under.
     ///
     /// Before that it waits for credentials that the handshake may need, and reads TLS files again
     /// when it is time to. This is not part of the timeout: an exec plugin takes what it takes.
@@ -192,13 +194,13 @@ fn tls_failure(error: io::Error) -> DialFailure {
     sort(certificate.clone())
 }
 
-/// Returns the alert about the gate's certificate by which the other side ended the connection, if it
-/// did so. In TLS 1.3 the alert comes only after the handshake.
+/// Returns the alert about the gate's certificate by which the other side ended the connection, if
+/// it did so. In TLS 1.3 the alert comes only after the handshake.
 pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        // an io::Error's own source is that of what it wraps, and h2 keeps no more than the words of
-        // that
+        // an io::Error's own source is that of what it wraps, and h2 keeps no more than the words
+        // of that
         if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             let text = inner.to_string();
             let is = |alert: &&AlertDescription| rustls::Error::AlertReceived(**alert).to_string() == text;

@@ -2,9 +2,10 @@
 //! gate itself.
 //!
 //! That is how a client that signs its Host is brought here: the pod's `hostAliases` give the API's
-//! real name to the gate. The file is the whole pod's, so the machine's resolver sends every program
-//! to the gate, the gate included. `resolv.conf` is honoured with its search list and `ndots`,
-//! answers are kept for as long as their TTL says, and the file is read again when it has changed.
+//! real name to the gate. The file is the whole pod's, so the machine's resolver sends every
+//! program to the gate, the gate included. `resolv.conf` is honoured with its search list and
+//! `ndots`, answers are kept for as long as their TTL says, and the file is read again when it has
+//! changed.
 
 use std::{
     fs, io,

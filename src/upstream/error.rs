@@ -47,7 +47,7 @@ pub enum DialFailure {
     UnknownIssuer(CertificateError),
     /// The upstream wants a client certificate, or another one.
     #[error(
-        "it refuses the gate's client certificate, or misses one ({0:?}); check upstream_tls.cert, or the kubeconfig's user"
+        "it refuses the gate's client certificate, or requires one ({0:?}); check upstream_tls.cert, or the kubeconfig's user"
     )]
     ClientCertificate(AlertDescription),
     /// The gate's own credentials cannot be had. The cause is for the log only.
@@ -60,7 +60,7 @@ pub enum DialFailure {
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
     /// TCP and TLS succeeded, HTTP did not.
-    #[error("the connection stands but HTTP does not: {0}")]
+    #[error("the connection succeeded, but HTTP on it failed: {0}")]
     Http(hyper::Error),
     /// The connection closed before it could take a call.
     #[error("it closed the connection at once")]

@@ -1,5 +1,5 @@
-//! The body of a client's request, which the connection that it comes on gets back when its call did
-//! not read it to its end.
+//! The body of a client's request, which the connection that it comes on gets back when its call
+//! did not read it to its end.
 //!
 //! A call may be answered from its head alone: by the upstream, by a refusal of the gate's, or
 //! because something failed. The rest of the body then still lies in the client's connection, and
@@ -36,12 +36,6 @@ pub struct Inbound {
 /// whatever still reads it.
 #[derive(Debug)]
 pub struct Unread {
-    shared: Arc<Mutex<State>>,
-}
-
-/// Lets a body flow that was held back.
-#[derive(Clone, Debug)]
-pub(super) struct Continue {
     shared: Arc<Mutex<State>>,
 }
 
@@ -113,16 +107,17 @@ impl Inbound {
         self.shared.as_ref().is_some_and(|shared| lock(shared).expects)
     }
 
-    /// Does not ask a client that waits for it before `patience` is over, or [`Continue`] says so;
-    /// `None` if the client does not wait.
-    pub(super) fn hold_back(&self, patience: Duration) -> Option<Continue> {
+    /// Does not ask a client that waits for it before `patience` is over, or what is returned is
+    /// called; `None` if the client does not wait.
+    pub(super) fn hold_back(&self, patience: Duration) -> Option<impl Fn() + Send + Sync + use<>> {
         let shared = self.shared.as_ref()?;
         let mut state = lock(shared);
         if !state.expects {
             return None;
         }
         state.held = Some(timer(patience));
-        Some(Continue { shared: Arc::clone(shared) })
+        let shared = Arc::clone(shared);
+        Some(move || lock(&shared).release())
     }
 }
 
@@ -162,18 +157,6 @@ impl Drop for Inbound {
             let mut state = lock(shared);
             state.is_left = true;
             state.tell_watcher();
-        }
-    }
-}
-
-// === impl Continue ===
-
-impl Continue {
-    pub(super) fn proceed(&self) {
-        let mut state = lock(&self.shared);
-        state.held = None;
-        if let Some(reader) = state.reader.take() {
-            reader.wake();
         }
     }
 }
@@ -218,10 +201,7 @@ impl Drop for Unread {
         let mut state = lock(&self.shared);
         if matches!(state.body, Progress::Open(_)) {
             state.body = Progress::Taken;
-            state.held = None;
-            if let Some(reader) = state.reader.take() {
-                reader.wake();
-            }
+            state.release();
         }
     }
 }
@@ -233,6 +213,14 @@ impl State {
         let body = Progress::Open(body);
         let state = Self { body, read: 0, expects, held: None, is_left: false, reader: None, watcher: None };
         Arc::new(Mutex::new(state))
+    }
+
+    /// Lets the reader go on.
+    fn release(&mut self) {
+        self.held = None;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
     }
 
     /// Ready when the client may be asked for the body.

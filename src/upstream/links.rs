@@ -2,8 +2,8 @@
 //! operation do not escape its limits.
 //!
 //! Only where the operator asked for it, only URLs of the upstream's own origin and below its base
-//! path, only in the headers that carry such links; bodies are never touched. The gate's own address
-//! is the one that the client used. What cannot be read for certain stays as it is.
+//! path, only in the headers that carry such links; bodies are never touched. The gate's own
+//! address is the one that the client used. What cannot be read for certain stays as it is.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue,
@@ -71,8 +71,8 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Makes a URL of the upstream's one of the gate's; `None` if it is not the upstream's, or already
-    /// means the same at the gate.
+    /// Makes a URL of the upstream's one of the gate's; `None` if it is not the upstream's, or
+    /// already means the same at the gate.
     fn url(&self, url: &str) -> Option<String> {
         let trimmed = url.trim_matches([' ', '\t']);
         match absolute(trimmed) {

@@ -3,7 +3,7 @@
 //! The machine's resolver is asked at every dial: the hosts file, split DNS and whatever else the
 //! machine knows hold for the gate as for any program. Only where the hosts file gives the
 //! upstream's name to the gate itself are name servers asked instead (see [`dns`](super::dns)).
-//! When none answers, the last good answer stays in use.
+//! If none answers, the last good answer stays in use.
 
 use std::{
     io,
@@ -72,8 +72,8 @@ impl Names {
         Ok(found.map_err(LookupError::Unanswered)?.collect())
     }
 
-    /// Leaves the gate's own addresses out: to dial itself would go round in circles until something
-    /// runs out.
+    /// Leaves the gate's own addresses out: to dial itself would go round in circles until
+    /// something runs out.
     fn not_own(&self, mut found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, DialFailure> {
         found.retain(|address| !self.is_own(*address));
         if found.is_empty() { Err(DialFailure::Itself) } else { Ok(found) }

@@ -1,8 +1,8 @@
-//! The pace of a group's dials: many at a time while all is well, one at a time and ever more slowly
-//! once a dial has failed.
+//! The pace of a group's dials: many at a time while all is well, one at a time and ever more
+//! slowly once a dial has failed.
 //!
-//! Pure. An outage must neither pin callers nor be met with a storm of dials; the first success ends
-//! it.
+//! Pure. An outage must neither pin callers nor be met with a storm of dials; the first success
+//! ends it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -69,8 +69,8 @@ impl Pacing {
         self.failing.take().map(|failing| failing.error)
     }
 
-    /// Ends a dial begun at `begun` that failed. Returns true for the first failure of a streak, which
-    /// is worth a line in the log.
+    /// Ends a dial begun at `begun` that failed. Returns true for the first failure of a streak,
+    /// which is worth a line in the log.
     pub(super) fn failed(&mut self, error: Arc<DialError>, begun: Moment, now: Moment) -> bool {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;

@@ -127,7 +127,8 @@ impl Pool {
         lease.ok_or_else(|| self.closed_at_once())
     }
 
-    /// Makes a connection, and returns with it the number of the TLS settings that it was made under.
+    /// Makes a connection, and returns with it the number of the TLS settings that it was made
+    /// under.
     async fn connect(&self) -> Result<(Established, u64), Arc<DialError>> {
         // boxed: it is large, and rare, and would make every call's future large
         let connecting = Box::pin(connection::connect(&self.dialer, self.group));

@@ -108,7 +108,8 @@ impl Head {
         uri.scheme = Some(http::uri::Scheme::HTTPS);
         uri.authority = Some(self.authority.clone());
         uri.path_and_query = Some(self.target.clone());
-        // all three are there, so it cannot fail; were it to, the upstream refuses the empty authority
+        // all three are there, so it cannot fail; were it to, the upstream refuses the empty
+        // authority
         let mut request = self.request(Uri::from_parts(uri).unwrap_or_default(), Version::HTTP_2, body);
         request.headers_mut().remove(HOST);
         request

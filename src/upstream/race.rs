@@ -37,14 +37,11 @@ pub(super) async fn connect(addresses: Vec<SocketAddr>, clock: Clock) -> Result<
 /// costs one head start, not one per address.
 fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (same, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == first);
-    let (mut same, mut other) = (same.into_iter(), other.into_iter());
-    std::iter::from_fn(|| {
-        let pair: Vec<_> = same.next().into_iter().chain(other.next()).collect();
-        (!pair.is_empty()).then_some(pair)
-    })
-    .flatten()
-    .collect()
+    let (mut same, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == first);
+    for (at, address) in other.into_iter().enumerate() {
+        same.insert((2 * at + 1).min(same.len()), address);
+    }
+    same
 }
 
 async fn attempt(address: SocketAddr) -> Result<TcpStream, DialFailure> {

@@ -39,8 +39,8 @@ use crate::credentials::CredentialVersion;
 enum Fate {
     /// It never left.
     Unsent,
-    /// It left, and the upstream says (or it follows) that it was not processed. `fresh`: only a new
-    /// connection is worth another try.
+    /// It left, and the upstream says (or it follows) that it was not processed. `fresh`: only a
+    /// new connection is worth another try.
     Unprocessed { fresh: bool },
     /// The upstream refused the stream, most likely because it has too much to do.
     Refused,
@@ -56,8 +56,8 @@ struct Failed {
     source: Arc<dyn StdError + Send + Sync>,
 }
 
-/// A request on its way up, with all that it takes. It is in one place, so that the futures around it
-/// hold a reference and not a copy each.
+/// A request on its way up, with all that it takes. It is in one place, so that the futures around
+/// it hold a reference and not a copy each.
 pub(super) struct Attempt<'a> {
     pool: Arc<Pool>,
     /// The stream for the next try.
@@ -154,8 +154,8 @@ impl Upstream {
         Err(SendError::Unconnected { source: Arc::new(error) })
     }
 
-    /// Looks for renewed credentials after a 401: the upstream does not accept what it was shown, in
-    /// a header or in the handshake.
+    /// Looks for renewed credentials after a 401: the upstream does not accept what it was shown,
+    /// in a header or in the handshake.
     fn unauthorized(&self, shown: CredentialVersion) {
         self.inner.injector.upstream_said_unauthorized(shown);
         if let Some(tls) = &self.inner.dialer.tls {
@@ -181,9 +181,9 @@ impl Upstream {
 /// An HTTP/1.1 answer that must not be handed on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BrokenAnswer {
-    #[error("the upstream answered with both Content-Length and Transfer-Encoding: its end cannot be told")]
+    #[error("the upstream answered with both Content-Length and Transfer-Encoding, so its end is unknown")]
     TwoLengths,
-    #[error("the upstream answered with a Transfer-Encoding other than chunked alone: what is in it cannot be told")]
+    #[error("the upstream answered with a Transfer-Encoding other than chunked alone, so its content is unknown")]
     Coded,
     #[error("the upstream switched protocols though it was not asked to")]
     Unasked,
@@ -209,9 +209,9 @@ impl BrokenAnswer {
     }
 }
 
-/// True if the body came in another coding than in chunks, or in chunks twice. The header field goes
-/// no further than here, so that the client would take the coded bytes for the body. Go's client
-/// refuses the same answers, and a gate sends no TE that would ask for one.
+/// True if the body came in another coding than in chunks, or in chunks twice. The header field
+/// goes no further than here, so that the client would take the coded bytes for the body. Go's
+/// client refuses the same answers, and a gate sends no TE that would ask for one.
 fn is_coded(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -228,10 +228,10 @@ impl Attempt<'_> {
             Some(Stream::Http1(exclusive)) => {
                 let body = self.body.attempt(None, Some(Arc::clone(&exclusive.traffic)));
                 let mut request = self.head.http1(body);
-                if let Some(body) = self.body.hold_back(CONTINUE_HTTP1) {
+                if let Some(ask) = self.body.hold_back(CONTINUE_HTTP1) {
                     on_informational(&mut request, move |told| {
                         if told.status() == StatusCode::CONTINUE {
-                            body.proceed();
+                            ask();
                         }
                     });
                 }
@@ -298,8 +298,8 @@ fn closed_at_once() -> Failed {
     Failed { fate: Fate::Unsent, source: Arc::new(DialFailure::ClosedAtOnce) }
 }
 
-/// Judges what an HTTP/2 error proves. `repeatable` says that sending the request again is safe even
-/// if its head did arrive.
+/// Judges what an HTTP/2 error proves. `repeatable` says that sending the request again is safe
+/// even if its head did arrive.
 fn judge_http2(mut error: TrySendError<Request<SentBody>>, repeatable: bool) -> Failed {
     let returned = error.take_message().is_some();
     let source = error.into_error();
@@ -327,9 +327,9 @@ const CONTINUE_HTTP1: Duration = Duration::from_secs(1);
 const CONTINUE_HTTP2: Duration = Duration::from_millis(100);
 /// The most tries after refused streams: more would add to what the upstream has too much of.
 const MAX_REFUSALS: u32 = 2;
-/// The most replays, as in Go's client: with a server that says GOAWAY on every fiftieth response to
-/// 200 calls at once, two would not be enough.
+/// The most replays, as in Go's client: with a server that says GOAWAY on every fiftieth response
+/// to 200 calls at once, two would not be enough.
 const MAX_REPLAYS: u32 = 6;
-/// The most returns. Each one retires the connection that it came from, so this bounds only a server
-/// that closes every one at once.
+/// The most returns. Each one retires the connection that it came from, so this bounds only a
+/// server that closes every one at once.
 const MAX_RETURNS: u32 = 6;

@@ -199,7 +199,8 @@ mod tests {
                         room += change;
                     }
                     Step::Grant => {
-                        // the limiter may grant on phantom room: the connection went before the checkout
+                        // the limiter may grant on phantom room: the connection went before the
+                        // checkout
                         room -= 1;
                         let (taken, change) = accounts.take(true);
                         open.extend(taken.map(|(id, ())| id));

@@ -23,8 +23,8 @@ use crate::{
 /// there.
 pub(super) type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// Asks the proxy at the other end of `tcp` for a connection to `target`, whose name the proxy is to
-/// look up itself.
+/// Asks the proxy at the other end of `tcp` for a connection to `target`, whose name the proxy is
+/// to look up itself.
 pub(super) async fn proxy(
     proxy: &Proxy,
     tcp: TcpStream,

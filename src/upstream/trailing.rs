@@ -1,10 +1,10 @@
 //! Trailers over HTTP/1, whether they were announced or not.
 //!
-//! hyper (1.12) writes only those that a `Trailer` field named in the head, and in an answer only if
-//! the request said `TE: trailers`; it drops all others. Go's client and server send and take them
-//! without either. So hyper is given no trailers: the body ends in a mark that cannot be guessed,
-//! and where the mark comes out as the last chunk, on its way to the socket, the last chunk with the
-//! trailers is written in its place.
+//! hyper (1.12) writes only those that a `Trailer` field named in the head, and in an answer only
+//! if the request said `TE: trailers`; it drops all others. Go's client and server send and take
+//! them without either. So hyper is given no trailers: the body ends in a mark that cannot be
+//! guessed, and where the mark comes out as the last chunk, on its way to the socket, the last
+//! chunk with the trailers is written in its place.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -14,13 +14,7 @@ use std::{
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::{
-    HeaderMap, HeaderName,
-    header::{
-        AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST,
-        MAX_FORWARDS, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING,
-    },
-};
+use http::{HeaderMap, HeaderName};
 use memchr::memmem;
 use tokio::io::AsyncWrite;
 
@@ -36,8 +30,8 @@ pub(crate) struct Trailing {
 }
 
 impl Trailing {
-    /// Returns the data that is to end the body, and what watches for it; `None` if none of the fields
-    /// may stand in a trailer.
+    /// Returns the data that is to end the body, and what watches for it; `None` if none of the
+    /// fields may stand in a trailer.
     pub(crate) fn new(trailers: &HeaderMap) -> Option<(Bytes, Box<Self>)> {
         let mut end = b"0\r\n".to_vec();
         for (name, value) in trailers.iter().filter(|(name, _)| may_trail(name)) {
@@ -108,23 +102,12 @@ impl Trailing {
 
 /// False for fields that frame a message, route it or authenticate its sender (RFC 9110, 6.5.1).
 fn may_trail(name: &HeaderName) -> bool {
-    let never = [
-        AUTHORIZATION,
-        CACHE_CONTROL,
-        CONTENT_ENCODING,
-        CONTENT_LENGTH,
-        CONTENT_RANGE,
-        CONTENT_TYPE,
-        HOST,
-        MAX_FORWARDS,
-        SET_COOKIE,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-    ];
-    !never.contains(name)
+    !NO_TRAILERS.split(' ').any(|never| name == never)
 }
 
+/// Fields that may not trail.
+const NO_TRAILERS: &str = "authorization cache-control content-encoding content-length content-range content-type \
+                           host max-forwards set-cookie te trailer transfer-encoding";
 /// The most bytes taken at once.
 const HELD: usize = 16 << 10;
 

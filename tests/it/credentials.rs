@@ -283,7 +283,7 @@ fn the_controllers_folder_is_written_whole_and_readable() {
 #[test]
 fn a_kubeconfig_for_a_plain_gate_names_nobody() {
     let folder = tempfile::tempdir().expect("a folder");
-    let text = folder::kubeconfig("http://127.0.0.1:8001", None, None, User::Anonymous);
+    let text = folder::kubeconfig("http://127.0.0.1:8001", None, None, User::Nobody);
     let path = file(folder.path(), "config", &text);
     let resolved = kubeconfig(&path, Some("tidegate")).expect("resolved");
     assert_eq!((&resolved.target.scheme, resolved.has_credentials()), (&Scheme::HTTP, false));

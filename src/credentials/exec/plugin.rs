@@ -4,7 +4,7 @@
 //! shown if it fails.
 
 use std::{
-    fmt, io,
+    io,
     process::{ExitStatus, Stdio},
     time::{Duration, SystemTime},
 };
@@ -23,6 +23,8 @@ use crate::{
 };
 
 /// A program and how it is to be run.
+#[derive(derive_more::Debug)]
+#[debug("Plugin({command})")]
 pub(in crate::credentials) struct Plugin {
     pub(in crate::credentials) api_version: String,
     /// A name to be looked for in PATH, or a path. The arguments are never shown: they may hold
@@ -56,10 +58,10 @@ pub(super) enum PluginFailure {
     /// It failed. The last line of its standard error follows, after a colon.
     #[error("failed, {0}{1}")]
     Failed(ExitStatus, String),
-    #[error("was ended: it had not answered after {:?}", PATIENCE)]
+    #[error("was stopped: it had not answered within {:?}", PATIENCE)]
     TooSlow,
     /// Its answer is not what is expected.
-    #[error("did not print what it should: {0}")]
+    #[error("did not print a valid ExecCredential: {0}")]
     Answer(&'static str),
     #[error("gave a client certificate that cannot be used: {0}")]
     Certificate(#[from] TlsError),
@@ -164,12 +166,6 @@ impl Plugin {
     }
 }
 
-impl fmt::Debug for Plugin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plugin").field("command", &self.command).finish_non_exhaustive()
-    }
-}
-
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut text = Vec::new();
     if let Some(pipe) = pipe {
@@ -246,7 +242,8 @@ mod tests {
     }
 
     proptest! {
-        /// A plugin is somebody else's program: whatever it prints is read or refused, and a refusal shows nothing of it.
+        /// A plugin is somebody else's program: whatever it prints is read or refused, and a
+        /// refusal shows nothing of it.
         #[test]
         fn whatever_it_prints_is_read_or_refused(
             token in "\\PC{0,12}", ends in "\\PC{0,24}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,12}[Z+-][0-9:]{0,5}", cut in 0_usize..400, byte in any::<u8>(),

@@ -15,7 +15,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// `status` is what the plugin's answer says; `$n` in it is the number of the run. Before it answers it does what `first` says.
+    /// `status` is what the plugin's answer says; `$n` in it is the number of the run. Before it
+    /// answers it does what `first` says.
     fn new(first: &str, status: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let version = "client.authentication.k8s.io/v1";

@@ -1,6 +1,6 @@
 //! A stream of a live connection, which is given back to its pool when dropped.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use hyper::client::conn::{http1, http2};
 
@@ -11,6 +11,8 @@ use crate::{
 };
 
 /// One stream of a live connection. Given back when dropped.
+#[derive(derive_more::Debug)]
+#[debug("StreamLease({:?})", pool.group)]
 #[must_use = "a lease is a stream: send on it, or drop it"]
 pub struct StreamLease {
     pub(in crate::upstream) pool: Arc<Pool>,
@@ -28,6 +30,8 @@ pub(in crate::upstream) type SentBody = AttemptBody<StreamUnit>;
 
 /// A counted HTTP/2 stream, shared by the two bodies that go over it: it is free when both are done
 /// with.
+#[derive(derive_more::Debug)]
+#[debug("{id:?}")]
 pub(in crate::upstream) struct StreamUnit {
     pub(super) pool: Arc<Pool>,
     pub(super) id: ConnectionId,
@@ -35,6 +39,8 @@ pub(in crate::upstream) struct StreamUnit {
 
 /// An HTTP/1.1 connection while it serves one call. Dropped in the middle of it, the connection is
 /// closed: HTTP/1.1 has no other way to cancel a call.
+#[derive(derive_more::Debug)]
+#[debug("{id:?}")]
 pub(in crate::upstream) struct Exclusive {
     pub(super) pool: Arc<Pool>,
     pub(super) id: ConnectionId,
@@ -57,23 +63,11 @@ impl StreamLease {
     }
 }
 
-impl fmt::Debug for StreamLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamLease").field("group", &self.group()).finish_non_exhaustive()
-    }
-}
-
 // === impl StreamUnit ===
 
 impl Drop for StreamUnit {
     fn drop(&mut self) {
         self.pool.stream_ended(self.id);
-    }
-}
-
-impl fmt::Debug for StreamUnit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.id)
     }
 }
 
@@ -96,11 +90,5 @@ impl Drop for Exclusive {
         } else {
             self.ended();
         }
-    }
-}
-
-impl fmt::Debug for Exclusive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.id)
     }
 }
