@@ -26,7 +26,7 @@ pub use self::{
     injector::{CredentialVersion, Forbidden, Inject, Injector},
     pod_token::PodToken,
     proxy::{Proxy, ProxyKind},
-    token::{Secret, TokenError},
+    token::Secret,
 };
 use crate::tls::{self, Identity, Pem, Roots, TlsError};
 
@@ -150,9 +150,12 @@ pub enum CredentialsError {
     /// TLS material cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A token cannot be used.
-    #[error(transparent)]
-    Token(#[from] TokenError),
+    /// This token file cannot be read.
+    #[error("cannot read the token file {path}: {1}", path = .0.display())]
+    UnreadableToken(PathBuf, #[source] std::io::Error),
+    /// The secret from this source cannot be sent, for this reason. Its content is not shown.
+    #[error("{0} is not a valid token: {1}")]
+    InvalidToken(String, &'static str),
 }
 
 /// Reads an upstream and what goes with it.

@@ -152,9 +152,10 @@ impl Upstream {
     #[must_use]
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let dialer = Arc::new(Dialer::new(&options, clock));
-        let pool = |group| Pool::new(group, Arc::clone(&dialer), clock, Arc::clone(&rooms));
+        let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), clock, rooms);
+        let (exempt, short) = (pool(Group::Exempt, Arc::clone(&rooms)), pool(Group::Short, Arc::clone(&rooms)));
         let inner = Arc::new(Inner {
-            pools: [Group::Exempt, Group::Short, Group::LongRunning].map(pool),
+            pools: [exempt, short, pool(Group::LongRunning, rooms)],
             upgrades: Arc::default(),
             settings: RwLock::new(Arc::new(RequestSettings::of(&options))),
             target: options.target,
@@ -242,29 +243,6 @@ impl Upstream {
                 Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout { after })),
             }
         }
-    }
-
-    /// Dials an HTTP/1.1 connection for one call that asks to switch protocols. It serves nothing
-    /// else, whatever the answer.
-    ///
-    /// # Errors
-    /// Its dial failed.
-    pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
-        Box::pin(self.dial_dedicated()).await // boxed: it is large and rare
-    }
-
-    /// Sends a request that asks to switch to `protocol` and returns at the response head. Like
-    /// [`Upstream::send`], but nothing is sent twice.
-    ///
-    /// # Errors
-    /// The fate of the request. A switch to anything else than `protocol` is an error.
-    pub async fn upgrade(
-        &self,
-        connection: Dedicated,
-        protocol: Protocol,
-        request: Admitted<Request<Outgoing>>,
-    ) -> Result<Upgraded, SendError> {
-        Box::pin(self.switch(connection, protocol, request.into_inner())).await
     }
 
     /// Counts into these meters from now on. To be called once.

@@ -145,7 +145,7 @@ impl Files {
             let known = known(self.list(list).map(|(_, found)| found.name.as_str()));
             return Err(CredentialsError::Missing(kind, name.to_owned(), known));
         };
-        Ok(Found { entry, folder: path.parent().unwrap_or(Path::new("")) })
+        Ok(Found { entry, folder: path.parent().unwrap_or_else(|| Path::new("")) })
     }
 }
 

@@ -14,7 +14,10 @@ use std::{
 
 use http::HeaderValue;
 
-use super::exec::{CredentialError, Exec};
+use super::{
+    CredentialsError,
+    exec::{CredentialError, Exec},
+};
 use crate::{clock::Clock, moment::Moment};
 
 /// A secret. Shows nothing of itself.
@@ -50,23 +53,12 @@ struct State {
     failing: bool,
 }
 
-/// A secret that cannot be used. Its content is not shown.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenError {
-    /// This file cannot be read.
-    #[error("cannot read the token file {path}: {1}", path = .0.display())]
-    Unreadable(PathBuf, #[source] std::io::Error),
-    /// The secret from this source cannot be sent, for this reason.
-    #[error("{0} is not a valid token: {1}")]
-    Unusable(String, &'static str),
-}
-
 impl Secret {
     /// Makes a secret that does not change; `from` names it in errors.
     ///
     /// # Errors
     /// It is empty, too long, or holds control characters.
-    pub fn fixed(text: &str, from: &str) -> Result<Self, TokenError> {
+    pub fn fixed(text: &str, from: &str) -> Result<Self, CredentialsError> {
         check(text, from).map(|text| Self(Kind::Fixed(text)))
     }
 
@@ -74,7 +66,7 @@ impl Secret {
     ///
     /// # Errors
     /// It cannot be read now, or is not a valid secret.
-    pub fn file(path: &Path) -> Result<Self, TokenError> {
+    pub fn file(path: &Path) -> Result<Self, CredentialsError> {
         let state = State { content: read(path)?, ..State::default() };
         Ok(Self(Kind::File(Arc::new(TokenFile { path: path.to_owned(), state: Mutex::new(state) }))))
     }
@@ -162,9 +154,9 @@ impl TokenFile {
     }
 }
 
-fn read(path: &Path) -> Result<String, TokenError> {
-    let unreadable = |error| TokenError::Unreadable(path.to_owned(), error);
-    let unusable = |what| TokenError::Unusable(path.display().to_string(), what);
+fn read(path: &Path) -> Result<String, CredentialsError> {
+    let unreadable = |error| CredentialsError::UnreadableToken(path.to_owned(), error);
+    let unusable = |what| CredentialsError::InvalidToken(path.display().to_string(), what);
     let file = File::open(path).map_err(unreadable)?;
     if !file.metadata().map_err(unreadable)?.is_file() {
         return Err(unusable("it is not a regular file"));
@@ -175,7 +167,7 @@ fn read(path: &Path) -> Result<String, TokenError> {
     check(text, &path.display().to_string())
 }
 
-fn check(text: &str, from: &str) -> Result<String, TokenError> {
+fn check(text: &str, from: &str) -> Result<String, CredentialsError> {
     let trimmed = text.trim();
     let problems = [
         (text.len() as u64 > LONGEST, "it is longer than 64 KiB"),
@@ -184,7 +176,7 @@ fn check(text: &str, from: &str) -> Result<String, TokenError> {
         (!trimmed.is_ascii(), "it holds characters outside ASCII"),
     ];
     match problems.into_iter().find(|(is_so, _)| *is_so) {
-        Some((_, what)) => Err(TokenError::Unusable(from.to_owned(), what)),
+        Some((_, what)) => Err(CredentialsError::InvalidToken(from.to_owned(), what)),
         None => Ok(trimmed.to_owned()),
     }
 }

@@ -24,8 +24,8 @@ use super::{
 /// A request head as the upstream is to see it, over either HTTP and at every try.
 #[derive(Debug)]
 pub(super) struct Head {
-    method: Method,
-    headers: HeaderMap,
+    pub(super) method: Method,
+    pub(super) headers: HeaderMap,
     /// hyper's record of how the client wrote the names of its fields.
     extensions: Extensions,
     target: PathAndQuery,
@@ -65,14 +65,6 @@ impl Head {
         let splits_cookies = parts.version == Version::HTTP_2;
         let request::Parts { method, headers, extensions, .. } = parts;
         Ok(Self { method, headers, extensions, target: path, authority, host, splits_cookies })
-    }
-
-    pub(super) fn headers_mut(&mut self) -> &mut HeaderMap {
-        &mut self.headers
-    }
-
-    pub(super) fn method(&self) -> &Method {
-        &self.method
     }
 
     /// Forgets how the client wrote the names of its fields. HTTP/2 has no upper case, so this need

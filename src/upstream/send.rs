@@ -148,7 +148,7 @@ impl Upstream {
     /// plugin has to be asked first.
     pub(super) async fn authorize(&self, head: &mut Head) -> Result<CredentialVersion, SendError> {
         let Err(error) = self.inner.injector.ready().await else {
-            return Ok(self.inner.injector.authorize(head.headers_mut()));
+            return Ok(self.inner.injector.authorize(&mut head.headers));
         };
         let error = self.inner.dialer.failure(DialFailure::Credentials(error));
         Err(SendError::Unconnected { source: Arc::new(error) })
@@ -222,7 +222,7 @@ impl Attempt<'_> {
     /// Tries once, on one stream. Dropped in the middle of it, it resets the stream or closes the
     /// connection.
     async fn send(&mut self) -> Result<Response<Streaming>, Failed> {
-        let safe = self.head.method().is_safe();
+        let safe = self.head.method.is_safe();
         match self.stream.take() {
             None => Err(closed_at_once()),
             Some(Stream::Http1(exclusive)) => {

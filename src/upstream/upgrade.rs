@@ -21,7 +21,7 @@ use super::{
     send::BrokenAnswer,
     streaming::{Hold, Streaming},
 };
-use crate::api::Group;
+use crate::{api::Group, limit::Admitted};
 
 /// An HTTP/1.1 connection for one call.
 #[derive(Debug)]
@@ -39,7 +39,16 @@ pub enum Upgraded {
 }
 
 impl Upstream {
-    pub(super) async fn dial_dedicated(&self) -> Result<Dedicated, Arc<DialError>> {
+    /// Dials an HTTP/1.1 connection for one call that asks to switch protocols. It serves nothing
+    /// else, whatever the answer.
+    ///
+    /// # Errors
+    /// Its dial failed.
+    pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
+        Box::pin(self.dial_dedicated()).await // boxed: it is large and rare
+    }
+
+    async fn dial_dedicated(&self) -> Result<Dedicated, Arc<DialError>> {
         let dialer = &self.inner.dialer;
         let connecting = async {
             let traffic = Traffic { upgrade: Some(Arc::clone(&self.inner.upgrades)), ..Traffic::default() };
@@ -54,7 +63,21 @@ impl Upstream {
         Ok(Dedicated { sender })
     }
 
-    pub(super) async fn switch(
+    /// Sends a request that asks to switch to `protocol` and returns at the response head. Like
+    /// [`Upstream::send`], but nothing is sent twice.
+    ///
+    /// # Errors
+    /// The fate of the request. A switch to anything else than `protocol` is an error.
+    pub async fn upgrade(
+        &self,
+        connection: Dedicated,
+        protocol: Protocol,
+        request: Admitted<Request<Outgoing>>,
+    ) -> Result<Upgraded, SendError> {
+        Box::pin(self.switch(connection, protocol, request.into_inner())).await // boxed: it is large and rare
+    }
+
+    async fn switch(
         &self,
         mut connection: Dedicated,
         protocol: Protocol,

@@ -190,7 +190,10 @@ async fn an_upstream_that_refuses_our_certificate_is_said_to() {
                 .await;
             let (status, answer) = proxy.get("/api/v1/nodes/n").await;
             assert_eq!(status, 502, "{answer}");
-            assert!(answer.contains("refuses the gate's client certificate, or requires one"), "{protocols:?} {answer}");
+            assert!(
+                answer.contains("refuses the gate's client certificate, or requires one"),
+                "{protocols:?} {answer}"
+            );
         }
     }
 }

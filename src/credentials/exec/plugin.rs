@@ -136,14 +136,14 @@ impl Plugin {
         if credential.kind != "ExecCredential" || credential.api_version != self.api_version {
             return Err(wrong("expected an ExecCredential of the kubeconfig's apiVersion"));
         }
-        let status = credential.status.ok_or(wrong("expected a status in it"))?;
+        let status = credential.status.ok_or_else(|| wrong("expected a status in it"))?;
         let life = match filled(status.expiration_timestamp) {
             None => None,
             Some(text) => {
                 let ends = OffsetDateTime::parse(&text, &Rfc3339)
                     .map_err(|_| wrong("expected an expirationTimestamp such as 2030-01-31T12:00:00Z"))?;
                 let life = SystemTime::from(ends).duration_since(wall).ok().filter(|life| !life.is_zero());
-                Some(life.ok_or(wrong("expected a credential that has not ended yet"))?)
+                Some(life.ok_or_else(|| wrong("expected a credential that has not ended yet"))?)
             }
         };
         let pem =
