@@ -10,7 +10,6 @@ mod stream_lease;
 
 use std::{
     hash::{BuildHasher, RandomState},
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
 };
@@ -42,8 +41,8 @@ pub(super) struct Pool {
 
 impl Pool {
     pub(super) fn new(group: Group, dialer: Arc<Dialer>, clock: Clock, rooms: Arc<dyn Rooms>) -> Arc<Self> {
-        let multiplexed = dialer.tls.is_none().then_some(false);
-        Arc::new(Self { group, dialer, clock, rooms, state: Mutex::new(State::new(multiplexed)) })
+        let state = State { multiplexed: dialer.tls.is_none().then_some(false), ..State::default() };
+        Arc::new(Self { group, dialer, clock, rooms, state: Mutex::new(state) })
     }
 
     pub(super) fn occupancy(&self) -> Occupancy {
@@ -80,25 +79,18 @@ impl Pool {
             Ok(lease) => return Ok(lease),
             Err(none) => none,
         };
-        let mut coming = pin!(async {
-            match coming.await {
-                Ok(lease) => lease,
-                Err(_gone) => std::future::pending().await, // its own dial decides then
+        let own = async {
+            if dialling {
+                // a dial that began earlier is likely to be done earlier; one that hangs must not
+                // hold this call up
+                self.clock.sleep(HEAD_START).await;
             }
-        });
-        if dialling {
-            // a dial that began earlier is likely to be done earlier; one that hangs must not hold
-            // this call up
-            tokio::select! {
-                biased;
-                lease = &mut coming => return lease,
-                () = self.clock.sleep(HEAD_START) => {}
-            }
-        }
+            self.dial_for_itself().await
+        };
         tokio::select! {
             biased;
-            lease = &mut coming => lease,
-            own = self.dial_for_itself() => own,
+            Ok(lease) = coming => lease, // none comes if the waiter was dropped: its own dial decides then
+            own = own => own,
         }
     }
 

@@ -31,11 +31,13 @@ struct Connection<H> {
     expires: Moment,
 }
 
-impl<H> StreamAccounts<H> {
-    pub(super) const fn new() -> Self {
+impl<H> Default for StreamAccounts<H> {
+    fn default() -> Self {
         Self { connections: Vec::new(), next: 0 }
     }
+}
 
+impl<H> StreamAccounts<H> {
     /// Enters a connection that came up. `handle` makes what its streams are opened with.
     pub(super) fn add(
         &mut self,
@@ -188,7 +190,7 @@ mod tests {
     proptest! {
         #[test]
         fn room_told_less_grants_is_what_is_free(steps in steps()) {
-            let mut accounts = StreamAccounts::new();
+            let mut accounts = StreamAccounts::default();
             let (mut ids, mut open) = (Vec::new(), Vec::new());
             let mut room = 0_i64;
             for step in steps {
@@ -226,7 +228,7 @@ mod tests {
 
     #[test]
     fn streams_are_packed_so_that_spare_connections_idle_out() {
-        let mut accounts = StreamAccounts::new();
+        let mut accounts = StreamAccounts::default();
         let (first, _) = accounts.add(3, Moment::ZERO, Moment::MAX, |_| ());
         assert_eq!(accounts.take(true).0.map(|(id, ())| id), Some(first));
         let (second, _) = accounts.add(3, Moment::ZERO, Moment::MAX, |_| ());
@@ -236,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_next_connection_is_wanted_at_four_fifths() {
-        let mut accounts = StreamAccounts::new();
+        let mut accounts = StreamAccounts::default();
         accounts.add(100, Moment::ZERO, Moment::MAX, |_| ());
         for _ in 0..80 {
             assert!(accounts.take(true).0.is_some());
@@ -250,7 +252,7 @@ mod tests {
     fn an_expired_connection_serves_on_until_it_has_a_successor() {
         let (start, later) = (Moment::ZERO, Moment::from_millis(600_000));
         let idle = Duration::from_secs(75);
-        let mut accounts = StreamAccounts::new();
+        let mut accounts = StreamAccounts::default();
         let (old, _) = accounts.add(3, start, later, |_| ());
         assert!(accounts.take(true).0.is_some());
         assert_eq!(accounts.stale(later, idle), []);

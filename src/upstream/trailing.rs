@@ -50,15 +50,12 @@ impl Trailing {
     }
 
     /// Takes what hyper writes, and writes it as far as it cannot be the beginning of the mark.
-    pub(crate) fn poll_write<W>(
+    pub(crate) fn poll_write(
         &mut self,
-        mut to: Pin<&mut W>,
+        mut to: Pin<&mut (impl AsyncWrite + ?Sized)>,
         cx: &mut Context<'_>,
         from: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>>
-    where
-        W: AsyncWrite + ?Sized,
-    {
+    ) -> Poll<io::Result<usize>> {
         ready!(self.poll_drain(to.as_mut(), cx))?;
         if self.is_over() {
             return to.poll_write_vectored(cx, from);
@@ -79,10 +76,11 @@ impl Trailing {
     }
 
     /// Writes what is held, as far as it cannot be the beginning of the mark.
-    pub(crate) fn poll_drain<W>(&mut self, mut to: Pin<&mut W>, cx: &mut Context<'_>) -> Poll<io::Result<()>>
-    where
-        W: AsyncWrite + ?Sized,
-    {
+    pub(crate) fn poll_drain(
+        &mut self,
+        mut to: Pin<&mut (impl AsyncWrite + ?Sized)>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         let kept = if self.end.is_empty() { 0 } else { self.mark.len() - 1 };
         while let Some(some) = self.held.get(..self.held.len().saturating_sub(kept)).filter(|some| !some.is_empty()) {
             let written = ready!(to.as_mut().poll_write(cx, some))?;

@@ -226,10 +226,7 @@ fn ended(end: hyper::Result<()>, pool: &Weak<Pool>, id: ConnectionId) {
 
 // === impl WakingExecutor ===
 
-impl<F> hyper::rt::Executor<F> for WakingExecutor
-where
-    F: Future<Output = ()> + Send + 'static,
-{
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for WakingExecutor {
     fn execute(&self, future: F) {
         if self.reader_spawned.swap(true, Ordering::Relaxed) {
             tokio::spawn(future);

@@ -23,6 +23,7 @@ use crate::{
 };
 
 /// The connections, dials and waiters of one group.
+#[derive(Default)]
 pub(super) struct State {
     pub(super) accounts: StreamAccounts<Handle>,
     pub(super) pacing: Pacing,
@@ -54,17 +55,6 @@ pub(super) struct Deferred {
 // === impl State ===
 
 impl State {
-    pub(super) fn new(multiplexed: Option<bool>) -> Self {
-        Self {
-            accounts: StreamAccounts::new(),
-            pacing: Pacing::default(),
-            exempt: Waiters::default(),
-            replays: Waiters::default(),
-            multiplexed,
-            alarm: false,
-        }
-    }
-
     /// Opens a stream, passing over connections that have closed unnoticed.
     pub(super) fn open(&mut self, pool: &Arc<Pool>, granted: bool, deferred: &mut Deferred) -> Option<StreamLease> {
         loop {
