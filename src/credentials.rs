@@ -14,20 +14,16 @@ mod token;
 
 use std::{net::Ipv6Addr, path::PathBuf, sync::Arc};
 
-use http::{
-    HeaderName, HeaderValue, Uri,
-    header::AUTHORIZATION,
-    uri::{Authority, Scheme},
-};
+use http::header::AUTHORIZATION;
+use http::uri::{Authority, Scheme};
+use http::{HeaderName, HeaderValue, Uri};
 
+pub use self::exec::CredentialError;
 use self::exec::Exec;
-pub use self::{
-    exec::CredentialError,
-    injector::{CredentialVersion, Forbidden, Inject, Injector},
-    pod_token::PodToken,
-    proxy::{Proxy, ProxyKind},
-    token::Secret,
-};
+pub use self::injector::{CredentialVersion, Forbidden, Inject, Injector};
+pub use self::pod_token::PodToken;
+pub use self::proxy::{Proxy, ProxyKind};
+pub use self::token::Secret;
 use crate::tls::{self, Identity, Pem, Roots, TlsError};
 
 /// The address of an upstream.

@@ -12,19 +12,15 @@ mod listener;
 mod pem;
 mod unverified;
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use rustls::crypto::CryptoProvider;
 
-pub use self::{
-    client::{Client, Roots, client},
-    listener::{Listener, from_files, self_signed, self_signed_by, wall},
-    pem::{Identity, Pem},
-};
+pub use self::client::{Client, Roots, client};
+pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall};
+pub use self::pem::{Identity, Pem};
 
 /// The reason why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]

@@ -29,33 +29,25 @@ mod trailing;
 mod upgrade;
 mod windows;
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc, OnceLock, PoisonError, RwLock, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, uri::Scheme};
 
+use self::body::{Budget, KEPT_TOGETHER};
+pub use self::body::{Kept, Outgoing, OutgoingError};
+use self::dial::Dialer;
+pub use self::dns::Dns;
+pub use self::error::{DialError, DialFailure, SendError};
+pub use self::inbound::{Inbound, InboundError, Remainder, Unread};
+use self::pool::Pool;
+pub use self::pool::StreamLease;
+pub use self::protocol::Protocol;
+pub use self::streaming::{Streaming, StreamingError};
 pub(crate) use self::trailing::Trailing;
-use self::{
-    body::{Budget, KEPT_TOGETHER},
-    dial::Dialer,
-    pool::Pool,
-};
-pub use self::{
-    body::{Kept, Outgoing, OutgoingError},
-    dns::Dns,
-    error::{DialError, DialFailure, SendError},
-    inbound::{Inbound, InboundError, Remainder, Unread},
-    pool::StreamLease,
-    protocol::Protocol,
-    streaming::{Streaming, StreamingError},
-    upgrade::{Dedicated, Upgraded},
-};
+pub use self::upgrade::{Dedicated, Upgraded};
 pub use crate::credentials::Target;
 use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters, tls};
 

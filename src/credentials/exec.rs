@@ -8,11 +8,9 @@
 
 mod plugin;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-    task::Poll,
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
 
 use tokio::sync::watch;
 

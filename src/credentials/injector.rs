@@ -5,10 +5,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue,
-    header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL},
-};
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{Credential, CredentialError, PodToken};
 use crate::clock::Clock;

@@ -6,10 +6,8 @@
 
 mod user;
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::io;
+use std::path::{Path, PathBuf};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
@@ -17,10 +15,8 @@ use serde_json::{Value, json};
 
 use self::user::User;
 use super::{CredentialsError, Environment, Proxy, Resolved, target};
-use crate::{
-    tls::{Pem, Roots},
-    yaml,
-};
+use crate::tls::{Pem, Roots};
+use crate::yaml;
 
 /// One file, as far as it matters here. Other fields are ignored, as client-go does; an empty text
 /// is as good as an absent one.

@@ -4,20 +4,16 @@
 //! content is kept when a read fails. The content must be one line of at most 64 KiB: a line break
 //! inside would end the header it goes into.
 
-use std::{
-    fs::File,
-    io::Read,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::{
-    CredentialsError,
-    exec::{CredentialError, Exec},
-};
+use super::CredentialsError;
+use super::exec::{CredentialError, Exec};
 use crate::{clock::Clock, moment::Moment};
 
 /// A secret. Shows nothing of itself.

@@ -2,20 +2,16 @@
 //! certificate they were given; the certificates it issues last a day and are renewed after two
 //! thirds of it. The key is made at start, or taken over from the gate that ran here before.
 
-use std::{
-    net::IpAddr,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     date_time_ymd,
 };
-use rustls::{
-    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
-    sign::CertifiedKey,
-};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::sign::CertifiedKey;
 
 use super::{TlsError, provider};
 

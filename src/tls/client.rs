@@ -5,13 +5,9 @@
 //! ones are kept. Each change makes a new configuration, so that no session ticket of an old one is
 //! ever used again: a resumed session would skip verification and keep the old client certificate.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use rustls::{ClientConfig, RootCertStore};
 

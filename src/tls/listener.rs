@@ -1,23 +1,17 @@
 //! TLS of a listener: its certificate and its client CA can change under open connections.
 
-use std::{
-    net::IpAddr,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError, RwLock},
-    time::SystemTime,
-};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::SystemTime;
 
-use rustls::{
-    ServerConfig,
-    server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
-    sign::SingleCertAndKey,
-};
+use rustls::ServerConfig;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoClientAuth, WebPkiClientVerifier};
+use rustls::sign::SingleCertAndKey;
 
-use super::{
-    Identity, Pem, TlsError, Warning,
-    authority::{Authority, LeafCertificate},
-    provider,
-};
+use super::authority::{Authority, LeafCertificate};
+use super::{Identity, Pem, TlsError, Warning, provider};
 
 /// The TLS of a listener, and the certificate that its clients need to trust it.
 #[derive(derive_more::Debug)]

@@ -6,24 +6,18 @@
 //! newest attempt can read. The framing is the client's: a declared length stays declared, a
 //! chunked body stays chunked.
 
-use std::{
-    pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-use super::{
-    http1::Traffic,
-    inbound::{Inbound, InboundError},
-};
+use super::http1::Traffic;
+use super::inbound::{Inbound, InboundError};
 
 /// A request body on its way up: the part that was read while the call waited, then the rest as the
 /// client sends it.

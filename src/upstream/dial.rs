@@ -4,15 +4,11 @@
 //! Every socket gets `TCP_NODELAY` (without it a small window costs 40 ms a turn) and TCP
 //! keepalive.
 
-use std::{
-    error::Error as StdError,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::uri::Scheme;
 use rustls::{AlertDescription, CertificateError, ClientConfig, pki_types::ServerName};
@@ -20,21 +16,16 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::either::Either;
 
-use super::{
-    Meters, Options,
-    error::{DialError, DialFailure},
-    names::Names,
-    race,
-    through::{self, Wire},
-    windows::Windows,
-};
-use crate::{
-    api::Group,
-    clock::Clock,
-    credentials::{Injector, Proxy},
-    moment::Moment,
-    tls,
-};
+use super::error::{DialError, DialFailure};
+use super::names::Names;
+use super::through::{self, Wire};
+use super::windows::Windows;
+use super::{Meters, Options, race};
+use crate::api::Group;
+use crate::clock::Clock;
+use crate::credentials::{Injector, Proxy};
+use crate::moment::Moment;
+use crate::tls;
 
 /// Dials one upstream.
 #[derive(Debug)]

@@ -7,19 +7,15 @@
 //! `ndots`, answers are kept for as long as their TTL says, and the file is read again when it has
 //! changed.
 
-use std::{
-    fs, io,
-    net::IpAddr,
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fs, io};
 
-use hickory_resolver::{
-    Resolver, TokioResolver,
-    config::{ResolveHosts, ResolverConfig},
-    net::{NetError, runtime::TokioRuntimeProvider},
-    system_conf,
-};
+use hickory_resolver::config::{ResolveHosts, ResolverConfig};
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::{Resolver, TokioResolver, system_conf};
 
 /// The files and the port by which names are looked up.
 #[derive(Clone, Debug)]

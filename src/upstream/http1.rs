@@ -1,17 +1,11 @@
 //! HTTP/1.1 towards an upstream: its limits, and a socket that counts what goes over it.
 
-use std::{
-    io::{
-        self,
-        ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset},
-    },
-    pin::Pin,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    task::{Context, Poll, ready},
-};
+use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+use std::io::{self};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;

@@ -10,12 +10,10 @@
 //! It also knows whether the client waits for `100 Continue`, which hyper's server sends as soon as
 //! it is asked for such a body.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker, ready},
-    time::Duration,
-};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Version, header::EXPECT};

@@ -5,12 +5,9 @@
 //! path, only in the headers that carry such links; bodies are never touched. The gate's own
 //! address is the one that the client used. What cannot be read for certain stays as it is.
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue,
-    header::{CONTENT_LOCATION, HOST, LINK, LOCATION},
-    request,
-    uri::{Authority, Scheme},
-};
+use http::header::{CONTENT_LOCATION, HOST, LINK, LOCATION};
+use http::uri::{Authority, Scheme};
+use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use super::{Host, Target};
 

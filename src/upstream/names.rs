@@ -5,17 +5,13 @@
 //! upstream's name to the gate itself are name servers asked instead (see [`dns`](super::dns)).
 //! If none answers, the last good answer stays in use.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use super::{
-    dns::{Dns, LookupError, NameServers},
-    error::DialFailure,
-};
+use super::dns::{Dns, LookupError, NameServers};
+use super::error::DialFailure;
 use crate::{clock::Clock, moment::Moment};
 
 /// Looks up one name.

@@ -8,26 +8,21 @@ mod connection;
 mod state;
 mod stream_lease;
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
-    time::Duration,
-};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hyper::client::conn::http1;
 
+use self::connection::{Established, Handle};
+use self::state::{Deferred, State};
 pub use self::stream_lease::StreamLease;
 pub(super) use self::stream_lease::{Exclusive, SentBody, Stream, StreamUnit};
-use self::{
-    connection::{Established, Handle},
-    state::{Deferred, State},
-};
-use super::{
-    Occupancy, Rooms,
-    dial::Dialer,
-    error::{DialError, DialFailure},
-    stream_accounts::ConnectionId,
-};
+use super::dial::Dialer;
+use super::error::{DialError, DialFailure};
+use super::stream_accounts::ConnectionId;
+use super::{Occupancy, Rooms};
 use crate::{api::Group, clock::Clock, moment::Moment};
 
 /// The connections of one group.

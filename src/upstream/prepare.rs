@@ -5,21 +5,15 @@
 //! and proxied paths `..` and `//`, which mean what the API server says they mean.
 
 use bytes::Bytes;
-use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version,
-    header::{
-        CONNECTION, CONTENT_LENGTH, COOKIE, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
-        UPGRADE,
-    },
-    request,
-    uri::{Authority, PathAndQuery},
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
+use http::uri::{Authority, PathAndQuery};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version, request};
 
-use super::{
-    Host, Target,
-    body::AttemptBody,
-    protocol::{Protocol, tokens},
-};
+use super::body::AttemptBody;
+use super::protocol::{Protocol, tokens};
+use super::{Host, Target};
 
 /// A request head as the upstream is to see it, over either HTTP and at every try.
 #[derive(Debug)]

@@ -1,10 +1,7 @@
 //! The protocols that a call may ask to switch to.
 
-use http::{
-    HeaderMap, HeaderName, Version,
-    header::{CONNECTION, UPGRADE},
-    request,
-};
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderMap, HeaderName, Version, request};
 
 /// A protocol that a call may speak instead of HTTP. Others are never asked of the upstream: above
 /// all `h2c`, which Java's client offers with every first request.

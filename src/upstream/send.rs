@@ -7,31 +7,25 @@
 //! (Not for PUT and DELETE: the server may have acted on them.) Everything else that is lost is
 //! lost.
 
-use std::{
-    error::Error as StdError,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use http::{
-    HeaderMap, HeaderValue, Request, Response, StatusCode,
-    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
-    request,
-};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request};
 use hyper::{client::conn::TrySendError, ext::on_informational};
 use rustls::AlertDescription;
 
-use super::{
-    RequestSettings, Upstream,
-    body::Outgoing,
-    dial::certificate_alert,
-    error::{DialFailure, SendError},
-    links::Links,
-    pool::{Exclusive, Pool, SentBody, Stream, StreamLease},
-    prepare::{self, Head},
-    protocol::Protocol,
-    streaming::{Hold, Streaming},
-};
+use super::body::Outgoing;
+use super::dial::certificate_alert;
+use super::error::{DialFailure, SendError};
+use super::links::Links;
+use super::pool::{Exclusive, Pool, SentBody, Stream, StreamLease};
+use super::prepare::{self, Head};
+use super::protocol::Protocol;
+use super::streaming::{Hold, Streaming};
+use super::{RequestSettings, Upstream};
 use crate::credentials::CredentialVersion;
 
 /// The knowledge about a request that got no answer.

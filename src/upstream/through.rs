@@ -3,10 +3,8 @@
 use std::{error::Error as StdError, io};
 
 use http::{HeaderValue, Uri};
-use hyper_util::{
-    client::legacy::connect::proxy::{SocksV5, Tunnel},
-    rt::TokioIo,
-};
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -14,10 +12,8 @@ use tokio_util::either::Either;
 use tower::Service;
 
 use super::error::DialFailure;
-use crate::{
-    credentials::{Proxy, ProxyKind},
-    tls,
-};
+use crate::credentials::{Proxy, ProxyKind};
+use crate::tls;
 
 /// A connection to the upstream's own port: a TCP connection, or TLS to a proxy that goes on from
 /// there.

@@ -6,12 +6,10 @@
 //! guessed, and where the mark comes out as the last chunk, on its way to the socket, the last
 //! chunk with the trailers is written in its place.
 
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    io::{self, IoSlice},
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName};

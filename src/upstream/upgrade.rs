@@ -10,17 +10,15 @@ use std::sync::Arc;
 use http::{Request, Response, StatusCode};
 use hyper::{client::conn::http1, upgrade::OnUpgrade};
 
-use super::{
-    Upstream,
-    body::Outgoing,
-    error::{DialError, SendError},
-    http1::{Traffic, handshake},
-    pool::SentBody,
-    prepare::{self, Head},
-    protocol::Protocol,
-    send::BrokenAnswer,
-    streaming::{Hold, Streaming},
-};
+use super::Upstream;
+use super::body::Outgoing;
+use super::error::{DialError, SendError};
+use super::http1::{Traffic, handshake};
+use super::pool::SentBody;
+use super::prepare::{self, Head};
+use super::protocol::Protocol;
+use super::send::BrokenAnswer;
+use super::streaming::{Hold, Streaming};
 use crate::{api::Group, limit::Admitted};
 
 /// An HTTP/1.1 connection for one call.

@@ -6,10 +6,8 @@
 //! has large windows. The more connections there are, the smaller theirs are, down to one frame for
 //! each stream, so that every answer can always go on.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::Group;
 

@@ -3,24 +3,18 @@
 //! Its standard input is closed: the gate has no terminal. Of its standard error the last line is
 //! shown if it fails.
 
-use std::{
-    io,
-    process::{ExitStatus, Stdio},
-    time::{Duration, SystemTime},
-};
+use std::io;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt},
-    process::{Child, Command},
-};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
 
-use crate::{
-    clock::Clock,
-    tls::{self, Identity, Pem, TlsError},
-};
+use crate::clock::Clock;
+use crate::tls::{self, Identity, Pem, TlsError};
 
 /// A program and how it is to be run.
 #[derive(derive_more::Debug)]

@@ -8,13 +8,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Cluster, Found, about, given, pem, wrong};
-use crate::{
-    credentials::{
-        Credential, CredentialsError, Resolved, Secret,
-        exec::{Exec, Plugin},
-    },
-    tls::Identity,
-};
+use crate::credentials::exec::{Exec, Plugin};
+use crate::credentials::{Credential, CredentialsError, Resolved, Secret};
+use crate::tls::Identity;
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]

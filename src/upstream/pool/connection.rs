@@ -5,36 +5,26 @@
 //! first has run. So the number of streams is exact, and a connection that is going away is retired
 //! at once, not at the next call that fails on it.
 
-use std::{
-    future::poll_fn,
-    pin::{Pin, pin},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::task::AbortHandle;
 
-use super::{
-    Pool,
-    stream_lease::{Exclusive, SentBody, Stream, StreamUnit},
-};
-use crate::{
-    api::Group,
-    upstream::{
-        dial::{Dialer, Socket, certificate_alert},
-        error::DialFailure,
-        http1::{Connection, Traffic, handshake},
-        stream_accounts::ConnectionId,
-        windows::{STREAMS, Window},
-    },
-};
+use super::Pool;
+use super::stream_lease::{Exclusive, SentBody, Stream, StreamUnit};
+use crate::api::Group;
+use crate::upstream::dial::{Dialer, Socket, certificate_alert};
+use crate::upstream::error::DialFailure;
+use crate::upstream::http1::{Connection, Traffic, handshake};
+use crate::upstream::stream_accounts::ConnectionId;
+use crate::upstream::windows::{STREAMS, Window};
 
 /// A connection that can take calls and is not yet registered. Its driver is boxed while it is
 /// handed around: it is large.

@@ -4,23 +4,18 @@
 //! Nothing here calls out; what is to be done once the lock is released is collected in
 //! [`Deferred`].
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::{Pool, connection::Handle, stream_lease::StreamLease};
-use crate::{
-    moment::Moment,
-    upstream::{
-        error::DialError,
-        pacing::Pacing,
-        stream_accounts::{ConnectionId, StreamAccounts},
-    },
-};
+use crate::moment::Moment;
+use crate::upstream::error::DialError;
+use crate::upstream::pacing::Pacing;
+use crate::upstream::stream_accounts::{ConnectionId, StreamAccounts};
 
 /// The connections, dials and waiters of one group.
 #[derive(Default)]
