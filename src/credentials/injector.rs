@@ -123,9 +123,9 @@ impl Injector {
 
     /// Notes that the upstream answered 401 to this credential: it is read again before its next
     /// use. `Upstream::send` does this.
-    pub fn upstream_said_unauthorized(&self, shown: CredentialVersion) {
+    pub fn upstream_said_unauthorized(&self, version: CredentialVersion) {
         if let Some(Inject { credential: Some(credential), clock, .. }) = &self.0 {
-            credential.secret.refused(shown.0, *clock);
+            credential.secret.refused(version.0, *clock);
         }
     }
 }

@@ -80,14 +80,14 @@ impl Upstream {
     }
 
     pub(super) async fn transmit(&self, attempt: &mut Attempt<'_>) -> Result<Response<Streaming>, SendError> {
-        let shown = self.authorize(&mut attempt.head).await?;
+        let version = self.authorize(&mut attempt.head).await?;
         attempt.body.begin(&self.inner.budget, attempt.head.declares_length());
         let (mut replays, mut refusals, mut returns) = (0, 0, 0);
         loop {
             let Failed { fate, source } = match attempt.send().await {
                 Ok(response) => {
                     attempt.body.answered();
-                    return Ok(self.answered(response, shown, attempt.links.as_deref()));
+                    return Ok(self.answered(response, version, attempt.links.as_deref()));
                 }
                 Err(failed) => failed,
             };
@@ -124,7 +124,7 @@ impl Upstream {
     pub(super) fn answered(
         &self,
         mut response: Response<Streaming>,
-        shown: CredentialVersion,
+        version: CredentialVersion,
         links: Option<&Links<'_>>,
     ) -> Response<Streaming> {
         prepare::answer(&mut response);
@@ -133,7 +133,7 @@ impl Upstream {
         }
         self.inner.certificate_refused.store(false, Ordering::Relaxed);
         if response.status() == StatusCode::UNAUTHORIZED {
-            self.unauthorized(shown);
+            self.unauthorized(version);
         }
         response
     }
@@ -148,10 +148,10 @@ impl Upstream {
         Err(SendError::Unconnected { source: Arc::new(error) })
     }
 
-    /// Looks for renewed credentials after a 401: the upstream does not accept what it was shown,
+    /// Looks for renewed credentials after a 401: the upstream does not accept what it was version,
     /// in a header or in the handshake.
-    fn unauthorized(&self, shown: CredentialVersion) {
-        self.inner.injector.upstream_said_unauthorized(shown);
+    fn unauthorized(&self, version: CredentialVersion) {
+        self.inner.injector.upstream_said_unauthorized(version);
         if let Some(tls) = &self.inner.dialer.tls {
             tls.invalidate();
             self.inner.refresh_tls();

@@ -86,7 +86,7 @@ impl Upstream {
         let links = self.links(&settings, &parts);
         let head = Head::new(parts, &self.inner.target, &settings.host, Some(protocol));
         let mut head = head.map_err(SendError::unsent)?;
-        let shown = self.authorize(&mut head).await?;
+        let version = self.authorize(&mut head).await?;
         body.begin(&self.inner.budget, head.declares_length());
         let sent = connection.sender.send_request(head.http1(body.attempt(None, None))).await;
         let mut response = sent.map_err(|error| match body.broken() {
@@ -103,6 +103,6 @@ impl Upstream {
             return Ok(Upgraded::Switched(head, bytes));
         }
         let response = response.map(|body| Streaming::new(body, Hold::Nothing));
-        Ok(Upgraded::Answered(self.answered(response, shown, links.as_ref())))
+        Ok(Upgraded::Answered(self.answered(response, version, links.as_ref())))
     }
 }

@@ -108,10 +108,7 @@ fn http_failure(error: hyper::Error) -> DialFailure {
 impl Established {
     /// Returns the number of streams that it may have open.
     pub(super) fn limit(&self) -> usize {
-        match self {
-            Self::Http1 { .. } => 1,
-            Self::Http2 { limit, .. } => *limit,
-        }
+        if let Self::Http2 { limit, .. } = self { *limit } else { 1 }
     }
 
     /// Starts the task that drives it and keeps the accounts of `pool` about it.
