@@ -15,13 +15,12 @@ mod server;
 mod store;
 mod story;
 mod table;
-mod workqueue;
 
 use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -31,7 +30,7 @@ use tokio::task::JoinSet;
 
 use self::{
     client::Client,
-    controller::Controller,
+    controller::HttpController,
     scene::{CHANGES_PER_SECOND, KINDS, Kind, OBJECTS, RENEW_EVERY},
     server::Api,
     table::Now,
@@ -104,7 +103,7 @@ async fn run<Handle>(
     let mut at = clock.now();
     while at.since_start() < scene.length {
         let overdue = api.store().behind(at, PATIENCE).0;
-        api.record.open().backlog.push(Backlog { at, overdue });
+        api.seen().backlog.push(Backlog { at, overdue });
         if table.is_due(at) {
             let now = herd.now(&api, scene, at);
             table.show(&now).map_err(DemoError::Show)?;
@@ -112,14 +111,14 @@ async fn run<Handle>(
         let due = at + SAMPLE;
         clock.sleep_until(due).await;
         at = clock.now();
-        let mut seen = api.record.open();
+        let mut seen = api.seen();
         seen.stalled = seen.stalled.max(at - due);
     }
     let now = herd.now(&api, scene, at);
     table.end(&now).map_err(DemoError::Show)?;
     tasks.shutdown().await;
     drop(stops_when_dropped);
-    let seen = std::mem::take(&mut *api.record.open());
+    let seen = std::mem::take(&mut *api.seen());
     Ok(seen)
 }
 
@@ -139,9 +138,14 @@ async fn life(api: Arc<Api>, scene: Scene, clock: Clock) {
     }
 }
 
+/// Locks a mutex of the demo, even if a task panicked while it held it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// All controllers with their leases.
 struct Herd {
-    controllers: Vec<Arc<Controller>>,
+    controllers: Vec<Arc<HttpController>>,
     unanswered: Arc<AtomicUsize>,
 }
 
@@ -153,11 +157,10 @@ impl Herd {
         let mut controllers = Vec::new();
         let mut offset = Duration::ZERO;
         for (kind, Kind { resource, .. }) in KINDS.iter().enumerate() {
-            let agent = format!("{resource}-controller").into();
-            let client = Client { server, agent, clock, unanswered: Arc::clone(&unanswered) };
+            let client = Client::new(server, format!("{resource}-controller"), clock, Arc::clone(&unanswered));
             tasks.spawn(lease::keep(client.clone(), Arc::clone(api), offset));
             offset += RENEW_EVERY / 4;
-            controllers.push(Controller::start(kind, client, tasks));
+            controllers.push(HttpController::start(kind, client, tasks));
         }
         Self { controllers, unanswered }
     }
@@ -165,9 +168,9 @@ impl Herd {
     /// Collects everything that the table shows.
     fn now(&self, api: &Api, scene: Scene, at: Moment) -> Now {
         let (waiting, backing_off) =
-            self.controllers.iter().map(|it| it.queue.waiting()).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+            self.controllers.iter().map(|it| it.waiting()).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let (overdue, _) = api.store().behind(at, PATIENCE);
-        let seen = api.record.open();
+        let seen = api.seen();
         let second = at.back(Duration::from_secs(1));
         let (calls, errors) = seen.calls(second, at);
         let recently = at.back(table::RECENTLY);

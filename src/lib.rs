@@ -10,6 +10,7 @@
 mod words;
 
 pub mod admin;
+mod agenda;
 pub mod api;
 mod app;
 pub mod chart;
@@ -17,6 +18,7 @@ pub mod classify;
 pub mod cli;
 pub mod clock;
 pub mod config;
+mod controller;
 pub mod credentials;
 pub mod demo;
 pub mod inject;

@@ -5,9 +5,8 @@
 //! calls and answers as the proxy does, so the simulated code is the code that runs. A run depends
 //! on its input and seed alone.
 
-mod agenda;
 mod builtin;
-mod gate;
+mod event_loop;
 mod histogram;
 mod picture;
 mod play;

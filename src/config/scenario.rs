@@ -147,17 +147,3 @@ impl Default for Requeue {
         Self::Backoff { base: Duration::from_millis(5), max: Duration::from_secs(1000) }
     }
 }
-
-impl Requeue {
-    /// How long after the `failures`-th failure in a row.
-    #[must_use]
-    pub fn delay(&self, failures: u32) -> Duration {
-        match *self {
-            Self::AtOnce => Duration::ZERO,
-            Self::Backoff { base, max } => {
-                let factor = 2_u32.checked_pow(failures.saturating_sub(1));
-                factor.and_then(|factor| base.checked_mul(factor)).map_or(max, |delay| delay.min(max))
-            }
-        }
-    }
-}

@@ -5,28 +5,28 @@ use std::{net::SocketAddr, sync::Arc, sync::atomic::AtomicUsize, sync::atomic::O
 
 use bytes::Bytes;
 use http::{
-    Method, Request, StatusCode,
-    header::{CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT},
+    Method, Request, Response, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT},
 };
 use http_body_util::{BodyExt as _, Full};
-use hyper::{body::Incoming, client::conn::http1};
-use hyper_util::rt::TokioIo;
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use serde_json::Value;
-use tokio::net::TcpStream;
 
-use crate::clock::Clock;
+use crate::{clock::Clock, controller::MAX_RETRIES};
 
-/// client-go's `maxRetries`.
-const MAX_RETRIES: u32 = 10;
-
-/// The address for calls, their user agent, and the number of calls that are out.
+/// The client of one controller: its connections, its user agent, and the calls that are out.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    pub(super) server: SocketAddr,
+    http: legacy::Client<HttpConnector, Full<Bytes>>,
+    server: SocketAddr,
     pub(super) agent: Arc<str>,
     pub(super) clock: Clock,
     /// The calls sent and not answered yet, without watches.
-    pub(super) unanswered: Arc<AtomicUsize>,
+    unanswered: Arc<AtomicUsize>,
 }
 
 /// The reason why a call gave no object.
@@ -38,14 +38,6 @@ pub(super) enum CallError {
     /// There was no connection, or it broke.
     #[error("the connection failed")]
     Transport,
-}
-
-/// A client's connection, opened when it is needed. There is one per worker, as a worker makes one
-/// call at a time.
-#[derive(Debug)]
-pub(super) struct Session {
-    client: Client,
-    sender: Option<http1::SendRequest<Full<Bytes>>>,
 }
 
 /// An unanswered call: counted while this value lives, however the call ends.
@@ -66,15 +58,18 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-// === impl Session ===
+// === impl Client ===
 
-impl Session {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client, sender: None }
+impl Client {
+    pub(super) fn new(server: SocketAddr, agent: String, clock: Clock, unanswered: Arc<AtomicUsize>) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
+        Self { http, server, agent: agent.into(), clock, unanswered }
     }
 
     /// Makes one call with client-go's retries and returns the object of the answer.
-    pub(super) async fn call(&mut self, method: Method, path: &str, body: &Value) -> Result<Value, CallError> {
+    pub(super) async fn call(&self, method: Method, path: &str, body: &Value) -> Result<Value, CallError> {
         let mut attempt = 0;
         loop {
             let (status, retry_after, body) = self.once(&method, path, body).await?;
@@ -83,31 +78,27 @@ impl Session {
             }
             let retryable = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
             match retry_after.filter(|_| retryable && attempt < MAX_RETRIES) {
-                Some(wait) => self.client.clock.sleep(wait).await,
+                Some(wait) => self.clock.sleep(wait).await,
                 None => return Err(CallError::Status(status)),
             }
             attempt += 1;
         }
     }
 
-    /// Opens a stream, which takes the connection with it.
-    pub(super) async fn stream(mut self, path: &str) -> Result<Incoming, CallError> {
+    /// Opens a stream, which takes a connection with it.
+    pub(super) async fn stream(&self, path: &str) -> Result<Incoming, CallError> {
         let response = self.send(&Method::GET, path, &Value::Null).await?;
-        if response.status().is_success() {
-            Ok(response.into_body())
-        } else {
-            Err(CallError::Status(response.status()))
-        }
+        let status = response.status();
+        if status.is_success() { Ok(response.into_body()) } else { Err(CallError::Status(status)) }
     }
 
     async fn once(
-        &mut self,
+        &self,
         method: &Method,
         path: &str,
         body: &Value,
     ) -> Result<(StatusCode, Option<Duration>, Bytes), CallError> {
-        let unanswered = Arc::clone(&self.client.unanswered);
-        let _out = Unanswered::new(&unanswered);
+        let _out = Unanswered::new(&self.unanswered);
         let response = self.send(method, path, body).await?;
         let status = response.status();
         let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -115,43 +106,16 @@ impl Session {
         Ok((status, seconds.map(Duration::from_secs), body))
     }
 
-    async fn send(&mut self, method: &Method, path: &str, body: &Value) -> Result<http::Response<Incoming>, CallError> {
+    async fn send(&self, method: &Method, path: &str, body: &Value) -> Result<Response<Incoming>, CallError> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let kind = if *method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
         let request = Request::builder()
             .method(method)
-            .uri(path)
-            .header(HOST, self.client.server.to_string())
-            .header(USER_AGENT, &*self.client.agent)
+            .uri(format!("http://{}{path}", self.server))
+            .header(USER_AGENT, &*self.agent)
             .header(CONTENT_TYPE, kind)
             .body(Full::new(body))
             .map_err(|_| CallError::Transport)?;
-        let response = self.sender().await?.send_request(request).await;
-        response.map_err(|_| {
-            self.sender = None;
-            CallError::Transport
-        })
-    }
-
-    /// Returns the live connection, or a new one.
-    async fn sender(&mut self) -> Result<&mut http1::SendRequest<Full<Bytes>>, CallError> {
-        let live = match self.sender.take() {
-            Some(mut sender) => sender.ready().await.is_ok().then_some(sender),
-            None => None,
-        };
-        let sender = match live {
-            Some(sender) => sender,
-            None => self.connect().await.map_err(|_| CallError::Transport)?,
-        };
-        Ok(self.sender.insert(sender))
-    }
-
-    async fn connect(&self) -> Result<http1::SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
-        let stream = TcpStream::connect(self.client.server).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // The task ends when the sender is dropped; an error reaches the call that it broke.
-        drop(tokio::spawn(connection));
-        Ok(sender)
+        self.http.request(request).await.map_err(|_| CallError::Transport)
     }
 }

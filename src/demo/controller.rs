@@ -1,8 +1,7 @@
-//! A controller as client-go and controller-runtime build it: an informer (list, then watch), a
-//! work queue, workers that write.
+//! A controller over HTTP: an informer (list, then watch) feeds the work queue, and workers write.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -10,14 +9,15 @@ use bytes::BytesMut;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
-    client::{CallError, Client, Session},
+    client::{CallError, Client},
+    lock,
     scene::{GROUP, KINDS, OBJECTS, WORKERS},
     store::{object_name, object_number},
-    workqueue::{Item, WorkQueue},
 };
+use crate::controller::{Controller, Item, RateLimiter, Reconciled};
 
 /// A reflector's first backoff. In client-go it grows; the demo ends before that matters.
 const LIST_AGAIN: Duration = Duration::from_millis(800);
@@ -29,22 +29,31 @@ struct Known {
     observed: u64,
 }
 
-/// One controller of one kind.
+/// The controller of one kind.
 #[derive(Debug)]
-pub(super) struct Controller {
+pub(super) struct HttpController {
     kind: usize,
     client: Client,
-    pub(super) queue: WorkQueue,
-    cache: Mutex<Vec<Known>>,
+    state: Mutex<State>,
+    /// Wakes a worker that waits for an object.
+    changed: Notify,
 }
 
-// === impl Controller ===
+/// The state that informer and workers share.
+#[derive(Debug)]
+struct State {
+    controller: Controller,
+    cache: Vec<Known>,
+}
 
-impl Controller {
+// === impl HttpController ===
+
+impl HttpController {
     /// Starts the informer and the workers.
     pub(super) fn start(kind: usize, client: Client, tasks: &mut JoinSet<()>) -> Arc<Self> {
-        let queue = WorkQueue::new(client.clock);
-        let controller = Arc::new(Self { kind, client, queue, cache: Mutex::new(vec![Known::default(); OBJECTS]) });
+        let controller = Controller::new(RateLimiter::DEFAULT, OBJECTS, WORKERS);
+        let state = Mutex::new(State { controller, cache: vec![Known::default(); OBJECTS] });
+        let controller = Arc::new(Self { kind, client, state, changed: Notify::new() });
         tasks.spawn(Arc::clone(&controller).inform());
         for _ in 0..WORKERS {
             tasks.spawn(Arc::clone(&controller).work());
@@ -52,11 +61,15 @@ impl Controller {
         controller
     }
 
+    /// Returns the number of objects that wait for a worker, and of those that wait out a delay.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        self.state().controller.waiting()
+    }
+
     /// Runs the informer: it lists, watches from there, and resumes at the last version it saw.
     async fn inform(self: Arc<Self>) {
         loop {
-            let mut session = Session::new(self.client.clone());
-            if let Ok(list) = session.call(Method::GET, &self.path(), &Value::Null).await {
+            if let Ok(list) = self.client.call(Method::GET, &self.path(), &Value::Null).await {
                 list["items"].as_array().into_iter().flatten().for_each(|object| self.learn(object));
                 self.watch(number(&list["metadata"]["resourceVersion"])).await;
             }
@@ -68,7 +81,7 @@ impl Controller {
     async fn watch(&self, mut version: u64) {
         loop {
             let path = format!("{}?watch=1&resourceVersion={version}", self.path());
-            match Session::new(self.client.clone()).stream(&path).await {
+            match self.client.stream(&path).await {
                 Ok(mut changes) => {
                     let mut text = BytesMut::new();
                     while let Some(Ok(frame)) = changes.frame().await {
@@ -91,49 +104,64 @@ impl Controller {
     /// Takes an object from the API into the cache, and into the queue whatever its backoff.
     fn learn(&self, object: &Value) {
         let Some(item) = object["metadata"]["name"].as_str().and_then(object_number) else { return };
-        let generation = object["metadata"]["generation"].as_u64().unwrap_or(0);
-        let observed = object["status"]["observedGeneration"].as_u64().unwrap_or(0);
-        let mut cache = self.cache();
-        cache[item].generation = cache[item].generation.max(generation);
-        cache[item].observed = cache[item].observed.max(observed);
-        drop(cache);
-        self.queue.add(item);
+        let mut state = self.state();
+        let known = &mut state.cache[item];
+        known.generation = known.generation.max(object["metadata"]["generation"].as_u64().unwrap_or(0));
+        known.observed = known.observed.max(object["status"]["observedGeneration"].as_u64().unwrap_or(0));
+        state.controller.add(item, self.client.clock.now());
+        drop(state);
+        self.changed.notify_one();
     }
 
     async fn work(self: Arc<Self>) {
-        let mut session = Session::new(self.client.clone());
         loop {
-            let item = self.queue.take().await;
-            let done = self.reconcile(&mut session, item).await;
-            self.queue.done(item, done.is_ok());
+            let item = self.next().await;
+            let reconciled = self.reconcile(item).await.map_or(Reconciled::Failed, |()| Reconciled::Done);
+            self.state().controller.finish(item, reconciled, self.client.clock.now());
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits for the next object to work on.
+    async fn next(&self) -> Item {
+        loop {
+            let next = self.state().controller.start(self.client.clock.now());
+            match next {
+                Ok(item) => return item,
+                Err(None) => self.changed.notified().await,
+                Err(Some(due)) => tokio::select! {
+                    () = self.changed.notified() => {}
+                    () = self.client.clock.sleep_until(due) => {}
+                },
+            }
         }
     }
 
     /// Applies the wanted state, then reports it in the status. If there is nothing to do, no call
     /// is made.
-    async fn reconcile(&self, session: &mut Session, item: Item) -> Result<(), CallError> {
-        let known = self.cache()[item];
+    async fn reconcile(&self, item: Item) -> Result<(), CallError> {
+        let known = self.state().cache[item];
         if known.observed >= known.generation {
             return Ok(());
         }
         let path = format!("{}/{}", self.path(), object_name(self.kind, item));
         let applied = json!({ "demo.example.com/applied": known.generation.to_string() });
         let patch = json!({ "metadata": { "annotations": applied } });
-        let object = session.call(Method::PATCH, &path, &patch).await?;
+        let object = self.client.call(Method::PATCH, &path, &patch).await?;
         let version = &object["metadata"]["resourceVersion"];
         let status = json!({
             "metadata": { "resourceVersion": version }, "status": { "observedGeneration": known.generation },
         });
-        session.call(Method::PUT, &format!("{path}/status"), &status).await?;
+        self.client.call(Method::PUT, &format!("{path}/status"), &status).await?;
         // The watch shows the controller's own write a little later; until then the work would be
         // done again.
-        let mut cache = self.cache();
-        cache[item].observed = cache[item].observed.max(known.generation);
+        let observed = &mut self.state().cache[item].observed;
+        *observed = known.generation.max(*observed);
         Ok(())
     }
 
-    fn cache(&self) -> MutexGuard<'_, Vec<Known>> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     fn path(&self) -> String {

@@ -1,17 +1,17 @@
-//! Leader election as client-go does it: the lease is renewed every two seconds, with a timeout of
-//! five.
+//! Leader election over HTTP, as client-go does it.
 
 use std::{sync::Arc, time::Duration};
 
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
-    client::{CallError, Client, Session},
+    client::{CallError, Client},
     record::Renewal,
-    scene::{LEASE_TIMEOUT, RENEW_EVERY},
+    scene::{RENEW_DEADLINE, RENEW_EVERY},
     server::Api,
 };
+use crate::controller::LeaseHolder;
 
 /// The path of leases.
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/demo/leases";
@@ -19,42 +19,38 @@ const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/demo/leases";
 /// Keeps one controller's lease for as long as the run lasts, and records each renewal.
 pub(super) async fn keep(client: Client, api: Arc<Api>, offset: Duration) {
     let clock = client.clock;
-    let name = client.agent.to_string();
-    let mut session = Session::new(client.clone());
+    let mut holder = LeaseHolder::new(RENEW_EVERY, RENEW_DEADLINE);
     let mut lease = Value::Null;
     // Controllers do not start at the same instant.
     clock.sleep(offset).await;
     loop {
         let at = clock.now();
+        holder.begin(at);
         let renewed = tokio::select! {
-            renewed = renew(&mut session, &name, &mut lease) => renewed.is_ok(),
-            () = clock.sleep(LEASE_TIMEOUT) => false,
+            renewed = renew(&client, &mut lease, holder.timeout()) => renewed.is_ok(),
+            () = clock.sleep(holder.timeout()) => false,
         };
-        if !renewed {
-            // The answer to a call that timed out may still be on its way.
-            session = Session::new(client.clone());
-        }
-        let late = !renewed || clock.now() - at > RENEW_EVERY;
-        api.record.open().renewals.push(Renewal { at, late });
-        clock.sleep(RENEW_EVERY).await;
+        let attempt = holder.end(renewed, clock.now());
+        api.seen().renewals.push(Renewal { at, late: attempt.late });
+        clock.sleep_until(attempt.next).await;
     }
 }
 
 /// Makes one attempt: an update of the known lease; if that fails, a read and another update.
-async fn renew(session: &mut Session, name: &str, lease: &mut Value) -> Result<(), CallError> {
-    let timeout = LEASE_TIMEOUT.as_secs();
+async fn renew(client: &Client, lease: &mut Value, timeout: Duration) -> Result<(), CallError> {
+    let (name, timeout) = (&client.agent, timeout.as_secs());
     let path = format!("{PATH}/{name}?timeout={timeout}s");
     if !lease.is_null()
-        && let Ok(renewed) = session.call(Method::PUT, &path, lease).await
+        && let Ok(renewed) = client.call(Method::PUT, &path, lease).await
     {
         *lease = renewed;
         return Ok(());
     }
-    *lease = match session.call(Method::GET, &path, &Value::Null).await {
-        Ok(found) => session.call(Method::PUT, &path, &found).await?,
-        Err(CallError::Status(http::StatusCode::NOT_FOUND)) => {
-            let new = json!({ "metadata": { "name": name }, "spec": { "holderIdentity": name } });
-            session.call(Method::POST, &format!("{PATH}?timeout={timeout}s"), &new).await?
+    *lease = match client.call(Method::GET, &path, &Value::Null).await {
+        Ok(found) => client.call(Method::PUT, &path, &found).await?,
+        Err(CallError::Status(StatusCode::NOT_FOUND)) => {
+            let new = json!({ "metadata": { "name": &**name }, "spec": { "holderIdentity": &**name } });
+            client.call(Method::POST, &format!("{PATH}?timeout={timeout}s"), &new).await?
         }
         Err(error) => return Err(error),
     };

@@ -1,10 +1,7 @@
 //! The record of a run: every call that reached the API, every object that converged, every lease
 //! renewal.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::moment::Moment;
 
@@ -75,19 +72,6 @@ pub struct Seen {
     pub stalled: Duration,
 }
 
-/// The record of a run under way.
-#[derive(Debug, Default)]
-pub(super) struct Record(Mutex<Seen>);
-
-// === impl Record ===
-
-impl Record {
-    /// Opens the record, to read or to add to.
-    pub(super) fn open(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 // === impl Seen ===
 
 impl Seen {
@@ -139,7 +123,7 @@ impl Seen {
 
     /// Returns the first moment from `from` on after which no object was overdue until the end.
     #[must_use]
-    pub fn settled_after(&self, from: Moment) -> Option<Moment> {
+    pub fn reconciled_after(&self, from: Moment) -> Option<Moment> {
         let last = self.backlog.iter().rposition(|sample| sample.at >= from && sample.overdue > 0);
         let next = last.map_or_else(|| self.backlog.iter().position(|sample| sample.at >= from), |last| Some(last + 1));
         self.backlog.get(next?).map(|sample| sample.at)
@@ -180,10 +164,10 @@ mod tests {
         let sample = |at, overdue| Backlog { at: Moment::from_millis(at), overdue };
         let mut seen =
             Seen { backlog: vec![sample(0, 0), sample(100, 5), sample(200, 0), sample(300, 1)], ..Seen::default() };
-        assert_eq!(seen.settled_after(Moment::ZERO), None);
+        assert_eq!(seen.reconciled_after(Moment::ZERO), None);
         seen.backlog.push(sample(400, 0));
-        assert_eq!(seen.settled_after(Moment::ZERO), Some(Moment::from_millis(400)));
-        assert_eq!(seen.settled_after(Moment::from_millis(350)), Some(Moment::from_millis(400)));
+        assert_eq!(seen.reconciled_after(Moment::ZERO), Some(Moment::from_millis(400)));
+        assert_eq!(seen.reconciled_after(Moment::from_millis(350)), Some(Moment::from_millis(400)));
     }
 
     #[test]

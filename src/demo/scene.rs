@@ -55,8 +55,8 @@ pub(super) const SERVICE_TIME: Duration = Duration::from_millis(2);
 /// The renewal interval of a lease, as in client-go's leader election.
 pub(super) const RENEW_EVERY: Duration = Duration::from_secs(2);
 
-/// The timeout of a lease call, as in controller-runtime: half of the renew deadline.
-pub(super) const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time without a renewal after which leadership is lost, as client-go's `RenewDeadline`.
+pub(super) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The length of a run, and the time of its trouble.
 #[derive(Clone, Copy, Debug, PartialEq)]

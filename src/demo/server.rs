@@ -5,16 +5,15 @@ use std::{
     convert::Infallible,
     io,
     net::{Ipv4Addr, SocketAddr},
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
-use http_body_util::{BodyExt as _, Either, Full, Limited};
+use futures_util::{StreamExt as _, stream};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
+use http_body_util::{BodyExt as _, Collected, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
-    body::{Body, Frame, Incoming},
+    body::{Frame, Incoming},
     server::conn::http1,
     service::service_fn,
 };
@@ -22,13 +21,13 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::mpsc,
     task::JoinSet,
 };
 
 use super::{
     capacity::Capacity,
-    record::{Arrived, Record, What},
+    lock,
+    record::{Arrived, Seen, What},
     scene::{CAPACITY, GROUP, KINDS, SERVICE_TIME, Scene},
     store::{Denied, Store, object_number},
 };
@@ -41,7 +40,7 @@ pub(super) struct Api {
     clock: Clock,
     store: Mutex<Store>,
     capacity: Mutex<Capacity>,
-    pub(super) record: Record,
+    seen: Mutex<Seen>,
 }
 
 /// The target of a request.
@@ -54,11 +53,7 @@ enum Target {
 }
 
 /// A response whose body comes at once, or as a stream of changes.
-type Answer = Response<Either<Full<Bytes>, Changes>>;
-
-/// The body of a watch.
-#[derive(Debug)]
-struct Changes(mpsc::UnboundedReceiver<Bytes>);
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 // === impl Api ===
 
@@ -70,13 +65,18 @@ impl Api {
             clock,
             store: Mutex::new(Store::new()),
             capacity: Mutex::new(Capacity::new(CAPACITY)),
-            record: Record::default(),
+            seen: Mutex::default(),
         })
     }
 
     /// Locks the objects.
     pub(super) fn store(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.store)
+    }
+
+    /// Locks the record of the run.
+    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
+        lock(&self.seen)
     }
 
     /// Listens on a free port of loopback, and serves until the set is dropped.
@@ -120,27 +120,28 @@ impl Api {
             Target::Collection { watch: Some(_), .. } => What::Watch,
             Target::Collection { .. } | Target::Object { .. } | Target::Unknown => What::Call,
         };
-        let served = self.capacity.lock().unwrap_or_else(PoisonError::into_inner).serves(at);
+        let served = lock(&self.capacity).serves(at);
         let answer = if served {
             self.serve_call(request, target).await
         } else {
             failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "etcdserver: too many requests")
         };
         let status = answer.status().as_u16();
-        self.record.open().arrived.push(Arrived { at, what, status });
+        self.seen().arrived.push(Arrived { at, what, status });
         answer
     }
 
     async fn serve_call(&self, request: Request<Incoming>, target: Target) -> Answer {
         let method = request.method().clone();
         let body = Limited::new(request.into_body(), 64 * 1024).collect().await;
-        let Ok(body) = body.map(http_body_util::Collected::to_bytes) else {
+        let Ok(body) = body.map(Collected::to_bytes) else {
             return failure(StatusCode::BAD_REQUEST, "BadRequest", "the body did not arrive");
         };
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         if let Target::Collection { kind, watch: Some(version) } = target {
-            let changes = Changes(self.store().watch(kind, version));
-            return Response::new(Either::Right(changes));
+            let mut changes = self.store().watch(kind, version);
+            let frames = stream::poll_fn(move |cx| changes.poll_recv(cx)).map(|change| Ok(Frame::data(change)));
+            return Response::new(StreamBody::new(frames).boxed_unsync());
         }
         self.clock.sleep(SERVICE_TIME).await;
         let now = self.clock.now();
@@ -153,7 +154,7 @@ impl Api {
             return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", text);
         }
         match self.perform(&method, target, &body, now) {
-            Ok(value) => Response::new(Either::Left(Full::new(Bytes::from(value.to_string())))),
+            Ok(value) => Response::new(Full::new(Bytes::from(value.to_string())).boxed_unsync()),
             Err(Denied::Conflict) => failure(StatusCode::CONFLICT, "Conflict", "the object has been modified"),
             Err(Denied::Invalid) => failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", "a field is missing"),
             Err(Denied::NotFound) => failure(StatusCode::NOT_FOUND, "NotFound", "not found"),
@@ -168,7 +169,7 @@ impl Api {
             (&Method::PATCH, Target::Object { kind, item, status: false }) => store.apply(kind, item, body),
             (&Method::PUT, Target::Object { kind, item, status: true }) => {
                 let (value, converged) = store.report(kind, item, body, now)?;
-                self.record.open().converged.extend(converged);
+                self.seen().converged.extend(converged);
                 Ok(value)
             }
             (&Method::GET, Target::Lease { name: Some(name) }) => store.lease(&name),
@@ -220,26 +221,15 @@ impl Target {
     }
 }
 
-// === impl Changes ===
-
-impl Body for Changes {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))))
-    }
-}
-
 /// Builds a `metav1.Status` error as kube-apiserver does.
 fn failure(status: StatusCode, reason: &str, message: &str) -> Answer {
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "reason": reason, "message": message, "code": status.as_u16(),
     });
-    let mut answer = Response::new(Either::Left(Full::new(Bytes::from(body.to_string()))));
+    let mut answer = Response::new(Full::new(Bytes::from(body.to_string())).boxed_unsync());
     *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
 }
 

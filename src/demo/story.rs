@@ -138,7 +138,7 @@ impl Played {
     /// Describes for how long the trouble outlived its cause.
     fn recovery(&self, seen: &Seen) -> String {
         let healed = self.scene.trouble_to();
-        match seen.settled_after(healed) {
+        match seen.reconciled_after(healed) {
             Some(settled) => {
                 format!("Everything was reconciled {} after the webhook was back", short(Some(settled - healed)))
             }

@@ -7,21 +7,21 @@ mod controller;
 mod lease;
 mod server;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use slab::Slab;
 
 use self::{controller::Controller, lease::Lease, server::Server};
 use super::{
     Limits,
-    agenda::Agenda,
-    gate::{Gate, Sent, Turn},
-    request::{Read, Reader},
+    event_loop::{EventLoop, Happening, Sent},
+    request::{Read, Reader, whole_seconds},
     tally::{LeaseRow, Row},
 };
 use crate::{
     classify::Kind,
     config::{scenario::Scenario, settings::RetryAfter},
+    controller::MAX_RETRIES,
     limit::{Reason, Refusal},
     moment::Moment,
     random::Random,
@@ -51,11 +51,9 @@ pub struct Played {
 struct World<'a> {
     scenario: &'a Scenario,
     limits: &'a Limits,
-    now: Moment,
-    gate: Gate,
+    events: EventLoop<Event>,
     reader: Reader,
     server: Server<'a>,
-    agenda: Agenda<Event>,
     random: Random,
     calls: Slab<Call>,
     controllers: Vec<Controller>,
@@ -70,28 +68,28 @@ struct World<'a> {
 enum Event {
     /// Objects of a controller change.
     Change(usize),
-    /// An object is due again.
-    Requeue { controller: usize, object: u32 },
+    /// An object of a controller comes back after a failure.
+    Requeue(usize),
     /// A client has slept as long as Retry-After said, and makes the call again.
-    Again(u32),
+    Again(usize),
     /// The upstream has answered a call.
-    Answered(u32),
+    Answered(usize),
     /// A lease is to be renewed.
     Renew(usize),
     /// The holder of a lease gives up waiting for the answer to its call.
-    Impatient { lease: usize, attempt: u64 },
+    TimedOut { lease: usize, attempt: u64 },
 }
 
 /// A call under way.
 #[derive(Debug)]
 struct Call {
-    who: Who,
-    read: Arc<Read>,
+    maker: Maker,
+    read: Read,
     arrived: Moment,
     /// True if it repeats a call that the upstream had answered with a failure.
     is_retry: bool,
     /// The number of times that the client itself has tried again because of a Retry-After.
-    attempts: u32,
+    retries: u32,
     sent: Option<Sent>,
     /// The status and Retry-After that the upstream will answer.
     answer: (u16, Option<Duration>),
@@ -99,30 +97,35 @@ struct Call {
 
 /// The maker of a call.
 #[derive(Clone, Copy, Debug)]
-enum Who {
-    Object { controller: usize, object: u32 },
-    Lease(usize),
+enum Maker {
+    Worker { controller: usize, object: usize },
+    LeaseHolder(usize),
 }
 
 /// Plays a scenario under some limits.
 #[must_use]
 pub fn play(scenario: &Scenario, limits: &Limits) -> Played {
     let mut world = World::new(scenario, limits);
-    let end = Moment::ZERO + scenario.length;
+    let mut end = Moment::ZERO + scenario.length;
     world.begin();
     let mut stopped = None;
-    while world.step(end) {
+    while let Some(happening) = world.events.next(end) {
+        match happening {
+            Happening::Left(call, sent) => world.left(call, sent),
+            Happening::Refused(call, refusal) => world.refused(call, &refusal),
+            Happening::Due(event) => world.happen(event),
+        }
         if world.made > MOST_CALLS {
-            stopped = Some(world.now);
+            end = world.events.now;
+            stopped = Some(end);
             break;
         }
     }
-    world.now = stopped.unwrap_or(end);
     Played {
         limits: limits.name.clone(),
-        length: world.now.since_start(),
+        length: end.since_start(),
         rows: world.controllers.into_iter().map(Controller::into_row).collect(),
-        leases: world.leases.into_iter().map(|lease| lease.into_row(stopped.unwrap_or(end))).collect(),
+        leases: world.leases.into_iter().map(|lease| lease.into_row(end)).collect(),
         retries: world.retries,
         first_retries: world.first_retries,
         stopped,
@@ -137,11 +140,9 @@ impl<'a> World<'a> {
         Self {
             scenario,
             limits,
-            now: Moment::ZERO,
-            gate: Gate::new(&limits.gate, scenario.seed, Moment::ZERO),
+            events: EventLoop::new(&limits.gate, scenario.seed),
             reader: Reader::new(),
             server: Server::new(&scenario.upstream),
-            agenda: Agenda::new(),
             random: Random::new(scenario.seed),
             calls: Slab::new(),
             controllers: scenario.controllers.iter().map(|spec| Controller::new(spec, step)).collect(),
@@ -157,134 +158,93 @@ impl<'a> World<'a> {
             self.first_change(index);
         }
         for index in 0..self.leases.len() {
-            self.agenda.put(Moment::ZERO, Event::Renew(index));
+            self.events.schedule(Moment::ZERO, Event::Renew(index));
         }
-    }
-
-    /// Runs the next event; returns false if there is none before `end`.
-    fn step(&mut self, end: Moment) -> bool {
-        let due = self.gate.next_wakeup().filter(|due| self.agenda.next().is_none_or(|event| *due <= event));
-        let event = if due.is_none() { self.agenda.take(end) } else { None };
-        match (due, event) {
-            (Some(due), _) if due <= end => {
-                self.now = self.now.max(due);
-                self.gate.advance(self.now);
-            }
-            (None, Some((at, event))) => {
-                self.now = self.now.max(at);
-                self.happen(event);
-            }
-            _ => return false,
-        }
-        self.settle();
-        true
     }
 
     fn happen(&mut self, event: Event) {
         match event {
             Event::Change(controller) => self.change(controller),
-            Event::Requeue { controller, object } => {
-                self.controllers[controller].add(object);
-                self.dispatch(controller);
-            }
-            Event::Again(call) => self.at_the_door(call),
+            Event::Requeue(controller) => self.start_reconciles(controller),
+            Event::Again(call) => self.arrive(call),
             Event::Answered(call) => self.answered(call),
             Event::Renew(lease) => self.renew(lease),
-            Event::Impatient { lease, attempt } => self.impatient(lease, attempt),
-        }
-    }
-
-    /// Passes the results of calls on to those who made them.
-    fn settle(&mut self) {
-        while let Some(turn) = self.gate.next_turn() {
-            match turn {
-                Turn::Left(call, sent) => self.left(call, sent),
-                Turn::Refused(call, refusal) => self.refused(call, &refusal),
-            }
+            Event::TimedOut { lease, attempt } => self.timed_out(lease, attempt),
         }
     }
 
     /// Makes a new call, which arrives at the gate.
-    fn call(&mut self, who: Who, read: Arc<Read>, is_retry: bool) -> u32 {
-        let call = Call { who, read, arrived: self.now, is_retry, attempts: 0, sent: None, answer: (200, None) };
-        let index = u32::try_from(self.calls.insert(call)).unwrap_or(u32::MAX);
-        self.at_the_door(index);
+    fn call(&mut self, maker: Maker, read: Read, is_retry: bool) -> usize {
+        let arrived = self.events.now;
+        let call = Call { maker, read, arrived, is_retry, retries: 0, sent: None, answer: (200, None) };
+        let index = self.calls.insert(call);
+        self.arrive(index);
         index
     }
 
-    fn at_the_door(&mut self, index: u32) {
-        let Some(call) = self.calls.get_mut(index as usize) else { return };
-        call.arrived = self.now;
-        call.attempts += 1;
+    fn arrive(&mut self, index: usize) {
+        let call = &mut self.calls[index];
+        call.arrived = self.events.now;
         self.made += 1;
-        if let Who::Object { controller, .. } = call.who {
-            self.controllers[controller].row.arrived(self.now);
+        if let Maker::Worker { controller, .. } = call.maker {
+            self.controllers[controller].row.arrived(call.arrived);
         }
-        let read = Arc::clone(&call.read);
-        self.gate.arrive(index, &read.arrival(), self.now);
+        self.events.arrive(index, &call.read.arrival());
     }
 
-    fn left(&mut self, index: u32, sent: Sent) {
-        let Some(call) = self.calls.get_mut(index as usize) else { return };
+    fn left(&mut self, index: usize, sent: Sent) {
+        let now = self.events.now;
+        let call = &mut self.calls[index];
         call.sent = Some(sent);
-        if let Who::Object { controller, .. } = call.who {
-            self.controllers[controller].row.left(self.now, self.now - call.arrived, call.is_retry);
-            if call.is_retry {
-                self.first_retries += u64::from(self.retries.first().is_none_or(|first| *first == self.now));
-                if self.retries.len() < MOST_RETRIES {
-                    self.retries.push(self.now);
+        let object = match call.maker {
+            Maker::Worker { controller, object } => {
+                self.controllers[controller].row.left(now, now - call.arrived, call.is_retry);
+                if call.is_retry {
+                    self.first_retries += u64::from(self.retries.first().is_none_or(|first| *first == now));
+                    if self.retries.len() < MOST_RETRIES {
+                        self.retries.push(now);
+                    }
                 }
+                Some((&self.scenario.controllers[controller], object))
             }
-        }
-        let answer = match call.who {
-            Who::Object { controller, object } => {
-                let spec = &self.scenario.controllers[controller];
-                self.server.answer(self.now, Some((spec, object)))
-            }
-            Who::Lease(_) => self.server.answer(self.now, None),
+            Maker::LeaseHolder(_) => None,
         };
+        let answer = self.server.answer(now, object);
         call.answer = (answer.status, answer.retry_after);
-        self.agenda.put(answer.at, Event::Answered(index));
+        self.events.schedule(answer.at, Event::Answered(index));
     }
 
-    fn answered(&mut self, index: u32) {
-        let Some(mut call) = self.calls.try_remove(index as usize) else { return };
-        let (status, retry_after) = call.answer;
-        let answer = match retry_after {
-            Some(after) => call.read.turned_away(&self.limits.gate, after),
-            None => call.read.answer(&self.limits.gate, status, None),
-        };
-        if let Some(Sent { receipt, slot }) = call.sent.take() {
-            self.gate.finish(receipt, answer, self.now);
-            self.gate.release(slot, self.now);
+    fn answered(&mut self, index: usize) {
+        let Call { maker, read, sent, answer: (status, retry_after), .. } = self.calls.remove(index);
+        if let Some(Sent { receipt, slot }) = sent {
+            let answer = read.answer(&self.limits.gate, status, retry_after, retry_after.is_some());
+            self.events.finish(receipt, answer);
+            self.events.release(slot);
         }
-        match call.who {
-            Who::Object { controller, object } if status < 400 => self.succeeded(controller, object),
-            Who::Object { controller, object } => {
-                self.controllers[controller].row.failed(self.now);
-                self.failed(controller, object, true);
-            }
-            Who::Lease(lease) => self.renewed(lease, status < 400),
+        match maker {
+            Maker::Worker { controller, object } if status < 400 => self.succeeded(controller, object),
+            Maker::Worker { controller, object } => self.failed(controller, object),
+            Maker::LeaseHolder(lease) => self.attempted(lease, status < 400),
         }
     }
 
-    fn refused(&mut self, index: u32, refusal: &Refusal) {
-        let Some(call) = self.calls.get(index as usize) else { return };
-        let (who, attempts) = (call.who, call.attempts);
-        let wait = (refusal.retry_at - self.now).max(Duration::from_millis(1));
-        if let Who::Object { controller, .. } = who {
-            self.controllers[controller].row.was_refused(self.now, refusal.reason);
+    fn refused(&mut self, index: usize, refusal: &Refusal) {
+        let now = self.events.now;
+        let wait = (refusal.retry_at - now).max(Duration::from_millis(1));
+        let says_when = self.says_when(refusal.reason);
+        let call = &mut self.calls[index];
+        if let Maker::Worker { controller, .. } = call.maker {
+            self.controllers[controller].row.was_refused(now, refusal.reason);
         }
-        if self.says_when(refusal.reason) && attempts <= PATIENCE {
-            // client-go sleeps for whole seconds inside the worker, and tries again by itself.
-            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-            self.agenda.put(self.now + Duration::from_secs(seconds.max(1)), Event::Again(index));
+        if says_when && call.retries < MAX_RETRIES {
+            // client-go sleeps inside the worker.
+            call.retries += 1;
+            self.events.schedule(now + Duration::from_secs(whole_seconds(wait)), Event::Again(index));
             return;
         }
-        self.calls.try_remove(index as usize);
-        match who {
-            Who::Object { controller, object } => self.turned_away(controller, object, self.now + wait),
-            Who::Lease(lease) => self.renewed(lease, false),
+        match self.calls.remove(index).maker {
+            Maker::Worker { controller, object } => self.turned_away(controller, object, now + wait),
+            Maker::LeaseHolder(lease) => self.attempted(lease, false),
         }
     }
 
@@ -307,8 +267,6 @@ fn step(length: Duration) -> Duration {
     Duration::from_secs_f64(step)
 }
 
-/// The number of times that client-go itself retries a call that was answered with a Retry-After.
-const PATIENCE: u32 = 10;
 /// The most calls of a run. Limits that hold nothing back would lead to calls without end.
 const MOST_CALLS: u64 = 5_000_000;
 /// The most retries whose moments are kept.

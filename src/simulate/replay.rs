@@ -7,17 +7,17 @@
 //! that was refused when it was recorded has no answer; if a candidate admits it, it gets the last
 //! answer of its key, in the usual time of its class.
 
-mod line;
+mod candidate;
+mod log_entry;
 mod reader;
 pub mod report;
-mod stage;
 
 use std::{collections::HashMap, fmt, io, time::Duration};
 
 use self::{
-    line::Fate,
+    candidate::{Candidate, is_failure},
+    log_entry::Ending,
     reader::{Reader, Record},
-    stage::Stage,
 };
 use super::{
     Limits,
@@ -77,6 +77,13 @@ pub struct Replayed {
     pub length: Duration,
 }
 
+impl Replayed {
+    fn new(limits: &str, mut rows: Vec<Row>, leases: Leases, length: Duration) -> Self {
+        rows.sort_by(|one, other| one.name.cmp(&other.name));
+        Self { limits: limits.to_owned(), rows, leases: leases.row, holders: leases.renewed.len(), length }
+    }
+}
+
 /// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replays {
@@ -99,10 +106,10 @@ pub fn replay(
 ) -> Result<Replays, ReplayError> {
     let mut reader = Reader::new(gate);
     let mut past = Past::default();
-    let mut stages: Vec<Stage<'_>> = limits.iter().map(Stage::new).collect();
+    let mut candidates: Vec<Candidate<'_>> = limits.iter().map(Candidate::new).collect();
     let mut each = |record: &Record| {
-        past.note(record);
-        stages.iter_mut().for_each(|stage| stage.feed(record));
+        past.count(record);
+        candidates.iter_mut().for_each(|candidate| candidate.arrive(record));
     };
     for Recorded { name, mut input } in recorded {
         let read = reader.file(&name, &mut *input, progress, &mut each);
@@ -113,8 +120,8 @@ pub fn replay(
         return Err(nothing(gate, &reader.counts));
     }
     let length = past.last.since_start();
-    let mut replayed = vec![past.into_replayed()];
-    replayed.extend(stages.into_iter().map(|stage| stage.end(length)));
+    let mut replayed = vec![Replayed::new("recorded", past.rows.into_values().collect(), past.leases, length)];
+    replayed.extend(candidates.into_iter().map(|candidate| candidate.end(length)));
     Ok(Replays { replayed, read: reader.counts })
 }
 
@@ -142,37 +149,26 @@ struct Past {
 // === impl Past ===
 
 impl Past {
-    fn note(&mut self, record: &Record) {
+    fn count(&mut self, record: &Record) {
         self.last = self.last.max(record.at);
         let class = &record.asked.class;
-        if !self.rows.contains_key(class) {
-            self.rows.insert(class.clone(), Row::new(class, STEP));
-        }
-        let Some(row) = self.rows.get_mut(class) else { return };
+        let row = self.rows.entry(class.clone()).or_insert_with(|| Row::new(class, STEP));
         row.arrived(record.at);
         if let (Some(waited), Some(after)) = (record.waited, record.left_after) {
             row.left(record.at + after, waited, false);
         }
-        match record.fate {
-            Fate::Refused(reason) => row.was_refused(record.at, reason),
-            Fate::GaveUp { .. } => row.gave_up += 1,
-            Fate::Answered { after, status, .. } => {
+        match record.ending {
+            Ending::Refused(reason) => row.was_refused(record.at, reason),
+            Ending::GaveUp { .. } => row.gave_up += 1,
+            Ending::Answered { after, status, .. } => {
                 let at = record.at + record.left_after.unwrap_or_default() + after;
-                if status >= 500 || status == 429 {
+                if is_failure(status) {
                     row.failed(at);
                 }
                 self.leases.answered(record, status, at);
             }
-            Fate::Lost | Fate::Aside => {}
+            Ending::Lost | Ending::Aside => {}
         }
-    }
-
-    fn into_replayed(self) -> Replayed {
-        let mut rows: Vec<Row> = self.rows.into_values().collect();
-        rows.sort_by(|one, other| one.name.cmp(&other.name));
-        let length = self.last.since_start();
-        let (leases, holders) = self.leases.into_row();
-        Replayed { limits: "recorded".to_owned(), rows, leases, holders, length }
     }
 }
 
@@ -209,10 +205,6 @@ impl Leases {
             self.row.renewed(at, age);
             self.row.lost += u64::from(age > crate::config::scenario::Lease::DEADLINE);
         }
-    }
-
-    fn into_row(self) -> (LeaseRow, usize) {
-        (self.row, self.renewed.len())
     }
 }
 

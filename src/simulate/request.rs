@@ -1,18 +1,22 @@
 //! Requests that were never sent, read and classified as the proxy does with real ones.
 
-use std::{collections::HashMap, hash::RandomState, time::Duration};
+use std::{collections::HashMap, hash::RandomState, rc::Rc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::{
-    api::{self, Answer, Call, Group, Key, Outcome, Verb, outcome, signals},
+    api::{
+        self, Answer, Call, Group, Key, Outcome, Verb,
+        outcome::{self, Failures},
+        signals,
+    },
     classify::Kind,
     config::settings,
     limit::{Arrival, ClassId, Flow},
 };
 
 /// A request, described in words.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) verb: Verb,
     pub(super) group: &'a str,
@@ -29,15 +33,19 @@ pub(super) struct Request<'a> {
 /// A request as a gate reads it.
 #[derive(Clone, Debug)]
 pub(super) struct Read {
-    pub(super) call: Call,
     pub(super) class: ClassId,
+    pub(super) group: Group,
+    pub(super) key: Option<Key>,
+    pub(super) shared: Rc<Shared>,
+}
+
+/// The parts that do not depend on the name of the object.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) call: Call,
     pub(super) flow: u64,
     pub(super) flow_name: String,
-    pub(super) key: Option<Key>,
-    pub(super) credential: u64,
-    pub(super) group: Group,
-    pub(super) patient: bool,
-    pub(super) timeout: Option<Duration>,
+    patient: bool,
     key_is_of_object: bool,
 }
 
@@ -125,19 +133,9 @@ impl Reader {
         // Here, the name in a body is always known.
         let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
         let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
-        let flow = self.number(read.flow);
-        Read {
-            class: read.class,
-            flow,
-            flow_name,
-            key,
-            credential: 0,
-            group: read.group,
-            patient: read.patient,
-            timeout: None,
-            key_is_of_object: read.key_is_of_object,
-            call: read.call,
-        }
+        let (flow, patient, key_is_of_object) = (self.number(read.flow), read.patient, read.key_is_of_object);
+        let shared = Rc::new(Shared { flow, flow_name, patient, key_is_of_object, call: read.call });
+        Read { class: read.class, group: read.group, key, shared }
     }
 
     /// Returns the same key in numbers that do not change from run to run.
@@ -159,60 +157,62 @@ impl Reader {
 impl Read {
     /// Returns the call as it arrives.
     pub(super) fn arrival(&self) -> Arrival<'_> {
+        let Shared { call, flow, flow_name, patient, .. } = &*self.shared;
         Arrival {
             class: self.class,
-            flow: Flow { id: self.flow, name: &self.flow_name },
+            flow: Flow { id: *flow, name: flow_name },
             key: self.key,
-            credential: self.credential,
-            write: !self.call.verb().is_read(),
+            credential: 0,
+            write: !call.verb().is_read(),
             group: self.group,
-            long_running: self.call.is_long_running(),
-            lists_first: self.call.lists_first(),
-            patient: self.patient,
-            timeout: self.timeout,
+            long_running: call.is_long_running(),
+            lists_first: call.lists_first(),
+            patient: *patient,
+            timeout: None,
         }
     }
 
-    /// Returns the meaning of an answer under a gate's settings.
-    pub(super) fn answer(&self, gate: &settings::Gate, status: u16, retry_after: Option<Duration>) -> Answer {
+    /// Returns the meaning of an answer under a gate's settings. `by_flow_control` says that the API
+    /// server's own flow control gave it.
+    pub(super) fn answer(
+        &self,
+        gate: &settings::Gate,
+        status: u16,
+        retry_after: Option<Duration>,
+        by_flow_control: bool,
+    ) -> Answer {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-        let seconds = retry_after.map(|after| after.as_secs() + u64::from(after.subsec_nanos() > 0));
-        let headers: HeaderMap = seconds.map(|seconds| (RETRY_AFTER, HeaderValue::from(seconds))).into_iter().collect();
-        self.told(gate, status, &headers)
-    }
-
-    /// Returns the meaning of a rejection by the API server's own flow control.
-    pub(super) fn turned_away(&self, gate: &settings::Gate, retry_after: Duration) -> Answer {
-        let mut headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from(retry_after.as_secs()))]);
-        headers.insert(FLOW_SCHEMA, HeaderValue::from_static("simulated"));
-        self.told(gate, StatusCode::TOO_MANY_REQUESTS, &headers)
-    }
-
-    fn told(&self, gate: &settings::Gate, status: StatusCode, headers: &HeaderMap) -> Answer {
-        match gate.failures.get(usize::from(self.class.0)) {
-            Some(failures) => {
-                let response = signals::Response { status, headers, body: &[], wall: None };
-                let answer = outcome::answer(failures, &gate.throttling, &self.call, &response).answer;
-                if self.key_is_of_object { answer } else { answer.of_no_object() }
-            }
-            None => Answer::new(Outcome::Neutral, Some(status.as_u16())),
-        }
+        let seconds = retry_after.map(|after| (header::RETRY_AFTER, HeaderValue::from(whole_seconds(after))));
+        let schema = by_flow_control.then_some((FLOW_SCHEMA, HeaderValue::from_static("simulated")));
+        let headers: HeaderMap = seconds.into_iter().chain(schema).collect();
+        self.judge(gate, |failures| {
+            let response = signals::Response { status, headers: &headers, body: &[], wall: None };
+            let answer = outcome::answer(failures, &gate.throttling, &self.shared.call, &response).answer;
+            if self.shared.key_is_of_object { answer } else { answer.of_no_object() }
+        })
     }
 
     /// Returns the meaning of a client that left, so long after the call was sent.
     pub(super) fn left(&self, gate: &settings::Gate, upstream_for: Duration) -> Answer {
-        let failures = gate.failures.get(usize::from(self.class.0));
-        failures.map_or(NOTHING, |failures| outcome::left(failures, &self.call, upstream_for))
+        self.judge(gate, |failures| outcome::left(failures, &self.shared.call, upstream_for))
     }
 
     /// Returns the meaning of a missing answer.
     pub(super) fn lost(&self, gate: &settings::Gate) -> Answer {
-        let failures = gate.failures.get(usize::from(self.class.0));
-        failures.map_or(NOTHING, |failures| outcome::lost(failures, &self.call))
+        self.judge(gate, |failures| outcome::lost(failures, &self.shared.call))
+    }
+
+    fn judge(&self, gate: &settings::Gate, judge: impl FnOnce(&Failures) -> Answer) -> Answer {
+        gate.failures.get(usize::from(self.class.0)).map_or(NOTHING, judge)
     }
 }
 
-const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-const RETRY_AFTER: HeaderName = header::RETRY_AFTER;
+/// Returns a duration in whole seconds, rounded up, as Retry-After gives it.
+pub(super) fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// An answer from which the limiter learns nothing.
+pub(super) const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
 /// The header that priority and fairness adds to its answers.
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");

@@ -1,12 +1,10 @@
-//! The holder of a lease, which behaves as client-go's leader election does: it renews, and stops
-//! leading if it could not renew for too long.
+//! The holder of a lease in virtual time.
 
-use std::sync::Arc;
-
-use super::{Event, Who, World};
+use super::{Event, Maker, World};
 use crate::{
     api::Verb,
     config::scenario,
+    controller::LeaseHolder,
     moment::Moment,
     simulate::{request::Request, tally::LeaseRow},
 };
@@ -15,26 +13,22 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Lease {
     row: LeaseRow,
-    deadline: std::time::Duration,
-    /// The moment of the last renewal.
-    renewed: Moment,
-    /// The call that is under way, and its number.
-    call: Option<u32>,
-    attempt: u64,
+    holder: LeaseHolder,
+    /// The call that is under way.
+    call: usize,
 }
 
 // === impl Lease ===
 
 impl Lease {
     pub(super) fn new(spec: &scenario::Lease) -> Self {
-        let row = LeaseRow::new(&spec.name);
-        Self { row, deadline: spec.deadline, renewed: Moment::ZERO, call: None, attempt: 0 }
+        Self { row: LeaseRow::new(&spec.name), holder: LeaseHolder::new(spec.every, spec.deadline), call: 0 }
     }
 
     pub(super) fn into_row(mut self, end: Moment) -> LeaseRow {
-        let age = end - self.renewed;
+        let (age, lost) = self.holder.age(end);
         self.row.longest = self.row.longest.max(age);
-        self.row.lost += u64::from(age > self.deadline);
+        self.row.lost += u64::from(lost);
         self.row.ages.push((end.since_start(), age));
         self.row
     }
@@ -43,6 +37,7 @@ impl Lease {
 // === impl World ===
 
 impl World<'_> {
+    /// Begins an attempt to renew.
     pub(super) fn renew(&mut self, index: usize) {
         let spec = &self.scenario.leases[index];
         let request = Request {
@@ -56,37 +51,29 @@ impl World<'_> {
             follows: false,
             dry_run: false,
         };
-        let read = Arc::new(self.reader.read(&request, &self.limits.gate));
-        let lease = &mut self.leases[index];
-        lease.attempt += 1;
-        let attempt = lease.attempt;
-        // client-go's client for leases allows each call half of the deadline.
-        self.agenda.put(self.now + spec.deadline / 2, Event::Impatient { lease: index, attempt });
-        let call = self.call(Who::Lease(index), read, false);
-        self.leases[index].call = Some(call).filter(|call| self.calls.contains(*call as usize));
+        let read = self.reader.read(&request, &self.limits.gate);
+        let holder = &mut self.leases[index].holder;
+        let attempt = holder.begin(self.events.now);
+        self.events.schedule(self.events.now + holder.timeout(), Event::TimedOut { lease: index, attempt });
+        self.leases[index].call = self.call(Maker::LeaseHolder(index), read, false);
     }
 
-    /// Ends a call for a lease.
-    pub(super) fn renewed(&mut self, index: usize, successfully: bool) {
-        let (every, now) = (self.scenario.leases[index].every, self.now);
+    /// Ends an attempt to renew.
+    pub(super) fn attempted(&mut self, index: usize, renewed: bool) {
         let lease = &mut self.leases[index];
-        lease.call = None;
-        lease.attempt += 1;
-        if successfully {
-            let age = now - lease.renewed;
-            lease.row.lost += u64::from(age > lease.deadline);
-            lease.row.renewed(now, age);
-            lease.renewed = now;
+        let attempt = lease.holder.end(renewed, self.events.now);
+        if renewed {
+            lease.row.lost += u64::from(attempt.lost);
+            lease.row.renewed(self.events.now, attempt.age);
         }
-        self.agenda.put(now + every, Event::Renew(index));
+        self.events.schedule(attempt.next, Event::Renew(index));
     }
 
-    pub(super) fn impatient(&mut self, index: usize, attempt: u64) {
+    pub(super) fn timed_out(&mut self, index: usize, attempt: u64) {
         let lease = &self.leases[index];
-        let Some(call) = lease.call.filter(|_| lease.attempt == attempt) else { return };
-        if self.gate.give_up(call, self.now) {
-            self.calls.try_remove(call as usize);
-            self.renewed(index, false);
+        if lease.holder.is_under_way(attempt) && self.events.give_up(lease.call) {
+            self.calls.remove(lease.call);
+            self.attempted(index, false);
         }
     }
 }

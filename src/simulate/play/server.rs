@@ -34,7 +34,7 @@ impl<'a> Server<'a> {
     }
 
     /// Accepts a call of a controller's object, or of a lease.
-    pub(super) fn answer(&mut self, now: Moment, object: Option<(&Controller, u32)>) -> Answer {
+    pub(super) fn answer(&mut self, now: Moment, object: Option<(&Controller, usize)>) -> Answer {
         let status = object.map_or(200, |(controller, object)| self.status(now, controller, object));
         let Some(gap) = self.gap else { return Answer { at: now + self.spec.latency, status, retry_after: None } };
         if self.free - now > FULL {
@@ -45,17 +45,20 @@ impl<'a> Server<'a> {
         Answer { at: self.free + self.spec.latency, status, retry_after: None }
     }
 
-    fn status(&self, now: Moment, controller: &Controller, object: u32) -> u16 {
+    fn status(&self, now: Moment, controller: &Controller, object: usize) -> u16 {
         let concerned = |failure: &&Failure| {
             let everybody = failure.controllers.is_empty() || failure.controllers.contains(&controller.name);
             let (from, to) = (Moment::ZERO + failure.from, Moment::ZERO + failure.to);
-            // There are few enough objects for a float.
-            let share =
-                f64::from(object) < failure.share * f64::from(u32::try_from(controller.objects).unwrap_or(u32::MAX));
+            let share = float(object) < failure.share * float(controller.objects);
             everybody && share && from <= now && now < to
         };
         self.spec.failures.iter().find(concerned).map_or(200, |failure| failure.status)
     }
+}
+
+/// There are few enough objects for a float.
+fn float(objects: usize) -> f64 {
+    u32::try_from(objects).unwrap_or(u32::MAX).into()
 }
 
 /// Calls that would wait longer inside the API are turned away, as its own flow control does.

@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-use super::line::{Fate, Hashes, Line};
-use crate::{api::Verb, moment::Moment, simulate::agenda::Agenda};
+use super::log_entry::{Ending, Hashes, LogEntry};
+use crate::{agenda::Agenda, api::Verb, moment::Moment};
 
 /// A call that was recorded.
 #[derive(Clone, Debug)]
@@ -27,11 +27,11 @@ pub(super) struct Record {
     pub(super) waited: Option<Duration>,
     /// The time from `at` to the call's departure.
     pub(super) left_after: Option<Duration>,
-    pub(super) fate: Fate,
+    pub(super) ending: Ending,
 }
 
 /// The properties that recorded calls share.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) struct Asked {
     /// A unique number.
     pub(super) number: usize,
@@ -119,8 +119,8 @@ impl<'a> Reader<'a> {
                 continue;
             }
             self.counts.lines += 1;
-            match serde_json::from_slice::<Line<'_>>(&text) {
-                Ok(line) => self.take(&line),
+            match serde_json::from_slice::<LogEntry>(&text) {
+                Ok(entry) => self.take(entry),
                 Err(error) => {
                     self.counts.unreadable += 1;
                     let cut = if text.ends_with(b"\n") { "" } else { " (the file ends here)" };
@@ -142,27 +142,27 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn take(&mut self, line: &Line<'_>) {
-        if line.gate != self.gate {
-            *self.counts.other_gates.entry(line.gate.clone().into_owned()).or_insert(0) += 1;
+    fn take(&mut self, entry: LogEntry) {
+        if entry.gate != self.gate {
+            *self.counts.other_gates.entry(entry.gate).or_insert(0) += 1;
             return;
         }
-        let fate = line.fate();
-        if fate == Fate::Aside {
+        let ending = entry.ending();
+        if ending == Ending::Aside {
             self.counts.aside += 1;
             return;
         }
-        let at = self.since_first_start(line);
+        let at = self.since_first_start(&entry);
         let record = Record {
             at: Moment::ZERO,
-            asked: self.asked(line),
-            hashes: line.hashes(),
-            timeout: line.timeout(),
-            waited: line.waited(),
-            left_after: line.left_after(),
-            fate,
+            hashes: entry.hashes(),
+            timeout: entry.timeout(),
+            waited: entry.waited(),
+            left_after: entry.left_after(),
+            ending,
+            asked: self.asked(entry),
         };
-        self.held.put(at, record);
+        self.held.add(at, record);
     }
 
     fn give(&mut self, each: &mut dyn FnMut(&Record)) {
@@ -176,8 +176,8 @@ impl<'a> Reader<'a> {
 
     /// Returns the arrival of a call on one timeline for all processes. Each process counts from
     /// its own start, which the wall clock gives.
-    fn since_first_start(&mut self, line: &Line<'_>) -> Moment {
-        let start = line.wall_ms.saturating_sub(line.arrived_ns / NANOS_PER_MILLI);
+    fn since_first_start(&mut self, entry: &LogEntry) -> Moment {
+        let start = entry.wall_ms.saturating_sub(entry.arrived_ns / NANOS_PER_MILLI);
         let known = self.starts.iter().copied().find(|known| known.abs_diff(start) < SAME_START);
         let start = known.unwrap_or_else(|| {
             self.starts.push(start);
@@ -186,29 +186,26 @@ impl<'a> Reader<'a> {
         let first = self.starts.first().copied().unwrap_or(start);
         // A margin of ten years, for files that are given in the wrong order.
         let offset = (DECADE + start).saturating_sub(first);
-        Moment::from_nanos(offset.saturating_mul(NANOS_PER_MILLI).saturating_add(line.at_door()))
+        Moment::from_nanos(offset.saturating_mul(NANOS_PER_MILLI).saturating_add(entry.asked_ns()))
     }
 
-    fn asked(&mut self, line: &Line<'_>) -> Rc<Asked> {
-        let verb = line.verb();
-        let words = [&line.class, &line.group, &line.resource, &line.subresource, &line.namespace, &line.user_agent];
-        let hash = self.hasher.hash_one((words, verb, line.long_running, line.dry_run));
-        let number = self.asked.len();
-        let new = || {
-            Rc::new(Asked {
-                number,
-                class: line.class.clone().into_owned(),
-                verb,
-                group: line.group.clone().into_owned(),
-                resource: line.resource.clone().into_owned(),
-                subresource: line.subresource.clone().into_owned(),
-                namespace: line.namespace.clone().into_owned(),
-                user_agent: line.user_agent.clone().into_owned(),
-                long_running: line.long_running,
-                dry_run: line.dry_run,
-            })
+    /// Returns the request of an entry; equal requests are kept once.
+    fn asked(&mut self, entry: LogEntry) -> Rc<Asked> {
+        let asked = Asked {
+            number: 0,
+            verb: entry.verb(),
+            class: entry.class,
+            group: entry.group,
+            resource: entry.resource,
+            subresource: entry.subresource,
+            namespace: entry.namespace,
+            user_agent: entry.user_agent,
+            long_running: entry.long_running,
+            dry_run: entry.dry_run,
         };
-        Rc::clone(self.asked.entry(hash).or_insert_with(new))
+        let number = self.asked.len();
+        let hash = self.hasher.hash_one(&asked);
+        Rc::clone(self.asked.entry(hash).or_insert_with(|| Rc::new(Asked { number, ..asked })))
     }
 }
 

@@ -1,9 +1,9 @@
-//! A line of the log of calls, as it is read back.
+//! An entry of the log of calls, as it is read back.
 //!
 //! Every field that an older version did not write is optional, and fields of newer versions are
 //! ignored.
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -14,47 +14,38 @@ use crate::{
 
 /// A line of the file.
 #[derive(Debug, Deserialize)]
-pub(super) struct Line<'a> {
+pub(super) struct LogEntry {
     pub(super) arrived_ns: u64,
     pub(super) wall_ms: u64,
     door_ns: Option<u64>,
-    #[serde(borrow)]
-    pub(super) gate: Cow<'a, str>,
-    #[serde(borrow)]
-    pub(super) class: Cow<'a, str>,
-    #[serde(borrow, default)]
-    flow: Cow<'a, str>,
-    #[serde(borrow)]
-    verb: Cow<'a, str>,
-    #[serde(borrow, default)]
-    pub(super) group: Cow<'a, str>,
-    #[serde(borrow, default)]
-    pub(super) resource: Cow<'a, str>,
-    #[serde(borrow, default)]
-    pub(super) subresource: Cow<'a, str>,
-    #[serde(borrow, default)]
-    pub(super) namespace: Cow<'a, str>,
-    #[serde(borrow, default)]
-    pub(super) user_agent: Cow<'a, str>,
-    #[serde(borrow, default)]
-    credential: Option<Cow<'a, str>>,
+    pub(super) gate: String,
+    pub(super) class: String,
+    flow: Option<String>,
+    verb: String,
+    #[serde(default)]
+    pub(super) group: String,
+    #[serde(default)]
+    pub(super) resource: String,
+    #[serde(default)]
+    pub(super) subresource: String,
+    #[serde(default)]
+    pub(super) namespace: String,
+    #[serde(default)]
+    pub(super) user_agent: String,
+    credential: Option<String>,
     #[serde(default)]
     pub(super) long_running: bool,
     #[serde(default)]
     pub(super) dry_run: bool,
     timeout_ns: Option<u64>,
-    #[serde(borrow, default)]
-    key: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    collection: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    facet: Option<Cow<'a, str>>,
+    key: Option<String>,
+    collection: Option<String>,
+    facet: Option<String>,
     waited_ns: Option<u64>,
     sent_ns: Option<u64>,
     upstream_ns: Option<u64>,
     status: Option<u16>,
-    #[serde(borrow, default)]
-    refused: Option<Cow<'a, str>>,
+    refused: Option<String>,
     retry_after_ns: Option<u64>,
     body_ns: Option<u64>,
     gave_up_ns: Option<u64>,
@@ -63,7 +54,7 @@ pub(super) struct Line<'a> {
 
 /// The way a recorded call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Ending {
     /// The upstream answered, `after` the call was sent.
     Answered { after: Duration, body: Duration, status: u16, retry_after: Option<Duration> },
     /// It was sent, and no answer came.
@@ -77,7 +68,7 @@ pub(super) enum Fate {
     Aside,
 }
 
-/// The hashes of a line; they compare within one process only.
+/// The hashes of an entry; they compare within one process only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hashes {
     pub(super) key: Option<[u64; 3]>,
@@ -85,43 +76,43 @@ pub(super) struct Hashes {
     pub(super) credential: u64,
 }
 
-// === impl Line ===
+// === impl LogEntry ===
 
-impl Line<'_> {
+impl LogEntry {
     pub(super) fn verb(&self) -> Verb {
         Verb::ALL.into_iter().find(|verb| verb.word() == self.verb).unwrap_or(Verb::Other)
     }
 
     /// Returns the way the call ended.
-    pub(super) fn fate(&self) -> Fate {
+    pub(super) fn ending(&self) -> Ending {
         if let Some(word) = &self.refused {
             // An unknown reason of a newer version is taken for some reason.
             let reason = Reason::ALL.into_iter().find(|reason| reason.word() == word);
-            return Fate::Refused(reason.unwrap_or(Reason::Bucket));
+            return Ending::Refused(reason.unwrap_or(Reason::Bucket));
         }
         match (self.sent_ns, self.upstream_ns, self.status) {
-            _ if self.coalesced_ns.is_some() => Fate::Aside,
-            (Some(_), Some(after), Some(status)) => Fate::Answered {
+            _ if self.coalesced_ns.is_some() => Ending::Aside,
+            (Some(_), Some(after), Some(status)) => Ending::Answered {
                 after: Duration::from_nanos(after),
                 body: Duration::from_nanos(self.body_ns.unwrap_or(0)),
                 status,
                 retry_after: self.retry_after_ns.map(Duration::from_nanos),
             },
-            (Some(_), None, Some(_)) => Fate::Lost,
+            (Some(_), None, Some(_)) => Ending::Lost,
             (_, _, None) => match self.gave_up_ns {
                 Some(after) => {
                     let at = self.arrived_ns.saturating_add(after);
-                    Fate::GaveUp { after: Duration::from_nanos(at.saturating_sub(self.at_door())) }
+                    Ending::GaveUp { after: Duration::from_nanos(at.saturating_sub(self.asked_ns())) }
                 }
                 // An older version did not write the time.
-                None => Fate::Aside,
+                None => Ending::Aside,
             },
-            (None, _, Some(_)) => Fate::Aside,
+            (None, _, Some(_)) => Ending::Aside,
         }
     }
 
     /// Returns the moment at which the limiter was asked, on the clock of the process.
-    pub(super) fn at_door(&self) -> u64 {
+    pub(super) fn asked_ns(&self) -> u64 {
         self.door_ns.unwrap_or(self.arrived_ns)
     }
 
@@ -132,7 +123,7 @@ impl Line<'_> {
 
     /// Returns the time from when the limiter was asked to the call's departure, if it left.
     pub(super) fn left_after(&self) -> Option<Duration> {
-        self.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(self.at_door())))
+        self.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(self.asked_ns())))
     }
 
     pub(super) fn timeout(&self) -> Option<Duration> {
@@ -140,7 +131,7 @@ impl Line<'_> {
     }
 
     pub(super) fn hashes(&self) -> Hashes {
-        let hash = |text: &Option<Cow<'_, str>>| text.as_ref().and_then(|text| u64::from_str_radix(text, 16).ok());
+        let hash = |text: &Option<String>| text.as_ref().and_then(|text| u64::from_str_radix(text, 16).ok());
         let key = hash(&self.key).map(|object| {
             // An older version wrote the object only; the verb tells what is done to it.
             let facet = hash(&self.facet).unwrap_or_else(|| match self.verb() {
@@ -149,11 +140,7 @@ impl Line<'_> {
             });
             [object, hash(&self.collection).unwrap_or(0), facet]
         });
-        Hashes {
-            key,
-            flow: u64::from_str_radix(&self.flow, 16).unwrap_or(0),
-            credential: hash(&self.credential).unwrap_or(0),
-        }
+        Hashes { key, flow: hash(&self.flow).unwrap_or(0), credential: hash(&self.credential).unwrap_or(0) }
     }
 }
 
@@ -161,7 +148,7 @@ impl Line<'_> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Line<'_> {
+    fn read(text: &str) -> LogEntry {
         serde_json::from_str(text).expect("a line")
     }
 
@@ -173,23 +160,23 @@ mod tests {
         assert_eq!(line.hashes(), Hashes { key: Some([11, 0, 2]), flow: 10, credential: 0 });
         let body = Duration::ZERO;
         assert_eq!(
-            line.fate(),
-            Fate::Answered { after: Duration::from_nanos(2), body, status: 503, retry_after: None }
+            line.ending(),
+            Ending::Answered { after: Duration::from_nanos(2), body, status: 503, retry_after: None }
         );
         let newer = r#"{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"frob","refused":"mood","wind":{"from":"west"}}"#;
-        assert_eq!((read(newer).verb(), read(newer).fate()), (Verb::Other, Fate::Refused(Reason::Bucket)));
+        assert_eq!((read(newer).verb(), read(newer).ending()), (Verb::Other, Ending::Refused(Reason::Bucket)));
     }
 
     #[test]
     fn every_end_is_told_apart() {
         let line = |rest: &str| {
-            read(format!(r#"{{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"get"{rest}}}"#).leak()).fate()
+            read(format!(r#"{{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"get"{rest}}}"#).leak()).ending()
         };
-        assert_eq!(line(r#","sent_ns":6,"status":502"#), Fate::Lost);
-        assert_eq!(line(r#","status":502"#), Fate::Aside, "no connection");
-        assert_eq!(line(r#","gave_up_ns":7"#), Fate::GaveUp { after: Duration::from_nanos(7) });
-        assert_eq!(line(r#","sent_ns":6,"gave_up_ns":7"#), Fate::GaveUp { after: Duration::from_nanos(7) });
-        assert_eq!(line(r#","coalesced_ns":7,"status":200"#), Fate::Aside);
-        assert_eq!(line(r#","refused":"slot","status":429"#), Fate::Refused(Reason::Slot));
+        assert_eq!(line(r#","sent_ns":6,"status":502"#), Ending::Lost);
+        assert_eq!(line(r#","status":502"#), Ending::Aside, "no connection");
+        assert_eq!(line(r#","gave_up_ns":7"#), Ending::GaveUp { after: Duration::from_nanos(7) });
+        assert_eq!(line(r#","sent_ns":6,"gave_up_ns":7"#), Ending::GaveUp { after: Duration::from_nanos(7) });
+        assert_eq!(line(r#","coalesced_ns":7,"status":200"#), Ending::Aside);
+        assert_eq!(line(r#","refused":"slot","status":429"#), Ending::Refused(Reason::Slot));
     }
 }

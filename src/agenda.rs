@@ -1,0 +1,61 @@
+//! Future events in order of time; events at the same moment keep the order in which they were
+//! added.
+
+use std::collections::BTreeMap;
+
+use crate::moment::Moment;
+
+/// A queue of future events.
+#[derive(Debug)]
+pub(crate) struct Agenda<T> {
+    events: BTreeMap<(Moment, u64), T>,
+    added: u64,
+}
+
+// === impl Agenda ===
+
+impl<T> Agenda<T> {
+    pub(crate) fn new() -> Self {
+        Self { events: BTreeMap::new(), added: 0 }
+    }
+
+    pub(crate) fn add(&mut self, at: Moment, event: T) {
+        self.added += 1;
+        self.events.insert((at, self.added), event);
+    }
+
+    /// Returns the moment of the next event.
+    pub(crate) fn next(&self) -> Option<Moment> {
+        self.events.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Takes the next event, if it happens by `end`.
+    pub(crate) fn take(&mut self, end: Moment) -> Option<(Moment, T)> {
+        let first = self.events.first_entry().filter(|first| first.key().0 <= end)?;
+        let ((at, _), event) = first.remove_entry();
+        Some((at, event))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_happen_in_order_and_those_of_one_moment_as_they_were_added() {
+        let mut agenda = Agenda::new();
+        let (soon, late) = (Moment::from_millis(1), Moment::from_millis(2));
+        for (at, event) in [(late, 'c'), (soon, 'a'), (soon, 'b')] {
+            agenda.add(at, event);
+        }
+        assert_eq!(agenda.take(late), Some((soon, 'a')));
+        assert_eq!(agenda.take(late), Some((soon, 'b')));
+        assert_eq!(agenda.take(soon), None, "not yet");
+        assert_eq!(agenda.take(late), Some((late, 'c')));
+        assert_eq!(agenda.len(), 0);
+    }
+}

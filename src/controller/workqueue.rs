@@ -1,0 +1,172 @@
+//! client-go's rate-limited work queue: it has one entry per object however often it is added, and
+//! never gives an object to two workers.
+
+use std::{collections::VecDeque, time::Duration};
+
+use crate::{agenda::Agenda, moment::Moment};
+
+/// An object, by its index in the informer's store.
+pub(crate) type Item = usize;
+
+/// The delay after each failure of an object in a row: `base`, twice that, ... up to `max`, as
+/// client-go's `ItemExponentialFailureRateLimiter`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RateLimiter {
+    pub(crate) base: Duration,
+    pub(crate) max: Duration,
+}
+
+// === impl RateLimiter ===
+
+impl RateLimiter {
+    /// The per-item part of client-go's `DefaultTypedControllerRateLimiter`, which is all that
+    /// controller-runtime uses since v0.23.
+    pub(crate) const DEFAULT: Self = Self { base: Duration::from_millis(5), max: Duration::from_secs(1000) };
+
+    fn delay(self, failures_before: u32) -> Duration {
+        let factor = 2_u32.checked_pow(failures_before);
+        factor.and_then(|factor| self.base.checked_mul(factor)).map_or(self.max, |delay| delay.min(self.max))
+    }
+}
+
+/// The objects that wait, and the moments at which others come back.
+#[derive(Debug)]
+pub(crate) struct WorkQueue {
+    limiter: RateLimiter,
+    items: Vec<State>,
+    ready: VecDeque<Item>,
+    later: Agenda<Item>,
+}
+
+/// The state of an object.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// True from when it is added until a worker gets it.
+    dirty: bool,
+    /// True while a worker has it.
+    processing: bool,
+    failures: u32,
+}
+
+// === impl WorkQueue ===
+
+impl WorkQueue {
+    pub(crate) fn new(limiter: RateLimiter, items: usize) -> Self {
+        Self { limiter, items: vec![State::default(); items], ready: VecDeque::new(), later: Agenda::new() }
+    }
+
+    /// Adds an object.
+    pub(crate) fn add(&mut self, item: Item) {
+        let state = &mut self.items[item];
+        if !std::mem::replace(&mut state.dirty, true) && !state.processing {
+            self.ready.push_back(item);
+        }
+    }
+
+    /// Adds an object once it is `at`.
+    pub(crate) fn add_at(&mut self, item: Item, at: Moment) {
+        self.later.add(at, item);
+    }
+
+    /// Adds an object that failed after its delay, and returns the moment of that.
+    pub(crate) fn add_rate_limited(&mut self, item: Item, now: Moment) -> Moment {
+        let failures = &mut self.items[item].failures;
+        let at = now + self.limiter.delay(*failures);
+        *failures = failures.saturating_add(1);
+        self.add_at(item, at);
+        at
+    }
+
+    /// Adds the objects that come back by now. It comes before every other operation.
+    pub(crate) fn add_due(&mut self, now: Moment) {
+        while let Some((_, item)) = self.later.take(now) {
+            self.add(item);
+        }
+    }
+
+    /// Forgets the failures of an object.
+    pub(crate) fn forget(&mut self, item: Item) {
+        self.items[item].failures = 0;
+    }
+
+    /// True if the object was added since a worker got it.
+    pub(crate) fn is_dirty(&self, item: Item) -> bool {
+        self.items[item].dirty
+    }
+
+    /// Hands out the next object, or returns the moment at which one comes back. The caller owes a
+    /// [`Self::done`].
+    pub(crate) fn get(&mut self) -> Result<Item, Option<Moment>> {
+        let item = self.ready.pop_front().ok_or_else(|| self.later.next())?;
+        let state = &mut self.items[item];
+        (state.dirty, state.processing) = (false, true);
+        Ok(item)
+    }
+
+    /// Takes an object back from its worker.
+    pub(crate) fn done(&mut self, item: Item) {
+        let state = &mut self.items[item];
+        state.processing = false;
+        if state.dirty {
+            self.ready.push_back(item);
+        }
+    }
+
+    /// Returns the number of objects that are ready, and of those that come back later.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.ready.len(), self.later.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> WorkQueue {
+        WorkQueue::new(RateLimiter::DEFAULT, 8)
+    }
+
+    fn get(queue: &mut WorkQueue, now: Moment) -> Result<Item, Option<Moment>> {
+        queue.add_due(now);
+        queue.get()
+    }
+
+    #[test]
+    fn delays_double_from_five_milliseconds_to_a_thousand_seconds() {
+        let mut queue = queue();
+        let mut delays = Vec::new();
+        for _ in 0..40 {
+            delays.push(queue.add_rate_limited(1, Moment::ZERO).since_start());
+            get(&mut queue, Moment::MAX).expect("it is due");
+            queue.done(1);
+        }
+        let millis: Vec<_> = delays.iter().map(Duration::as_millis).collect();
+        assert_eq!(millis[..5], [5, 10, 20, 40, 80]);
+        assert_eq!(millis[17], 655_360);
+        assert_eq!(millis[18..], [1_000_000; 22]);
+    }
+
+    #[test]
+    fn a_success_forgets() {
+        let mut queue = queue();
+        queue.add_rate_limited(1, Moment::ZERO);
+        assert_eq!(get(&mut queue, Moment::from_millis(5)), Ok(1));
+        queue.forget(1);
+        queue.add_rate_limited(1, Moment::ZERO);
+        assert_eq!(get(&mut queue, Moment::ZERO), Err(Some(Moment::from_millis(5))));
+    }
+
+    #[test]
+    fn an_object_in_work_is_not_handed_out_twice() {
+        let mut queue = queue();
+        queue.add(7);
+        queue.add(7);
+        assert_eq!(queue.get(), Ok(7));
+        queue.add(7);
+        assert_eq!(queue.get(), Err(None));
+        queue.done(7);
+        assert_eq!(queue.get(), Ok(7));
+        queue.done(7);
+        assert_eq!(queue.get(), Err(None));
+    }
+}
