@@ -10,7 +10,7 @@ mod svg;
 mod terminal;
 
 use self::axis::Scale;
-pub(crate) use self::figures::thousands;
+pub(crate) use self::figures::{cut, short, sparkline, thousands};
 pub use self::terminal::Look;
 
 /// A chart.
@@ -98,6 +98,14 @@ pub struct Level {
 // === impl Chart ===
 
 impl Chart {
+    /// Creates a chart without series of what happens within `length` seconds.
+    #[must_use]
+    pub fn over_time(title: &str, note: String, length: f64, y: Axis) -> Self {
+        let x = Axis { name: "seconds".to_owned(), at_least: length };
+        let (series, bands, levels) = (Vec::new(), Vec::new(), Vec::new());
+        Self { title: title.to_owned(), note, x, y, steps: Steps::Even, series, bands, levels }
+    }
+
     /// Draws the chart as a complete SVG file.
     #[must_use]
     pub fn svg(&self) -> String {
@@ -127,13 +135,17 @@ impl Chart {
         match self.steps {
             Steps::Even => Scale::past(self.height(), wanted),
             Steps::Tenfold => {
-                let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
                 let named = Some(self.y.at_least).filter(|least| *least > 0.0);
-                let all = points.chain(self.levels.iter().map(|level| level.y)).chain(named);
-                let lowest = all.fold(self.height(), f64::min);
+                let lowest = self.heights().chain(named).fold(self.height(), f64::min);
                 Scale::tenfold(lowest, self.height())
             }
         }
+    }
+
+    /// Returns what the legend names: series by index and mark, then levels.
+    fn legend(&self) -> impl Iterator<Item = (Option<(usize, Mark)>, &str)> {
+        let series = self.series.iter().enumerate().map(|(index, it)| (Some((index, it.mark)), it.name.as_str()));
+        series.chain(self.levels.iter().map(|level| (None, level.name.as_str())))
     }
 
     /// Returns the end of the horizontal axis.
@@ -144,8 +156,12 @@ impl Chart {
 
     /// Returns the height of the highest thing in the chart.
     fn height(&self) -> f64 {
+        self.heights().fold(self.y.at_least, f64::max)
+    }
+
+    fn heights(&self) -> impl Iterator<Item = f64> {
         let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.1));
-        points.chain(self.levels.iter().map(|level| level.y)).fold(self.y.at_least, f64::max)
+        points.chain(self.levels.iter().map(|level| level.y))
     }
 }
 

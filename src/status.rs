@@ -5,10 +5,12 @@
 //! are milliseconds since 1970, durations are seconds. No secret is ever in it (P12); names of
 //! objects are in it only if [`Status::names_shown`] says so.
 
-pub mod page;
+mod lists;
+pub(crate) mod page;
 mod spark;
-pub mod terminal;
-pub mod text;
+mod summary;
+pub(crate) mod terminal;
+pub(crate) mod text;
 
 use serde::{Deserialize, Serialize};
 
@@ -285,57 +287,10 @@ pub struct Explained {
     pub notes: Vec<String>,
 }
 
-/// The age at which an event no longer counts as recent.
-const LATELY_MS: u64 = 60_000;
-
-impl Gate {
-    /// True if one of its limits makes calls wait.
-    #[must_use]
-    pub fn is_saturated(&self) -> bool {
-        self.waiting > 0
-    }
-
-    /// True if connections of a group cannot be made.
-    #[must_use]
-    pub fn is_cut_off(&self) -> bool {
-        self.connections.iter().any(|group| group.down.is_some())
-    }
-
-    /// Returns the calls that the upstream has turned away within the last minute.
-    pub fn rejected_lately(&self, now_ms: u64) -> impl Iterator<Item = &Rejection> {
-        self.rejections.iter().filter(move |rejection| now_ms.saturating_sub(rejection.at_ms) < LATELY_MS)
-    }
-
-    /// True if no call has come since the start. Leases and health checks count as calls.
-    #[must_use]
-    pub fn is_untouched(&self) -> bool {
-        self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off()
-    }
-
-    /// Returns sentences about conditions at the gate other than waits, refusals and keys; the
-    /// worst first.
-    #[must_use]
-    pub fn remarks(&self, now_ms: u64) -> Vec<String> {
-        let mut says = Vec::new();
-        for group in self.connections.iter().filter(|group| group.down.is_some()) {
-            let why = group.down.as_deref().unwrap_or_default();
-            says.push(format!("No connection for {} calls: {why}.", group.group.replace('_', "-")));
-        }
-        for rejection in self.rejected_lately(now_ms) {
-            let (calls, last) = (text::count(rejection.count, "call", "calls"), text::ago(rejection.at_ms, now_ms));
-            says.push(match rejection.by.as_str() {
-                "credentials" => format!(
-                    "The upstream does not take the credentials: {calls} got 401, the last {last}. tidegate doctor says whose they are."
-                ),
-                by => format!("The upstream itself turned {calls} away, the last {last}: {}.", text::rejected_by(by)),
-            });
-        }
-        if self.is_untouched() {
-            says.push(
-                "No call has come yet: is the controller pointed here? tidegate doctor finds what goes past the gate."
-                    .to_owned(),
-            );
-        }
-        says
+impl History {
+    /// Returns a value as calls per second, for readers.
+    #[expect(clippy::cast_precision_loss, reason = "calls of a few seconds are exact in a double")]
+    fn rate(&self, value: Option<&u64>) -> String {
+        text::number(value.copied().unwrap_or_default() as f64 / f64::from(self.step_seconds.max(1)))
     }
 }

@@ -34,12 +34,8 @@ impl Scale {
         // A tiny rounding error must not cost a whole decade.
         let last = (exponent(highest) - 1e-9).ceil().min(300.0);
         let first = (exponent(lowest) + 1e-9).floor().clamp(-300.0, last - 1.0);
-        let mut ticks = Vec::new();
-        let mut power = first;
-        while power <= last + 0.5 {
-            ticks.push(10_f64.powf(power));
-            power += 1.0;
-        }
+        let powers = std::iter::successors(Some(first), |power| Some(power + 1.0));
+        let ticks = powers.take_while(|power| *power <= last + 0.5).map(|power| 10_f64.powf(power)).collect();
         Self { end: 10_f64.powf(last), from: Some(10_f64.powf(first)), ticks }
     }
 
@@ -64,13 +60,7 @@ fn step(highest: f64, wanted: u32) -> f64 {
 
 /// Returns the multiples of `step` up to `end`.
 fn ticks(end: f64, step: f64) -> Vec<f64> {
-    let mut found = vec![0.0];
-    let mut index = 1_u32;
-    while f64::from(index) * step <= end * 1.000_001 {
-        found.push(f64::from(index) * step);
-        index += 1;
-    }
-    found
+    (0_u32..).map(|index| f64::from(index) * step).take_while(|tick| *tick <= end * 1.000_001).collect()
 }
 
 /// Formats a number as people write it: with separators between thousands, and without digits that

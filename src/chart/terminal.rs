@@ -1,8 +1,10 @@
 //! The chart in a terminal: braille dots for areas, half blocks for lines, so that they differ
 //! without colour.
 
+use std::ops::RangeInclusive;
+
 use super::{
-    Chart, Mark, Series,
+    Band, Chart, Mark, Series,
     axis::{Scale, label},
 };
 
@@ -19,67 +21,43 @@ pub struct Look {
 
 /// Draws plot, legend and axes as text.
 pub(super) fn draw(chart: &Chart, look: Look) -> String {
-    let x = Scale::to(chart.width(), 10);
     let height = look.height.max(4);
-    let y = chart.upright(if height >= 10 { 5 } else { 3 });
+    let (x, y) = (Scale::to(chart.width(), 10), chart.upright(if height >= 10 { 5 } else { 3 }));
     let gutter = y.ticks.iter().map(|tick| label(*tick).chars().count()).max().unwrap_or(1);
     let width = look.width.max(40) - gutter - 2;
-    let mut canvas = Canvas::new(width, height);
+    let cells = vec![Cell { dots: 0, over: None, owner: None }; width * height];
+    let mut plot = Plot { look, x, y, gutter, width, height, cells };
     for level in &chart.levels {
-        canvas.level(y.fraction(level.y));
+        plot.level(level.y);
     }
     for (index, series) in chart.series.iter().enumerate() {
-        let heights = Heights::of(series, &x, &y);
         match series.mark {
-            Mark::Area => canvas.area(&heights, index),
-            Mark::Line => match marker(chart, index) {
-                None => canvas.line(&heights, index),
-                Some(marker) => canvas.dots(&heights, index, marker),
-            },
+            Mark::Area => plot.area(series, index),
+            Mark::Line => plot.line(series, index, marker(chart, index)),
         }
     }
-    let paint = Paint { colour: look.colour };
-    let mut lines = vec![fit(&paint.bold(&chart.title), &chart.title, look.width)];
-    lines.extend(legend(chart, paint, look.width.max(40)));
+    let title: String = chart.title.chars().take(look.width).collect();
+    let mut lines = vec![if title == chart.title { look.paint(BOLD, &title) } else { title }];
+    lines.extend(legend(chart, look));
     lines.push(chart.y.name.clone());
-    lines.extend(rows(&canvas, &y, gutter, paint));
-    lines.push(ruler(&x, width, gutter));
-    lines.push(numbers(&x, width, gutter));
-    lines.extend(chart.bands.iter().map(|band| under(band, &x, width, gutter)));
+    lines.extend(plot.rows());
+    lines.push(plot.ruler());
+    lines.push(plot.numbers());
+    lines.extend(chart.bands.iter().map(|band| plot.band(band)));
     lines.push(format!("{:>1$}", chart.x.name, gutter + 2 + width));
-    let mut text = String::new();
-    for line in lines {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// A series as a function from a place on the horizontal axis to a height, both as fractions.
-struct Heights {
-    points: Vec<(f64, f64)>,
-}
-
-// === impl Heights ===
-
-impl Heights {
-    fn of(series: &Series, x: &Scale, y: &Scale) -> Self {
-        Self { points: series.points.iter().map(|point| (x.fraction(point.0), y.fraction(point.1))).collect() }
-    }
-
-    /// Returns the highest point between two places, or the line between the neighbours; `None`
-    /// outside the data.
-    fn highest(&self, from: f64, to: f64) -> Option<f64> {
-        let inside = self.points.iter().filter(|point| point.0 >= from && point.0 < to).map(|point| point.1);
-        inside.reduce(f64::max).or_else(|| self.between(f64::midpoint(from, to)))
-    }
-
-    fn between(&self, at: f64) -> Option<f64> {
-        let after = self.points.iter().position(|point| point.0 >= at)?;
-        let (x1, y1) = self.points[after];
-        let (x0, y0) = *self.points.get(after.checked_sub(1)?)?;
-        Some(if x1 > x0 { y0 + (y1 - y0) * (at - x0) / (x1 - x0) } else { y1 })
-    }
+/// The plot in the making.
+struct Plot {
+    look: Look,
+    x: Scale,
+    y: Scale,
+    /// The columns to the left for the numbers.
+    gutter: usize,
+    width: usize,
+    height: usize,
+    cells: Vec<Cell>,
 }
 
 /// One character of the plot.
@@ -87,104 +65,154 @@ impl Heights {
 struct Cell {
     /// Braille dots, as Unicode numbers them.
     dots: u8,
-    /// A half block or dash drawn over them.
+    /// A half block, dash or marker drawn over them.
     over: Option<char>,
     /// The series that gives it its colour.
     owner: Option<usize>,
 }
 
-struct Canvas {
-    width: usize,
-    height: usize,
-    cells: Vec<Cell>,
-}
-
 /// Dots of one braille cell, by row and column.
 const DOTS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
-// === impl Canvas ===
+// === impl Plot ===
 
-impl Canvas {
-    fn new(width: usize, height: usize) -> Self {
-        Self { width, height, cells: vec![Cell { dots: 0, over: None, owner: None }; width * height] }
+impl Plot {
+    /// Returns the cell of a column, so many rows above the axis.
+    fn cell(&mut self, column: usize, up: usize) -> &mut Cell {
+        &mut self.cells[(self.height - 1 - up) * self.width + column]
     }
 
-    fn cell(&mut self, column: usize, row: usize) -> &mut Cell {
-        let at = row.min(self.height - 1) * self.width + column.min(self.width - 1);
-        &mut self.cells[at]
-    }
-
-    fn level(&mut self, height: f64) {
-        let row = self.height - 1 - place(height, self.height);
-        for column in 0..self.width {
-            self.cell(column, row).over = Some('╌');
-        }
+    fn level(&mut self, y: f64) {
+        let up = place(self.y.fraction(y), self.height);
+        (0..self.width).for_each(|column| self.cell(column, up).over = Some('╌'));
     }
 
     /// Draws a line of dots with every second dot below it.
-    fn area(&mut self, heights: &Heights, owner: usize) {
-        let (columns, rows) = (self.width * 2, self.height * 4);
+    fn area(&mut self, series: &Series, owner: usize) {
+        for (column, before, top) in self.heights(series, self.width * 2, self.height * 4) {
+            for up in (0..=top).filter(|up| *up >= before.min(top) || (up + column) % 2 == 0) {
+                let cell = self.cell(column / 2, up / 4);
+                *cell = Cell { dots: cell.dots | DOTS[3 - up % 4][column % 2], over: None, owner: Some(owner) };
+            }
+        }
+    }
+
+    /// Draws half blocks, or a marker in each column; joined where the line jumps.
+    fn line(&mut self, series: &Series, owner: usize, marker: Option<char>) {
+        let steps = if marker.is_some() { 1 } else { 2 };
+        for (column, before, at) in self.heights(series, self.width, self.height * steps) {
+            for up in jump(before, at) {
+                let mark = marker.unwrap_or(if up % 2 == 0 { '▄' } else { '▀' });
+                let cell = self.cell(column, up / steps);
+                let is_both = cell.owner == Some(owner) && cell.over.is_some_and(|other| other != mark);
+                *cell = Cell { dots: 0, over: Some(if is_both { '█' } else { mark }), owner: Some(owner) };
+            }
+        }
+    }
+
+    /// Returns the columns in which a series has a height, with the height before and the height,
+    /// in steps.
+    fn heights(&self, series: &Series, columns: usize, steps: usize) -> Vec<(usize, usize, usize)> {
+        let points: Vec<_> = series.points.iter().map(|(x, y)| (self.x.fraction(*x), self.y.fraction(*y))).collect();
+        let mut heights = Vec::new();
         let mut before = None;
         for column in 0..columns {
-            let Some(height) = heights.highest(fraction(column, columns), fraction(column + 1, columns)) else {
-                continue;
-            };
-            let top = place(height, rows);
-            let from = before.map_or(top, |before: usize| before.min(top));
-            for up in 0..=top {
-                if up >= from || (up + column) % 2 == 0 {
-                    let row = rows - 1 - up;
-                    let cell = self.cell(column / 2, row / 4);
-                    cell.dots |= DOTS[row % 4][column % 2];
-                    cell.owner = Some(owner);
-                    cell.over = None;
-                }
+            if let Some(height) = highest(&points, fraction(column, columns), fraction(column + 1, columns)) {
+                let height = place(height, steps);
+                heights.push((column, before.unwrap_or(height), height));
+                before = Some(height);
             }
-            before = Some(top);
         }
+        heights
     }
 
-    /// Draws half blocks, joined where the line jumps.
-    fn line(&mut self, heights: &Heights, owner: usize) {
-        let halves = self.height * 2;
-        let mut before: Option<usize> = None;
-        for column in 0..self.width {
-            let Some(height) = heights.highest(fraction(column, self.width), fraction(column + 1, self.width)) else {
-                continue;
-            };
-            let half = place(height, halves);
-            let (low, high) = before.map_or((half, half), |before| {
-                if before < half { (before + 1, half) } else { (half, before.saturating_sub(1).max(half)) }
+    /// Returns the lines with their numbers.
+    fn rows(&self) -> Vec<String> {
+        let mut marks = vec![None; self.height];
+        for tick in &self.y.ticks {
+            marks[self.height - 1 - place(self.y.fraction(*tick), self.height)] = Some(label(*tick));
+        }
+        let row = |(mark, cells): (Option<String>, &[Cell])| {
+            let edge = if mark.is_some() { '┤' } else { '│' };
+            let runs = cells.chunk_by(|a, b| a.owner == b.owner).map(|run| {
+                let text: String = run.iter().map(glyph).collect();
+                if text.trim().is_empty() { text } else { self.look.series(&text, run[0].owner) }
             });
-            for at in low..=high {
-                let row = self.height - 1 - at / 2;
-                let mark = if at % 2 == 0 { '▄' } else { '▀' };
-                let cell = self.cell(column, row);
-                let joined = cell.owner == Some(owner) && cell.over.is_some_and(|other| other != mark);
-                *cell = Cell { dots: 0, over: Some(if joined { '█' } else { mark }), owner: Some(owner) };
-            }
-            before = Some(half);
-        }
+            format!("{:>gutter$} {edge}{}", mark.unwrap_or_default(), runs.collect::<String>(), gutter = self.gutter)
+        };
+        marks.into_iter().zip(self.cells.chunks(self.width)).map(row).collect()
     }
 
-    /// Draws one character in each column; several where the line jumps.
-    fn dots(&mut self, heights: &Heights, owner: usize, marker: char) {
-        let mut before: Option<usize> = None;
-        for column in 0..self.width {
-            let Some(height) = heights.highest(fraction(column, self.width), fraction(column + 1, self.width)) else {
-                continue;
-            };
-            let up = place(height, self.height);
-            let (low, high) = match before {
-                Some(before) if before < up => (before + 1, up),
-                Some(before) if before > up => (up, before - 1),
-                _ => (up, up),
-            };
-            for at in low..=high {
-                *self.cell(column, self.height - 1 - at) = Cell { dots: 0, over: Some(marker), owner: Some(owner) };
-            }
-            before = Some(up);
+    /// Draws the horizontal axis.
+    fn ruler(&self) -> String {
+        let mut line = vec!['─'; self.width];
+        for tick in &self.x.ticks {
+            line[place(self.x.fraction(*tick), self.width)] = '┬';
         }
+        format!("{:gutter$} └{}", "", line.into_iter().collect::<String>(), gutter = self.gutter)
+    }
+
+    /// Writes the numbers of the horizontal axis.
+    fn numbers(&self) -> String {
+        let mut line = vec![' '; self.width];
+        for tick in &self.x.ticks {
+            let text = label(*tick);
+            let middle = place(self.x.fraction(*tick), self.width);
+            let start = middle.saturating_sub(text.len() / 2).min(self.width.saturating_sub(text.len()));
+            line.iter_mut().skip(start).zip(text.chars()).for_each(|(place, c)| *place = c);
+        }
+        format!("{:gutter$}  {}", "", line.into_iter().collect::<String>(), gutter = self.gutter)
+    }
+
+    /// Draws a band under the axis.
+    fn band(&self, band: &Band) -> String {
+        let [from, to] = [band.from, band.to].map(|x| place(self.x.fraction(x), self.width));
+        let room = to.saturating_sub(from) + 1;
+        let name = format!(" {} ", band.name);
+        let text = if name.chars().count() + 2 <= room {
+            format!("└{name:─^0$}┘", room - 2)
+        } else {
+            format!("└{}┘{name}", "─".repeat(room.saturating_sub(2)))
+        };
+        format!("{:gutter$}  {:from$}{text}", "", "", gutter = self.gutter)
+    }
+}
+
+// === impl Look ===
+
+/// The colour of each series: orange, blue, green, purple, brown, as in the SVG.
+const COLOURS: [&str; 5] = ["\x1b[38;5;208m", "\x1b[38;5;39m", "\x1b[38;5;35m", "\x1b[38;5;175m", "\x1b[38;5;136m"];
+const BOLD: &str = "\x1b[1m";
+const PLAIN: &str = "\x1b[0m";
+
+impl Look {
+    fn paint(self, style: &str, text: &str) -> String {
+        if self.colour { format!("{style}{text}{PLAIN}") } else { text.to_owned() }
+    }
+
+    fn series(self, text: &str, owner: Option<usize>) -> String {
+        owner.map_or_else(|| text.to_owned(), |owner| self.paint(COLOURS[owner % COLOURS.len()], text))
+    }
+}
+
+/// Returns the highest point between two places, or the height of the line between its neighbours;
+/// `None` outside the data.
+fn highest(points: &[(f64, f64)], from: f64, to: f64) -> Option<f64> {
+    let inside = points.iter().filter(|point| point.0 >= from && point.0 < to).map(|point| point.1);
+    inside.reduce(f64::max).or_else(|| {
+        let at = f64::midpoint(from, to);
+        let after = points.iter().position(|point| point.0 >= at)?;
+        let ((x0, y0), (x1, y1)) = (*points.get(after.checked_sub(1)?)?, points[after]);
+        Some(if x1 > x0 { y0 + (y1 - y0) * (at - x0) / (x1 - x0) } else { y1 })
+    })
+}
+
+/// Returns the steps that a line covers on its way from the height before.
+fn jump(before: usize, at: usize) -> RangeInclusive<usize> {
+    match before {
+        lower if lower < at => lower + 1..=at,
+        higher if higher > at => at..=higher - 1,
+        _ => at..=at,
     }
 }
 
@@ -214,53 +242,6 @@ fn place(fraction: f64, count: usize) -> usize {
     ((fraction.clamp(0.0, 1.0) * (count - 1) as f64).round() as usize).min(count - 1)
 }
 
-/// The colours, or none.
-#[derive(Clone, Copy)]
-struct Paint {
-    colour: bool,
-}
-
-/// The colour of each series: orange, blue, green, purple, brown, as in the SVG.
-const COLOURS: [&str; 5] = ["\x1b[38;5;208m", "\x1b[38;5;39m", "\x1b[38;5;35m", "\x1b[38;5;175m", "\x1b[38;5;136m"];
-const BOLD: &str = "\x1b[1m";
-const PLAIN: &str = "\x1b[0m";
-
-// === impl Paint ===
-
-impl Paint {
-    fn bold(self, text: &str) -> String {
-        if self.colour { format!("{BOLD}{text}{PLAIN}") } else { text.to_owned() }
-    }
-
-    fn series(self, text: &str, owner: Option<usize>) -> String {
-        match owner {
-            Some(owner) if self.colour => format!("{}{text}{PLAIN}", COLOURS[owner % COLOURS.len()]),
-            _ => text.to_owned(),
-        }
-    }
-}
-
-/// Returns the plot's lines with their numbers.
-fn rows(canvas: &Canvas, y: &Scale, gutter: usize, paint: Paint) -> Vec<String> {
-    let mut marks = vec![None; canvas.height];
-    for tick in &y.ticks {
-        marks[canvas.height - 1 - place(y.fraction(*tick), canvas.height)] = Some(label(*tick));
-    }
-    let mut lines = Vec::new();
-    for (row, mark) in marks.into_iter().enumerate() {
-        let edge = if mark.is_some() { '┤' } else { '│' };
-        let mut line = format!("{:>gutter$} {edge}", mark.unwrap_or_default());
-        let cells = &canvas.cells[row * canvas.width..(row + 1) * canvas.width];
-        for run in cells.chunk_by(|a, b| a.owner == b.owner) {
-            let text: String = run.iter().map(glyph).collect();
-            let empty = text.trim().is_empty();
-            line.push_str(&if empty { text } else { paint.series(&text, run[0].owner) });
-        }
-        lines.push(line);
-    }
-    lines
-}
-
 fn glyph(cell: &Cell) -> char {
     match (cell.over, cell.dots) {
         (Some(over), _) => over,
@@ -270,72 +251,27 @@ fn glyph(cell: &Cell) -> char {
 }
 
 /// Explains each glyph; as many entries to a line as fit.
-fn legend(chart: &Chart, paint: Paint, width: usize) -> Vec<String> {
-    let mut entries = Vec::new();
-    for (index, series) in chart.series.iter().enumerate() {
-        let sample = match (series.mark, marker(chart, index)) {
-            (Mark::Area, _) => "⣏⢕".to_owned(),
-            (Mark::Line, None) => "▄▄".to_owned(),
-            (Mark::Line, Some(marker)) => marker.to_string().repeat(2),
+fn legend(chart: &Chart, look: Look) -> Vec<String> {
+    let (mut lines, mut used) = (vec![String::new()], 0);
+    for (series, name) in chart.legend() {
+        let sample = match series {
+            None => "╌╌".to_owned(),
+            Some((index, Mark::Area)) => look.series("⣏⢕", Some(index)),
+            Some((index, Mark::Line)) => {
+                let sample =
+                    marker(chart, index).map_or_else(|| "▄▄".to_owned(), |marker| marker.to_string().repeat(2));
+                look.series(&sample, Some(index))
+            }
         };
-        entries.push((paint.series(&sample, Some(index)), &series.name));
-    }
-    entries.extend(chart.levels.iter().map(|level| ("╌╌".to_owned(), &level.name)));
-    let (mut lines, mut line, mut used) = (Vec::new(), String::new(), 0);
-    for (sample, name) in entries {
         let needed = 2 + 1 + name.chars().count() + 3;
-        if used > 0 && used + needed > width {
-            lines.push(std::mem::take(&mut line));
+        if used > 0 && used + needed > look.width.max(40) {
+            lines.push(String::new());
             used = 0;
         }
-        line.push_str(&format!("{sample} {name}   "));
         used += needed;
+        lines.last_mut().into_iter().for_each(|line| *line += &format!("{sample} {name}   "));
     }
-    lines.push(line);
     lines
-}
-
-/// Draws the horizontal axis.
-fn ruler(x: &Scale, width: usize, gutter: usize) -> String {
-    let mut line: Vec<char> = vec!['─'; width];
-    for tick in &x.ticks {
-        line[place(x.fraction(*tick), width)] = '┬';
-    }
-    format!("{:gutter$} └{}", "", line.into_iter().collect::<String>())
-}
-
-/// Writes the axis's numbers and their unit.
-fn numbers(x: &Scale, width: usize, gutter: usize) -> String {
-    let mut line = vec![' '; width];
-    for tick in &x.ticks {
-        let text = label(*tick);
-        let length = text.chars().count();
-        let start = place(x.fraction(*tick), width).saturating_sub(length / 2).min(width.saturating_sub(length));
-        for (offset, c) in text.chars().enumerate() {
-            line[(start + offset).min(width - 1)] = c;
-        }
-    }
-    let text: String = line.into_iter().collect();
-    format!("{:gutter$}  {}", "", text.trim_end())
-}
-
-/// Draws a band under the axis.
-fn under(band: &super::Band, x: &Scale, width: usize, gutter: usize) -> String {
-    let (from, to) = (place(x.fraction(band.from), width), place(x.fraction(band.to), width));
-    let room = to.saturating_sub(from) + 1;
-    let name: String = format!(" {} ", band.name);
-    let text = if name.chars().count() + 2 <= room {
-        let rest = room - 2 - name.chars().count();
-        format!("└{}{name}{}┘", "─".repeat(rest / 2), "─".repeat(rest - rest / 2))
-    } else {
-        format!("└{}┘{name}", "─".repeat(room.saturating_sub(2)))
-    };
-    format!("{:gutter$}  {:from$}{text}", "", "")
-}
-
-/// Returns `painted` if its plain text fits; otherwise cuts the plain text.
-fn fit(painted: &str, plain: &str, width: usize) -> String {
-    if plain.chars().count() <= width { painted.to_owned() } else { plain.chars().take(width).collect() }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::{Configured, Failure, running, show};
 use crate::{
     admin::control::{Bypass, Bypassed, LONGEST},
     api::duration,
-    status::text::{clock, plain},
+    status::text::{clock, printable},
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -44,7 +44,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let seconds = (options.switch == Switch::On).then_some(options.how_long.as_secs());
     let order = Bypass { gate: options.gate.clone(), seconds };
     for Bypassed { gate, until_ms } in &running::order(&options.configured, "/bypass", &order)? {
-        let gate = plain(gate);
+        let gate = printable(gate);
         let says = match until_ms {
             Some(until) => format!("{gate}: everything is let through until {}\n", clock(*until)),
             None => format!("{gate}: every limit holds\n"),

@@ -18,7 +18,7 @@ use super::{
     running::block_on,
     show::{self, Screen},
 };
-use crate::{clock::Clock, status::text::plain};
+use crate::{clock::Clock, status::text::printable};
 
 pub(super) const EXAMPLES: &str = "\
 Example:
@@ -119,9 +119,9 @@ impl Finding {
             Verdict::Wrong => ("WRONG", "\u{1b}[31m"),
         };
         let word = if screen.colour { format!("{colour}{word}\u{1b}[0m") } else { word.to_owned() };
-        let mut lines = format!("{word}  {}: {}\n", plain(&self.about), plain(&self.says));
+        let mut lines = format!("{word}  {}: {}\n", printable(&self.about), printable(&self.says));
         if !self.remedy.is_empty() {
-            lines.push_str(&format!("         -> {}\n", plain(&self.remedy)));
+            lines.push_str(&format!("         -> {}\n", printable(&self.remedy)));
         }
         lines
     }

@@ -21,7 +21,7 @@ use crate::{
     config::{Loaded, settings::Gate},
     status::{
         Explained,
-        text::{meaning, plain, span},
+        text::{duration, meaning, printable},
     },
 };
 
@@ -70,7 +70,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         return Err(anyhow!(operations::no_such_gate(&name, all.keys().map(|name| &**name))).into());
     }
     let now = block_on(ask_now(&loaded, &ask))?;
-    let mut text = format!("{method} {}\n", plain(&ask.path));
+    let mut text = format!("{method} {}\n", printable(&ask.path));
     for gate in gates {
         let call = gate.rules.classify(&method, &uri, &headers, &RandomState::new());
         text.push_str(&format!("\n{}", explained(&loaded, gate, &call, &headers, &now)));
@@ -142,7 +142,7 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explained>, String>) -> String {
         return "not known: the running tidegate has no such gate; does it run with this configuration?".to_owned();
     };
     let reason = explained.reason.as_deref().unwrap_or_default();
-    let (meaning, seconds) = (meaning(reason), span(explained.seconds));
+    let (meaning, seconds) = (meaning(reason), duration(explained.seconds));
     let mut says = match explained.now.as_str() {
         "goes" => "it would go at once".to_owned(),
         "unconnected" => "it would be answered 502, unless a connection can be made by then".to_owned(),
@@ -169,7 +169,7 @@ impl Rows {
         let placed = self.0.iter().filter(|(.., from)| !from.is_empty());
         let width = placed.map(|(_, value, _)| value.chars().count()).max().unwrap_or_default().min(64);
         let line = |(name, value, from): &(&str, String, String)| {
-            let (value, from) = (plain(value), plain(from));
+            let (value, from) = (printable(value), printable(from));
             format!("  {name:<13} {}\n", format!("{value:<width$}  {from}").trim_end())
         };
         self.0.iter().map(line).collect()

@@ -6,7 +6,7 @@ use clap::Args;
 use super::{Configured, Failure, running, show};
 use crate::{
     admin::control::{Forget, Forgotten},
-    status::text::{count, plain},
+    status::text::{count, printable},
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -43,7 +43,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let order = Forget { gate: options.gate.clone(), keys, pauses: options.pauses };
     let forgotten: Vec<Forgotten> = running::order(&options.configured, "/forget", &order)?;
     for one in &forgotten {
-        show::text(&format!("{}: {}\n", plain(&one.gate), said(&order, one)))?;
+        show::text(&format!("{}: {}\n", printable(&one.gate), said(&order, one)))?;
     }
     let none = forgotten.iter().all(|one| one.keys == 0);
     if none && let Some(key) = &options.key {

@@ -1,23 +1,19 @@
-//! Sparklines: the last ten minutes in a line, as SVG for the page and as characters for the
-//! terminal.
+//! Sparklines: the last ten minutes in a line, as SVG for the page.
 
-use super::text::{add, escaped};
+use super::text::escaped;
 
 /// Draws these values as SVG, oldest first, with space for `room` of them; `says` is the text
 /// alternative.
 pub(super) fn svg(values: &[u64], room: usize, says: &str) -> String {
     let most = values.iter().max().copied().unwrap_or_default().max(1);
     let (width, start) = (room.max(2) - 1, room.max(2) - values.len().clamp(1, room.max(2)));
-    let mut line = String::new();
-    for (place, value) in values.iter().enumerate() {
+    let point = |(place, value): (usize, &u64)| {
         // No screen shows less than a tenth of a unit.
         let height = value.saturating_mul(HEIGHT * 10) / most;
         let y = (HEIGHT * 10).saturating_sub(height);
-        add(
-            &mut line,
-            format_args!("{}{},{}.{}", if place == 0 { "" } else { " " }, start + place, y / 10 + 1, y % 10),
-        );
-    }
+        format!("{},{}.{}", start + place, y / 10 + 1, y % 10)
+    };
+    let line = values.iter().enumerate().map(point).collect::<Vec<_>>().join(" ");
     let floor = HEIGHT + 1;
     let area = match values {
         [] => String::new(),
@@ -31,15 +27,6 @@ pub(super) fn svg(values: &[u64], room: usize, says: &str) -> String {
     )
 }
 
-/// Draws the last `width` values as characters.
-pub(super) fn characters(values: &[u64], width: usize) -> String {
-    let shown = values.get(values.len().saturating_sub(width)..).unwrap_or_default();
-    let most = shown.iter().max().copied().unwrap_or_default().max(1);
-    let level = |value: &u64| usize::try_from((value * 8).div_ceil(most)).unwrap_or_default().min(8);
-    shown.iter().filter_map(|value| BLOCKS.get(level(value))).collect()
-}
-
-const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const HEIGHT: u64 = 30;
 
 #[cfg(test)]
@@ -52,12 +39,5 @@ mod tests {
         assert!(picture.contains("points=\"117,31.0 118,16.0 119,1.0\""), "{picture}");
         assert!(picture.contains("aria-label=\"three &quot;values&quot;\""), "{picture}");
         assert!(!svg(&[], 120, "").contains("polygon"));
-    }
-
-    #[test]
-    fn in_the_terminal_whatever_happened_is_seen() {
-        assert_eq!(characters(&[0, 1, 1000], 8), " ▁█");
-        assert_eq!(characters(&[9, 9, 1, 2], 2), "▄█");
-        assert_eq!(characters(&[0, 0], 8), "  ");
     }
 }

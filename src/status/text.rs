@@ -1,10 +1,9 @@
 //! Words and numbers for readers: times, rates, reasons, and text from outside made harmless.
 
-use std::fmt::Write as _;
+use std::fmt::Display;
 
 /// Formats a duration in at most two parts: `0.4 s`, `12 s`, `3 m 20 s`, `2 h 5 m`, `4 d 1 h`.
-#[must_use]
-pub fn span(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     if seconds < 0.0995 {
         return format!("{:.0} ms", seconds * 1000.0);
@@ -25,23 +24,20 @@ pub fn span(seconds: f64) -> String {
 }
 
 /// Formats the time until `at`, seen from `now`: `in 3 s`, or `now`.
-#[must_use]
-pub fn until(at_ms: u64, now_ms: u64) -> String {
+pub(crate) fn until(at_ms: u64, now_ms: u64) -> String {
     match at_ms.saturating_sub(now_ms) {
         0 => "now".to_owned(),
-        ms => format!("in {}", span(seconds(ms))),
+        ms => format!("in {}", duration(seconds(ms))),
     }
 }
 
 /// Formats the time since `at`: `3 s ago`.
-#[must_use]
-pub fn ago(at_ms: u64, now_ms: u64) -> String {
-    format!("{} ago", span(seconds(now_ms.saturating_sub(at_ms))))
+pub(crate) fn ago(at_ms: u64, now_ms: u64) -> String {
+    format!("{} ago", duration(seconds(now_ms.saturating_sub(at_ms))))
 }
 
 /// Formats a number with only the digits that matter: `50`, `1.25`, `0.138`.
-#[must_use]
-pub fn number(number: f64) -> String {
+pub(crate) fn number(number: f64) -> String {
     let text = match number.abs() {
         size if size >= 100.0 => format!("{number:.0}"),
         size if size >= 10.0 => format!("{number:.1}"),
@@ -52,9 +48,8 @@ pub fn number(number: f64) -> String {
 }
 
 /// Formats bytes: `512 B`, `3.2 KiB`, `16 MiB`.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^52")]
-pub fn bytes(bytes: usize) -> String {
+pub(crate) fn bytes(bytes: usize) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..0x10_0000 => format!("{} KiB", number(bytes as f64 / 1024.0)),
@@ -63,15 +58,13 @@ pub fn bytes(bytes: usize) -> String {
 }
 
 /// Formats a count: `1 call`, `2 calls`.
-#[must_use]
-pub fn count(count: u64, one: &str, many: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
+pub(crate) fn count<N: Copy + Display + PartialEq + From<u8>>(count: N, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == N::from(1) { one } else { many })
 }
 
 /// Returns the meaning of a reason, to finish the sentence "they wait because" or "refused
 /// because".
-#[must_use]
-pub fn meaning(reason: &str) -> &'static str {
+pub(crate) fn meaning(reason: &str) -> &'static str {
     match reason {
         "backoff" => "the key failed, and its delay is not over",
         "bucket" => "the gate's bucket is empty",
@@ -79,7 +72,7 @@ pub fn meaning(reason: &str) -> &'static str {
         "class_bucket" => "the class's bucket is empty",
         "deadline" => "they could not make their client's own deadline",
         "one_at_a_time" => "another write of the key is out",
-        "pause" => "the upstream said wait",
+        "pause" => "the upstream asked for a pause",
         "queue_full" => "too many calls wait already",
         "retry_bucket" => "there is no token for a retry",
         "slot" => "there is no free slot, or no room on a connection",
@@ -90,8 +83,7 @@ pub fn meaning(reason: &str) -> &'static str {
 
 /// Returns the part of the upstream that turned a call away, to finish "turned away by" and the
 /// like.
-#[must_use]
-pub fn rejected_by(by: &str) -> &'static str {
+pub(crate) fn rejected_by(by: &str) -> &'static str {
     match by {
         "credentials" => "it does not take the credentials",
         "disruption_budget" => "a PodDisruptionBudget",
@@ -102,32 +94,19 @@ pub fn rejected_by(by: &str) -> &'static str {
 }
 
 /// Formats the time of day, in UTC.
-#[must_use]
-pub fn clock(ms: u64) -> String {
+pub(crate) fn clock(ms: u64) -> String {
     let seconds = ms / 1000;
     format!("{:02}:{:02}:{:02} UTC", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
 /// Escapes text for HTML, so that it can end neither an element nor a quoted attribute.
-#[must_use]
-pub fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push_str(&visible(c)),
-        }
-    }
-    out
+pub(crate) fn escaped(text: &str) -> String {
+    let text = printable(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;").replace('\'', "&#39;")
 }
 
 /// Escapes text so that it cannot steer a terminal.
-#[must_use]
-pub fn plain(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
@@ -136,11 +115,6 @@ fn visible(c: char) -> String {
     let steers =
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if steers { c.escape_default().to_string() } else { c.to_string() }
-}
-
-/// Appends formatted text. Writing to a String cannot fail.
-pub(super) fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let _infallible = out.write_fmt(text);
 }
 
 #[expect(clippy::cast_precision_loss, reason = "milliseconds of a process's life are exact in a double")]
@@ -159,8 +133,8 @@ mod tests {
 
     #[test]
     fn times_and_numbers_are_short() {
-        let spans = [0.0123, 0.5, 9.96, 59.6, 61.0, 3600.0, 7500.0, 90_000.0].map(span);
-        assert_eq!(spans, ["12 ms", "0.5 s", "10 s", "1 m", "1 m 1 s", "1 h", "2 h 5 m", "1 d 1 h"]);
+        let durations = [0.0123, 0.5, 9.96, 59.6, 61.0, 3600.0, 7500.0, 90_000.0].map(duration);
+        assert_eq!(durations, ["12 ms", "0.5 s", "10 s", "1 m", "1 m 1 s", "1 h", "2 h 5 m", "1 d 1 h"]);
         assert_eq!([50.0, 1.25, 0.138, 1234.5, 0.0, -0.0001].map(number), ["50", "1.25", "0.138", "1234", "0", "0"]);
         assert_eq!((until(5_000, 2_000), until(1, 2)), ("in 3.0 s".to_owned(), "now".to_owned()));
         assert_eq!([bytes(5), bytes(3000), bytes(16 << 20)], ["5 B", "2.93 KiB", "16 MiB"]);
@@ -170,7 +144,7 @@ mod tests {
     #[test]
     fn nothing_from_outside_breaks_out() {
         assert_eq!(escaped("<a href='x' \"y\">&"), "&lt;a href=&#39;x&#39; &quot;y&quot;&gt;&amp;");
-        assert_eq!(plain("web\u{1b}[2J\r\n\u{202e}"), "web\\u{1b}[2J\\r\\n\\u{202e}");
+        assert_eq!(printable("web\u{1b}[2J\r\n\u{202e}"), "web\\u{1b}[2J\\r\\n\\u{202e}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("chart", &[]),
     ("controller", &["agenda", "moment"]),
     ("random", &[]),
-    ("status", &[]),
+    ("status", &["chart"]),
     ("telemetry", &["moment", "clock", "api", "limit"]),
     ("tls", &["moment", "clock"]),
     ("yaml", &[]),

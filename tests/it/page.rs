@@ -153,10 +153,10 @@ fn an_incident_is_on_the_page_in_a_browser_for_everybody_and_nothing_leaves() {
             " calls wait, the longest for ",
             " of them of the flow configmaps.",
             "4 calls wait, the longest for ",
-            "9 keys back off (7 with 500, 1 with 503, 1 with 429)",
+            "9 keys are backing off (7 with 500, 1 with 503, 1 with 429)",
             "write deployments.apps/shop/checkout",
             "the gate's bucket is empty bucket",
-            "the upstream said wait pause",
+            "the upstream asked for a pause pause",
             "class secrets",
             "API priority and fairness",
         ] {

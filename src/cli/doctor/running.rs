@@ -9,7 +9,7 @@ use crate::{
     config::settings::{Gate, Listen, Settings},
     status::{
         self, Status,
-        text::{ago, count, meaning, rejected_by, span, until},
+        text::{ago, count, duration, meaning, rejected_by, until},
     },
 };
 
@@ -18,7 +18,7 @@ pub(super) async fn findings(settings: &Settings) -> (Option<Status>, Vec<Findin
     let mut findings = Vec::new();
     let status = match running::status(settings).await {
         Ok((at, status)) => {
-            findings.push(Finding::fine("process", format!("answers at {at}, up {}", span(status.uptime_seconds))));
+            findings.push(Finding::fine("process", format!("answers at {at}, up {}", duration(status.uptime_seconds))));
             Some(status)
         }
         Err(error) => {
@@ -100,7 +100,7 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
         let says = format!(
             "is saturated: {} calls wait, the longest for {}, because {}",
             gate.waiting,
-            span(queue.oldest_seconds),
+            duration(queue.oldest_seconds),
             meaning(&queue.reason)
         );
         findings.push(Finding::wrong(&about, says, knob(&queue.reason)));

@@ -15,7 +15,7 @@ use crate::{
     config::settings::{Credentials, Gate, Listen},
     credentials::Environment,
     proxy,
-    status::text::span,
+    status::text::duration,
 };
 
 /// Reports the result of one call.
@@ -92,7 +92,7 @@ fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
     let theirs = theirs.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
     let ours = Duration::from_millis(clock.wall(clock.now()));
     let apart = theirs.abs_diff(ours).as_secs_f64();
-    let says = format!("differs by {} from that of the upstream of {}", span(apart), gate.name);
+    let says = format!("differs by {} from that of the upstream of {}", duration(apart), gate.name);
     Some(if apart > APART {
         Finding::wrong(about, says, "set the clock (NTP): tokens and certificates are valid by it")
     } else {

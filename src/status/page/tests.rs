@@ -60,7 +60,7 @@ fn an_incident_is_told_from_the_top() {
         "ends by itself in 1 m (00:01:10 UTC)",
         "The new configuration cannot work.",
         "3 calls wait, the longest for 2.5 s: the gate&#39;s bucket is empty; all of the flow web.",
-        "7 keys back off (last answer 500); the next may be tried in 8.0 s.",
+        "7 keys are backing off (last answer 500); the next may be tried in 8.0 s.",
         "web (retries)",
         "4 times",
         "500, 5.0 s ago",
@@ -76,7 +76,7 @@ fn an_incident_is_told_from_the_top() {
 }
 
 #[test]
-fn what_calls_wait_for_is_told_by_number_and_with_whoever_is_most_of_them() {
+fn what_calls_wait_for_is_told_by_number_and_with_the_flow_of_most_of_them() {
     let queue = |flow: &str, waiting, oldest_seconds, reason: &str| Queue {
         class: "default".to_owned(),
         flow: flow.to_owned(),
@@ -94,16 +94,16 @@ fn what_calls_wait_for_is_told_by_number_and_with_whoever_is_most_of_them() {
     let keys = vec![key(None), key(Some(500)), key(Some(500))];
     let rejections = vec![crate::status::Rejection { by: "credentials".to_owned(), count: 2, at_ms: 4_000 }];
     let gate = Gate { waiting: 45, keys_failing: 3, admitted: 1, queues, keys, rejections, ..Gate::default() };
-    let told = why(&gate, 5_000);
+    let told = gate.summary(5_000);
     let wanted = [
         "The upstream does not take the credentials: 2 calls got 401, the last 1.0 s ago. tidegate doctor says whose they are.",
         "43 calls wait, the longest for 6.0 s: the gate's bucket is empty; 40 of them of the flow configmaps.",
-        "2 calls wait, the longest for 9.0 s: the upstream said wait; all of the flow secrets.",
-        "3 keys back off (2 with 500, 1 with no answer); the next may be tried in 4.0 s.",
+        "2 calls wait, the longest for 9.0 s: the upstream asked for a pause; all of the flow secrets.",
+        "3 keys are backing off (2 with 500, 1 with no answer); the next may be tried in 4.0 s.",
     ];
     assert_eq!(told, wanted);
-    assert_eq!(why(&gate, 70_000).len(), 3, "what the upstream did a minute ago is history");
-    assert!(why(&Gate::default(), 0)[0].starts_with("No call has come yet"));
+    assert_eq!(gate.summary(70_000).len(), 3, "what the upstream did a minute ago is history");
+    assert!(Gate::default().summary(0)[0].starts_with("No call has come yet"));
 }
 
 #[test]

@@ -1,0 +1,156 @@
+//! The lists of a gate as data: the page and the terminal show the same tables.
+
+use super::{
+    Gate,
+    text::{ago, bytes, count, duration, meaning, number, rejected_by, until},
+};
+
+/// A list with headings.
+pub(super) struct List {
+    pub(super) heading: &'static str,
+    pub(super) columns: Columns,
+    pub(super) rows: Vec<Vec<Cell>>,
+    /// A remark below it; commands and keys are in backticks.
+    pub(super) note: String,
+}
+
+/// The headings of columns.
+type Columns = &'static [&'static str];
+
+/// One value in a list.
+pub(super) enum Cell {
+    Text(String),
+    /// A name that commands take.
+    Code(String),
+    /// A word of a closed set with its meaning.
+    Word(&'static str, String),
+    /// A level in numbers, and as a fraction.
+    Level(String, f64),
+    /// The reason why something is down.
+    Down(String),
+}
+
+/// Returns the lists that are not empty: those about what is wrong come first.
+pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
+    let pauses = list("Pauses that the upstream asked for", &["Who pauses", "Ends"], &gate.pauses, |pause| {
+        vec![text(&pause.who), text(&until(pause.until_ms, now_ms))]
+    });
+    let columns = &["Call", "Class", "Times", "Refused because", "Last", "Come back"];
+    let refusals = list("Last refusals", columns, &gate.refusals, |refusal| {
+        vec![
+            Cell::Code(refusal.call.clone()),
+            text(&refusal.class),
+            text(&refusal.count),
+            Cell::Word(meaning(&refusal.reason), refusal.reason.clone()),
+            text(&ago(refusal.at_ms, now_ms)),
+            text(&format!("after {}", duration(refusal.retry_in_seconds))),
+        ]
+    });
+    let columns = &["Turned away by", "Times", "Last"];
+    let rejections = list("Turned away by the upstream, not by the gate", columns, &gate.rejections, |rejection| {
+        let by = Cell::Word(rejected_by(&rejection.by), rejection.by.clone());
+        vec![by, text(&rejection.count), text(&ago(rejection.at_ms, now_ms))]
+    });
+    let classes = list("Classes", &["Class", "Lane", "Waiting", "Slots"], &gate.classes, |class| {
+        let slots = class.slots.max.map_or_else(|| NONE.to_owned(), |max| format!("{} of {max}", class.slots.used));
+        vec![text(&class.name), text(&class.lane), text(&class.waiting), text(&slots)]
+    });
+    let lists =
+        [waiting(gate), keys(gate, now_ms), pauses, refusals, rejections, buckets(gate), connections(gate), classes];
+    lists.into_iter().filter(|list| !list.rows.is_empty() || !list.note.is_empty())
+}
+
+fn waiting(gate: &Gate) -> List {
+    let columns = &["Flow", "Class", "Calls", "Oldest", "Waits because"];
+    let mut list = list("Waiting", columns, &gate.queues, |queue| {
+        let flow = if queue.flow.is_empty() { "not shown" } else { &queue.flow };
+        vec![
+            text(&format!("{flow}{}", if queue.retry { " (retries)" } else { "" })),
+            text(&queue.class),
+            text(&queue.waiting),
+            text(&duration(queue.oldest_seconds)),
+            Cell::Word(meaning(&queue.reason), queue.reason.clone()),
+        ]
+    });
+    if gate.held > 0 {
+        list.rows.push(vec![text(&NONE), text(&NONE), text(&gate.held), text(&NONE), text(&"their keys fail")]);
+    }
+    if gate.waiting_bytes > 0 {
+        list.note = format!("Bodies held meanwhile: {}.", bytes(gate.waiting_bytes));
+    }
+    list
+}
+
+fn keys(gate: &Gate, now_ms: u64) -> List {
+    let columns = &["Key", "Failed", "Last answer", "Next try"];
+    let mut list = list("Failing keys", columns, &gate.keys, |key| {
+        let status = key.status.map_or_else(|| "lost".to_owned(), |status| status.to_string());
+        vec![
+            Cell::Code(key.key.clone()),
+            text(&count(key.failures, "time", "times")),
+            text(&format!("{status}, {}", ago(key.failed_at_ms, now_ms))),
+            text(&until(key.next_at_ms, now_ms)),
+        ]
+    });
+    list.note = match gate.keys_failing.saturating_sub(gate.keys.len()) {
+        0 if gate.keys.is_empty() => String::new(),
+        0 => HEALED.to_owned(),
+        more if gate.keys.is_empty() => {
+            format!("{}; `admin.show_names` shows their names, as the control socket does.", count(more, "key", "keys"))
+        }
+        more => format!("And {more} more. {HEALED}"),
+    };
+    list
+}
+
+fn buckets(gate: &Gate) -> List {
+    let mut list = list("Buckets", &["Bucket", "Tokens", "Rate"], &gate.buckets, |bucket| {
+        let part = if bucket.part > 0 { format!(" #{}", bucket.part) } else { String::new() };
+        let slowed = if bucket.rate < bucket.full_rate {
+            format!(" of {}/s: slowed down", number(bucket.full_rate))
+        } else {
+            "/s".to_owned()
+        };
+        let full = (bucket.level / f64::from(bucket.burst.max(1))).clamp(0.0, 1.0);
+        vec![
+            text(&format!("{}{part}", bucket.name)),
+            Cell::Level(format!("{} of {}", number(bucket.level.floor().max(0.0)), bucket.burst), full),
+            text(&format!("{}{slowed}", number(bucket.rate))),
+        ]
+    });
+    if let Some(max) = gate.slots.max {
+        list.note = format!("Slots: {} of {max} taken.", gate.slots.used);
+    }
+    list
+}
+
+fn connections(gate: &Gate) -> List {
+    let columns = &["Calls of", "Connections", "Under way", "Room for", "State"];
+    list("Upstream connections", columns, &gate.connections, |group| {
+        let state = match &group.down {
+            Some(why) => Cell::Down(why.clone()),
+            None if group.connections == 0 => text(&"none needed yet"),
+            None => text(&"up"),
+        };
+        vec![
+            text(&group.group.replace('_', "-")),
+            text(&group.connections),
+            text(&group.used),
+            text(&format!("{} more", group.free)),
+            state,
+        ]
+    })
+}
+
+fn list<T>(heading: &'static str, columns: Columns, items: &[T], row: impl Fn(&T) -> Vec<Cell>) -> List {
+    List { heading, columns, rows: items.iter().map(row).collect(), note: String::new() }
+}
+
+fn text(value: &impl ToString) -> Cell {
+    Cell::Text(value.to_string())
+}
+
+/// Stands where there is no value.
+const NONE: &str = "\u{2013}";
+/// The advice about failing keys, beyond the repair itself.
+const HEALED: &str = "Once the cause is healed, `tidegate forget --all` has them tried at once.";

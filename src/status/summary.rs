@@ -1,0 +1,148 @@
+//! The state of a gate in a word and in sentences: what is wrong comes first.
+
+use super::{
+    Gate,
+    text::{ago, count, duration, meaning, rejected_by, until},
+};
+
+/// The age at which an event no longer counts as recent.
+const LATELY_MS: u64 = 60_000;
+
+/// The seriousness of a state: its class on the page, and its colour in the terminal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Severity {
+    pub(super) class: &'static str,
+    pub(super) colour: &'static str,
+}
+
+const GOOD: Severity = Severity { class: "good", colour: "\u{1b}[32m" };
+const WARN: Severity = Severity { class: "warn", colour: "\u{1b}[33m" };
+pub(super) const BAD: Severity = Severity { class: "bad", colour: "\u{1b}[31m" };
+
+impl Gate {
+    /// True if connections of a group cannot be made.
+    fn is_cut_off(&self) -> bool {
+        self.connections.iter().any(|group| group.down.is_some())
+    }
+
+    /// Returns the calls that the upstream has turned away within the last minute.
+    pub fn rejected_lately(&self, now_ms: u64) -> impl Iterator<Item = &super::Rejection> {
+        self.rejections.iter().filter(move |rejection| now_ms.saturating_sub(rejection.at_ms) < LATELY_MS)
+    }
+
+    /// True if no call has come since the start. Leases and health checks count as calls.
+    fn is_untouched(&self) -> bool {
+        self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off()
+    }
+
+    /// Returns sentences about conditions at the gate other than waits, refusals and keys; the
+    /// worst first.
+    #[must_use]
+    pub fn remarks(&self, now_ms: u64) -> Vec<String> {
+        let mut says = Vec::new();
+        for group in &self.connections {
+            let down = |why| format!("No connection for {} calls: {why}.", group.group.replace('_', "-"));
+            says.extend(group.down.as_ref().map(down));
+        }
+        for rejection in self.rejected_lately(now_ms) {
+            let (calls, last) = (count(rejection.count, "call", "calls"), ago(rejection.at_ms, now_ms));
+            says.push(match rejection.by.as_str() {
+                "credentials" => format!(
+                    "The upstream does not take the credentials: {calls} got 401, the last {last}. tidegate doctor says whose they are."
+                ),
+                by => format!("The upstream itself turned {calls} away, the last {last}: {}.", rejected_by(by)),
+            });
+        }
+        if self.is_untouched() {
+            says.push(
+                "No call has come yet: is the controller pointed here? tidegate doctor finds what goes past the gate."
+                    .to_owned(),
+            );
+        }
+        says
+    }
+
+    /// Returns the state in a word or two.
+    pub(super) fn state(&self, now_ms: u64) -> (&'static str, Severity) {
+        match self {
+            _ if self.bypass.is_some() => ("bypassed", BAD),
+            _ if self.is_cut_off() => ("cut off", BAD),
+            _ if self.rejected_lately(now_ms).any(|rejection| rejection.by == "credentials") => ("unauthorized", BAD),
+            _ if self.pauses.iter().any(|pause| pause.who == "gate") => ("paused", WARN),
+            _ if self.waiting > 0 => ("holding back", WARN),
+            _ if self.keys_failing > 0 => ("keys failing", WARN),
+            _ => ("open", GOOD),
+        }
+    }
+
+    /// Describes the state in a sentence or two.
+    pub(super) fn summary(&self, now_ms: u64) -> Vec<String> {
+        let mut says = self.remarks(now_ms);
+        says.extend(self.waits());
+        if self.held > 0 {
+            says.push(format!("{} by failing keys.", count(self.held, "call is held", "calls are held")));
+        }
+        if let Some(pause) = self.pauses.iter().max_by_key(|pause| pause.until_ms) {
+            says.push(format!("The upstream asked for a pause that ends {}.", until(pause.until_ms, now_ms)));
+        }
+        if self.keys_failing > 0 {
+            let keys = count(self.keys_failing, "key is backing", "keys are backing");
+            let next = self.keys.iter().find(|key| key.next_at_ms > now_ms);
+            let next = next.map(|key| format!("; the next may be tried {}", until(key.next_at_ms, now_ms)));
+            says.push(format!("{keys} off{}{}.", self.last_answers(), next.unwrap_or_default()));
+        }
+        if says.is_empty() {
+            says.push("Nothing waits and nothing fails.".to_owned());
+        }
+        says
+    }
+
+    /// Describes what calls wait for, the most common reason first, and the flow of most of them,
+    /// if there is one.
+    fn waits(&self) -> Vec<String> {
+        let sentence = |(reason, waiting): (&str, usize)| {
+            let queues = || self.queues.iter().filter(|queue| queue.reason == *reason);
+            let longest = queues().map(|queue| queue.oldest_seconds).fold(0.0, f64::max);
+            let noisy = queues().max_by_key(|queue| queue.waiting).filter(|queue| !queue.flow.is_empty());
+            let of = noisy.filter(|queue| queue.waiting * 2 > waiting).map(|queue| match queue.waiting {
+                all if all == waiting => format!("; all of the flow {}", queue.flow),
+                most => format!("; {most} of them of the flow {}", queue.flow),
+            });
+            format!(
+                "{}, the longest for {}: {}{}.",
+                count(waiting, "call waits", "calls wait"),
+                duration(longest),
+                meaning(reason),
+                of.unwrap_or_default(),
+            )
+        };
+        let reasons = most_common(self.queues.iter().map(|queue| (queue.reason.as_str(), queue.waiting)));
+        reasons.into_iter().map(sentence).collect()
+    }
+
+    /// Returns the last answers to the listed failing keys: the status is where a repair begins.
+    fn last_answers(&self) -> String {
+        let word = |status: Option<u16>| status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
+        match most_common(self.keys.iter().map(|key| (key.status, 1))).as_slice() {
+            [] => String::new(),
+            [(status, _)] => format!(" (last answer {})", word(*status)),
+            several => {
+                let each = several.iter().take(3).map(|(status, count)| format!("{count} with {}", word(*status)));
+                format!(" ({})", each.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
+/// Adds up the counts of equal things, and sorts by the sums, largest first.
+fn most_common<T: PartialEq>(counts: impl Iterator<Item = (T, usize)>) -> Vec<(T, usize)> {
+    let mut sums: Vec<(T, usize)> = Vec::new();
+    for (thing, count) in counts {
+        match sums.iter_mut().find(|(other, _)| *other == thing) {
+            Some((_, sum)) => *sum += count,
+            None => sums.push((thing, count)),
+        }
+    }
+    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
+    sums
+}
