@@ -14,11 +14,13 @@ pub(crate) struct Agenda<T> {
 
 // === impl Agenda ===
 
-impl<T> Agenda<T> {
-    pub(crate) fn new() -> Self {
+impl<T> Default for Agenda<T> {
+    fn default() -> Self {
         Self { events: BTreeMap::new(), added: 0 }
     }
+}
 
+impl<T> Agenda<T> {
     pub(crate) fn add(&mut self, at: Moment, event: T) {
         self.added += 1;
         self.events.insert((at, self.added), event);
@@ -47,7 +49,7 @@ mod tests {
 
     #[test]
     fn things_happen_in_order_and_those_of_one_moment_as_they_were_added() {
-        let mut agenda = Agenda::new();
+        let mut agenda = Agenda::default();
         let (soon, late) = (Moment::from_millis(1), Moment::from_millis(2));
         for (at, event) in [(late, 'c'), (soon, 'a'), (soon, 'b')] {
             agenda.add(at, event);

@@ -31,7 +31,7 @@ pub(crate) enum Reconciled {
 /// A work queue and its workers.
 #[derive(Debug)]
 pub(crate) struct Controller {
-    queue: WorkQueue,
+    pub(crate) queue: WorkQueue,
     idle_workers: usize,
 }
 
@@ -43,51 +43,30 @@ impl Controller {
         Self { queue: WorkQueue::new(limiter, objects), idle_workers: workers }
     }
 
-    /// Queues an object that changed.
-    pub(crate) fn add(&mut self, object: Item, now: Moment) {
-        self.queue.add_due(now);
-        self.queue.add(object);
-    }
-
-    /// True if the object was added while a worker has it.
-    pub(crate) fn is_dirty(&self, object: Item) -> bool {
-        self.queue.is_dirty(object)
-    }
-
     /// Gives the next object to an idle worker; without one, returns the moment at which an object
     /// comes back. The worker owes a [`Self::finish`].
     pub(crate) fn start(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
-        self.queue.add_due(now);
         if self.idle_workers == 0 {
             return Err(None);
         }
-        let object = self.queue.get()?;
+        let object = self.queue.get(now)?;
         self.idle_workers -= 1;
         Ok(object)
     }
 
     /// Ends a reconcile. Returns the moment at which the object comes back by itself.
     pub(crate) fn finish(&mut self, object: Item, result: Reconciled, now: Moment) -> Option<Moment> {
-        self.queue.add_due(now);
         let due = match result {
             Reconciled::Done => {
                 self.queue.forget(object);
                 None
             }
             Reconciled::Failed => Some(self.queue.add_rate_limited(object, now)),
-            Reconciled::RequeueAt(at) => {
-                self.queue.add_at(object, at);
-                Some(at)
-            }
+            Reconciled::RequeueAt(at) => Some(self.queue.add_at(object, at)),
         };
-        self.queue.done(object);
+        self.queue.done(object, now);
         self.idle_workers += 1;
         due
-    }
-
-    /// Returns the number of objects that wait for a worker, and of those that wait out a delay.
-    pub(crate) fn waiting(&self) -> (usize, usize) {
-        self.queue.waiting()
     }
 }
 
@@ -101,14 +80,14 @@ mod tests {
     fn no_more_objects_are_reconciled_at_a_time_than_there_are_workers() {
         let mut controller = Controller::new(RateLimiter::DEFAULT, 3, 2);
         let now = Moment::ZERO;
-        (0..3).for_each(|object| controller.add(object, now));
+        (0..3).for_each(|object| controller.queue.add(object, now));
         assert_eq!([controller.start(now), controller.start(now), controller.start(now)], [Ok(0), Ok(1), Err(None)]);
         let due = controller.finish(0, Reconciled::Failed, now);
         assert_eq!(due, Some(now + Duration::from_millis(5)));
         assert_eq!(controller.start(now), Ok(2));
         assert_eq!(controller.finish(1, Reconciled::RequeueAt(Moment::MAX), now), Some(Moment::MAX));
         assert_eq!(controller.start(now), Err(due), "the earlier of two");
-        assert_eq!(controller.waiting(), (0, 2));
+        assert_eq!(controller.queue.waiting(), (0, 2));
         assert_eq!(controller.start(Moment::from_millis(5)), Ok(0));
     }
 }

@@ -19,25 +19,23 @@ mod table;
 use std::{
     io,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::task::JoinSet;
 
+pub use self::scene::{BURST, RATE};
 use self::{
     client::Client,
     controller::HttpController,
+    record::{Backlog, Seen},
     scene::{CHANGES_PER_SECOND, KINDS, Kind, OBJECTS, RENEW_EVERY},
     server::Api,
     table::Now,
 };
-pub use self::{
-    record::{Arrived, Backlog, Converged, Renewal, Seen, What},
-    scene::{BURST, RATE, RETRY_RATE, Scene},
+pub(crate) use self::{
+    scene::{RETRY_RATE, Scene},
     story::Played,
     table::Table,
 };
@@ -53,11 +51,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const CATCH_UP: Duration = Duration::from_millis(20);
 
 /// The error that kept the gate from starting.
-pub type GateError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type GateError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The reason why the demo could not be played.
 #[derive(Debug, thiserror::Error)]
-pub enum DemoError {
+pub(crate) enum DemoError {
     /// No port of loopback was available for the API.
     #[error("cannot listen on loopback for the embedded API server")]
     Listen(#[source] io::Error),
@@ -75,18 +73,18 @@ pub enum DemoError {
 ///
 /// # Errors
 /// See [`DemoError`].
-pub async fn play<Gate, Starting, Handle>(scene: Scene, table: &mut Table, gate: Gate) -> Result<Played, DemoError>
-where
-    Gate: FnOnce(SocketAddr) -> Starting,
-    Starting: Future<Output = Result<(SocketAddr, Handle), GateError>>,
-{
-    let without = run(scene, table, "without the gate", async |api| Ok((api, ()))).await?;
-    let with = run(scene, table, "with the gate", async |api| gate(api).await).await?;
+pub(crate) async fn play<Handle>(
+    scene: Scene,
+    table: &mut Table,
+    gate: impl AsyncFnOnce(SocketAddr) -> Result<(SocketAddr, Handle), GateError>,
+) -> Result<Played, DemoError> {
+    let without = play_once(scene, table, "without the gate", async |api| Ok((api, ()))).await?;
+    let with = play_once(scene, table, "with the gate", gate).await?;
     Ok(Played { scene, without, with })
 }
 
 /// Plays one run against an API of its own.
-async fn run<Handle>(
+async fn play_once<Handle>(
     scene: Scene,
     table: &mut Table,
     name: &str,
@@ -102,23 +100,21 @@ async fn run<Handle>(
     table.begin(name).map_err(DemoError::Show)?;
     let mut at = clock.now();
     while at.since_start() < scene.length {
-        let overdue = api.store().behind(at, PATIENCE).0;
-        api.seen().backlog.push(Backlog { at, overdue });
+        let overdue = lock(&api.store).overdue(at, PATIENCE);
+        lock(&api.seen).backlog.push(Backlog { at, overdue });
         if table.is_due(at) {
-            let now = herd.now(&api, scene, at);
-            table.show(&now).map_err(DemoError::Show)?;
+            table.show(&herd.now(&api, scene, at)).map_err(DemoError::Show)?;
         }
         let due = at + SAMPLE;
         clock.sleep_until(due).await;
         at = clock.now();
-        let mut seen = api.seen();
+        let mut seen = lock(&api.seen);
         seen.stalled = seen.stalled.max(at - due);
     }
-    let now = herd.now(&api, scene, at);
-    table.end(&now).map_err(DemoError::Show)?;
+    table.end(&herd.now(&api, scene, at)).map_err(DemoError::Show)?;
     tasks.shutdown().await;
     drop(stops_when_dropped);
-    let seen = std::mem::take(&mut *api.seen());
+    let seen = std::mem::take(&mut *lock(&api.seen));
     Ok(seen)
 }
 
@@ -131,7 +127,7 @@ async fn life(api: Arc<Api>, scene: Scene, clock: Clock) {
         clock.sleep_until(next).await;
         let (kind, item) = (random.below(KINDS.len()), random.below(OBJECTS));
         let now = clock.now();
-        api.store().change(kind, item, now);
+        lock(&api.store).change(kind, item, now);
         // A small delay is made up for; a machine that was busy elsewhere must not look like a
         // flood of changes.
         next = (next + Duration::from_secs(1) / CHANGES_PER_SECOND).max(now.back(CATCH_UP));
@@ -146,18 +142,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// All controllers with their leases.
 struct Herd {
     controllers: Vec<Arc<HttpController>>,
-    unanswered: Arc<AtomicUsize>,
+    /// Held by each call that is out.
+    unanswered: Arc<()>,
 }
 
 // === impl Herd ===
 
 impl Herd {
     fn start(server: SocketAddr, api: &Arc<Api>, clock: Clock, tasks: &mut JoinSet<()>) -> Self {
-        let unanswered = Arc::new(AtomicUsize::new(0));
+        let unanswered = Arc::new(());
         let mut controllers = Vec::new();
         let mut offset = Duration::ZERO;
         for (kind, Kind { resource, .. }) in KINDS.iter().enumerate() {
-            let client = Client::new(server, format!("{resource}-controller"), clock, Arc::clone(&unanswered));
+            let client = Client::new(server, format!("{resource}-controller"), clock, Arc::downgrade(&unanswered));
             tasks.spawn(lease::keep(client.clone(), Arc::clone(api), offset));
             offset += RENEW_EVERY / 4;
             controllers.push(HttpController::start(kind, client, tasks));
@@ -169,26 +166,25 @@ impl Herd {
     fn now(&self, api: &Api, scene: Scene, at: Moment) -> Now {
         let (waiting, backing_off) =
             self.controllers.iter().map(|it| it.waiting()).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let (overdue, _) = api.store().behind(at, PATIENCE);
-        let seen = api.seen();
+        let overdue = lock(&api.store).overdue(at, PATIENCE);
+        let seen = lock(&api.seen);
         let second = at.back(Duration::from_secs(1));
         let (calls, errors) = seen.calls(second, at);
         let recently = at.back(table::RECENTLY);
-        let quantile = |q| seen.convergence(q, recently, Moment::MAX, |_| true);
+        let quantile = |permille| seen.convergence(permille, |it| it.at >= recently);
         Now {
             at,
             length: scene.length,
             trouble: scene.is_trouble(at),
             calls,
             errors,
-            unanswered: self.unanswered.load(Ordering::Relaxed),
+            unanswered: Arc::strong_count(&self.unanswered) - 1,
             waiting,
             backing_off,
             overdue,
-            median: quantile(0.5),
-            slowest: quantile(0.99),
-            late: seen.late_renewals(),
-            renewals: seen.renewals.len(),
+            median: quantile(500),
+            slowest: quantile(990),
+            renewals: seen.renewals(),
         }
     }
 }

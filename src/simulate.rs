@@ -19,7 +19,7 @@ mod tally;
 use crate::config::settings;
 
 pub use self::{
-    builtin::{ALL, Builtin, Staged, WrongParameter, find, usual},
+    builtin::{ALL, Builtin, Setup, WrongParameter, find, usual},
     picture::Picture,
     play::{Played, play},
     tally::{LeaseRow, Row},

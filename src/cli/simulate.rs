@@ -18,7 +18,7 @@ use crate::{
     chart::{Chart, Look},
     config::{self, Problem, scenario},
     simulate::{
-        self, Builtin, Limits, Picture, Staged,
+        self, Builtin, Limits, Picture, Setup,
         replay::{Recorded, report},
     },
 };
@@ -68,7 +68,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         show::text(&list())?;
         return Ok(());
     };
-    let Staged { scenario, limits, picture } = staged(options, name)?;
+    let Setup { scenario, limits, picture } = set_up(options, name)?;
     let played: Vec<_> = limits.iter().map(|limits| simulate::play(&scenario, limits)).collect();
     let chart = picture.chart(&scenario, &played);
     let screen = Screen::of_stdout();
@@ -117,18 +117,18 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
 }
 
 /// Returns the scenario, limits and picture that the options ask for.
-fn staged(options: &Options, name: &str) -> Result<Staged, Failure> {
+fn set_up(options: &Options, name: &str) -> Result<Setup, Failure> {
     let mine = options.config.as_ref().map(|file| limits_of(file, options.gate.as_deref(), None)).transpose()?;
     let Some(builtin) = simulate::find(name) else { return of_file(options, name, mine) };
-    let mut staged = builtin.stage(&options.numbers)?;
+    let mut setup = builtin.set_up(&options.numbers)?;
     if let Some(mine) = mine {
-        staged.limits.truncate(1);
-        staged.limits.push(mine);
+        setup.limits.truncate(1);
+        setup.limits.push(mine);
     }
-    Ok(staged)
+    Ok(setup)
 }
 
-fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Staged, Failure> {
+fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Setup, Failure> {
     let path = Path::new(name);
     if !path.exists() {
         let names: Vec<&str> = simulate::ALL.iter().map(|builtin| builtin.name).collect();
@@ -148,7 +148,7 @@ fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Staged
         limits.push(simulate::usual());
     }
     let picture = if scenario.controllers.is_empty() { Picture::LeaseAge } else { Picture::Calls };
-    Ok(Staged { scenario, limits, picture })
+    Ok(Setup { scenario, limits, picture })
 }
 
 /// Returns the limits of a gate of a configuration.
@@ -178,13 +178,12 @@ fn limits_of(file: &Path, gate: Option<&str>, name: Option<&str>) -> Result<Limi
 /// Lists every scenario in two lines.
 fn list() -> String {
     let line = |builtin: &Builtin| {
-        let numbers: Vec<String> = builtin.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
         format!(
             "  {:<20}{}\n{:22}{}\n",
             builtin.name,
             builtin.about,
             "",
-            show::wrapped(&numbers.join(" "), 58).replace('\n', &format!("\n{:22}", ""))
+            show::wrapped(builtin.parameters, 58).replace('\n', &format!("\n{:22}", ""))
         )
     };
     let scenarios: String = simulate::ALL.iter().map(line).collect();

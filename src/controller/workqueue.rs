@@ -52,20 +52,19 @@ struct State {
 
 impl WorkQueue {
     pub(crate) fn new(limiter: RateLimiter, items: usize) -> Self {
-        Self { limiter, items: vec![State::default(); items], ready: VecDeque::new(), later: Agenda::new() }
+        Self { limiter, items: vec![State::default(); items], ready: VecDeque::new(), later: Agenda::default() }
     }
 
     /// Adds an object.
-    pub(crate) fn add(&mut self, item: Item) {
-        let state = &mut self.items[item];
-        if !std::mem::replace(&mut state.dirty, true) && !state.processing {
-            self.ready.push_back(item);
-        }
+    pub(crate) fn add(&mut self, item: Item, now: Moment) {
+        self.add_due(now);
+        self.mark_dirty(item);
     }
 
-    /// Adds an object once it is `at`.
-    pub(crate) fn add_at(&mut self, item: Item, at: Moment) {
+    /// Adds an object once it is `at`, and returns that moment.
+    pub(crate) fn add_at(&mut self, item: Item, at: Moment) -> Moment {
         self.later.add(at, item);
+        at
     }
 
     /// Adds an object that failed after its delay, and returns the moment of that.
@@ -73,15 +72,7 @@ impl WorkQueue {
         let failures = &mut self.items[item].failures;
         let at = now + self.limiter.delay(*failures);
         *failures = failures.saturating_add(1);
-        self.add_at(item, at);
-        at
-    }
-
-    /// Adds the objects that come back by now. It comes before every other operation.
-    pub(crate) fn add_due(&mut self, now: Moment) {
-        while let Some((_, item)) = self.later.take(now) {
-            self.add(item);
-        }
+        self.add_at(item, at)
     }
 
     /// Forgets the failures of an object.
@@ -90,13 +81,15 @@ impl WorkQueue {
     }
 
     /// True if the object was added since a worker got it.
-    pub(crate) fn is_dirty(&self, item: Item) -> bool {
+    pub(crate) fn is_dirty(&mut self, item: Item, now: Moment) -> bool {
+        self.add_due(now);
         self.items[item].dirty
     }
 
     /// Hands out the next object, or returns the moment at which one comes back. The caller owes a
     /// [`Self::done`].
-    pub(crate) fn get(&mut self) -> Result<Item, Option<Moment>> {
+    pub(crate) fn get(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
+        self.add_due(now);
         let item = self.ready.pop_front().ok_or_else(|| self.later.next())?;
         let state = &mut self.items[item];
         (state.dirty, state.processing) = (false, true);
@@ -104,7 +97,8 @@ impl WorkQueue {
     }
 
     /// Takes an object back from its worker.
-    pub(crate) fn done(&mut self, item: Item) {
+    pub(crate) fn done(&mut self, item: Item, now: Moment) {
+        self.add_due(now);
         let state = &mut self.items[item];
         state.processing = false;
         if state.dirty {
@@ -116,6 +110,20 @@ impl WorkQueue {
     pub(crate) fn waiting(&self) -> (usize, usize) {
         (self.ready.len(), self.later.len())
     }
+
+    /// Adds the objects that have come back by now, before whatever is added later.
+    fn add_due(&mut self, now: Moment) {
+        while let Some((_, item)) = self.later.take(now) {
+            self.mark_dirty(item);
+        }
+    }
+
+    fn mark_dirty(&mut self, item: Item) {
+        let state = &mut self.items[item];
+        if !std::mem::replace(&mut state.dirty, true) && !state.processing {
+            self.ready.push_back(item);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -126,19 +134,14 @@ mod tests {
         WorkQueue::new(RateLimiter::DEFAULT, 8)
     }
 
-    fn get(queue: &mut WorkQueue, now: Moment) -> Result<Item, Option<Moment>> {
-        queue.add_due(now);
-        queue.get()
-    }
-
     #[test]
     fn delays_double_from_five_milliseconds_to_a_thousand_seconds() {
         let mut queue = queue();
         let mut delays = Vec::new();
         for _ in 0..40 {
             delays.push(queue.add_rate_limited(1, Moment::ZERO).since_start());
-            get(&mut queue, Moment::MAX).expect("it is due");
-            queue.done(1);
+            queue.get(Moment::MAX).expect("it is due");
+            queue.done(1, Moment::ZERO);
         }
         let millis: Vec<_> = delays.iter().map(Duration::as_millis).collect();
         assert_eq!(millis[..5], [5, 10, 20, 40, 80]);
@@ -150,23 +153,23 @@ mod tests {
     fn a_success_forgets() {
         let mut queue = queue();
         queue.add_rate_limited(1, Moment::ZERO);
-        assert_eq!(get(&mut queue, Moment::from_millis(5)), Ok(1));
+        assert_eq!(queue.get(Moment::from_millis(5)), Ok(1));
         queue.forget(1);
         queue.add_rate_limited(1, Moment::ZERO);
-        assert_eq!(get(&mut queue, Moment::ZERO), Err(Some(Moment::from_millis(5))));
+        assert_eq!(queue.get(Moment::ZERO), Err(Some(Moment::from_millis(5))));
     }
 
     #[test]
     fn an_object_in_work_is_not_handed_out_twice() {
         let mut queue = queue();
-        queue.add(7);
-        queue.add(7);
-        assert_eq!(queue.get(), Ok(7));
-        queue.add(7);
-        assert_eq!(queue.get(), Err(None));
-        queue.done(7);
-        assert_eq!(queue.get(), Ok(7));
-        queue.done(7);
-        assert_eq!(queue.get(), Err(None));
+        queue.add(7, Moment::ZERO);
+        queue.add(7, Moment::ZERO);
+        assert_eq!(queue.get(Moment::ZERO), Ok(7));
+        queue.add(7, Moment::ZERO);
+        assert_eq!(queue.get(Moment::ZERO), Err(None));
+        queue.done(7, Moment::ZERO);
+        assert_eq!(queue.get(Moment::ZERO), Ok(7));
+        queue.done(7, Moment::ZERO);
+        assert_eq!(queue.get(Moment::ZERO), Err(None));
     }
 }

@@ -1,7 +1,11 @@
 //! An API client that behaves as client-go does: it sleeps on a Retry-After inside the worker, up
 //! to ten times, and retries nothing else.
 
-use std::{net::SocketAddr, sync::Arc, sync::atomic::AtomicUsize, sync::atomic::Ordering, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{
@@ -25,43 +29,23 @@ pub(super) struct Client {
     server: SocketAddr,
     pub(super) agent: Arc<str>,
     pub(super) clock: Clock,
-    /// The calls sent and not answered yet, without watches.
-    unanswered: Arc<AtomicUsize>,
+    /// Held by each call that is sent and not answered yet, without watches.
+    unanswered: Weak<()>,
 }
 
 /// The reason why a call gave no object.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub(super) enum CallError {
     /// The API answered with an error status.
-    #[error("the API answered {0}")]
     Status(StatusCode),
     /// There was no connection, or it broke.
-    #[error("the connection failed")]
     Transport,
-}
-
-/// An unanswered call: counted while this value lives, however the call ends.
-struct Unanswered<'a>(&'a AtomicUsize);
-
-// === impl Unanswered ===
-
-impl<'a> Unanswered<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 // === impl Client ===
 
 impl Client {
-    pub(super) fn new(server: SocketAddr, agent: String, clock: Clock, unanswered: Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(server: SocketAddr, agent: String, clock: Clock, unanswered: Weak<()>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
@@ -70,18 +54,23 @@ impl Client {
 
     /// Makes one call with client-go's retries and returns the object of the answer.
     pub(super) async fn call(&self, method: Method, path: &str, body: &Value) -> Result<Value, CallError> {
-        let mut attempt = 0;
+        let mut retries = 0;
         loop {
-            let (status, retry_after, body) = self.once(&method, path, body).await?;
+            let out = self.unanswered.upgrade();
+            let response = self.send(&method, path, body).await?;
+            let status = response.status();
+            let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let answer = response.into_body().collect().await.map_err(|_| CallError::Transport)?.to_bytes();
+            drop(out);
             if status.is_success() {
-                return serde_json::from_slice(&body).map_err(|_| CallError::Transport);
+                return serde_json::from_slice(&answer).map_err(|_| CallError::Transport);
             }
             let retryable = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
-            match retry_after.filter(|_| retryable && attempt < MAX_RETRIES) {
-                Some(wait) => self.clock.sleep(wait).await,
-                None => return Err(CallError::Status(status)),
-            }
-            attempt += 1;
+            let Some(seconds) = retry_after.filter(|_| retryable && retries < MAX_RETRIES) else {
+                return Err(CallError::Status(status));
+            };
+            retries += 1;
+            self.clock.sleep(Duration::from_secs(seconds)).await;
         }
     }
 
@@ -90,20 +79,6 @@ impl Client {
         let response = self.send(&Method::GET, path, &Value::Null).await?;
         let status = response.status();
         if status.is_success() { Ok(response.into_body()) } else { Err(CallError::Status(status)) }
-    }
-
-    async fn once(
-        &self,
-        method: &Method,
-        path: &str,
-        body: &Value,
-    ) -> Result<(StatusCode, Option<Duration>, Bytes), CallError> {
-        let _out = Unanswered::new(&self.unanswered);
-        let response = self.send(method, path, body).await?;
-        let status = response.status();
-        let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let body = response.into_body().collect().await.map_err(|_| CallError::Transport)?.to_bytes();
-        Ok((status, seconds.map(Duration::from_secs), body))
     }
 
     async fn send(&self, method: &Method, path: &str, body: &Value) -> Result<Response<Incoming>, CallError> {

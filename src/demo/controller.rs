@@ -1,7 +1,7 @@
 //! A controller over HTTP: an informer (list, then watch) feeds the work queue, and workers write.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -14,8 +14,8 @@ use tokio::{sync::Notify, task::JoinSet};
 use super::{
     client::{CallError, Client},
     lock,
-    scene::{GROUP, KINDS, OBJECTS, WORKERS},
-    store::{object_name, object_number},
+    scene::{OBJECTS, WORKERS},
+    store::{self, collection, generation, object_name, object_number},
 };
 use crate::controller::{Controller, Item, RateLimiter, Reconciled};
 
@@ -63,15 +63,15 @@ impl HttpController {
 
     /// Returns the number of objects that wait for a worker, and of those that wait out a delay.
     pub(super) fn waiting(&self) -> (usize, usize) {
-        self.state().controller.waiting()
+        lock(&self.state).controller.queue.waiting()
     }
 
     /// Runs the informer: it lists, watches from there, and resumes at the last version it saw.
     async fn inform(self: Arc<Self>) {
         loop {
-            if let Ok(list) = self.client.call(Method::GET, &self.path(), &Value::Null).await {
+            if let Ok(list) = self.client.call(Method::GET, &collection(self.kind), &Value::Null).await {
                 list["items"].as_array().into_iter().flatten().for_each(|object| self.learn(object));
-                self.watch(number(&list["metadata"]["resourceVersion"])).await;
+                self.watch(store::version(&list)).await;
             }
             self.client.clock.sleep(LIST_AGAIN).await;
         }
@@ -80,7 +80,7 @@ impl HttpController {
     /// Watches until the list is too old or an error says to list again.
     async fn watch(&self, mut version: u64) {
         loop {
-            let path = format!("{}?watch=1&resourceVersion={version}", self.path());
+            let path = format!("{}?watch=1&resourceVersion={version}", collection(self.kind));
             match self.client.stream(&path).await {
                 Ok(mut changes) => {
                     let mut text = BytesMut::new();
@@ -89,7 +89,7 @@ impl HttpController {
                         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
                             let event: Value = serde_json::from_slice(&text.split_to(end + 1)).unwrap_or(Value::Null);
                             self.learn(&event["object"]);
-                            version = version.max(number(&event["object"]["metadata"]["resourceVersion"]));
+                            version = version.max(store::version(&event["object"]));
                         }
                     }
                 }
@@ -104,11 +104,11 @@ impl HttpController {
     /// Takes an object from the API into the cache, and into the queue whatever its backoff.
     fn learn(&self, object: &Value) {
         let Some(item) = object["metadata"]["name"].as_str().and_then(object_number) else { return };
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let known = &mut state.cache[item];
-        known.generation = known.generation.max(object["metadata"]["generation"].as_u64().unwrap_or(0));
+        known.generation = known.generation.max(generation(object));
         known.observed = known.observed.max(object["status"]["observedGeneration"].as_u64().unwrap_or(0));
-        state.controller.add(item, self.client.clock.now());
+        state.controller.queue.add(item, self.client.clock.now());
         drop(state);
         self.changed.notify_one();
     }
@@ -117,7 +117,7 @@ impl HttpController {
         loop {
             let item = self.next().await;
             let reconciled = self.reconcile(item).await.map_or(Reconciled::Failed, |()| Reconciled::Done);
-            self.state().controller.finish(item, reconciled, self.client.clock.now());
+            lock(&self.state).controller.finish(item, reconciled, self.client.clock.now());
             self.changed.notify_one();
         }
     }
@@ -125,7 +125,7 @@ impl HttpController {
     /// Waits for the next object to work on.
     async fn next(&self) -> Item {
         loop {
-            let next = self.state().controller.start(self.client.clock.now());
+            let next = lock(&self.state).controller.start(self.client.clock.now());
             match next {
                 Ok(item) => return item,
                 Err(None) => self.changed.notified().await,
@@ -140,11 +140,11 @@ impl HttpController {
     /// Applies the wanted state, then reports it in the status. If there is nothing to do, no call
     /// is made.
     async fn reconcile(&self, item: Item) -> Result<(), CallError> {
-        let known = self.state().cache[item];
+        let known = lock(&self.state).cache[item];
         if known.observed >= known.generation {
             return Ok(());
         }
-        let path = format!("{}/{}", self.path(), object_name(self.kind, item));
+        let path = format!("{}/{}", collection(self.kind), object_name(self.kind, item));
         let applied = json!({ "demo.example.com/applied": known.generation.to_string() });
         let patch = json!({ "metadata": { "annotations": applied } });
         let object = self.client.call(Method::PATCH, &path, &patch).await?;
@@ -155,21 +155,8 @@ impl HttpController {
         self.client.call(Method::PUT, &format!("{path}/status"), &status).await?;
         // The watch shows the controller's own write a little later; until then the work would be
         // done again.
-        let observed = &mut self.state().cache[item].observed;
+        let observed = &mut lock(&self.state).cache[item].observed;
         *observed = known.generation.max(*observed);
         Ok(())
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
-    fn path(&self) -> String {
-        format!("/apis/{GROUP}/v1/namespaces/demo/{}", KINDS[self.kind].resource)
-    }
-}
-
-/// Parses a resource version.
-fn number(value: &Value) -> u64 {
-    value.as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{CallError, Client},
-    record::Renewal,
+    lock,
     scene::{RENEW_DEADLINE, RENEW_EVERY},
     server::Api,
 };
@@ -24,14 +24,13 @@ pub(super) async fn keep(client: Client, api: Arc<Api>, offset: Duration) {
     // Controllers do not start at the same instant.
     clock.sleep(offset).await;
     loop {
-        let at = clock.now();
-        holder.begin(at);
+        holder.begin(clock.now());
         let renewed = tokio::select! {
             renewed = renew(&client, &mut lease, holder.timeout()) => renewed.is_ok(),
             () = clock.sleep(holder.timeout()) => false,
         };
         let attempt = holder.end(renewed, clock.now());
-        api.seen().renewals.push(Renewal { at, late: attempt.late });
+        lock(&api.seen).renewals.push(attempt.late);
         clock.sleep_until(attempt.next).await;
     }
 }

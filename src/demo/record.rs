@@ -5,71 +5,57 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The kind of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// A call of a worker, or an informer's list.
-    Call,
-    /// A call for a lease.
-    Lease,
-    /// An informer opened its watch.
-    Watch,
-}
-
 /// A call that reached the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
-    /// The moment, since the start of the run.
-    pub at: Moment,
-    /// The kind of the call.
-    pub what: What,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    pub(super) at: Moment,
+    /// True if an informer opened its watch.
+    pub(super) is_watch: bool,
     /// The API's answer.
-    pub status: u16,
+    pub(super) status: u16,
 }
 
 /// An object whose controller caught up with its wanted state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Converged {
-    /// The moment, since the start of the run.
-    pub at: Moment,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Converged {
+    pub(super) at: Moment,
     /// The time since the change.
-    pub took: Duration,
+    pub(super) took: Duration,
     /// True if its kind is behind the webhook that goes down.
-    pub guarded: bool,
-}
-
-/// One attempt to renew a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Renewal {
-    /// The moment it began, since the start of the run.
-    pub at: Moment,
-    /// True if it failed, or took so long that the next one was due.
-    pub late: bool,
+    pub(super) guarded: bool,
 }
 
 /// The backlog of the controllers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backlog {
-    /// The moment, since the start of the run.
-    pub at: Moment,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backlog {
+    pub(super) at: Moment,
     /// Objects that have waited for longer than a second.
-    pub overdue: usize,
+    pub(super) overdue: usize,
 }
 
 /// Everything that was seen in one run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
     /// The calls in order of arrival, except for those under way.
-    pub arrived: Vec<Arrived>,
+    pub(super) arrived: Vec<Arrived>,
     /// The converged objects, in order.
-    pub converged: Vec<Converged>,
-    /// The renewals, in order of their ends.
-    pub renewals: Vec<Renewal>,
+    pub(super) converged: Vec<Converged>,
+    /// The attempts to renew a lease: true if one failed, or took so long that the next was due.
+    pub(super) renewals: Vec<bool>,
     /// The backlog, ten times a second.
-    pub backlog: Vec<Backlog>,
+    pub(super) backlog: Vec<Backlog>,
     /// The most by which the run's own clock was late, because the machine was busy with other
     /// things.
-    pub stalled: Duration,
+    pub(super) stalled: Duration,
+}
+
+// === impl Arrived ===
+
+impl Arrived {
+    /// True if the API answered with an error of its own.
+    pub(super) fn is_error(&self) -> bool {
+        self.status >= 500 || self.status == 429
+    }
 }
 
 // === impl Seen ===
@@ -77,69 +63,43 @@ pub struct Seen {
 impl Seen {
     /// Counts the calls in `[from, to)`, and those among them that the API answered with an error
     /// of its own.
-    #[must_use]
-    pub fn calls(&self, from: Moment, to: Moment) -> (usize, usize) {
+    pub(super) fn calls(&self, from: Moment, to: Moment) -> (usize, usize) {
         // The newest come first, out of order by the calls under way, so stop only well before
         // `from`.
         let enough = from.back(Duration::from_secs(1));
         let recent = self.arrived.iter().rev().take_while(|call| call.at >= enough);
-        recent.filter(|call| call.at >= from && call.at < to).fold((0, 0), |(calls, errors), call| {
-            (calls + 1, errors + usize::from(call.status >= 500 || call.status == 429))
-        })
+        recent
+            .filter(|call| call.at >= from && call.at < to)
+            .fold((0, 0), |(calls, errors), call| (calls + 1, errors + usize::from(call.is_error())))
     }
 
-    /// Returns the most calls of the kinds `what` in any window of `length`.
-    #[must_use]
-    pub fn most_calls(&self, length: Duration, what: &[What]) -> usize {
-        let mut times: Vec<Moment> =
-            self.arrived.iter().filter(|call| what.contains(&call.what)).map(|call| call.at).collect();
+    /// Returns the most calls in any window of `length`, without watches, which are opened once.
+    pub(super) fn most_calls(&self, length: Duration) -> usize {
+        let mut times: Vec<Moment> = self.arrived.iter().filter(|call| !call.is_watch).map(|call| call.at).collect();
         times.sort_unstable();
-        let mut first = 0;
-        let mut most = 0;
-        for (last, at) in times.iter().enumerate() {
-            while *at - times[first] >= length {
-                first += 1;
-            }
-            most = most.max(last + 1 - first);
-        }
-        most
+        let in_window = |(first, at): (usize, &Moment)| times.partition_point(|time| *time - *at < length) - first;
+        times.iter().enumerate().map(in_window).max().unwrap_or(0)
     }
 
-    /// Returns a quantile of the time from change to convergence, of the objects that converged in
-    /// `[from, to)` and are `wanted`.
-    #[must_use]
-    pub fn convergence(&self, q: f64, from: Moment, to: Moment, wanted: fn(&Converged) -> bool) -> Option<Duration> {
-        let inside = self.converged.iter().filter(|it| it.at >= from && it.at < to && wanted(it));
-        let mut times: Vec<Duration> = inside.map(|it| it.took).collect();
+    /// Returns the time from change to convergence that `permille` of a thousand of the `wanted`
+    /// objects do not exceed.
+    pub(super) fn convergence(&self, permille: usize, wanted: impl Fn(&Converged) -> bool) -> Option<Duration> {
+        let mut times: Vec<Duration> = self.converged.iter().filter(|it| wanted(it)).map(|it| it.took).collect();
         times.sort_unstable();
-        times.get(rank(q, times.len())?).copied()
+        times.get((times.len() * permille).div_ceil(1000).saturating_sub(1)).copied()
     }
 
-    /// Returns the number of late renewals.
-    #[must_use]
-    pub fn late_renewals(&self) -> usize {
-        self.renewals.iter().filter(|renewal| renewal.late).count()
+    /// Returns the number of late renewals, and of all.
+    pub(super) fn renewals(&self) -> (usize, usize) {
+        (self.renewals.iter().filter(|late| **late).count(), self.renewals.len())
     }
 
     /// Returns the first moment from `from` on after which no object was overdue until the end.
-    #[must_use]
-    pub fn reconciled_after(&self, from: Moment) -> Option<Moment> {
-        let last = self.backlog.iter().rposition(|sample| sample.at >= from && sample.overdue > 0);
-        let next = last.map_or_else(|| self.backlog.iter().position(|sample| sample.at >= from), |last| Some(last + 1));
-        self.backlog.get(next?).map(|sample| sample.at)
+    pub(super) fn reconciled_after(&self, from: Moment) -> Option<Moment> {
+        let samples = &self.backlog[self.backlog.partition_point(|sample| sample.at < from)..];
+        let last_overdue = samples.iter().rposition(|sample| sample.overdue > 0);
+        samples.get(last_overdue.map_or(0, |last| last + 1)).map(|sample| sample.at)
     }
-}
-
-/// Returns the index of quantile `q` among `count` sorted values.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a few thousand values and a fraction"
-)]
-fn rank(q: f64, count: usize) -> Option<usize> {
-    let last = count.checked_sub(1)?;
-    Some(((count as f64 * q).ceil() as usize).clamp(1, count).saturating_sub(1).min(last))
 }
 
 #[cfg(test)]
@@ -147,20 +107,19 @@ mod tests {
     use super::*;
 
     fn arrivals(millis: &[u64]) -> Seen {
-        let call = |at: &u64| Arrived { at: Moment::from_millis(*at), what: What::Call, status: 200 };
+        let call = |at: &u64| Arrived { at: Moment::from_millis(*at), is_watch: false, status: 200 };
         Seen { arrived: millis.iter().map(call).collect(), ..Seen::default() }
     }
 
     #[test]
     fn the_busiest_window_is_found_wherever_it_starts() {
         let seen = arrivals(&[0, 900, 950, 1000, 1899, 1900, 5000]);
-        assert_eq!(seen.most_calls(Duration::from_secs(1), &[What::Call]), 4);
-        assert_eq!(seen.most_calls(Duration::from_secs(1), &[What::Lease]), 0);
+        assert_eq!(seen.most_calls(Duration::from_secs(1)), 4);
         assert_eq!(seen.calls(Moment::from_millis(900), Moment::from_millis(1000)), (2, 0));
     }
 
     #[test]
-    fn settled_means_to_the_end() {
+    fn reconciled_means_to_the_end() {
         let sample = |at, overdue| Backlog { at: Moment::from_millis(at), overdue };
         let mut seen =
             Seen { backlog: vec![sample(0, 0), sample(100, 5), sample(200, 0), sample(300, 1)], ..Seen::default() };
@@ -174,8 +133,8 @@ mod tests {
     fn quantiles_are_values_that_were_seen() {
         let took = |millis| Converged { at: Moment::ZERO, took: Duration::from_millis(millis), guarded: false };
         let seen = Seen { converged: (1..=100).map(took).collect(), ..Seen::default() };
-        let quantile = |q| seen.convergence(q, Moment::ZERO, Moment::MAX, |_| true).map(|it| it.as_millis());
-        assert_eq!([quantile(0.5), quantile(0.99), quantile(1.0)], [Some(50), Some(99), Some(100)]);
-        assert_eq!(Seen::default().convergence(0.5, Moment::ZERO, Moment::MAX, |_| true), None);
+        let quantile = |permille| seen.convergence(permille, |_| true).map(|it| it.as_millis());
+        assert_eq!([quantile(500), quantile(990), quantile(1000)], [Some(50), Some(99), Some(100)]);
+        assert_eq!(Seen::default().convergence(500, |_| true), None);
     }
 }

@@ -44,7 +44,7 @@ pub(super) const CAPACITY: u32 = 800;
 pub const RATE: u32 = 650;
 
 /// The rate of the gate's retry bucket in the demo: what failing objects may take of it.
-pub const RETRY_RATE: u32 = 150;
+pub(crate) const RETRY_RATE: u32 = 150;
 
 /// The gate's burst in the demo.
 pub const BURST: u32 = 50;
@@ -60,26 +60,29 @@ pub(super) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The length of a run, and the time of its trouble.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scene {
+pub(crate) struct Scene {
     /// The length of one run.
-    pub length: Duration,
+    pub(crate) length: Duration,
     /// The seed that decides which objects change, and when.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 // === impl Scene ===
 
 impl Scene {
     /// Returns the moment at which the webhook goes down.
-    #[must_use]
-    pub fn trouble_from(&self) -> Moment {
+    pub(super) fn trouble_from(&self) -> Moment {
         Moment::ZERO + self.length.mul_f64(0.15)
     }
 
     /// Returns the moment at which the webhook is back.
-    #[must_use]
-    pub fn trouble_to(&self) -> Moment {
+    pub(super) fn trouble_to(&self) -> Moment {
         Moment::ZERO + self.length.mul_f64(0.5)
+    }
+
+    /// Returns the seconds between which the webhook is down.
+    pub(super) fn trouble_seconds(&self) -> [f64; 2] {
+        [self.trouble_from(), self.trouble_to()].map(|moment| moment.since_start().as_secs_f64())
     }
 
     /// True if the webhook is down.

@@ -5,7 +5,7 @@ use std::{
     convert::Infallible,
     io,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
 };
 
 use bytes::Bytes;
@@ -27,9 +27,9 @@ use tokio::{
 use super::{
     capacity::Capacity,
     lock,
-    record::{Arrived, Seen, What},
-    scene::{CAPACITY, GROUP, KINDS, SERVICE_TIME, Scene},
-    store::{Denied, Store, object_number},
+    record::{Arrived, Converged, Seen},
+    scene::{CAPACITY, KINDS, Kind, SERVICE_TIME, Scene},
+    store::{Denied, Store},
 };
 use crate::{clock::Clock, moment::Moment};
 
@@ -38,18 +38,23 @@ use crate::{clock::Clock, moment::Moment};
 pub(super) struct Api {
     scene: Scene,
     clock: Clock,
-    store: Mutex<Store>,
+    pub(super) store: Mutex<Store>,
     capacity: Mutex<Capacity>,
-    seen: Mutex<Seen>,
+    pub(super) seen: Mutex<Seen>,
 }
 
 /// The target of a request.
-#[derive(Debug, PartialEq, Eq)]
-enum Target {
-    Collection { kind: usize, watch: Option<u64> },
-    Object { kind: usize, item: usize, status: bool },
-    Lease { name: Option<String> },
-    Unknown,
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Target {
+    /// The path of the collection.
+    collection: String,
+    /// The path of the object, if there is one.
+    object: Option<String>,
+    is_status: bool,
+    /// The kind, if it is one of the demo's.
+    kind: Option<Kind>,
+    /// The version after which a watch begins.
+    watch: Option<u64>,
 }
 
 /// A response whose body comes at once, or as a stream of changes.
@@ -67,16 +72,6 @@ impl Api {
             capacity: Mutex::new(Capacity::new(CAPACITY)),
             seen: Mutex::default(),
         })
-    }
-
-    /// Locks the objects.
-    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
-        lock(&self.store)
-    }
-
-    /// Locks the record of the run.
-    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
-        lock(&self.seen)
     }
 
     /// Listens on a free port of loopback, and serves until the set is dropped.
@@ -115,45 +110,36 @@ impl Api {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let at = self.clock.now();
         let target = Target::of(request.uri());
-        let what = match target {
-            Target::Lease { .. } => What::Lease,
-            Target::Collection { watch: Some(_), .. } => What::Watch,
-            Target::Collection { .. } | Target::Object { .. } | Target::Unknown => What::Call,
-        };
         let served = lock(&self.capacity).serves(at);
         let answer = if served {
-            self.serve_call(request, target).await
+            self.serve_call(request, &target).await
         } else {
             failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "etcdserver: too many requests")
         };
         let status = answer.status().as_u16();
-        self.seen().arrived.push(Arrived { at, what, status });
+        lock(&self.seen).arrived.push(Arrived { at, is_watch: target.watch.is_some(), status });
         answer
     }
 
-    async fn serve_call(&self, request: Request<Incoming>, target: Target) -> Answer {
+    async fn serve_call(&self, request: Request<Incoming>, target: &Target) -> Answer {
         let method = request.method().clone();
         let body = Limited::new(request.into_body(), 64 * 1024).collect().await;
         let Ok(body) = body.map(Collected::to_bytes) else {
             return failure(StatusCode::BAD_REQUEST, "BadRequest", "the body did not arrive");
         };
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        if let Target::Collection { kind, watch: Some(version) } = target {
-            let mut changes = self.store().watch(kind, version);
+        if let Some(version) = target.watch {
+            let mut changes = lock(&self.store).watch(&target.collection, version);
             let frames = stream::poll_fn(move |cx| changes.poll_recv(cx)).map(|change| Ok(Frame::data(change)));
             return Response::new(StreamBody::new(frames).boxed_unsync());
         }
         self.clock.sleep(SERVICE_TIME).await;
         let now = self.clock.now();
-        if let Target::Object { kind, status: false, .. } = target
-            && method == Method::PATCH
-            && KINDS[kind].guarded
-            && self.scene.is_trouble(now)
-        {
+        if method == Method::PATCH && target.kind.is_some_and(|kind| kind.guarded) && self.scene.is_trouble(now) {
             let text = "failed calling webhook \"guard.demo.example.com\": connection refused";
             return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", text);
         }
-        match self.perform(&method, target, &body, now) {
+        match self.perform(&method, target, body, now) {
             Ok(value) => Response::new(Full::new(Bytes::from(value.to_string())).boxed_unsync()),
             Err(Denied::Conflict) => failure(StatusCode::CONFLICT, "Conflict", "the object has been modified"),
             Err(Denied::Invalid) => failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", "a field is missing"),
@@ -161,22 +147,19 @@ impl Api {
         }
     }
 
-    fn perform(&self, method: &Method, target: Target, body: &Value, now: Moment) -> Result<Value, Denied> {
-        let mut store = self.store();
-        match (method, target) {
-            (&Method::GET, Target::Collection { kind, .. }) => Ok(store.list(kind)),
-            (&Method::GET, Target::Object { kind, item, .. }) => store.get(kind, item),
-            (&Method::PATCH, Target::Object { kind, item, status: false }) => store.apply(kind, item, body),
-            (&Method::PUT, Target::Object { kind, item, status: true }) => {
-                let (value, converged) = store.report(kind, item, body, now)?;
-                self.seen().converged.extend(converged);
+    fn perform(&self, method: &Method, target: &Target, body: Value, now: Moment) -> Result<Value, Denied> {
+        let mut store = lock(&self.store);
+        match (method, &target.object) {
+            (&Method::GET, None) => Ok(store.list(&target.collection)),
+            (&Method::POST, None) => store.create(&target.collection, body),
+            (&Method::GET, Some(path)) => store.get(path),
+            (&Method::PATCH, Some(path)) => store.patch(path, &body),
+            (&Method::PUT, Some(path)) if !target.is_status => store.update(path, body),
+            (&Method::PUT, Some(path)) => {
+                let (value, took) = store.update_status(path, &body, now)?;
+                let guarded = target.kind.is_some_and(|kind| kind.guarded);
+                lock(&self.seen).converged.extend(took.map(|took| Converged { at: now, took, guarded }));
                 Ok(value)
-            }
-            (&Method::GET, Target::Lease { name: Some(name) }) => store.lease(&name),
-            (&Method::PUT, Target::Lease { name: Some(name) }) => store.renew(&name, body),
-            (&Method::POST, Target::Lease { name: None }) => {
-                let name = body["metadata"]["name"].as_str().ok_or(Denied::Invalid)?;
-                store.renew(name, body)
             }
             _ => Err(Denied::NotFound),
         }
@@ -188,35 +171,19 @@ impl Api {
 impl Target {
     fn of(uri: &Uri) -> Self {
         let parts: Vec<&str> = uri.path().split('/').skip(1).collect();
-        match parts.as_slice() {
-            ["apis", "coordination.k8s.io", "v1", "namespaces", _, "leases"] => Self::Lease { name: None },
-            ["apis", "coordination.k8s.io", "v1", "namespaces", _, "leases", name] => {
-                Self::Lease { name: Some((*name).to_owned()) }
-            }
-            ["apis", group, "v1", "namespaces", _, resource, rest @ ..] if *group == GROUP => {
-                let kind = KINDS.iter().position(|kind| kind.resource == *resource);
-                kind.map_or(Self::Unknown, |kind| Self::below(kind, rest, uri.query().unwrap_or("")))
-            }
-            _ => Self::Unknown,
-        }
-    }
-
-    fn below(kind: usize, rest: &[&str], query: &str) -> Self {
-        let object = |name: &str, status| object_number(name).map(|item| Self::Object { kind, item, status });
-        match rest {
-            [] => {
-                let parameter = |name: &str| {
-                    query
-                        .split('&')
-                        .find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name).map(|pair| pair.1))
-                };
-                let from = parameter("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
-                let watch = parameter("watch").is_some_and(|value| value != "0" && value != "false").then_some(from);
-                Self::Collection { kind, watch }
-            }
-            [name] => object(name, false).unwrap_or(Self::Unknown),
-            [name, "status"] => object(name, true).unwrap_or(Self::Unknown),
-            _ => Self::Unknown,
+        let ["apis", group, version, "namespaces", namespace, resource, rest @ ..] = parts.as_slice() else {
+            return Self::default();
+        };
+        let collection = format!("/apis/{group}/{version}/namespaces/{namespace}/{resource}");
+        let parameters = || uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        let parameter = |name| parameters().find(|(key, _)| *key == name).map(|(_, value)| value);
+        let after = || parameter("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
+        Self {
+            object: rest.first().map(|name| format!("{collection}/{name}")),
+            collection,
+            is_status: rest.get(1) == Some(&"status"),
+            kind: KINDS.into_iter().find(|kind| kind.resource == *resource),
+            watch: parameter("watch").is_some_and(|value| value != "0" && value != "false").then(after),
         }
     }
 }
@@ -240,24 +207,12 @@ mod tests {
     #[test]
     fn paths_are_read_as_kubernetes_writes_them() {
         let of = |path: &'static str| Target::of(&Uri::from_static(path));
-        let base = "/apis/demo.example.com/v1/namespaces/demo";
-        assert_eq!(
-            of("/apis/demo.example.com/v1/namespaces/demo/buckets"),
-            Target::Collection { kind: 0, watch: None }
-        );
-        assert_eq!(
-            of("/apis/demo.example.com/v1/namespaces/demo/queues?watch=1&resourceVersion=7"),
-            Target::Collection { kind: 3, watch: Some(7) }
-        );
-        assert_eq!(
-            Target::of(&format!("{base}/buckets/bucket-4/status").parse().expect("a path")),
-            Target::Object { kind: 0, item: 4, status: true }
-        );
-        assert_eq!(
-            of("/apis/coordination.k8s.io/v1/namespaces/demo/leases/a"),
-            Target::Lease { name: Some("a".to_owned()) }
-        );
-        assert_eq!(of("/apis/demo.example.com/v1/namespaces/demo/buckets/bucket-4000"), Target::Unknown);
-        assert_eq!(of("/"), Target::Unknown);
+        let watch = of("/apis/demo.example.com/v1/namespaces/demo/queues?watch=1&resourceVersion=7");
+        assert_eq!((watch.watch, watch.object, watch.kind), (Some(7), None, Some(KINDS[3])));
+        assert_eq!(watch.collection, "/apis/demo.example.com/v1/namespaces/demo/queues");
+        let status = of("/apis/demo.example.com/v1/namespaces/demo/buckets/bucket-4/status");
+        assert_eq!((status.is_status, status.watch), (true, None));
+        assert_eq!(status.object.as_deref(), Some("/apis/demo.example.com/v1/namespaces/demo/buckets/bucket-4"));
+        assert_eq!(of("/"), Target::default());
     }
 }

@@ -1,35 +1,17 @@
-//! The objects of the embedded API: generations, resource versions, conflicts, and a stream of
-//! changes for each watcher.
+//! The objects of the embedded API: JSON by path, with generations, resource versions, conflicts,
+//! and a stream of changes for each watcher.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{
-    record::Converged,
-    scene::{GROUP, KINDS, OBJECTS},
-};
+use super::scene::{GROUP, KINDS, OBJECTS};
 use crate::moment::Moment;
-
-/// An object: the wanted generation counts up, and the controller's status follows.
-#[derive(Clone, Debug)]
-struct Object {
-    generation: u64,
-    applied: u64,
-    observed: u64,
-    version: u64,
-    /// The moment since which its status is behind.
-    behind_since: Option<Moment>,
-}
-
-/// A leader election lease.
-#[derive(Clone, Debug)]
-struct Lease {
-    holder: String,
-    version: u64,
-}
 
 /// The reason why a write was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +25,13 @@ pub(super) enum Denied {
 }
 
 /// All objects and leases of the API.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Store {
     version: u64,
-    kinds: Vec<Vec<Object>>,
-    watchers: Vec<Vec<mpsc::UnboundedSender<Bytes>>>,
-    leases: HashMap<String, Lease>,
+    objects: BTreeMap<String, Value>,
+    /// The objects whose status is behind, and since when.
+    behind: BTreeMap<String, Moment>,
+    watchers: HashMap<String, Vec<mpsc::UnboundedSender<Bytes>>>,
 }
 
 // === impl Store ===
@@ -56,141 +39,139 @@ pub(super) struct Store {
 impl Store {
     /// Creates all objects, each in its wanted state.
     pub(super) fn new() -> Self {
-        let settled = Object { generation: 1, applied: 1, observed: 1, version: 1, behind_since: None };
-        Self {
-            version: 1,
-            kinds: vec![vec![settled; OBJECTS]; KINDS.len()],
-            watchers: KINDS.iter().map(|_| Vec::new()).collect(),
-            leases: HashMap::new(),
+        let mut store = Self::default();
+        for (kind, item) in (0..KINDS.len()).flat_map(|kind| (0..OBJECTS).map(move |item| (kind, item))) {
+            let name = object_name(kind, item);
+            let path = format!("{}/{name}", collection(kind));
+            let object = json!({
+                "apiVersion": format!("{GROUP}/v1"), "kind": KINDS[kind].name,
+                "metadata": { "name": name, "namespace": "demo", "generation": 1 },
+                "status": { "observedGeneration": 1 },
+            });
+            store.write(&path, object);
         }
+        store
     }
 
     /// Changes the wanted state of an object, as a user would.
     pub(super) fn change(&mut self, kind: usize, item: usize, now: Moment) {
-        let version = self.next_version();
-        let object = &mut self.kinds[kind][item];
-        object.generation += 1;
-        object.version = version;
-        object.behind_since.get_or_insert(now);
-        self.tell(kind, item);
+        let path = format!("{}/{}", collection(kind), object_name(kind, item));
+        let Some(mut object) = self.objects.get(&path).cloned() else { return };
+        object["metadata"]["generation"] = (generation(&object) + 1).into();
+        self.write(&path, object);
+        self.behind.entry(path).or_insert(now);
     }
 
-    pub(super) fn list(&self, kind: usize) -> Value {
-        let items: Vec<Value> = (0..OBJECTS).map(|item| self.object(kind, item)).collect();
-        json!({
-            "apiVersion": format!("{GROUP}/v1"), "kind": format!("{}List", KINDS[kind].name),
-            "metadata": { "resourceVersion": self.version.to_string() }, "items": items,
-        })
+    pub(super) fn list(&self, collection: &str) -> Value {
+        let items: Vec<&Value> = self.of(collection).collect();
+        json!({ "kind": "List", "metadata": { "resourceVersion": self.version.to_string() }, "items": items })
     }
 
     /// Streams the changes after `version`, then those to come.
-    pub(super) fn watch(&mut self, kind: usize, version: u64) -> mpsc::UnboundedReceiver<Bytes> {
+    pub(super) fn watch(&mut self, collection: &str, after: u64) -> mpsc::UnboundedReceiver<Bytes> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        for item in (0..OBJECTS).filter(|item| self.kinds[kind][*item].version > version) {
+        for object in self.of(collection).filter(|object| version(object) > after) {
             // The receiver is in this function: it cannot be gone yet.
-            drop(sender.send(self.event(kind, item)));
+            drop(sender.send(event(object)));
         }
-        self.watchers[kind].push(sender);
+        self.watchers.entry(collection.to_owned()).or_default().push(sender);
         receiver
     }
 
-    pub(super) fn get(&self, kind: usize, item: usize) -> Result<Value, Denied> {
-        if item < OBJECTS { Ok(self.object(kind, item)) } else { Err(Denied::NotFound) }
+    pub(super) fn get(&self, path: &str) -> Result<Value, Denied> {
+        self.objects.get(path).cloned().ok_or(Denied::NotFound)
     }
 
-    /// Does what a controller does to an object's world: writes down which generation it has
-    /// applied.
-    pub(super) fn apply(&mut self, kind: usize, item: usize, patch: &Value) -> Result<Value, Denied> {
-        let applied = &patch["metadata"]["annotations"]["demo.example.com/applied"];
-        let applied = applied.as_str().and_then(|text| text.parse().ok()).ok_or(Denied::Invalid)?;
-        let version = self.next_version();
-        let object = self.kinds[kind].get_mut(item).ok_or(Denied::NotFound)?;
-        object.applied = applied;
-        object.version = version;
-        self.tell(kind, item);
-        Ok(self.object(kind, item))
+    /// Merges a patch into an object.
+    pub(super) fn patch(&mut self, path: &str, patch: &Value) -> Result<Value, Denied> {
+        let mut object = self.get(path)?;
+        merge(&mut object, patch);
+        Ok(self.write(path, object))
     }
 
-    /// Takes the controller's report. Returns the object and, if it is now in its wanted state, its
-    /// convergence with the time that took.
-    pub(super) fn report(
+    /// Replaces an object, if it is still of the version that the client has seen.
+    pub(super) fn update(&mut self, path: &str, object: Value) -> Result<Value, Denied> {
+        if version(&self.get(path)?) != version(&object) {
+            return Err(Denied::Conflict);
+        }
+        Ok(self.write(path, object))
+    }
+
+    /// Takes the controller's report. Returns the object and, if it is now in its wanted state, the
+    /// time that this took.
+    pub(super) fn update_status(
         &mut self,
-        kind: usize,
-        item: usize,
-        status: &Value,
+        path: &str,
+        report: &Value,
         now: Moment,
-    ) -> Result<(Value, Option<Converged>), Denied> {
-        let observed = status["status"]["observedGeneration"].as_u64().ok_or(Denied::Invalid)?;
-        let object = self.kinds[kind].get_mut(item).ok_or(Denied::NotFound)?;
-        if status["metadata"]["resourceVersion"].as_str() != Some(object.version.to_string().as_str()) {
-            return Err(Denied::Conflict);
-        }
+    ) -> Result<(Value, Option<Duration>), Denied> {
+        let mut object = self.get(path)?;
+        let observed = report["status"]["observedGeneration"].as_u64().ok_or(Denied::Invalid)?;
+        object["status"]["observedGeneration"] = observed.into();
+        object["metadata"]["resourceVersion"] = report["metadata"]["resourceVersion"].clone();
+        let object = self.update(path, object)?;
+        let since = if observed >= generation(&object) { self.behind.remove(path) } else { None };
+        Ok((object, since.map(|since| now - since)))
+    }
+
+    /// Creates an object.
+    pub(super) fn create(&mut self, collection: &str, object: Value) -> Result<Value, Denied> {
+        let path = format!("{collection}/{}", object["metadata"]["name"].as_str().ok_or(Denied::Invalid)?);
+        if self.objects.contains_key(&path) { Err(Denied::Conflict) } else { Ok(self.write(&path, object)) }
+    }
+
+    /// Counts the objects that have waited for their controller for longer than `patience`.
+    pub(super) fn overdue(&self, now: Moment, patience: Duration) -> usize {
+        self.behind.values().filter(|since| now - **since > patience).count()
+    }
+
+    /// Stores an object as a new version, tells the watchers of its collection, and forgets those
+    /// that have left.
+    fn write(&mut self, path: &str, mut object: Value) -> Value {
         self.version += 1;
-        object.version = self.version;
-        object.observed = observed;
-        let since = if object.observed >= object.generation { object.behind_since.take() } else { None };
-        let converged = since.map(|since| Converged { at: now, took: now - since, guarded: KINDS[kind].guarded });
-        self.tell(kind, item);
-        Ok((self.object(kind, item), converged))
-    }
-
-    pub(super) fn lease(&self, name: &str) -> Result<Value, Denied> {
-        let lease = self.leases.get(name).ok_or(Denied::NotFound)?;
-        Ok(json!({
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": { "name": name, "namespace": "demo", "resourceVersion": lease.version.to_string() },
-            "spec": { "holderIdentity": lease.holder },
-        }))
-    }
-
-    /// Creates or renews a lease.
-    pub(super) fn renew(&mut self, name: &str, wanted: &Value) -> Result<Value, Denied> {
-        let holder = wanted["spec"]["holderIdentity"].as_str().ok_or(Denied::Invalid)?.to_owned();
-        let version = wanted["metadata"]["resourceVersion"].as_str();
-        if let Some(lease) = self.leases.get(name)
-            && version != Some(lease.version.to_string().as_str())
-        {
-            return Err(Denied::Conflict);
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let watchers = path.rsplit_once('/').and_then(|(collection, _)| self.watchers.get_mut(collection));
+        if let Some(watchers) = watchers {
+            let event = event(&object);
+            watchers.retain(|watcher| watcher.send(event.clone()).is_ok());
         }
-        let version = self.next_version();
-        self.leases.insert(name.to_owned(), Lease { holder, version });
-        self.lease(name)
+        self.objects.insert(path.to_owned(), object.clone());
+        object
     }
 
-    /// Counts the objects that have waited for their controller for longer than `patience`, and all
-    /// that wait.
-    pub(super) fn behind(&self, now: Moment, patience: Duration) -> (usize, usize) {
-        let waits = self.kinds.iter().flatten().filter_map(|object| object.behind_since).map(|since| now - since);
-        waits.fold((0, 0), |(late, all), wait| (late + usize::from(wait > patience), all + 1))
+    /// Returns the objects of a collection.
+    fn of(&self, collection: &str) -> impl Iterator<Item = &Value> {
+        let prefix = format!("{collection}/");
+        let from = self.objects.range(prefix.clone()..);
+        from.take_while(move |(path, _)| path.starts_with(&prefix)).map(|(_, object)| object)
     }
+}
 
-    fn next_version(&mut self) -> u64 {
-        self.version += 1;
-        self.version
+/// Applies a JSON merge patch (RFC 7386) that deletes nothing.
+fn merge(target: &mut Value, patch: &Value) {
+    match patch.as_object() {
+        Some(fields) => fields.iter().for_each(|(name, value)| merge(&mut target[name], value)),
+        None => *target = patch.clone(),
     }
+}
 
-    /// Sends an object to the watchers of its kind, and forgets the watchers that have left.
-    fn tell(&mut self, kind: usize, item: usize) {
-        let event = self.event(kind, item);
-        self.watchers[kind].retain(|watcher| watcher.send(event.clone()).is_ok());
-    }
+fn event(object: &Value) -> Bytes {
+    Bytes::from(format!("{}\n", json!({ "type": "MODIFIED", "object": object })))
+}
 
-    fn event(&self, kind: usize, item: usize) -> Bytes {
-        Bytes::from(format!("{}\n", json!({ "type": "MODIFIED", "object": self.object(kind, item) })))
-    }
+/// Returns the resource version of an object or a list.
+pub(super) fn version(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
 
-    fn object(&self, kind: usize, item: usize) -> Value {
-        let object = &self.kinds[kind][item];
-        json!({
-            "apiVersion": format!("{GROUP}/v1"), "kind": KINDS[kind].name,
-            "metadata": {
-                "name": object_name(kind, item), "namespace": "demo", "generation": object.generation,
-                "resourceVersion": object.version.to_string(),
-                "annotations": { "demo.example.com/applied": object.applied.to_string() },
-            },
-            "status": { "observedGeneration": object.observed },
-        })
-    }
+/// Returns the generation of an object's wanted state.
+pub(super) fn generation(object: &Value) -> u64 {
+    object["metadata"]["generation"].as_u64().unwrap_or(0)
+}
+
+/// Returns the path of a kind.
+pub(super) fn collection(kind: usize) -> String {
+    format!("/apis/{GROUP}/v1/namespaces/demo/{}", KINDS[kind].resource)
 }
 
 /// Returns the name of an object.
@@ -210,18 +191,25 @@ mod tests {
     #[test]
     fn a_report_on_an_old_version_is_a_conflict() {
         let mut store = Store::new();
+        let path = format!("{}/bucket-3", collection(0));
+        let old = store.get(&path).expect("there is one");
         store.change(0, 3, Moment::ZERO);
-        let status = |version: &str| json!({ "metadata": { "resourceVersion": version }, "status": { "observedGeneration": 2 } });
-        assert_eq!(store.report(0, 3, &status("1"), Moment::ZERO).err(), Some(Denied::Conflict));
-        let (_, converged) = store.report(0, 3, &status("2"), Moment::from_millis(7)).expect("the version is right");
-        assert_eq!(converged.map(|it| it.took), Some(Duration::from_millis(7)));
+        let mut report = store.get(&path).expect("there is one");
+        report["status"]["observedGeneration"] = 2.into();
+        let stale = json!({ "metadata": old["metadata"], "status": report["status"] });
+        assert_eq!(store.update_status(&path, &stale, Moment::ZERO).err(), Some(Denied::Conflict));
+        assert_eq!(store.overdue(Moment::from_millis(7), Duration::ZERO), 1);
+        let (_, took) = store.update_status(&path, &report, Moment::from_millis(7)).expect("the version is right");
+        assert_eq!(took, Some(Duration::from_millis(7)));
+        assert_eq!(store.overdue(Moment::MAX, Duration::ZERO), 0);
     }
 
     #[test]
     fn a_watch_begins_where_the_list_ended() {
         let mut store = Store::new();
+        let listed = version(&store.list(&collection(1)));
         store.change(1, 5, Moment::ZERO);
-        let mut changes = store.watch(1, 1);
+        let mut changes = store.watch(&collection(1), listed);
         store.change(1, 6, Moment::ZERO);
         store.change(0, 1, Moment::ZERO);
         let mut names = Vec::new();
@@ -235,9 +223,20 @@ mod tests {
     #[test]
     fn only_the_holder_of_the_version_renews_a_lease() {
         let mut store = Store::new();
-        let wanted = json!({ "spec": { "holderIdentity": "a" } });
-        let lease = store.renew("l", &wanted).expect("a new lease");
-        assert_eq!(store.renew("l", &wanted).err(), Some(Denied::Conflict));
-        assert!(store.renew("l", &lease).is_ok());
+        let wanted = json!({ "metadata": { "name": "l" }, "spec": { "holderIdentity": "a" } });
+        let lease = store.create("/leases", wanted.clone()).expect("a new lease");
+        assert_eq!(store.create("/leases", wanted.clone()).err(), Some(Denied::Conflict));
+        assert_eq!(store.update("/leases/l", wanted).err(), Some(Denied::Conflict));
+        assert!(store.update("/leases/l", lease).is_ok());
+    }
+
+    #[test]
+    fn a_patch_changes_what_it_names_and_nothing_else() {
+        let mut store = Store::new();
+        let path = format!("{}/queue-1", collection(3));
+        let patch = json!({ "metadata": { "annotations": { "applied": "7" } } });
+        let object = store.patch(&path, &patch).expect("there is one");
+        assert_eq!(object["metadata"]["annotations"]["applied"], "7");
+        assert_eq!((generation(&object), object["metadata"]["name"].as_str()), (1, Some("queue-1")));
     }
 }

@@ -4,25 +4,26 @@
 use std::time::Duration;
 
 use super::{
-    record::{Converged, Seen, What},
+    record::Seen,
     scene::{BURST, CAPACITY, KINDS, OBJECTS, RATE, Scene},
-    table::short,
 };
 use crate::{
-    chart::{Axis, Band, Chart, Level, Mark, Series, Steps, thousands},
+    chart::{Axis, Band, Chart, Level, Mark, Series, short, thousands},
     moment::Moment,
 };
 
 /// The two runs.
 #[derive(Clone, Debug)]
-pub struct Played {
+pub(crate) struct Played {
     /// The scene that was played.
-    pub scene: Scene,
+    pub(super) scene: Scene,
     /// The herd straight against the API.
-    pub without: Seen,
+    pub(super) without: Seen,
     /// The herd through the gate.
-    pub with: Seen,
+    pub(super) with: Seen,
 }
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// The number of points of each line in the picture.
 const POINTS: u32 = 50;
@@ -34,40 +35,35 @@ const STALLED: Duration = Duration::from_millis(250);
 
 impl Played {
     /// Describes the run that is about to start, for a reader who waits.
-    #[must_use]
-    pub fn prologue(scene: &Scene) -> String {
+    pub(crate) fn prologue(scene: &Scene) -> String {
         let (objects, controllers) = (thousands(OBJECTS * KINDS.len()), KINDS.len());
-        let (from, to) = (scene.trouble_from().since_start(), scene.trouble_to().since_start());
+        let [from, to] = scene.trouble_seconds();
         format!(
             "{controllers} controllers keep {objects} objects reconciled against an API server that can serve {CAPACITY} calls a second. \
-             From second {:.1} to {:.1} the admission webhook of half of the objects is down, and writing them fails. \
+             From second {from:.1} to {to:.1} the admission webhook of half of the objects is down, and writing them fails. \
              The same herd runs for {:.0} s without the gate, then with it (rate {RATE}/s, burst {BURST}).",
-            from.as_secs_f64(),
-            to.as_secs_f64(),
             scene.length.as_secs_f64(),
         )
     }
 
     /// Draws calls per second that reached the API, with and without the gate.
-    #[must_use]
-    pub fn chart(&self) -> Chart {
-        let (from, to) = (self.scene.trouble_from().since_start(), self.scene.trouble_to().since_start());
+    pub(crate) fn chart(&self) -> Chart {
+        let [from, to] = self.scene.trouble_seconds();
+        let note = format!(
+            "counted by the API itself; {} controllers, {} objects, the same sequence of changes in both runs",
+            KINDS.len(),
+            thousands(OBJECTS * KINDS.len())
+        );
+        let y = Axis { name: "calls per second".to_owned(), at_least: f64::from(RATE) };
+        let length = self.scene.length.as_secs_f64();
         Chart {
-            title: "Calls per second that reached the API".to_owned(),
-            note: format!(
-                "counted by the API itself; {} controllers, {} objects, the same sequence of changes in both runs",
-                KINDS.len(),
-                thousands(OBJECTS * KINDS.len())
-            ),
-            x: Axis { name: "seconds".to_owned(), at_least: self.scene.length.as_secs_f64() },
-            y: Axis { name: "calls per second".to_owned(), at_least: f64::from(RATE) },
-            steps: Steps::Even,
             series: vec![
                 self.series("without the gate", Mark::Area, &self.without),
                 self.series(&format!("with the gate ({RATE}/s)"), Mark::Line, &self.with),
             ],
-            bands: vec![Band { name: "webhook down".to_owned(), from: from.as_secs_f64(), to: to.as_secs_f64() }],
+            bands: vec![Band { name: "webhook down".to_owned(), from, to }],
             levels: vec![Level { name: format!("the API can serve {CAPACITY}/s"), y: f64::from(CAPACITY) }],
+            ..Chart::over_time("Calls per second that reached the API", note, length, y)
         }
     }
 
@@ -81,84 +77,64 @@ impl Played {
                 *count += 1;
             }
         }
-        let middle = |index: usize| (index as f64 + 0.5) * width.as_secs_f64();
-        let points =
-            counts.iter().enumerate().map(|(index, count)| (middle(index), *count as f64 / width.as_secs_f64()));
-        Series { name: name.to_owned(), mark, points: points.collect() }
+        let width = width.as_secs_f64();
+        let point = |(index, count): (usize, usize)| ((index as f64 + 0.5) * width, count as f64 / width);
+        Series { name: name.to_owned(), mark, points: counts.into_iter().enumerate().map(point).collect() }
     }
 
     /// Describes the observations, in sentences.
-    #[must_use]
-    pub fn sentences(&self) -> Vec<String> {
-        let mut sentences = vec![self.without_the_gate(), self.with_the_gate()];
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        let (from, to) = (self.scene.trouble_from(), self.scene.trouble_to());
+        let healthy = |seen: &Seen| {
+            seen.convergence(990, |it| !it.guarded && it.at >= from && it.at < to).map_or_else(|| "-".to_owned(), short)
+        };
+        let mut sentences = vec![
+            format!(
+                "Without the gate up to {} calls in one second reached an API that can serve {CAPACITY}, {} calls in all; {}",
+                thousands(self.without.most_calls(SECOND)),
+                thousands(self.without.arrived.len()),
+                self.trouble(&self.without),
+            ),
+            format!(
+                "With the gate never more than {} calls in one second did, {} in all; {} While the webhook was down, \
+                 99% of the healthy objects were reconciled within {} of their change (without the gate: {}).",
+                thousands(self.with.most_calls(SECOND)),
+                thousands(self.with.arrived.len()),
+                self.trouble(&self.with),
+                healthy(&self.with),
+                healthy(&self.without),
+            ),
+        ];
         let stalled = self.without.stalled.max(self.with.stalled);
         if stalled > STALLED {
             sentences.push(format!(
                 "This machine was busy with other things: the demo stood still for up to {}, so its times say less than usual.",
-                short(Some(stalled))
+                short(stalled)
             ));
         }
         sentences
     }
 
-    fn without_the_gate(&self) -> String {
-        let seen = &self.without;
-        format!(
-            "Without the gate up to {} calls in one second reached an API that can serve {CAPACITY}, {} calls in all; {} of them failed. \
-             {}, and {} of {} lease renewals were late or failed.",
-            thousands(peak(seen)),
-            thousands(seen.arrived.len()),
-            thousands(errors(seen)),
-            self.recovery(seen),
-            seen.late_renewals(),
-            seen.renewals.len(),
-        )
-    }
-
-    fn with_the_gate(&self) -> String {
-        let seen = &self.with;
-        let healthy = |run: &Seen| {
-            let (from, to) = (self.scene.trouble_from(), self.scene.trouble_to());
-            short(run.convergence(0.99, from, to, |it: &Converged| !it.guarded))
-        };
-        format!(
-            "With the gate never more than {} calls in one second did, {} in all; {} of them failed. {}, and {} of {} lease renewals were \
-             late or failed. While the webhook was down, 99% of the healthy objects were reconciled within {} of their change (without the gate: {}).",
-            thousands(peak(seen)),
-            thousands(seen.arrived.len()),
-            thousands(errors(seen)),
-            self.recovery(seen),
-            seen.late_renewals(),
-            seen.renewals.len(),
-            healthy(seen),
-            healthy(&self.without),
-        )
-    }
-
-    /// Describes for how long the trouble outlived its cause.
-    fn recovery(&self, seen: &Seen) -> String {
+    /// Describes the failures of a run, and for how long the trouble outlived its cause.
+    fn trouble(&self, seen: &Seen) -> String {
         let healed = self.scene.trouble_to();
-        match seen.reconciled_after(healed) {
+        let recovery = match seen.reconciled_after(healed) {
             Some(settled) => {
-                format!("Everything was reconciled {} after the webhook was back", short(Some(settled - healed)))
+                format!("Everything was reconciled {} after the webhook was back", short(settled - healed))
             }
             None => {
-                let overdue = seen.backlog.last().map_or(0, |last| last.overdue);
-                let after = (Moment::ZERO + self.scene.length) - healed;
-                let after = short(Some(after));
-                format!("{after} after the webhook was back {} objects were still not reconciled", thousands(overdue))
+                let overdue = thousands(seen.backlog.last().map_or(0, |last| last.overdue));
+                let after = short((Moment::ZERO + self.scene.length) - healed);
+                format!("{after} after the webhook was back {overdue} objects were still not reconciled")
             }
-        }
+        };
+        let errors = seen.arrived.iter().filter(|call| call.is_error()).count();
+        let (late, renewals) = seen.renewals();
+        format!(
+            "{} of them failed. {recovery}, and {late} of {renewals} lease renewals were late or failed.",
+            thousands(errors)
+        )
     }
-}
-
-/// Returns the most calls in any one second, without watches, which are opened once.
-fn peak(seen: &Seen) -> usize {
-    seen.most_calls(Duration::from_secs(1), &[What::Call, What::Lease])
-}
-
-fn errors(seen: &Seen) -> usize {
-    seen.arrived.iter().filter(|call| call.status >= 500 || call.status == 429).count()
 }
 
 #[cfg(test)]
@@ -167,7 +143,7 @@ mod tests {
     use crate::demo::record::{Arrived, Backlog};
 
     fn played() -> Played {
-        let call = |at| Arrived { at: Moment::from_millis(at), what: What::Call, status: 500 };
+        let call = |at| Arrived { at: Moment::from_millis(at), is_watch: false, status: 500 };
         let without = Seen {
             arrived: (0..2000).map(call).collect(),
             backlog: vec![Backlog { at: Moment::from_millis(9900), overdue: 1234 }],

@@ -2,12 +2,14 @@
 //! elsewhere.
 
 use std::{
-    fmt,
     io::{self, Write},
     time::Duration,
 };
 
-use crate::{chart::thousands, moment::Moment};
+use crate::{
+    chart::{short, sparkline, thousands},
+    moment::Moment,
+};
 
 /// The window of the table's quantiles: they are about the objects that converged within this time.
 pub(super) const RECENTLY: Duration = Duration::from_secs(3);
@@ -31,12 +33,11 @@ pub(super) struct Now {
     pub(super) overdue: usize,
     pub(super) median: Option<Duration>,
     pub(super) slowest: Option<Duration>,
-    pub(super) late: usize,
-    pub(super) renewals: usize,
+    pub(super) renewals: (usize, usize),
 }
 
 /// The display of a run.
-pub struct Table {
+pub(crate) struct Table {
     out: Box<dyn Write + Send>,
     /// The width of the terminal, if the table is redrawn in place.
     in_place: Option<usize>,
@@ -44,22 +45,15 @@ pub struct Table {
     name: String,
     next: Moment,
     drawn: usize,
-    history: Vec<usize>,
+    history: Vec<u64>,
 }
 
 // === impl Table ===
 
-impl fmt::Debug for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("in_place", &self.in_place).field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
 impl Table {
     /// Creates a table on `out`. `in_place` is the width of a terminal that can redraw; without it,
     /// the table prints a line a second.
-    #[must_use]
-    pub fn new(out: Box<dyn Write + Send>, in_place: Option<usize>, colour: bool) -> Self {
+    pub(crate) fn new(out: Box<dyn Write + Send>, in_place: Option<usize>, colour: bool) -> Self {
         Self { out, in_place, colour, name: String::new(), next: Moment::ZERO, drawn: 0, history: Vec::new() }
     }
 
@@ -68,10 +62,9 @@ impl Table {
         self.drawn = 0;
         self.history.clear();
         self.next = Moment::ZERO + self.every();
+        writeln!(self.out)?;
         if self.in_place.is_none() {
-            writeln!(self.out, "\n{name}\n{HEADER}")?;
-        } else {
-            writeln!(self.out)?;
+            writeln!(self.out, "{name}")?;
         }
         self.out.flush()
     }
@@ -82,20 +75,20 @@ impl Table {
 
     pub(super) fn show(&mut self, now: &Now) -> io::Result<()> {
         self.next = now.at + self.every();
-        self.history.push(now.calls);
+        self.history.push(now.calls as u64);
         let Some(width) = self.in_place else {
-            writeln!(self.out, "{}", line(now))?;
+            let [heads, line] = now.line();
+            if self.history.len() == 1 {
+                writeln!(self.out, "{heads}")?;
+            }
+            writeln!(self.out, "{line}")?;
             return self.out.flush();
         };
         let lines = self.panel(now, width);
-        let mut text = if self.drawn > 0 { format!("\x1b[{}A", self.drawn) } else { String::new() };
-        for line in &lines {
-            text.push_str("\x1b[2K");
-            text.push_str(line);
-            text.push('\n');
-        }
+        let up = if self.drawn > 0 { format!("\x1b[{}A", self.drawn) } else { String::new() };
+        let text: String = lines.iter().map(|line| format!("\x1b[2K{line}\n")).collect();
         self.drawn = lines.len();
-        self.out.write_all(text.as_bytes())?;
+        write!(self.out, "{up}{text}")?;
         self.out.flush()
     }
 
@@ -111,25 +104,12 @@ impl Table {
     fn panel(&self, now: &Now, width: usize) -> Vec<String> {
         let (at, length) = (now.at.since_start().as_secs_f64(), now.length.as_secs_f64());
         let weather = if now.trouble { "the webhook is down" } else { "" };
-        let title = format!("{:<18} {at:>5.1} s of {length:.0} s   {weather}", self.name);
-        let row = |name: &str, value: String| format!("  {name:<30}{value}");
-        let mut lines = vec![
-            title,
-            row(
-                "calls/s reaching the API",
-                format!("{:<7} {}", thousands(now.calls), sparks(&self.history, width.saturating_sub(42))),
-            ),
-            row("errors/s from the API", thousands(now.errors)),
-            row("waiting for an answer", thousands(now.unanswered)),
-            row("objects waiting for a worker", thousands(now.waiting)),
-            row("objects backing off", thousands(now.backing_off)),
-            row("unreconciled for over 1 s", thousands(now.overdue)),
-            row("change to reconciled", format!("p50 {}   p99 {}", short(now.median), short(now.slowest))),
-            row("lease renewals late", format!("{} of {}", now.late, now.renewals)),
-        ];
-        for line in &mut lines {
-            *line = line.chars().take(width).collect();
+        let mut lines = vec![format!("{:<18} {at:>5.1} s of {length:.0} s   {weather}", self.name)];
+        for (index, (name, _, value)) in now.rows().into_iter().enumerate() {
+            let bars = if index == 0 { sparkline(&self.history, width.saturating_sub(42)) } else { String::new() };
+            lines.push(format!("  {name:<30}{value:<7} {bars}"));
         }
+        lines.iter_mut().for_each(|line| *line = line.chars().take(width).collect());
         if self.colour {
             lines[0] = format!("\x1b[1m{}\x1b[0m", lines[0]);
         }
@@ -137,40 +117,34 @@ impl Table {
     }
 }
 
-/// The columns of a line.
-const HEADER: &str = "   time  calls/s  errors/s  waiting  backing off  overdue      p50      p99  leases late";
+// === impl Now ===
 
-fn line(now: &Now) -> String {
-    format!(
-        "{:>5.0} s  {:>7}  {:>8}  {:>7}  {:>11}  {:>7}  {:>7}  {:>7}  {} of {}{}",
-        now.at.since_start().as_secs_f64(),
-        thousands(now.calls),
-        thousands(now.errors),
-        thousands(now.unanswered + now.waiting),
-        thousands(now.backing_off),
-        thousands(now.overdue),
-        short(now.median),
-        short(now.slowest),
-        now.late,
-        now.renewals,
-        if now.trouble { "  webhook down" } else { "" },
-    )
-}
+impl Now {
+    /// Returns everything that is shown: the name of its row, the head of its column, and its
+    /// value.
+    fn rows(&self) -> [(&'static str, &'static str, String); 9] {
+        let quantile = |duration: Option<Duration>| duration.map_or_else(|| "-".to_owned(), short);
+        [
+            ("calls/s reaching the API", "calls/s", thousands(self.calls)),
+            ("errors/s from the API", "errors/s", thousands(self.errors)),
+            ("calls waiting for an answer", "unanswered", thousands(self.unanswered)),
+            ("objects waiting for a worker", "queued", thousands(self.waiting)),
+            ("objects backing off", "backing off", thousands(self.backing_off)),
+            ("unreconciled for over 1 s", "overdue", thousands(self.overdue)),
+            ("change to reconciled, p50", "    p50", quantile(self.median)),
+            ("change to reconciled, p99", "    p99", quantile(self.slowest)),
+            ("lease renewals late", "leases late", format!("{} of {}", self.renewals.0, self.renewals.1)),
+        ]
+    }
 
-/// Draws a row of small bars, the newest last.
-fn sparks(history: &[usize], width: usize) -> String {
-    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let most = history.iter().copied().max().unwrap_or(0).max(1);
-    let from = history.len().saturating_sub(width);
-    history[from..].iter().map(|calls| BARS[(calls * 7).div_ceil(most).min(7)]).collect()
-}
-
-/// Formats a duration in about three digits.
-pub(super) fn short(duration: Option<Duration>) -> String {
-    match duration {
-        None => "-".to_owned(),
-        Some(it) if it < Duration::from_millis(950) => format!("{} ms", it.as_millis()),
-        Some(it) => format!("{:.1} s", it.as_secs_f64()),
+    /// Returns the heads of the columns, and the line below them.
+    fn line(&self) -> [String; 2] {
+        let rows = self.rows();
+        let heads: String = rows.iter().map(|(_, head, _)| format!("  {head:>6}")).collect();
+        let values = rows.iter().map(|(_, head, value)| format!("  {value:>width$}", width = head.len().max(6)));
+        let trouble = if self.trouble { "  webhook down" } else { "" };
+        let at = self.at.since_start().as_secs_f64();
+        [format!("   time{heads}"), format!("{at:>5.0} s{}{trouble}", values.collect::<String>())]
     }
 }
 
@@ -191,18 +165,18 @@ mod tests {
             overdue: 77,
             median: Some(Duration::from_millis(12)),
             slowest: Some(Duration::from_millis(8100)),
-            late: 2,
-            renewals: 9,
+            renewals: (2, 9),
         }
     }
 
     #[test]
-    fn columns_stand_under_their_headers() {
-        let text = line(&now());
-        for (header, value) in [("calls/s", "1,843"), ("errors/s", "1,512"), ("backing off", "845"), ("p99", "8.1 s")] {
+    fn columns_stand_under_their_heads() {
+        let [heads, text] = now().line();
+        for (head, value) in [("calls/s", "1,843"), ("errors/s", "1,512"), ("backing off", "845"), ("p99", "8.1 s")] {
             let end = |text: &str, word: &str| text.find(word).map(|at| at + word.len());
-            assert_eq!(end(HEADER, header), end(&text, value), "{header}\n{HEADER}\n{text}");
+            assert_eq!(end(&heads, head), end(&text, value), "{head}\n{heads}\n{text}");
         }
+        assert!(heads.ends_with("leases late") && text.ends_with("2 of 9  webhook down"), "{heads}\n{text}");
     }
 
     #[test]

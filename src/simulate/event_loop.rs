@@ -52,7 +52,7 @@ impl<E> EventLoop<E> {
             limiter.add_room(group, ROOM, now);
         }
         let (calls, tickets) = (HashMap::new(), HashMap::new());
-        Self { now, limiter, calls, tickets, decided: VecDeque::new(), agenda: Agenda::new() }
+        Self { now, limiter, calls, tickets, decided: VecDeque::new(), agenda: Agenda::default() }
     }
 
     /// Adds an event to the agenda.
@@ -88,12 +88,12 @@ impl<E> EventLoop<E> {
     /// Lets call number `call` arrive.
     pub(super) fn arrive(&mut self, call: usize, arrival: &Arrival<'_>) {
         match self.limiter.arrive(arrival, self.now) {
-            Verdict::Admit(permit) => self.admit(call, permit),
+            Verdict::Admit(permit) => self.decide(call, Ok(permit)),
+            Verdict::Refuse(refusal) => self.decide(call, Err(refusal)),
             Verdict::Wait(ticket) => {
                 self.calls.insert(ticket, call);
                 self.tickets.insert(call, ticket);
             }
-            Verdict::Refuse(refusal) => self.decided.push_back(Happening::Refused(call, refusal)),
         }
         self.claim();
     }
@@ -120,26 +120,28 @@ impl<E> EventLoop<E> {
         self.claim();
     }
 
-    fn admit(&mut self, call: usize, permit: Permit) {
-        let (_, receipt, slot) = permit.admit(());
-        self.decided.push_back(Happening::Left(call, Sent { receipt, slot }));
+    fn decide(&mut self, call: usize, decision: Result<Permit, Refusal>) {
+        self.decided.push_back(match decision {
+            Ok(permit) => {
+                let (_, receipt, slot) = permit.admit(());
+                Happening::Left(call, Sent { receipt, slot })
+            }
+            Err(refusal) => Happening::Refused(call, refusal),
+        });
     }
 
     /// Takes the decisions about waiting calls.
     fn claim(&mut self) {
         while let Some(ticket) = self.limiter.next_event() {
-            let claim = self.limiter.claim(ticket, self.now);
-            if matches!(claim, Claim::Waiting) {
-                continue;
-            }
-            let Some(call) = self.calls.remove(&ticket) else { continue };
-            self.tickets.remove(&call);
-            match claim {
-                Claim::Permit(permit) => self.admit(call, permit),
-                Claim::Refused(refusal) => self.decided.push_back(Happening::Refused(call, refusal)),
-                // A waiting call is skipped above, and with room on every connection none is
-                // unconnected.
-                Claim::Waiting | Claim::Unconnected => {}
+            let decision = match self.limiter.claim(ticket, self.now) {
+                Claim::Permit(permit) => Ok(permit),
+                Claim::Refused(refusal) => Err(refusal),
+                // With room on every connection none is unconnected.
+                Claim::Waiting | Claim::Unconnected => continue,
+            };
+            if let Some(call) = self.calls.remove(&ticket) {
+                self.tickets.remove(&call);
+                self.decide(call, decision);
             }
         }
     }

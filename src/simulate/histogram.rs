@@ -1,7 +1,7 @@
 //! Durations counted in steps of less than one percent, so that a million of them take no more
 //! memory than a thousand.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// The number of steps in each doubling.
 const STEPS: u64 = 128;
@@ -9,10 +9,11 @@ const STEPS: u64 = 128;
 /// A count of durations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histogram {
-    /// The count in each step, up to the step of the longest duration.
-    counts: Vec<u64>,
-    count: u64,
-    max: Duration,
+    /// The count in each step, by its highest number of microseconds.
+    counts: BTreeMap<u64, u64>,
+    pub(super) count: u64,
+    /// The longest duration, exactly.
+    pub(super) max: Duration,
 }
 
 // === impl Histogram ===
@@ -20,23 +21,9 @@ pub(super) struct Histogram {
 impl Histogram {
     pub(super) fn add(&mut self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let step = step(micros);
-        if step >= self.counts.len() {
-            self.counts.resize(step + 1, 0);
-        }
-        self.counts[step] += 1;
+        *self.counts.entry(step(micros)).or_insert(0) += 1;
         self.count += 1;
         self.max = self.max.max(duration);
-    }
-
-    /// Returns the number of durations.
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Returns the longest duration, exactly.
-    pub(super) fn max(&self) -> Duration {
-        self.max
     }
 
     /// Returns the duration that `permille` of a thousand do not exceed, to less than one percent;
@@ -44,29 +31,19 @@ impl Histogram {
     pub(super) fn quantile(&self, permille: u64) -> Duration {
         let rank = (self.count * permille).div_ceil(1000).max(1);
         let mut seen = 0;
-        for (step, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= rank {
-                return Duration::from_micros(highest(step)).min(self.max);
-            }
-        }
-        self.max
+        let reached = self.counts.iter().find(|(_, count)| {
+            seen += *count;
+            seen >= rank
+        });
+        reached.map_or(self.max, |(highest, _)| Duration::from_micros(*highest).min(self.max))
     }
 }
 
-/// Returns the step of a number: exact up to `2 * STEPS`, then `STEPS` to a doubling.
-fn step(number: u64) -> usize {
+/// Returns the highest number of the step of a number: itself up to `2 * STEPS`; beyond that there
+/// are `STEPS` to a doubling.
+fn step(number: u64) -> u64 {
     let doublings = (number / STEPS).checked_ilog2().unwrap_or(0);
-    let step = u64::from(doublings) * STEPS + (number >> doublings);
-    usize::try_from(step).unwrap_or(usize::MAX)
-}
-
-/// Returns the highest number of a step.
-fn highest(step: usize) -> u64 {
-    let step = u64::try_from(step).unwrap_or(u64::MAX);
-    let doublings = (step / STEPS).saturating_sub(1);
-    let first = step - doublings * STEPS;
-    ((first + 1) << doublings) - 1
+    number | ((1 << doublings) - 1)
 }
 
 #[cfg(test)]
@@ -75,18 +52,13 @@ mod tests {
 
     #[test]
     fn steps_are_less_than_a_percent_wide_and_in_order() {
-        let mut before = 0;
         for number in (0..1000).chain((0..40).map(|power| 3_u64 << power)) {
-            let step = step(number);
-            let highest = highest(step);
-            assert!(highest >= number, "{number} is in step {step} to {highest}");
-            assert!(highest - number <= number / 100, "{number} is in step {step} to {highest}");
+            let highest = step(number);
+            assert!(highest >= number && highest - number <= number / 100, "{number} is in the step to {highest}");
         }
-        for number in 0..5000 {
-            assert!(step(number) >= before, "{number}");
-            before = step(number);
-        }
-        assert!(step(u64::MAX) < 10_000);
+        let steps: Vec<u64> = (0..5000).map(step).collect();
+        assert!(steps.is_sorted());
+        assert_eq!(step(u64::MAX), u64::MAX);
     }
 
     #[test]
@@ -100,6 +72,6 @@ mod tests {
             let (found, exact) = (histogram.quantile(permille).as_secs_f64(), f64::from(millis) / 1000.0);
             assert!((found / exact - 1.0).abs() < 0.01, "{permille}: {found} and not {exact}");
         }
-        assert_eq!((histogram.max(), histogram.count()), (Duration::from_secs(1), 1000));
+        assert_eq!((histogram.max, histogram.count), (Duration::from_secs(1), 1000));
     }
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::{
     play::Played,
-    tally::{Row, What},
+    series::{Column, Counts},
+    tally::Row,
 };
 use crate::{
     chart::{Axis, Band, Chart, Level, Mark, Series, Steps, thousands},
-    config::scenario::Scenario,
+    config::scenario::{Failure, Scenario},
     moment::Moment,
 };
 
@@ -34,90 +35,68 @@ impl Picture {
     #[must_use]
     pub fn chart(&self, scenario: &Scenario, played: &[Played]) -> Chart {
         let length = scenario.length.as_secs_f64();
-        let mut chart = Chart {
-            title: scenario.title.clone(),
-            note: self.note(scenario),
-            x: Axis { name: "seconds".to_owned(), at_least: length },
-            y: Axis { name: "calls per second".to_owned(), at_least: 1.0 },
-            steps: Steps::Even,
-            series: Vec::new(),
-            bands: Vec::new(),
-            levels: Vec::new(),
+        let objects: usize = scenario.controllers.iter().map(|controller| controller.objects).sum();
+        let (y, at_least, shown) = match self {
+            Self::Calls => ("calls per second", 1.0, format!("{} objects", thousands(objects))),
+            Self::Delays => ("seconds before it", 0.0, "one object that fails each time".to_owned()),
+            Self::TotalRetries => ("retries so far", 10.0, format!("{} objects", thousands(objects))),
+            Self::Waits(name) => ("seconds that a call waits", 0.1, format!("calls of {name}")),
+            Self::LeaseAge => ("seconds since the last renewal", 1.0, format!("{} objects", thousands(objects))),
         };
-        for (index, one) in played.iter().enumerate() {
-            let points = self.points(one);
-            // If all were shaded, they would hide what is behind them.
-            let is_area = index == 0 && matches!(self, Self::Calls | Self::Waits(_) | Self::LeaseAge);
-            let mark = if is_area { Mark::Area } else { Mark::Line };
-            chart.series.push(Series { name: one.limits.clone(), mark, points });
+        let note = format!("{shown}; tidegate's limiter under a virtual clock");
+        let mut chart = Chart::over_time(&scenario.title, note, length, Axis { name: y.to_owned(), at_least });
+        if matches!(self, Self::Delays | Self::TotalRetries) {
+            chart.steps = Steps::Tenfold;
+        } else {
+            chart.bands = scenario.upstream.failures.iter().map(|failure| band(failure, scenario.length)).collect();
         }
-        match self {
-            Self::Calls => {
-                let capacity = scenario.upstream.capacity;
-                chart.levels.extend(capacity.map(|y| Level { name: format!("the API can serve {y}/s"), y }));
-            }
-            Self::Delays => {
-                chart.x = Axis { name: "number of the retry".to_owned(), at_least: 1.0 };
-                chart.y = Axis { name: "seconds before it".to_owned(), at_least: 0.0 };
-                chart.steps = Steps::Tenfold;
-            }
-            Self::TotalRetries => {
-                chart.y = Axis { name: "retries so far".to_owned(), at_least: 10.0 };
-                chart.steps = Steps::Tenfold;
-            }
-            Self::Waits(_) => {
-                chart.y = Axis { name: "seconds that a call waits".to_owned(), at_least: 0.1 };
-            }
+        if *self == Self::Delays {
+            chart.x = Axis { name: "number of the retry".to_owned(), at_least: 1.0 };
+        }
+        let (capacity, lease) = (scenario.upstream.capacity, scenario.leases.first());
+        chart.levels.extend(match self {
+            Self::Calls => capacity.map(|y| Level { name: format!("the API can serve {y}/s"), y }),
             Self::LeaseAge => {
-                chart.y = Axis { name: "seconds since the last renewal".to_owned(), at_least: 1.0 };
-                let deadline = scenario.leases.first().map(|lease| lease.deadline.as_secs_f64());
-                chart.levels.extend(deadline.map(|y| Level { name: "leadership is lost".to_owned(), y }));
+                lease.map(|lease| Level { name: "leadership is lost".to_owned(), y: lease.deadline.as_secs_f64() })
             }
-        }
-        if !matches!(self, Self::Delays | Self::TotalRetries) {
-            chart.bands = bands(scenario);
+            _ => None,
+        });
+        chart.series = played.iter().map(|one| self.series(one)).collect();
+        // If all were shaded, they would hide what is behind them.
+        if let Some(first) = chart.series.first_mut().filter(|_| chart.steps == Steps::Even) {
+            first.mark = Mark::Area;
         }
         chart
     }
 
-    fn note(&self, scenario: &Scenario) -> String {
-        let objects: usize = scenario.controllers.iter().map(|controller| controller.objects).sum();
-        let objects = thousands(objects as u64);
-        let what = match self {
-            Self::Calls | Self::TotalRetries | Self::LeaseAge => format!("{objects} objects"),
-            Self::Delays => "one object that fails each time".to_owned(),
-            Self::Waits(name) => format!("calls of {name}"),
-        };
-        format!("{what}; tidegate's limiter under a virtual clock")
-    }
-
-    fn points(&self, played: &Played) -> Vec<(f64, f64)> {
-        match self {
+    fn series(&self, played: &Played) -> Series {
+        let points = match self {
             Self::Calls => rates(&played.rows, played.length),
-            Self::Delays => delays(&played.retries),
-            Self::TotalRetries => totals(&played.rows, played.length),
+            Self::Delays => {
+                let delays = delays(&played.retries).take(MOST_DELAYS).enumerate();
+                delays.map(|(index, delay)| (count(index as u64 + 1), delay.as_secs_f64())).collect()
+            }
+            Self::TotalRetries => played.rows.first().map(|row| totals(row, played.length)).unwrap_or_default(),
             Self::Waits(name) => {
                 let row = played.rows.iter().find(|row| row.name == *name);
                 row.map(waits).unwrap_or_default()
             }
             Self::LeaseAge => played.leases.first().map(|lease| ages(&lease.ages)).unwrap_or_default(),
-        }
+        };
+        Series { name: played.limits.clone(), mark: Mark::Line, points }
     }
 }
 
-fn bands(scenario: &Scenario) -> Vec<Band> {
-    let band = |failure: &crate::config::scenario::Failure| Band {
-        name: format!("answers {}", failure.status),
-        from: failure.from.as_secs_f64(),
-        to: failure.to.min(scenario.length).as_secs_f64(),
-    };
-    scenario.upstream.failures.iter().map(band).collect()
+fn band(failure: &Failure, end: Duration) -> Band {
+    let name = format!("answers {}", failure.status);
+    Band { name, from: failure.from.as_secs_f64(), to: failure.to.min(end).as_secs_f64() }
 }
 
 /// Returns calls per second, at the middle of each step of the series.
 pub(super) fn rates(rows: &[Row], length: Duration) -> Vec<(f64, f64)> {
-    let Some(step) = rows.iter().map(|row| row.counts.step()).max() else { return Vec::new() };
-    let mut sums: Vec<u64> = Vec::new();
+    let Some(step) = rows.iter().map(|row| row.counts.step).max() else { return Vec::new() };
+    let steps = usize::try_from(length.as_nanos().div_ceil(step.as_nanos().max(1))).unwrap_or(usize::MAX);
+    let mut sums = vec![0_u64; steps.min(MOST_POINTS)];
     for row in rows {
         let mut counts = row.counts.clone();
         counts.at_least(step);
@@ -125,67 +104,52 @@ pub(super) fn rates(rows: &[Row], length: Duration) -> Vec<(f64, f64)> {
             if index >= sums.len() {
                 sums.resize(index + 1, 0);
             }
-            sums[index] += counts[What::Sent as usize];
+            sums[index] += counts[Column::Sent as usize];
         }
     }
-    let steps = usize::try_from(length.as_nanos().div_ceil(step.as_nanos().max(1))).unwrap_or(usize::MAX);
-    sums.resize(sums.len().max(steps.min(MOST_POINTS)), 0);
     let step = step.as_secs_f64();
-    sums.iter().enumerate().map(|(index, sum)| ((many(index) + 0.5) * step, count(*sum) / step)).collect()
+    sums.iter().enumerate().map(|(index, sum)| ((count(index as u64) + 0.5) * step, count(*sum) / step)).collect()
 }
 
-fn delays(retries: &[Moment]) -> Vec<(f64, f64)> {
-    let mut before = Moment::ZERO;
-    let mut points = Vec::new();
-    for (index, retry) in retries.iter().take(MOST_DELAYS).enumerate() {
-        points.push((many(index + 1), (*retry - before).as_secs_f64()));
-        before = *retry;
-    }
-    points
+/// Returns the time before each retry.
+pub(super) fn delays(retries: &[Moment]) -> impl Iterator<Item = Duration> {
+    let before = std::iter::once(&Moment::ZERO).chain(retries);
+    before.zip(retries).map(|(before, retry)| *retry - *before)
 }
 
 /// Returns a staircase: the count at the start of each step, and at its end.
-fn totals(rows: &[Row], length: Duration) -> Vec<(f64, f64)> {
+fn totals(row: &Row, length: Duration) -> Vec<(f64, f64)> {
     let mut points: Vec<(f64, f64)> = Vec::new();
-    let mut sum = 0;
-    for row in rows.iter().take(1) {
-        let step = row.counts.step().as_secs_f64();
-        for (at, counts) in row.counts.steps() {
-            sum += counts[What::Retries as usize];
-            let at = at.as_secs_f64();
-            if points.last().is_none_or(|(_, last)| (last - count(sum)).abs() > 0.5) {
-                if let Some((_, last)) = points.last().copied() {
-                    points.push((at, last));
-                }
-                points.push((at, count(sum)));
-            }
-            points.push((at + step, count(sum)));
-        }
-    }
-    points.push((length.as_secs_f64(), count(sum)));
     // A level stretch needs only its two ends.
-    let mut short: Vec<(f64, f64)> = Vec::new();
-    for point in points {
-        if let [.., (_, one), (at, other)] = &mut short[..]
-            && (*one - point.1).abs() < 0.5
-            && (*other - point.1).abs() < 0.5
-        {
-            *at = point.0;
-            continue;
+    let mut add = |x: f64, y: f64| match &mut points[..] {
+        [.., (_, one), (last, other)] if (*one - y).abs() < 0.5 && (*other - y).abs() < 0.5 => *last = x,
+        _ => points.push((x, y)),
+    };
+    let (step, mut sum) = (row.counts.step.as_secs_f64(), 0);
+    for (index, (at, counts)) in row.counts.steps().enumerate() {
+        let (at, before) = (at.as_secs_f64(), count(sum));
+        let retries = counts[Column::Retries as usize];
+        sum += retries;
+        if retries > 0 && index > 0 {
+            add(at, before);
         }
-        short.push(point);
+        if retries > 0 || index == 0 {
+            add(at, count(sum));
+        }
+        add(at + step, count(sum));
     }
-    short
+    add(length.as_secs_f64(), count(sum));
+    points
 }
 
 /// Returns the mean wait of the calls that left in each step.
 fn waits(row: &Row) -> Vec<(f64, f64)> {
-    let step = row.counts.step().as_secs_f64();
-    let left = row.counts.steps().filter(|(_, counts)| counts[What::Sent as usize] > 0);
-    let mean = |counts: &[u64; What::COLUMNS.len()]| {
-        count(counts[What::Waited as usize]) / 1e6 / count(counts[What::Sent as usize])
+    let step = row.counts.step.as_secs_f64();
+    let mean = |(at, counts): (Duration, &Counts)| {
+        let [sent, waited] = [Column::Sent, Column::Waited].map(|column| count(counts[column as usize]));
+        (sent > 0.0).then(|| (at.as_secs_f64() + step / 2.0, waited / 1e6 / sent))
     };
-    left.map(|(at, counts)| (at.as_secs_f64() + step / 2.0, mean(counts))).collect()
+    row.counts.steps().filter_map(mean).collect()
 }
 
 /// Returns a sawtooth: up to the age at a renewal, then down to zero.
@@ -193,8 +157,7 @@ fn ages(renewals: &[(Duration, Duration)]) -> Vec<(f64, f64)> {
     let mut points = vec![(0.0, 0.0)];
     for (at, age) in renewals {
         let at = at.as_secs_f64();
-        points.push((at, age.as_secs_f64()));
-        points.push((at, 0.0));
+        points.extend([(at, age.as_secs_f64()), (at, 0.0)]);
     }
     // The very last point is the age at the end, not a renewal.
     points.pop();
@@ -204,10 +167,6 @@ fn ages(renewals: &[(Duration, Duration)]) -> Vec<(f64, f64)> {
 #[expect(clippy::cast_precision_loss, reason = "for a picture")]
 fn count(number: u64) -> f64 {
     number as f64
-}
-
-fn many(number: usize) -> f64 {
-    count(u64::try_from(number).unwrap_or(u64::MAX))
 }
 
 /// The most delays that are drawn. The longest delay of client-go's default is the 19th.

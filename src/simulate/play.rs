@@ -107,13 +107,19 @@ enum Maker {
 pub fn play(scenario: &Scenario, limits: &Limits) -> Played {
     let mut world = World::new(scenario, limits);
     let mut end = Moment::ZERO + scenario.length;
-    world.begin();
+    (0..world.controllers.len()).for_each(|index| world.first_change(index));
+    (0..world.leases.len()).for_each(|index| world.events.schedule(Moment::ZERO, Event::Renew(index)));
     let mut stopped = None;
     while let Some(happening) = world.events.next(end) {
         match happening {
             Happening::Left(call, sent) => world.left(call, sent),
             Happening::Refused(call, refusal) => world.refused(call, &refusal),
-            Happening::Due(event) => world.happen(event),
+            Happening::Due(Event::Change(controller)) => world.change(controller),
+            Happening::Due(Event::Requeue(controller)) => world.start_reconciles(controller),
+            Happening::Due(Event::Again(call)) => world.arrive(call),
+            Happening::Due(Event::Answered(call)) => world.answered(call),
+            Happening::Due(Event::Renew(lease)) => world.renew(lease),
+            Happening::Due(Event::TimedOut { lease, attempt }) => world.timed_out(lease, attempt),
         }
         if world.made > MOST_CALLS {
             end = world.events.now;
@@ -141,7 +147,7 @@ impl<'a> World<'a> {
             scenario,
             limits,
             events: EventLoop::new(&limits.gate, scenario.seed),
-            reader: Reader::new(),
+            reader: Reader::default(),
             server: Server::new(&scenario.upstream),
             random: Random::new(scenario.seed),
             calls: Slab::new(),
@@ -150,26 +156,6 @@ impl<'a> World<'a> {
             retries: Vec::new(),
             first_retries: 0,
             made: 0,
-        }
-    }
-
-    fn begin(&mut self) {
-        for index in 0..self.controllers.len() {
-            self.first_change(index);
-        }
-        for index in 0..self.leases.len() {
-            self.events.schedule(Moment::ZERO, Event::Renew(index));
-        }
-    }
-
-    fn happen(&mut self, event: Event) {
-        match event {
-            Event::Change(controller) => self.change(controller),
-            Event::Requeue(controller) => self.start_reconciles(controller),
-            Event::Again(call) => self.arrive(call),
-            Event::Answered(call) => self.answered(call),
-            Event::Renew(lease) => self.renew(lease),
-            Event::TimedOut { lease, attempt } => self.timed_out(lease, attempt),
         }
     }
 

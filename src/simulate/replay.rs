@@ -80,7 +80,14 @@ pub struct Replayed {
 impl Replayed {
     fn new(limits: &str, mut rows: Vec<Row>, leases: Leases, length: Duration) -> Self {
         rows.sort_by(|one, other| one.name.cmp(&other.name));
-        Self { limits: limits.to_owned(), rows, leases: leases.row, holders: leases.renewed.len(), length }
+        let holders = leases.renewed.len();
+        Self {
+            limits: limits.to_owned(),
+            rows,
+            leases: LeaseRow { name: "leases".to_owned(), ..leases.row },
+            holders,
+            length,
+        }
     }
 }
 
@@ -115,7 +122,7 @@ pub fn replay(
         let read = reader.file(&name, &mut *input, progress, &mut each);
         read.map_err(|source| ReplayError::Input { name, source })?;
     }
-    reader.end(&mut each);
+    reader.pass_on(0, &mut each);
     if past.rows.is_empty() {
         return Err(nothing(gate, &reader.counts));
     }
@@ -173,16 +180,10 @@ impl Past {
 }
 
 /// Renewals of leases, by lease.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Leases {
     renewed: HashMap<u64, Moment>,
     row: LeaseRow,
-}
-
-impl Default for Leases {
-    fn default() -> Self {
-        Self { renewed: HashMap::new(), row: LeaseRow::new("leases") }
-    }
 }
 
 // === impl Leases ===

@@ -1,15 +1,16 @@
 //! The result of a simulation as a table of at most 80 columns, as sentences, as CSV and as JSON.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
-    picture::Picture,
+    picture::{Picture, delays},
     play::Played,
-    tally::{LeaseRow, Row, What},
+    series::Column,
+    tally::{LeaseRow, Row},
 };
-use crate::{chart::thousands, moment::Moment};
+use crate::chart::{cut, short, thousands};
 
 /// Writes the table: a line for each of the limits and, if there are several, each controller.
 #[must_use]
@@ -18,58 +19,43 @@ pub fn table(played: &[Played]) -> String {
     for one in played {
         let several = one.rows.len() > 1;
         if several {
-            put(&mut text, format_args!("{}\n", one.limits));
+            text += &format!("{}\n", one.limits);
         }
         for row in &one.rows {
             let name = if several { format!("  {}", row.name) } else { one.limits.clone() };
-            let peak = peak(row);
-            put(
-                &mut text,
-                format_args!(
-                    "{:<28}{:>9}{:>9}{:>8}{:>9}{:>8}{:>8}\n",
-                    cut(&name, 27),
-                    thousands(row.sent),
-                    thousands(row.retries),
-                    thousands(peak),
-                    thousands(row.refusals()),
-                    short(row.wait(500)),
-                    short(row.wait(990)),
-                ),
+            text += &format!(
+                "{:<28}{:>9}{:>9}{:>8}{:>9}{:>8}{:>8}\n",
+                cut(&name, 27, '~'),
+                thousands(row.sent),
+                thousands(row.retries),
+                thousands(peak(row)),
+                thousands(row.refusals()),
+                short(row.wait(500)),
+                short(row.wait(990)),
             );
         }
     }
-    if played.iter().flat_map(|one| &one.rows).any(|row| row.reconciled.count() > 0) {
-        text.push_str(RECONCILED);
-        for (name, row) in named(played) {
-            put(
-                &mut text,
-                format_args!(
-                    "{:<28}{:>9}{:>9}{:>9}{:>12}{:>12}\n",
-                    cut(&name, 27),
-                    short(row.convergence(500)),
-                    short(row.convergence(990)),
-                    short(row.reconciled.max()),
-                    thousands(row.reconciled.count()),
-                    thousands(row.unreconciled),
-                ),
+    if played.iter().flat_map(|one| &one.rows).any(|row| row.reconciled.count > 0) {
+        text += RECONCILED;
+        for (one, row) in played.iter().flat_map(|one| one.rows.iter().map(move |row| (one, row))) {
+            let name = if one.rows.len() > 1 { format!("{} / {}", one.limits, row.name) } else { one.limits.clone() };
+            text += &format!(
+                "{:<28}{:>9}{:>9}{:>9}{:>12}{:>12}\n",
+                cut(&name, 27, '~'),
+                short(row.convergence(500)),
+                short(row.convergence(990)),
+                short(row.reconciled.max),
+                thousands(row.reconciled.count),
+                thousands(row.unreconciled),
             );
         }
     }
     if played.iter().any(|one| !one.leases.is_empty()) {
-        text.push_str(LEASES);
-        for one in played {
-            for lease in &one.leases {
-                put(
-                    &mut text,
-                    format_args!(
-                        "{:<40}{:>9}{:>22}{:>8}\n",
-                        cut(&format!("{} / {}", one.limits, lease.name), 39),
-                        thousands(lease.renewals),
-                        short(lease.longest),
-                        thousands(lease.lost),
-                    ),
-                );
-            }
+        text += LEASES;
+        for (one, lease) in played.iter().flat_map(|one| one.leases.iter().map(move |lease| (one, lease))) {
+            let name = cut(&format!("{} / {}", one.limits, lease.name), 39, '~');
+            let (renewals, lost) = (thousands(lease.renewals), thousands(lease.lost));
+            text += &format!("{name:<40}{renewals:>9}{:>22}{lost:>8}\n", short(lease.longest));
         }
     }
     text
@@ -78,61 +64,50 @@ pub fn table(played: &[Played]) -> String {
 /// Returns the remarkable findings about each of the limits, in sentences.
 #[must_use]
 pub fn findings(picture: &Picture, played: &[Played]) -> Vec<String> {
-    let mut sentences: Vec<String> = played.iter().filter_map(|one| finding(picture, one)).collect();
-    for one in played {
-        sentences.extend(one.stopped.map(|at| {
-            format!(
-                "{}: stopped after {}, as these limits hold nothing back and millions of calls were made.",
-                one.limits,
-                short(at.since_start())
-            )
-        }));
-    }
-    sentences
+    let findings = played.iter().filter_map(|one| Some(format!("{}: {}.", one.limits, finding(picture, one)?)));
+    let stopped = played.iter().filter_map(|one| {
+        let after = short(one.stopped?.since_start());
+        Some(format!(
+            "{}: stopped after {after}, as these limits hold nothing back and millions of calls were made.",
+            one.limits
+        ))
+    });
+    findings.chain(stopped).collect()
 }
 
 fn finding(picture: &Picture, one: &Played) -> Option<String> {
-    let limits = &one.limits;
-    match picture {
+    Some(match picture {
         Picture::Delays => {
-            let delays = delays(&one.retries);
+            let delays: Vec<Duration> = delays(&one.retries).collect();
             let longest = delays.iter().copied().max()?;
             let first = delays.iter().position(|delay| *delay == longest)? + 1;
-            let early = in_first_second(&one.retries);
-            Some(format!(
-                "{limits}: {early} retries in the first second; the longest wait, {}, comes before retry {first}.",
-                short(longest)
-            ))
+            let early = one.retries.iter().filter(|retry| retry.since_start() < Duration::from_secs(1)).count();
+            let longest = short(longest);
+            format!("{early} retries in the first second; the longest wait, {longest}, comes before retry {first}")
         }
         Picture::TotalRetries => {
-            let early = one.retries_in_first_second();
-            let many = thousands(one.first_retries);
             let later = one.retries.get(100).map_or_else(String::new, |retry| {
                 format!("; the 101st leaves {} after the start", short(retry.since_start()))
             });
-            Some(format!(
-                "{limits}: {} retries in the first second ({} calls), {many} of them at the first moment{later}.",
-                thousands(early),
+            format!(
+                "{} retries in the first second ({} calls), {} of them at the first moment{later}",
+                thousands(one.retries_in_first_second()),
                 thousands(one.calls_in_first_second()),
-            ))
+                thousands(one.first_retries),
+            )
         }
         Picture::Calls => {
             let row = one.rows.first()?;
-            let late = row.unreconciled;
-            let end = if late > 0 {
-                format!("{} objects are not reconciled at the end", thousands(late))
-            } else {
-                format!("all objects are reconciled, the last after {}", short(row.reconciled.max()))
+            let end = match row.unreconciled {
+                0 => format!("all objects are reconciled, the last after {}", short(row.reconciled.max)),
+                late => format!("{} objects are not reconciled at the end", thousands(late)),
             };
-            Some(format!("{limits}: {} calls, {} of them in vain; {end}.", thousands(row.sent), thousands(row.failed)))
+            format!("{} calls, {} of them in vain; {end}", thousands(row.sent), thousands(row.failed))
         }
         Picture::Waits(name) => {
             let row = one.rows.iter().find(|row| row.name == *name)?;
-            let (half, most) = (short(row.wait(500)), short(row.wait(990)));
-            Some(format!(
-                "{limits}: half of the calls of {name} wait {half} at most, 99% {most}; {} are refused.",
-                thousands(row.refusals())
-            ))
+            let (half, most, refused) = (short(row.wait(500)), short(row.wait(990)), thousands(row.refusals()));
+            format!("half of the calls of {name} wait {half} at most, 99% {most}; {refused} are refused")
         }
         Picture::LeaseAge => {
             let lease = one.leases.first()?;
@@ -141,36 +116,28 @@ fn finding(picture: &Picture, one: &Played) -> Option<String> {
                 1 => "leadership is lost".to_owned(),
                 times => format!("leadership is lost {times} times"),
             };
-            Some(format!("{limits}: at most {} between renewals; {lost}.", short(lease.longest)))
+            format!("at most {} between renewals; {lost}", short(lease.longest))
         }
-    }
+    })
 }
 
 /// Writes the numbers over time: a line for each of the limits, each controller and each step.
 #[must_use]
 pub fn csv(played: &[Played]) -> String {
-    let mut text = String::from("limits,name,seconds,step_seconds");
-    for (_, column) in What::COLUMNS {
-        put(&mut text, format_args!(",{column}"));
-    }
-    text.push('\n');
-    for one in played {
-        for row in &one.rows {
-            csv_of(&mut text, &one.limits, row);
+    csv_of("name", played.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
+}
+
+/// Writes the rows of each of the limits over time; `name` is the heading of their names.
+pub(super) fn csv_of<'a>(name: &str, all: impl Iterator<Item = (&'a str, &'a [Row])>) -> String {
+    let mut text = format!("limits,{name},seconds,step_seconds,{}\n", Column::NAMES.join(","));
+    for (limits, row) in all.flat_map(|(limits, rows)| rows.iter().map(move |row| (limits, row))) {
+        let (limits, name, step) = (quoted(limits), quoted(&row.name), row.counts.step.as_secs_f64());
+        for (at, counts) in row.counts.steps() {
+            let counts = counts.map(|count| count.to_string()).join(",");
+            text += &format!("{limits},{name},{},{step},{counts}\n", at.as_secs_f64());
         }
     }
     text
-}
-
-pub(super) fn csv_of(text: &mut String, limits: &str, row: &Row) {
-    let step = row.counts.step().as_secs_f64();
-    for (at, counts) in row.counts.steps() {
-        put(text, format_args!("{},{},{},{step}", quoted(limits), quoted(&row.name), at.as_secs_f64()));
-        for (what, _) in What::COLUMNS {
-            put(text, format_args!(",{}", counts[what as usize]));
-        }
-        text.push('\n');
-    }
 }
 
 /// Returns everything that the table says, for programs. Durations are seconds.
@@ -187,12 +154,12 @@ pub fn json(played: &[Played]) -> Value {
             "retries_in_first_second": one.retries_in_first_second(),
         })
     };
-    Value::Array(played.iter().map(one).collect())
+    played.iter().map(one).collect()
 }
 
 pub(super) fn row_json(row: &Row) -> Value {
     let seconds = |duration: Duration| duration.as_secs_f64();
-    let refused: serde_json::Map<String, Value> =
+    let refused: Map<String, Value> =
         row.refusals_by_reason().map(|(reason, count)| (reason.word().to_owned(), count.into())).collect();
     json!({
         "name": row.name,
@@ -204,10 +171,10 @@ pub(super) fn row_json(row: &Row) -> Value {
         "refused": refused,
         "wait": { "p50": seconds(row.wait(500)), "p99": seconds(row.wait(990)), "max": seconds(row.longest_wait()) },
         "reconciled": {
-            "count": row.reconciled.count(),
+            "count": row.reconciled.count,
             "p50": seconds(row.convergence(500)),
             "p99": seconds(row.convergence(990)),
-            "max": seconds(row.reconciled.max()),
+            "max": seconds(row.reconciled.max),
             "missing": row.unreconciled,
         },
     })
@@ -231,19 +198,10 @@ impl Played {
     }
 }
 
-fn in_first_second(retries: &[Moment]) -> usize {
-    retries.iter().filter(|retry| retry.since_start() < Duration::from_secs(1)).count()
-}
-
-fn delays(retries: &[Moment]) -> Vec<Duration> {
-    let before = std::iter::once(Moment::ZERO).chain(retries.iter().copied());
-    before.zip(retries).map(|(before, retry)| *retry - before).collect()
-}
-
 /// Returns the most calls in one second, as precisely as the steps allow.
 pub(super) fn peak(row: &Row) -> u64 {
-    let step = row.counts.step().as_nanos().max(1);
-    let sent: Vec<u64> = row.counts.steps().map(|(_, counts)| counts[What::Sent as usize]).collect();
+    let step = row.counts.step.as_nanos().max(1);
+    let sent: Vec<u64> = row.counts.steps().map(|(_, counts)| counts[Column::Sent as usize]).collect();
     let second = Duration::from_secs(1).as_nanos();
     let window = usize::try_from(second.div_ceil(step)).unwrap_or(1);
     let most = sent.windows(window.min(sent.len()).max(1)).map(|second| second.iter().sum::<u64>()).max().unwrap_or(0);
@@ -251,43 +209,9 @@ pub(super) fn peak(row: &Row) -> u64 {
     u64::try_from(u128::from(most) * second / second.max(step)).unwrap_or(u64::MAX)
 }
 
-fn named(played: &[Played]) -> impl Iterator<Item = (String, &Row)> {
-    played.iter().flat_map(|one| {
-        let several = one.rows.len() > 1;
-        let name = move |row: &Row| if several { format!("{} / {}", one.limits, row.name) } else { one.limits.clone() };
-        one.rows.iter().map(move |row| (name(row), row))
-    })
-}
-
-/// Formats a duration in about three digits.
-pub(super) fn short(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
-    match duration {
-        Duration::ZERO => "0".to_owned(),
-        it if it < Duration::from_micros(950) => format!("{} us", it.as_micros().max(1)),
-        it if it < Duration::from_millis(10) && it.subsec_micros() % 1000 >= 50 => format!("{:.1} ms", seconds * 1e3),
-        it if it < Duration::from_millis(950) => format!("{:.0} ms", seconds * 1e3),
-        it if it < Duration::from_secs(100) => format!("{seconds:.1} s"),
-        _ => format!("{seconds:.0} s"),
-    }
-}
-
-/// Cuts a text to at most `width` characters.
-pub(super) fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
-}
-
 /// Quotes a field of a CSV file.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
-}
-
-pub(super) fn put(text: &mut String, words: std::fmt::Arguments<'_>) {
-    // Writing to a String cannot fail.
-    let _infallible = text.write_fmt(words);
 }
 
 const HEADER: &str = "limits                          calls  retries  peak/s  refused p50 wait     p99\n";
@@ -297,13 +221,6 @@ const LEASES: &str = "\nleases                                   renewals   long
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_short() {
-        let shorts = [0, 1, 949, 1000, 2_500, 12_400, 100_000, 1_260_000, 1_000_000_000];
-        let shorts = shorts.map(|micros| short(Duration::from_micros(micros)));
-        assert_eq!(shorts, ["0", "1 us", "949 us", "1 ms", "2.5 ms", "12 ms", "100 ms", "1.3 s", "1000 s"]);
-    }
 
     #[test]
     fn names_cannot_break_a_csv_file() {

@@ -1,6 +1,11 @@
 //! Requests that were never sent, read and classified as the proxy does with real ones.
 
-use std::{collections::HashMap, hash::RandomState, rc::Rc, time::Duration};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    rc::Rc,
+    time::Duration,
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
@@ -11,12 +16,12 @@ use crate::{
         signals,
     },
     classify::Kind,
-    config::settings,
+    config::settings::Gate,
     limit::{Arrival, ClassId, Flow},
 };
 
 /// A request, described in words.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Request<'a> {
     pub(super) verb: Verb,
     pub(super) group: &'a str,
@@ -50,12 +55,16 @@ pub(super) struct Shared {
 }
 
 /// Reads requests under a gate's rules.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reader {
     hasher: RandomState,
     /// The numbers that replace hashes under the process's secret, in order of appearance: equal
     /// hashes stay equal, and every run has the same numbers.
     numbers: HashMap<u64, u64>,
+    /// The requests that were read, by their hashes.
+    reads: HashMap<u64, Read>,
+    /// The parts that requests for many objects share.
+    shared: HashMap<u64, Rc<Shared>>,
 }
 
 // === impl Request ===
@@ -84,28 +93,26 @@ impl Request<'_> {
         if self.resource.is_empty() {
             return "/version".to_owned();
         }
-        let mut target = match self.group {
-            "" => "/api/v1".to_owned(),
-            group => format!("/apis/{}/v1", segment(group)),
+        let mut parts = match self.group {
+            "" => vec!["api", "v1"],
+            group => vec!["apis", group, "v1"],
         };
         if !self.namespace.is_empty() {
-            target += &format!("/namespaces/{}", segment(self.namespace));
+            parts.extend(["namespaces", self.namespace]);
         }
-        target += &format!("/{}", segment(self.resource));
+        parts.push(self.resource);
         let is_collection = matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
         if !is_collection && (self.verb != Verb::Create || !self.subresource.is_empty()) {
-            target += &format!("/{}", segment(self.name));
+            parts.push(self.name);
         }
-        if !self.subresource.is_empty() {
-            target += &format!("/{}", segment(self.subresource));
-        }
-        target += match (self.verb == Verb::Watch, self.follows, self.dry_run) {
+        parts.extend(Some(self.subresource).filter(|part| !part.is_empty()));
+        let query = match (self.verb == Verb::Watch, self.follows, self.dry_run) {
             (true, ..) => "?watch=1",
             (_, true, _) => "?follow=1",
             (_, _, true) => "?dryRun=All",
             _ => "",
         };
-        target
+        parts.into_iter().map(|part| format!("/{}", segment(part))).chain([query.to_owned()]).collect()
     }
 }
 
@@ -121,12 +128,12 @@ fn segment(text: &str) -> String {
 // === impl Reader ===
 
 impl Reader {
-    pub(super) fn new() -> Self {
-        Self { hasher: RandomState::new(), numbers: HashMap::new() }
-    }
-
     /// Reads a request as the gate does.
-    pub(super) fn read(&mut self, request: &Request<'_>, gate: &settings::Gate) -> Read {
+    pub(super) fn read(&mut self, request: &Request<'_>, gate: &Gate) -> Read {
+        let hash = self.hasher.hash_one(request);
+        if let Some(read) = self.reads.get(&hash) {
+            return read.clone();
+        }
         let (method, uri, headers) = request.head(gate.kind);
         let read = gate.rules.classify(&method, &uri, &headers, &self.hasher);
         let flow_name = read.flow_name(&headers).to_string();
@@ -134,8 +141,12 @@ impl Reader {
         let body = format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", request.name);
         let key = read.key.with_body(body.as_bytes(), true, &self.hasher).map(|key| self.key(key));
         let (flow, patient, key_is_of_object) = (self.number(read.flow), read.patient, read.key_is_of_object);
-        let shared = Rc::new(Shared { flow, flow_name, patient, key_is_of_object, call: read.call });
-        Read { class: read.class, group: read.group, key, shared }
+        let kind = self.hasher.hash_one(Request { name: "", ..*request });
+        let new = || Rc::new(Shared { flow, flow_name, patient, key_is_of_object, call: read.call });
+        let shared = Rc::clone(self.shared.entry(kind).or_insert_with(new));
+        let read = Read { class: read.class, group: read.group, key, shared };
+        self.reads.insert(hash, read.clone());
+        read
     }
 
     /// Returns the same key in numbers that do not change from run to run.
@@ -172,18 +183,12 @@ impl Read {
         }
     }
 
-    /// Returns the meaning of an answer under a gate's settings. `by_flow_control` says that the API
-    /// server's own flow control gave it.
-    pub(super) fn answer(
-        &self,
-        gate: &settings::Gate,
-        status: u16,
-        retry_after: Option<Duration>,
-        by_flow_control: bool,
-    ) -> Answer {
+    /// Returns the meaning of an answer under a gate's settings. `by_apf` says that API
+    /// priority and fairness gave it.
+    pub(super) fn answer(&self, gate: &Gate, status: u16, retry_after: Option<Duration>, by_apf: bool) -> Answer {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let seconds = retry_after.map(|after| (header::RETRY_AFTER, HeaderValue::from(whole_seconds(after))));
-        let schema = by_flow_control.then_some((FLOW_SCHEMA, HeaderValue::from_static("simulated")));
+        let schema = by_apf.then_some((FLOW_SCHEMA, HeaderValue::from_static("simulated")));
         let headers: HeaderMap = seconds.into_iter().chain(schema).collect();
         self.judge(gate, |failures| {
             let response = signals::Response { status, headers: &headers, body: &[], wall: None };
@@ -193,16 +198,16 @@ impl Read {
     }
 
     /// Returns the meaning of a client that left, so long after the call was sent.
-    pub(super) fn left(&self, gate: &settings::Gate, upstream_for: Duration) -> Answer {
+    pub(super) fn left(&self, gate: &Gate, upstream_for: Duration) -> Answer {
         self.judge(gate, |failures| outcome::left(failures, &self.shared.call, upstream_for))
     }
 
     /// Returns the meaning of a missing answer.
-    pub(super) fn lost(&self, gate: &settings::Gate) -> Answer {
+    pub(super) fn lost(&self, gate: &Gate) -> Answer {
         self.judge(gate, |failures| outcome::lost(failures, &self.shared.call))
     }
 
-    fn judge(&self, gate: &settings::Gate, judge: impl FnOnce(&Failures) -> Answer) -> Answer {
+    fn judge(&self, gate: &Gate, judge: impl FnOnce(&Failures) -> Answer) -> Answer {
         gate.failures.get(usize::from(self.class.0)).map_or(NOTHING, judge)
     }
 }

@@ -7,45 +7,63 @@ use crate::moment::Moment;
 /// The most steps.
 const MOST: usize = 2000;
 
+/// The columns of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Column {
+    /// Calls that arrived.
+    Arrived,
+    /// Calls that left for the upstream.
+    Sent,
+    /// Of these, those that repeat what had failed.
+    Retries,
+    /// Failures that the upstream answered.
+    Failed,
+    /// Calls that the gate refused.
+    Refused,
+    /// Microseconds that the calls which left had waited.
+    Waited,
+}
+
+impl Column {
+    /// The name of each column, in order.
+    pub(super) const NAMES: [&'static str; 6] = ["arrived", "sent", "retries", "failed", "refused", "waited_us"];
+}
+
+/// The value of each column in one step.
+pub(super) type Counts = [u64; Column::NAMES.len()];
+
 /// Counts for each step of time.
-#[derive(Clone, Debug)]
-pub(super) struct Series<const N: usize> {
-    step: Duration,
-    counts: Vec<[u64; N]>,
+#[derive(Clone, Debug, Default)]
+pub(super) struct Series {
+    /// The length of a step.
+    pub(super) step: Duration,
+    counts: Vec<Counts>,
 }
 
 // === impl Series ===
 
-impl<const N: usize> Series<N> {
+impl Series {
     /// Creates a series with steps of `step`, for as long as they fit.
     pub(super) fn new(step: Duration) -> Self {
         Self { step: step.max(Duration::from_millis(1)), counts: Vec::new() }
     }
 
-    /// Adds one to `what` at `at`.
-    pub(super) fn add(&mut self, what: usize, at: Moment) {
-        self.add_many(what, at, 1);
-    }
-
-    pub(super) fn add_many(&mut self, what: usize, at: Moment, many: u64) {
-        let mut index = self.index(at);
-        while index >= MOST {
-            self.halve();
-            index = self.index(at);
-        }
+    pub(super) fn add(&mut self, column: Column, at: Moment, many: u64) {
+        let index = |step: Duration| usize::try_from(at.since_start().as_nanos() / step.as_nanos());
+        let index = loop {
+            match index(self.step) {
+                Ok(index) if index < MOST => break index,
+                _ => self.halve(),
+            }
+        };
         if index >= self.counts.len() {
-            self.counts.resize(index + 1, [0; N]);
+            self.counts.resize(index + 1, Counts::default());
         }
-        self.counts[index][what] += many;
-    }
-
-    /// Returns the length of a step.
-    pub(super) fn step(&self) -> Duration {
-        self.step
+        self.counts[index][column as usize] += many;
     }
 
     /// Returns every step with its start.
-    pub(super) fn steps(&self) -> impl Iterator<Item = (Duration, &[u64; N])> {
+    pub(super) fn steps(&self) -> impl Iterator<Item = (Duration, &Counts)> {
         (0_u32..).zip(&self.counts).map(|(index, counts)| (self.step * index, counts))
     }
 
@@ -59,18 +77,8 @@ impl<const N: usize> Series<N> {
 
     fn halve(&mut self) {
         self.step *= 2;
-        let pairs = self.counts.chunks(2).map(|pair| {
-            let mut sum = pair[0];
-            if let Some(second) = pair.get(1) {
-                sum.iter_mut().zip(second).for_each(|(one, other)| *one += other);
-            }
-            sum
-        });
-        self.counts = pairs.collect();
-    }
-
-    fn index(&self, at: Moment) -> usize {
-        usize::try_from(at.since_start().as_nanos() / self.step.as_nanos()).unwrap_or(usize::MAX)
+        let sum = |pair: &[Counts]| std::array::from_fn(|column| pair.iter().map(|counts| counts[column]).sum());
+        self.counts = self.counts.chunks(2).map(sum).collect();
     }
 }
 
@@ -80,12 +88,12 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_when_steps_are_joined() {
-        let mut series = Series::<1>::new(Duration::from_millis(100));
+        let mut series = Series::new(Duration::from_millis(100));
         for second in 0..10_000 {
-            series.add(0, Moment::from_millis(second * 1000));
+            series.add(Column::Sent, Moment::from_millis(second * 1000), 1);
         }
         assert!(series.steps().count() <= MOST);
-        assert_eq!(series.steps().map(|(_, [count])| count).sum::<u64>(), 10_000);
-        assert_eq!(series.step(), Duration::from_millis(100 * 64));
+        assert_eq!(series.steps().map(|(_, counts)| counts[Column::Sent as usize]).sum::<u64>(), 10_000);
+        assert_eq!(series.step, Duration::from_millis(100 * 64));
     }
 }

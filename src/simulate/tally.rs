@@ -2,74 +2,48 @@
 
 use std::time::Duration;
 
-use super::{histogram::Histogram, series::Series};
+use super::{
+    histogram::Histogram,
+    series::{Column, Series},
+};
 use crate::{limit::Reason, moment::Moment};
 
-/// The columns of a series.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    /// Calls that arrived.
-    Arrived,
-    /// Calls that left for the upstream.
-    Sent,
-    /// Of these, those that repeat what had failed.
-    Retries,
-    /// Failures that the upstream answered.
-    Failed,
-    /// Calls that the gate refused.
-    Refused,
-    /// Microseconds that the calls which left had waited.
-    Waited,
-}
-
-impl What {
-    /// Each column with its name.
-    pub(super) const COLUMNS: [(Self, &'static str); 6] = [
-        (Self::Arrived, "arrived"),
-        (Self::Sent, "sent"),
-        (Self::Retries, "retries"),
-        (Self::Failed, "failed"),
-        (Self::Refused, "refused"),
-        (Self::Waited, "waited_us"),
-    ];
-}
-
-/// Every column over time.
-pub(super) type Counts = Series<{ What::COLUMNS.len() }>;
-
 /// The counts of one controller, or one class.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Row {
     /// Its name.
     pub name: String,
-    pub(super) arrived: u64,
-    pub(super) sent: u64,
-    pub(super) retries: u64,
+    /// Calls that arrived.
+    pub arrived: u64,
+    /// Calls that left for the upstream.
+    pub sent: u64,
+    /// Calls that left and repeat what had failed.
+    pub retries: u64,
+    /// The objects that had changed and were not reconciled at the end.
+    pub unreconciled: u64,
     pub(super) failed: u64,
-    pub(super) refused: [u64; Reason::ALL.len()],
     pub(super) gave_up: u64,
+    refused: [u64; Reason::ALL.len()],
     /// The waits of the calls that left; no wait counts as zero.
-    pub(super) waits: Histogram,
+    waits: Histogram,
     /// The times from an object's change to its reconcile.
     pub(super) reconciled: Histogram,
-    /// The objects that had changed and were not reconciled at the end.
-    pub(super) unreconciled: u64,
     /// Calls and retries that left before a second had passed.
     pub(super) early: [u64; 2],
-    pub(super) counts: Counts,
+    pub(super) counts: Series,
 }
 
 /// The counts of one lease.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LeaseRow {
     /// Its name.
     pub name: String,
     /// Renewals that succeeded.
-    pub(super) renewals: u64,
+    pub renewals: u64,
     /// The longest time without a renewal.
-    pub(super) longest: Duration,
+    pub longest: Duration,
     /// The number of times that the deadline passed.
-    pub(super) lost: u64,
+    pub lost: u64,
     /// The moments of successful renewals, each with the age of the lease at that moment.
     pub(super) ages: Vec<(Duration, Duration)>,
 }
@@ -78,54 +52,38 @@ pub struct LeaseRow {
 
 impl Row {
     pub(super) fn new(name: &str, step: Duration) -> Self {
-        Self {
-            name: name.to_owned(),
-            arrived: 0,
-            sent: 0,
-            retries: 0,
-            failed: 0,
-            refused: [0; Reason::ALL.len()],
-            gave_up: 0,
-            waits: Histogram::default(),
-            reconciled: Histogram::default(),
-            unreconciled: 0,
-            early: [0; 2],
-            counts: Series::new(step),
-        }
+        Self { name: name.to_owned(), counts: Series::new(step), ..Self::default() }
     }
 
     pub(super) fn arrived(&mut self, at: Moment) {
         self.arrived += 1;
-        self.counts.add(What::Arrived as usize, at);
+        self.counts.add(Column::Arrived, at, 1);
     }
 
     pub(super) fn left(&mut self, at: Moment, waited: Duration, is_retry: bool) {
+        let retries = u64::from(is_retry);
         self.sent += 1;
+        self.retries += retries;
         self.waits.add(waited);
-        self.counts.add(What::Sent as usize, at);
-        let micros = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
-        self.counts.add_many(What::Waited as usize, at, micros);
+        self.counts.add(Column::Sent, at, 1);
+        self.counts.add(Column::Retries, at, retries);
+        self.counts.add(Column::Waited, at, u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
         if at.since_start() < Duration::from_secs(1) {
             self.early[0] += 1;
-            self.early[1] += u64::from(is_retry);
-        }
-        if is_retry {
-            self.retries += 1;
-            self.counts.add(What::Retries as usize, at);
+            self.early[1] += retries;
         }
     }
 
     pub(super) fn failed(&mut self, at: Moment) {
         self.failed += 1;
-        self.counts.add(What::Failed as usize, at);
+        self.counts.add(Column::Failed, at, 1);
     }
 
     pub(super) fn was_refused(&mut self, at: Moment, reason: Reason) {
-        let place = Reason::ALL.iter().position(|other| *other == reason);
-        if let Some(count) = place.and_then(|place| self.refused.get_mut(place)) {
+        for (_, count) in Reason::ALL.iter().zip(&mut self.refused).filter(|(other, _)| **other == reason) {
             *count += 1;
         }
-        self.counts.add(What::Refused as usize, at);
+        self.counts.add(Column::Refused, at, 1);
     }
 
     /// Returns the number of refused calls, for all reasons together.
@@ -139,24 +97,6 @@ impl Row {
         Reason::ALL.into_iter().zip(self.refused).filter(|(_, count)| *count > 0)
     }
 
-    /// Returns the number of calls that arrived.
-    #[must_use]
-    pub fn arrivals(&self) -> u64 {
-        self.arrived
-    }
-
-    /// Returns the number of calls that left for the upstream.
-    #[must_use]
-    pub fn calls(&self) -> u64 {
-        self.sent
-    }
-
-    /// Returns the number of calls that left and repeat what had failed.
-    #[must_use]
-    pub fn retried(&self) -> u64 {
-        self.retries
-    }
-
     /// Returns the wait that `permille` of a thousand calls that left did not exceed.
     #[must_use]
     pub fn wait(&self, permille: u64) -> Duration {
@@ -166,7 +106,7 @@ impl Row {
     /// Returns the longest wait of a call that left.
     #[must_use]
     pub fn longest_wait(&self) -> Duration {
-        self.waits.max()
+        self.waits.max
     }
 
     /// Returns the time from change to reconcile, with `permille` as in [`Row::wait`].
@@ -174,21 +114,11 @@ impl Row {
     pub fn convergence(&self, permille: u64) -> Duration {
         self.reconciled.quantile(permille)
     }
-
-    /// Returns the number of objects that were not reconciled at the end.
-    #[must_use]
-    pub fn unreconciled(&self) -> u64 {
-        self.unreconciled
-    }
 }
 
 // === impl LeaseRow ===
 
 impl LeaseRow {
-    pub(super) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), renewals: 0, longest: Duration::ZERO, lost: 0, ages: Vec::new() }
-    }
-
     /// Records a renewal after `age`.
     pub(super) fn renewed(&mut self, at: Moment, age: Duration) {
         self.renewals += 1;
@@ -196,24 +126,6 @@ impl LeaseRow {
         if self.ages.len() < MOST_AGES {
             self.ages.push((at.since_start(), age));
         }
-    }
-
-    /// Returns the longest time without a renewal.
-    #[must_use]
-    pub fn longest(&self) -> Duration {
-        self.longest
-    }
-
-    /// Returns the number of renewals that succeeded.
-    #[must_use]
-    pub fn renewals(&self) -> u64 {
-        self.renewals
-    }
-
-    /// Returns the number of times that the deadline passed without a renewal.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.lost
     }
 }
 

@@ -16,11 +16,11 @@ use tidegate::{
     config,
     limit::policy::Combine,
     moment::Moment,
-    simulate::{self, Limits, Played, Staged},
+    simulate::{self, Limits, Played, Setup},
 };
 
 /// A scenario, and its run under each of its limits.
-type Outcome = (Staged, Vec<Played>);
+type Outcome = (Setup, Vec<Played>);
 
 /// A built-in scenario without changes; played once for all tests.
 fn usual(name: &str) -> Arc<Outcome> {
@@ -33,9 +33,9 @@ fn usual(name: &str) -> Arc<Outcome> {
 fn played(name: &str, numbers: &[&str]) -> Outcome {
     let numbers: Vec<String> = numbers.iter().map(|number| (*number).to_owned()).collect();
     let builtin = simulate::find(name).expect("it is built in");
-    let staged = builtin.stage(&numbers).expect("these numbers make sense");
-    let played = staged.limits.iter().map(|limits| simulate::play(&staged.scenario, limits)).collect();
-    (staged, played)
+    let setup = builtin.set_up(&numbers).expect("these numbers make sense");
+    let played = setup.limits.iter().map(|limits| simulate::play(&setup.scenario, limits)).collect();
+    (setup, played)
 }
 
 /// The moment at which the n-th retry left, counted from 1.
@@ -61,7 +61,7 @@ fn one_failing_object_is_retried_seven_times_in_the_first_second_and_waits_1000_
 #[test]
 fn ten_thousand_objects_failing_together_come_out_as_published() {
     let usual = usual("failing-together");
-    let (staged, played) = &*usual;
+    let (setup, played) = &*usual;
     let names: Vec<&str> = played.iter().map(|one| one.limits.as_str()).collect();
     assert_eq!(names, ["backoff only", "bucket only", "both, max_of", "both, sequential"]);
     let [backoff, bucket, max_of, sequential] = &played[..] else { panic!("four limits") };
@@ -89,7 +89,7 @@ fn ten_thousand_objects_failing_together_come_out_as_published() {
         (retry(sequential, 101), retry(sequential, 110)),
         (Duration::from_millis(105), Duration::from_millis(1005))
     );
-    assert_eq!(staged.limits[2].gate.policy.queue.combine, Combine::MaxOf);
+    assert_eq!(setup.limits[2].gate.policy.queue.combine, Combine::MaxOf);
 }
 
 #[test]
@@ -114,10 +114,10 @@ fn a_lease_in_the_queue_is_lost_and_an_exempt_one_is_not() {
     let usual = usual("lease-holder");
     let (_, played) = &*usual;
     let [queued, exempt] = &played[..] else { panic!("two limits") };
-    assert!(queued.leases[0].lost() > 0, "{:?}", queued.leases);
-    assert_eq!(exempt.leases[0].lost(), 0);
-    assert!(exempt.leases[0].longest() < Duration::from_millis(2100), "{:?}", exempt.leases[0].longest());
-    assert!(exempt.leases[0].renewals() >= 58);
+    assert!(queued.leases[0].lost > 0, "{:?}", queued.leases);
+    assert_eq!(exempt.leases[0].lost, 0);
+    assert!(exempt.leases[0].longest < Duration::from_millis(2100), "{:?}", exempt.leases[0].longest);
+    assert!(exempt.leases[0].renewals >= 58);
 }
 
 #[test]
@@ -138,9 +138,9 @@ fn a_larger_retry_bucket_recovers_sooner() {
     let (_, played) = &*usual;
     let [without, usual, larger] = &played[..] else { panic!("three limits") };
     let row = |played: &Played| played.rows[0].clone();
-    assert_eq!((row(without).unreconciled(), row(larger).unreconciled()), (0, 0));
+    assert_eq!((row(without).unreconciled, row(larger).unreconciled), (0, 0));
     assert!(row(larger).convergence(990) < row(usual).convergence(990));
-    assert!(row(larger).calls() < row(without).calls(), "and makes fewer calls than without a gate");
+    assert!(row(larger).sent < row(without).sent, "and makes fewer calls than without a gate");
 }
 
 /// A real API server's flow control marks its answers; the simulated one does so too, and an
@@ -155,7 +155,7 @@ fn a_rate_gives_way_to_an_api_that_is_too_slow_for_it() {
         let loaded = config::load_text("f".to_owned(), text, &[]).expect("it is right");
         let gate = loaded.settings.gates.into_values().next().expect("there is one");
         let played = simulate::play(&scenario, &Limits { name: adapt.to_owned(), gate });
-        played.rows.iter().map(|row| row.retried()).sum::<u64>()
+        played.rows.iter().map(|row| row.retries).sum::<u64>()
     };
     let (fixed, adapting) = (retries("\"off\""), retries("{ floor = 5 }"));
     assert!(adapting * 2 < fixed, "{adapting} retries with a rate that adapts, {fixed} without");
@@ -164,8 +164,8 @@ fn a_rate_gives_way_to_an_api_that_is_too_slow_for_it() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for name in ["noisy-neighbour", "recovery", "lease-holder"] {
-        let result = |(staged, played): &(Staged, Vec<Played>)| {
-            (simulate::report::csv(played), staged.picture.chart(&staged.scenario, played).svg())
+        let result = |(setup, played): &(Setup, Vec<Played>)| {
+            (simulate::report::csv(played), setup.picture.chart(&setup.scenario, played).svg())
         };
         assert!(result(&usual(name)) == result(&played(name, &[])), "{name} differs from run to run");
     }
@@ -176,8 +176,8 @@ fn the_same_seed_gives_the_same_run() {
 fn the_pictures_in_the_documents_are_what_simulate_draws() {
     for builtin in simulate::ALL {
         let usual = usual(builtin.name);
-        let (staged, played) = &*usual;
-        let drawn = staged.picture.chart(&staged.scenario, played).svg();
+        let (setup, played) = &*usual;
+        let drawn = setup.picture.chart(&setup.scenario, played).svg();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/simulate/{}.svg", builtin.name));
         let kept = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(kept == drawn, "{} is stale: tidegate simulate {} --svg {0}", path.display(), builtin.name);

@@ -13,30 +13,18 @@ pub(super) struct Parameters(Vec<(&'static str, String)>);
 #[error("{0}")]
 pub struct WrongParameter(String);
 
-/// The type of a number.
-enum Sort {
-    /// A whole number.
-    Count,
-    /// A number per second, or of times.
-    Number,
-    /// A duration.
-    Duration,
-}
-
 // === impl Parameters ===
 
 impl Parameters {
-    pub(super) fn read(
-        scenario: &str,
-        known: &[(&'static str, &'static str)],
-        given: &[String],
-    ) -> Result<Self, WrongParameter> {
-        let mut all: Vec<_> = known.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-        let keys: Vec<&str> = known.iter().map(|(key, _)| *key).collect();
+    /// Reads the numbers that were given; `known` has all of them with their defaults.
+    pub(super) fn read(scenario: &str, known: &'static str, given: &[String]) -> Result<Self, WrongParameter> {
+        let known = known.split(' ').filter_map(|one| one.split_once('='));
+        let mut all: Vec<_> = known.map(|(key, value)| (key, value.to_owned())).collect();
+        let keys: Vec<&str> = all.iter().map(|(key, _)| *key).collect();
+        let example = all.first().map(|(key, value)| format!("{key}={value}")).unwrap_or_default();
         for one in given {
             let (key, value) = one.split_once('=').ok_or_else(|| {
-                let (key, value) = known.first().copied().unwrap_or(("KEY", "VALUE"));
-                WrongParameter(format!("{one:?} is no number of {scenario}, expected KEY=VALUE, such as {key}={value}"))
+                WrongParameter(format!("{one:?} is no number of {scenario}, expected KEY=VALUE, such as {example}"))
             })?;
             let Some(place) = all.iter_mut().find(|(known, _)| *known == key) else {
                 let near = did_you_mean(key, &keys);
@@ -70,29 +58,22 @@ impl Parameters {
 
 /// Returns what was expected, if the value is something else.
 fn fault(key: &str, value: &str) -> Option<&'static str> {
-    let (fits, expected) = match sort(key) {
-        Sort::Count => (
-            value.parse::<u32>().is_ok_and(|count| (1..=1_000_000).contains(&count)),
-            "a whole number from 1 to 1000000",
-        ),
-        Sort::Number => {
-            (value.parse::<f64>().is_ok_and(|number| (0.001..=1e6).contains(&number)), "a number from 0.001 to 1000000")
+    let (fits, expected) = match key {
+        "objects" | "workers" | "burst" => {
+            let fits = value.parse().is_ok_and(|count: u32| (1..=1_000_000).contains(&count));
+            (fits, "a whole number from 1 to 1000000")
         }
-        Sort::Duration => {
+        "length" | "base" | "max" | "down" | "every" => {
             let has_unit = value.ends_with(|c: char| c.is_ascii_lowercase());
-            let fits = has_unit && duration::read(value).is_some_and(|span| !span.is_zero() && span <= LONGEST);
-            (fits, "a duration with a unit, such as \"500ms\" or \"2h\", at most 8760h")
+            let fits = duration::read(value).is_some_and(|duration| !duration.is_zero() && duration <= LONGEST);
+            (has_unit && fits, "a duration with a unit, such as \"500ms\" or \"2h\", at most 8760h")
+        }
+        _ => {
+            let fits = value.parse().is_ok_and(|number: f64| (0.001..=1e6).contains(&number));
+            (fits, "a number from 0.001 to 1000000")
         }
     };
     (!fits).then_some(expected)
-}
-
-fn sort(key: &str) -> Sort {
-    match key {
-        "objects" | "workers" | "burst" => Sort::Count,
-        "length" | "base" | "max" | "down" | "every" => Sort::Duration,
-        _ => Sort::Number,
-    }
 }
 
 /// One year.

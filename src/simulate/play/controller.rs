@@ -1,16 +1,13 @@
 //! A controller in virtual time: objects that change, and the calls that reconcile them.
 
-use std::{rc::Rc, time::Duration};
+use std::time::Duration;
 
 use super::{Event, Maker, World};
 use crate::{
     config::scenario::{self, Changes, Requeue},
     controller::{self, RateLimiter, Reconciled},
     moment::Moment,
-    simulate::{
-        request::{Read, Request, Shared},
-        tally::Row,
-    },
+    simulate::{request::Request, tally::Row},
 };
 
 /// A controller at work.
@@ -18,7 +15,6 @@ pub(super) struct Controller {
     pub(super) row: Row,
     workers: controller::Controller,
     objects: Vec<Object>,
-    calls: Vec<Calls>,
 }
 
 /// An object at one moment.
@@ -32,12 +28,6 @@ struct Object {
     changed: Option<Moment>,
 }
 
-/// One call of a reconcile as the gate reads it, for each object.
-struct Calls {
-    reads: Vec<Option<Read>>,
-    shared: Option<Rc<Shared>>,
-}
-
 // === impl Controller ===
 
 impl Controller {
@@ -46,12 +36,10 @@ impl Controller {
             Requeue::AtOnce => RateLimiter { base: Duration::ZERO, max: Duration::ZERO },
             Requeue::Backoff { base, max } => RateLimiter { base, max },
         };
-        let calls = |_| Calls { reads: vec![None; spec.objects], shared: None };
         Self {
             row: Row::new(&spec.name, step),
             workers: controller::Controller::new(limiter, spec.objects, spec.workers.unwrap_or(spec.objects)),
             objects: vec![Object::default(); spec.objects],
-            calls: spec.verbs.iter().map(calls).collect(),
         }
     }
 
@@ -63,7 +51,7 @@ impl Controller {
 
     fn change(&mut self, object: usize, now: Moment) {
         self.objects[object].changed.get_or_insert(now);
-        self.workers.add(object, now);
+        self.workers.queue.add(object, now);
     }
 }
 
@@ -111,31 +99,20 @@ impl World<'_> {
 
     fn next_call(&mut self, index: usize, object: usize) {
         let Object { call, has_failed, .. } = self.controllers[index].objects[object];
-        let read = self.read(index, call, object);
-        self.call(Maker::Worker { controller: index, object }, read, has_failed);
-    }
-
-    /// Returns a call on an object as the gate reads it.
-    fn read(&mut self, index: usize, call: usize, object: usize) -> Read {
         let spec = &self.scenario.controllers[index];
-        let Calls { reads, shared } = &mut self.controllers[index].calls[call];
-        let new = || {
-            let request = Request {
-                verb: spec.verbs[call],
-                group: &spec.group,
-                resource: &spec.resource,
-                namespace: &spec.namespace,
-                name: &format!("object-{object}"),
-                subresource: "",
-                user_agent: &spec.name,
-                follows: false,
-                dry_run: false,
-            };
-            let read = self.reader.read(&request, &self.limits.gate);
-            // Many objects of the same kind need little memory each.
-            Read { shared: Rc::clone(shared.get_or_insert(read.shared)), ..read }
+        let request = Request {
+            verb: spec.verbs[call],
+            group: &spec.group,
+            resource: &spec.resource,
+            namespace: &spec.namespace,
+            name: &format!("object-{object}"),
+            subresource: "",
+            user_agent: &spec.name,
+            follows: false,
+            dry_run: false,
         };
-        reads[object].get_or_insert_with(new).clone()
+        let read = self.reader.read(&request, &self.limits.gate);
+        self.call(Maker::Worker { controller: index, object }, read, has_failed);
     }
 
     pub(super) fn succeeded(&mut self, index: usize, object: usize) {
@@ -144,11 +121,11 @@ impl World<'_> {
         let state = &mut controller.objects[object];
         state.has_failed = false;
         state.call += 1;
-        if state.call < controller.calls.len() {
+        if state.call < self.scenario.controllers[index].verbs.len() {
             return self.next_call(index, object);
         }
         // A change that came meanwhile is not yet reconciled.
-        let is_dirty = controller.workers.is_dirty(object);
+        let is_dirty = controller.workers.queue.is_dirty(object, now);
         if let Some(since) = std::mem::replace(&mut state.changed, is_dirty.then_some(now)) {
             controller.row.reconciled.add(now - since);
         }

@@ -22,7 +22,8 @@ pub(super) struct Lease {
 
 impl Lease {
     pub(super) fn new(spec: &scenario::Lease) -> Self {
-        Self { row: LeaseRow::new(&spec.name), holder: LeaseHolder::new(spec.every, spec.deadline), call: 0 }
+        let row = LeaseRow { name: spec.name.clone(), ..LeaseRow::default() };
+        Self { row, holder: LeaseHolder::new(spec.every, spec.deadline), call: 0 }
     }
 
     pub(super) fn into_row(mut self, end: Moment) -> LeaseRow {

@@ -47,10 +47,10 @@ impl<'a> Server<'a> {
 
     fn status(&self, now: Moment, controller: &Controller, object: usize) -> u16 {
         let concerned = |failure: &&Failure| {
-            let everybody = failure.controllers.is_empty() || failure.controllers.contains(&controller.name);
+            let is_meant = failure.controllers.is_empty() || failure.controllers.contains(&controller.name);
             let (from, to) = (Moment::ZERO + failure.from, Moment::ZERO + failure.to);
             let share = float(object) < failure.share * float(controller.objects);
-            everybody && share && from <= now && now < to
+            is_meant && share && from <= now && now < to
         };
         self.spec.failures.iter().find(concerned).map_or(200, |failure| failure.status)
     }

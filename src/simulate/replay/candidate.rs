@@ -2,8 +2,6 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use slab::Slab;
-
 use super::{
     Leases, Replayed, STEP,
     log_entry::Ending,
@@ -27,10 +25,9 @@ pub(super) struct Candidate<'a> {
     limits: &'a Limits,
     events: EventLoop<Event>,
     reader: Reader,
-    calls: Slab<Call>,
-    arrivals: u64,
-    /// Requests by number, as the gate reads them.
-    reads: HashMap<usize, Read>,
+    /// The calls under way, by the number of their arrival.
+    calls: HashMap<usize, Call>,
+    arrivals: usize,
     /// The counts of each class.
     rows: Vec<Row>,
     /// The time that the upstream took lately, by class.
@@ -42,39 +39,23 @@ pub(super) struct Candidate<'a> {
 
 #[derive(Debug)]
 enum Event {
-    /// The upstream's answer to a call comes.
-    Answered(usize),
+    /// The upstream's answer to a call comes, or the call is lost.
+    Ended(usize),
     /// The body of an answer ends.
-    Ended(Slot),
-    /// The client leaves. The number identifies the call, as another call may have its place by
-    /// then.
-    GivesUp(usize, u64),
+    BodyEnded(Slot),
+    /// The client leaves.
+    GivesUp(usize),
 }
 
 /// A call under way.
 struct Call {
-    number: u64,
     record: Record,
     read: Read,
     key: Option<Key>,
     sent: Option<Sent>,
     left: Moment,
-    answer: Known,
-}
-
-/// The outcome of a call that has left.
-#[derive(Clone, Copy)]
-enum Known {
-    Answer {
-        status: u16,
-        retry_after: Option<Duration>,
-        body: Duration,
-    },
-    Lost,
-    /// The client leaves before the answer.
-    Left,
-    /// The log has no answer, and none like it.
-    Nothing,
+    /// The way it ends, once it has left.
+    ending: Ending,
 }
 
 // === impl Candidate ===
@@ -85,10 +66,9 @@ impl<'a> Candidate<'a> {
         Self {
             limits,
             events: EventLoop::new(&limits.gate, 1),
-            reader: Reader::new(),
-            calls: Slab::new(),
+            reader: Reader::default(),
+            calls: HashMap::new(),
             arrivals: 0,
-            reads: HashMap::new(),
             rows: classes.iter().map(|class| Row::new(&class.name, STEP)).collect(),
             usual: vec![USUAL; classes.len()],
             failed: HashMap::new(),
@@ -113,12 +93,9 @@ impl<'a> Candidate<'a> {
             self.usual[class] = (self.usual[class] * 15 + after) / 16;
         }
         self.arrivals += 1;
-        let number = self.arrivals;
-        let (record, sent, answer) = (record.clone(), None, Known::Nothing);
-        let index = self.calls.insert(Call { number, record, read, key, sent, left: now, answer });
-        let Call { record, read, .. } = &self.calls[index];
+        let index = self.arrivals;
         if let Ending::GaveUp { after } = record.ending {
-            self.events.schedule(now + after, Event::GivesUp(index, number));
+            self.events.schedule(now + after, Event::GivesUp(index));
         }
         let credential = self.reader.number(record.hashes.credential);
         // The log has neither paths nor credentials, but it has the flow that they gave.
@@ -129,6 +106,8 @@ impl<'a> Candidate<'a> {
         };
         let flow = Flow { id: flow, name: &read.shared.flow_name };
         self.events.arrive(index, &Arrival { key, flow, credential, timeout: record.timeout, ..read.arrival() });
+        let (record, sent, ending) = (record.clone(), None, Ending::Aside);
+        self.calls.insert(index, Call { record, read, key, sent, left: now, ending });
         self.play(now);
     }
 
@@ -145,64 +124,68 @@ impl<'a> Candidate<'a> {
             match happening {
                 Happening::Left(index, sent) => self.left(index, sent),
                 Happening::Refused(index, refusal) => {
-                    let class = self.calls.remove(index).class();
-                    self.rows[class].was_refused(self.events.now, refusal.reason);
+                    let call = self.calls.remove(&index);
+                    call.iter().for_each(|call| self.rows[call.class()].was_refused(self.events.now, refusal.reason));
                 }
-                Happening::Due(Event::Answered(index)) => self.answered(index),
-                Happening::Due(Event::Ended(slot)) => self.events.release(slot),
-                Happening::Due(Event::GivesUp(index, number)) => self.gives_up(index, number),
+                Happening::Due(Event::Ended(index)) => self.ended(index),
+                Happening::Due(Event::BodyEnded(slot)) => self.events.release(slot),
+                Happening::Due(Event::GivesUp(index)) => {
+                    if self.events.give_up(index) {
+                        let call = self.calls.remove(&index);
+                        call.iter().for_each(|call| self.rows[call.class()].gave_up += 1);
+                    }
+                }
             }
         }
     }
 
     fn left(&mut self, index: usize, sent: Sent) {
         let now = self.events.now;
-        let call = &mut self.calls[index];
+        let Some(call) = self.calls.get_mut(&index) else { return };
         (call.left, call.sent) = (now, Some(sent));
         let usual = self.usual[call.class()];
         let last = call.key.and_then(|key| self.failed.get(&key)).copied();
-        let guess = last.map_or(Known::Nothing, |(status, retry_after)| Known::Answer {
-            status,
-            retry_after,
-            body: Duration::ZERO,
-        });
-        let after;
-        (call.answer, after) = match call.record.ending {
-            Ending::Answered { after, body, status, retry_after } => {
-                (Known::Answer { status, retry_after, body }, after)
-            }
-            Ending::Lost => (Known::Lost, usual),
+        let guess = match last {
+            Some((status, retry_after)) => Ending::Answered { after: usual, body: Duration::ZERO, status, retry_after },
+            None => Ending::Aside,
+        };
+        call.ending = match call.record.ending {
             // The call would have been answered before its client lost patience.
             Ending::GaveUp { after } if now + usual < call.record.at + after && call.record.left_after.is_none() => {
-                (guess, usual)
+                guess
             }
-            Ending::GaveUp { after } => (Known::Left, (call.record.at + after).since(now)),
-            Ending::Refused(_) | Ending::Aside => (guess, usual),
+            Ending::GaveUp { after } => Ending::GaveUp { after: (call.record.at + after).since(now) },
+            Ending::Refused(_) | Ending::Aside => guess,
+            known @ (Ending::Answered { .. } | Ending::Lost) => known,
+        };
+        let after = match call.ending {
+            Ending::Answered { after, .. } | Ending::GaveUp { after } => after,
+            Ending::Lost | Ending::Refused(_) | Ending::Aside => usual,
         };
         self.rows[call.class()].left(now, now - call.record.at, last.is_some());
-        self.events.schedule(now + after, Event::Answered(index));
+        self.events.schedule(now + after, Event::Ended(index));
     }
 
     /// Handles the answer to a call, or the end of a call without one.
-    fn answered(&mut self, index: usize) {
+    fn ended(&mut self, index: usize) {
         let now = self.events.now;
-        let mut call = self.calls.remove(index);
+        let Some(mut call) = self.calls.remove(&index) else { return };
         let Some(Sent { receipt, slot }) = call.sent.take() else { return };
         let gate = &self.limits.gate;
-        let (answer, body) = match call.answer {
-            Known::Answer { status, retry_after, body } => {
+        let (answer, body) = match call.ending {
+            Ending::Answered { body, status, retry_after, .. } => {
                 self.count(&call, status, retry_after);
                 (call.read.answer(gate, status, retry_after, false), body)
             }
-            Known::Lost => (call.read.lost(gate), Duration::ZERO),
-            Known::Left => (call.read.left(gate, now - call.left), Duration::ZERO),
-            Known::Nothing => (NOTHING, Duration::ZERO),
+            Ending::Lost => (call.read.lost(gate), Duration::ZERO),
+            Ending::GaveUp { .. } => (call.read.left(gate, now - call.left), Duration::ZERO),
+            Ending::Refused(_) | Ending::Aside => (NOTHING, Duration::ZERO),
         };
         self.events.finish(receipt, answer);
         if body.is_zero() {
             self.events.release(slot);
         } else {
-            self.events.schedule(now + body, Event::Ended(slot));
+            self.events.schedule(now + body, Event::BodyEnded(slot));
         }
     }
 
@@ -221,20 +204,9 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    fn gives_up(&mut self, index: usize, number: u64) {
-        let is_it = self.calls.get(index).is_some_and(|call| call.number == number);
-        if is_it && self.events.give_up(index) {
-            let class = self.calls.remove(index).class();
-            self.rows[class].gave_up += 1;
-        }
-    }
-
     /// Returns a recorded call as this gate reads it.
     fn read(&mut self, record: &Record) -> Read {
         let asked = &record.asked;
-        if let Some(read) = self.reads.get(&asked.number) {
-            return read.clone();
-        }
         let request = Request {
             verb: asked.verb,
             group: &asked.group,
@@ -253,7 +225,6 @@ impl<'a> Candidate<'a> {
             true => Group::LongRunning,
             false => Group::Short,
         };
-        self.reads.insert(asked.number, read.clone());
         read
     }
 

@@ -22,27 +22,20 @@ pub(super) struct LogEntry {
     pub(super) class: String,
     flow: Option<String>,
     verb: String,
-    #[serde(default)]
-    pub(super) group: String,
-    #[serde(default)]
-    pub(super) resource: String,
-    #[serde(default)]
-    pub(super) subresource: String,
-    #[serde(default)]
-    pub(super) namespace: String,
-    #[serde(default)]
-    pub(super) user_agent: String,
+    pub(super) group: Option<String>,
+    pub(super) resource: Option<String>,
+    pub(super) subresource: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) user_agent: Option<String>,
     credential: Option<String>,
-    #[serde(default)]
-    pub(super) long_running: bool,
-    #[serde(default)]
-    pub(super) dry_run: bool,
-    timeout_ns: Option<u64>,
+    pub(super) long_running: Option<bool>,
+    pub(super) dry_run: Option<bool>,
+    pub(super) timeout_ns: Option<u64>,
     key: Option<String>,
     collection: Option<String>,
     facet: Option<String>,
-    waited_ns: Option<u64>,
-    sent_ns: Option<u64>,
+    pub(super) waited_ns: Option<u64>,
+    pub(super) sent_ns: Option<u64>,
     upstream_ns: Option<u64>,
     status: Option<u16>,
     refused: Option<String>,
@@ -114,20 +107,6 @@ impl LogEntry {
     /// Returns the moment at which the limiter was asked, on the clock of the process.
     pub(super) fn asked_ns(&self) -> u64 {
         self.door_ns.unwrap_or(self.arrived_ns)
-    }
-
-    /// Returns the time that the call waited, if it left.
-    pub(super) fn waited(&self) -> Option<Duration> {
-        self.sent_ns.map(|_| Duration::from_nanos(self.waited_ns.unwrap_or(0)))
-    }
-
-    /// Returns the time from when the limiter was asked to the call's departure, if it left.
-    pub(super) fn left_after(&self) -> Option<Duration> {
-        self.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(self.asked_ns())))
-    }
-
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        self.timeout_ns.map(Duration::from_nanos)
     }
 
     pub(super) fn hashes(&self) -> Hashes {

@@ -64,6 +64,7 @@ pub struct ReadCounts {
 }
 
 /// Reads records in order.
+#[derive(Default)]
 pub(super) struct Reader<'a> {
     gate: &'a str,
     hasher: RandomState,
@@ -84,16 +85,7 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Creates a reader for the calls of `gate`.
     pub(super) fn new(gate: &'a str) -> Self {
-        Self {
-            gate,
-            hasher: RandomState::new(),
-            asked: HashMap::new(),
-            starts: Vec::new(),
-            held: Agenda::new(),
-            origin: None,
-            last: Moment::ZERO,
-            counts: ReadCounts::default(),
-        }
+        Self { gate, ..Self::default() }
     }
 
     /// Reads a file; `each` gets records in order of arrival, `progress` the bytes read since its
@@ -129,16 +121,7 @@ impl<'a> Reader<'a> {
                     }
                 }
             }
-            while self.held.len() > HELD {
-                self.give(each);
-            }
-        }
-    }
-
-    /// Passes on all records that are still held back.
-    pub(super) fn end(&mut self, each: &mut dyn FnMut(&Record)) {
-        while self.held.len() > 0 {
-            self.give(each);
+            self.pass_on(HELD, each);
         }
     }
 
@@ -156,22 +139,26 @@ impl<'a> Reader<'a> {
         let record = Record {
             at: Moment::ZERO,
             hashes: entry.hashes(),
-            timeout: entry.timeout(),
-            waited: entry.waited(),
-            left_after: entry.left_after(),
+            timeout: entry.timeout_ns.map(Duration::from_nanos),
+            waited: entry.sent_ns.map(|_| Duration::from_nanos(entry.waited_ns.unwrap_or(0))),
+            left_after: entry.sent_ns.map(|sent| Duration::from_nanos(sent.saturating_sub(entry.asked_ns()))),
             ending,
             asked: self.asked(entry),
         };
         self.held.add(at, record);
     }
 
-    fn give(&mut self, each: &mut dyn FnMut(&Record)) {
-        let Some((at, mut record)) = self.held.take(Moment::MAX) else { return };
-        let origin = *self.origin.get_or_insert(at);
-        self.counts.late += u64::from(at < self.last);
-        self.last = self.last.max(at);
-        record.at = Moment::ZERO + (self.last - origin);
-        each(&record);
+    /// Passes on all records but the `held` last.
+    pub(super) fn pass_on(&mut self, held: usize, each: &mut dyn FnMut(&Record)) {
+        while self.held.len() > held
+            && let Some((at, mut record)) = self.held.take(Moment::MAX)
+        {
+            let origin = *self.origin.get_or_insert(at);
+            self.counts.late += u64::from(at < self.last);
+            self.last = self.last.max(at);
+            record.at = Moment::ZERO + (self.last - origin);
+            each(&record);
+        }
     }
 
     /// Returns the arrival of a call on one timeline for all processes. Each process counts from
@@ -195,13 +182,13 @@ impl<'a> Reader<'a> {
             number: 0,
             verb: entry.verb(),
             class: entry.class,
-            group: entry.group,
-            resource: entry.resource,
-            subresource: entry.subresource,
-            namespace: entry.namespace,
-            user_agent: entry.user_agent,
-            long_running: entry.long_running,
-            dry_run: entry.dry_run,
+            group: entry.group.unwrap_or_default(),
+            resource: entry.resource.unwrap_or_default(),
+            subresource: entry.subresource.unwrap_or_default(),
+            namespace: entry.namespace.unwrap_or_default(),
+            user_agent: entry.user_agent.unwrap_or_default(),
+            long_running: entry.long_running.unwrap_or_default(),
+            dry_run: entry.dry_run.unwrap_or_default(),
         };
         let number = self.asked.len();
         let hash = self.hasher.hash_one(&asked);
@@ -238,7 +225,7 @@ mod tests {
         for text in texts {
             reader.file("calls.jsonl", &mut text.as_bytes(), &mut |_| {}, &mut each).expect("it is in memory");
         }
-        reader.end(&mut each);
+        reader.pass_on(0, &mut each);
         (arrivals, reader.counts)
     }
 

@@ -1,17 +1,15 @@
 //! The result of a replay: the calls as they were and as they would have been, side by side.
 
-use std::fmt::Write as _;
-
 use serde_json::{Value, json};
 
 use super::{ReadCounts, Replayed, Replays};
 use crate::{
-    chart::{Axis, Chart, Mark, Series, Steps, thousands},
+    chart::{Axis, Chart, Mark, Series, cut, short, thousands},
     limit::Reason,
     simulate::{
         picture::rates,
-        report::{csv_of, cut, lease_json, peak, put, row_json, short},
-        tally::{Row, What},
+        report::{csv_of, lease_json, peak, row_json},
+        tally::Row,
     },
 };
 
@@ -20,7 +18,7 @@ use crate::{
 #[must_use]
 pub fn table(replays: &Replays) -> String {
     let columns = &replays.replayed;
-    let mut text = line("", columns.iter().map(|one| cut(&one.limits, WIDTH - 2)));
+    let mut text = line("", columns.iter().map(|one| cut(&one.limits, WIDTH - 2, '~')));
     let mut names: Vec<&str> = columns.iter().flat_map(|one| &one.rows).map(|row| row.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -31,23 +29,21 @@ pub fn table(replays: &Replays) -> String {
     if columns.iter().any(|one| one.holders > 0) {
         text.push_str("leases\n");
         let mut row = |name: &str, of: &dyn Fn(&Replayed) -> String| text.push_str(&line(name, columns.iter().map(of)));
-        row("leases, renewals", &|one| {
-            format!("{}, {}", thousands(many(one.holders)), thousands(one.leases.renewals()))
-        });
-        row("longest without a renewal", &|one| short(one.leases.longest()));
-        row("times past 10 s", &|one| thousands(one.leases.lost()));
+        row("leases, renewals", &|one| format!("{}, {}", thousands(one.holders), thousands(one.leases.renewals)));
+        row("longest without a renewal", &|one| short(one.leases.longest));
+        row("times past 10 s", &|one| thousands(one.leases.lost));
     }
     text
 }
 
 /// Writes the numbers of one class.
 fn block(text: &mut String, name: &str, rows: &[Option<&Row>]) {
-    put(text, format_args!("{name}\n"));
+    *text += &format!("{name}\n");
     let mut row = |name: &str, of: &dyn Fn(&Row) -> String| {
         text.push_str(&line(name, rows.iter().map(|row| row.map_or_else(|| "-".to_owned(), of))));
     };
-    row("calls", &|row| thousands(row.arrivals()));
-    row("sent upstream", &|row| thousands(row.calls()));
+    row("calls", &|row| thousands(row.arrived));
+    row("sent upstream", &|row| thousands(row.sent));
     row("most sent in a second", &|row| thousands(peak(row)));
     row("wait p50", &|row| short(row.wait(500)));
     row("wait p99", &|row| short(row.wait(990)));
@@ -67,7 +63,7 @@ fn block(text: &mut String, name: &str, rows: &[Option<&Row>]) {
 fn line(name: &str, values: impl Iterator<Item = String>) -> String {
     let mut line = if name.is_empty() { format!("{:28}", "") } else { format!("  {name:<26}") };
     for value in values {
-        put(&mut line, format_args!("{value:>WIDTH$}"));
+        line += &format!("{value:>WIDTH$}");
     }
     format!("{}\n", line.trim_end())
 }
@@ -97,43 +93,27 @@ pub fn remarks(read: &ReadCounts) -> Vec<String> {
 /// Draws calls per second, as they were and as they would have been.
 #[must_use]
 pub fn chart(replays: &Replays, log: &str) -> Chart {
-    let mut series = Vec::new();
-    for (index, one) in replays.replayed.iter().enumerate() {
-        let mark = if index == 0 { Mark::Area } else { Mark::Line };
-        series.push(Series { name: one.limits.clone(), mark, points: rates(&one.rows, one.length) });
-    }
     let length = replays.replayed.first().map_or(0.0, |one| one.length.as_secs_f64());
-    Chart {
-        title: "Calls per second that are sent upstream".to_owned(),
-        note: format!("{} recorded calls of {log}, replayed under a virtual clock", thousands(calls(replays))),
-        x: Axis { name: "seconds".to_owned(), at_least: length },
-        y: Axis { name: "calls per second".to_owned(), at_least: 1.0 },
-        steps: Steps::Even,
-        series,
-        bands: Vec::new(),
-        levels: Vec::new(),
+    let note = format!("{} recorded calls of {log}, replayed under a virtual clock", thousands(calls(replays)));
+    let y = Axis { name: "calls per second".to_owned(), at_least: 1.0 };
+    let mut chart = Chart::over_time("Calls per second that are sent upstream", note, length, y);
+    for one in &replays.replayed {
+        let mark = if chart.series.is_empty() { Mark::Area } else { Mark::Line };
+        chart.series.push(Series { name: one.limits.clone(), mark, points: rates(&one.rows, one.length) });
     }
+    chart
 }
 
 /// Returns the number of calls that were replayed.
 #[must_use]
 pub fn calls(replays: &Replays) -> u64 {
-    replays.replayed.first().map_or(0, |one| one.rows.iter().map(Row::arrivals).sum())
+    replays.replayed.first().map_or(0, |one| one.rows.iter().map(|row| row.arrived).sum())
 }
 
 /// Writes the numbers over time: a line for each of the limits, each class and each step.
 #[must_use]
 pub fn csv(replays: &Replays) -> String {
-    let mut text = String::from("limits,class,seconds,step_seconds");
-    for (_, column) in What::COLUMNS {
-        // Writing to a String cannot fail.
-        let _infallible = write!(text, ",{column}");
-    }
-    text.push('\n');
-    for one in &replays.replayed {
-        one.rows.iter().for_each(|row| csv_of(&mut text, &one.limits, row));
-    }
-    text
+    csv_of("class", replays.replayed.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
 }
 
 /// Returns everything that the table says, for programs. Durations are seconds.
@@ -160,10 +140,6 @@ pub fn json(replays: &Replays) -> Value {
         },
         "replayed": replays.replayed.iter().map(one).collect::<Vec<_>>(),
     })
-}
-
-fn many(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// The width of a column.

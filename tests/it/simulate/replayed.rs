@@ -55,13 +55,13 @@ fn a_slower_bucket_adds_the_wait_that_it_must() {
     let replays = replayed(&log, &[wide, narrow]).expect("it can be replayed");
     for free in ["recorded", "wide"] {
         assert_eq!(
-            (row(&replays, free, "default").calls(), row(&replays, free, "default").longest_wait()),
+            (row(&replays, free, "default").sent, row(&replays, free, "default").longest_wait()),
             (100, Duration::ZERO)
         );
     }
     let slow = row(&replays, "narrow", "default");
     assert_eq!(
-        (slow.calls(), slow.longest_wait()),
+        (slow.sent, slow.longest_wait()),
         (100, Duration::from_secs(4)),
         "80 of 100 wait for a token each 50 ms"
     );
@@ -79,7 +79,7 @@ fn a_failing_key_is_refused_by_the_candidates_backoff() {
     let replays = replayed(&log, &[strict, deaf]).expect("it can be replayed");
     let strict = row(&replays, "strict", "default");
     let refused: Vec<_> = strict.refusals_by_reason().map(|(reason, count)| (reason.word(), count)).collect();
-    assert_eq!((strict.calls(), &refused[..]), (2, &[("backoff", 4)][..]));
+    assert_eq!((strict.sent, &refused[..]), (2, &[("backoff", 4)][..]));
     assert_eq!(row(&replays, "deaf", "default").refusals(), 0);
 }
 
@@ -90,7 +90,7 @@ fn the_upstreams_own_retry_after_is_kept() {
     let quick =
         limits("quick", "preset = \"none\"\nbackoff = { strategy = \"exponential\", base = \"1ms\", max = \"1ms\" }\n");
     let replays = replayed(&log, &[quick]).expect("it can be replayed");
-    assert_eq!((row(&replays, "quick", "default").calls(), row(&replays, "quick", "default").refusals()), (2, 1));
+    assert_eq!((row(&replays, "quick", "default").sent, row(&replays, "quick", "default").refusals()), (2, 1));
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn a_call_is_put_into_the_class_that_the_candidate_has_for_it() {
     let lines = "[[gates.api.classes]]\nname = \"deployments\"\nmatch = { groups = [\"apps\"], namespaces = [\"prod\"] }\n\
                  bucket = { rate = 1, burst = 1 }\n";
     let replays = replayed(&log, &[limits("classes", lines)]).expect("it can be replayed");
-    assert_eq!(row(&replays, "recorded", "default").arrivals(), 10);
+    assert_eq!(row(&replays, "recorded", "default").arrived, 10);
     let own = row(&replays, "classes", "deployments");
-    assert_eq!((own.arrivals(), own.calls(), own.longest_wait()), (10, 9, Duration::from_millis(8000 - 8)));
+    assert_eq!((own.arrived, own.sent, own.longest_wait()), (10, 9, Duration::from_millis(8000 - 8)));
 }
 
 #[test]
@@ -114,10 +114,10 @@ fn clients_that_give_up_leave_and_calls_that_were_refused_may_now_go() {
     let replays = replayed(&log, &[narrow, wide]).expect("it can be replayed");
     // The call that gave up gave its place back: the last one waits for one token, not for two.
     assert_eq!(
-        (row(&replays, "narrow", "default").calls(), row(&replays, "narrow", "default").longest_wait()),
+        (row(&replays, "narrow", "default").sent, row(&replays, "narrow", "default").longest_wait()),
         (2, Duration::from_millis(999))
     );
-    assert_eq!(row(&replays, "wide", "default").calls(), 3);
+    assert_eq!(row(&replays, "wide", "default").sent, 3);
     assert_eq!(row(&replays, "recorded", "default").refusals(), 1);
 }
 
@@ -147,12 +147,12 @@ fn a_candidate_that_makes_leases_wait_shows_the_risk() {
     let replays = replayed(&log, &[limits("exempt", bucket), limits("slow", &slow)]).expect("it can be replayed");
     let [recorded, exempt, slow] = &replays.replayed[..] else { panic!("three columns") };
     for safe in [recorded, exempt] {
-        assert_eq!((safe.holders, safe.leases.renewals(), safe.leases.lost()), (1, 29, 0));
-        assert_eq!(safe.leases.longest(), Duration::from_secs(2));
+        assert_eq!((safe.holders, safe.leases.renewals, safe.leases.lost), (1, 29, 0));
+        assert_eq!(safe.leases.longest, Duration::from_secs(2));
     }
     let waits = row(&replays, "slow", "leases").longest_wait();
     assert!(waits > Duration::from_secs(10), "{waits:?}");
-    assert_eq!((slow.leases.longest(), slow.leases.lost()), (Duration::from_secs(20), 29));
+    assert_eq!((slow.leases.longest, slow.leases.lost), (Duration::from_secs(20), 29));
 }
 
 #[test]
