@@ -3,15 +3,12 @@
 //! Parsing never stops at the first problem: all of them are listed, each on one line with its place. What comes out needs no further
 //! checking, and what this version cannot do is an error, never silently ignored.
 
-mod check;
 mod classes;
-mod effective;
-mod field;
-mod file;
+mod cursor;
+mod files;
 mod gate;
 mod key;
 mod layers;
-mod leaf;
 mod limits;
 mod matching;
 mod names;
@@ -19,16 +16,27 @@ mod origins;
 mod path;
 mod presets;
 mod problems;
-mod readable;
+mod process;
+mod record;
+mod report;
 pub mod scenario;
 pub mod settings;
+mod shape;
 mod signals;
 mod sources;
+mod values;
+mod words;
 
-use std::path::{Path as FilePath, PathBuf};
+use std::path::PathBuf;
 
 pub(crate) use self::problems::did_you_mean;
-use self::problems::{Report, Text};
+use self::{
+    cursor::Cursor,
+    files::NamedFile,
+    path::Path,
+    problems::Text,
+    report::{Findings, Report},
+};
 pub use self::{origins::Origins, problems::Problem, settings::Settings};
 
 /// Where a configuration comes from.
@@ -57,7 +65,7 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// Where each key comes from.
     pub origins: Origins,
-    files: Vec<readable::Named>,
+    files: Vec<NamedFile>,
 }
 
 /// The file to read: the one named (by `--config`), else `$TIDEGATE_CONFIG`, else /etc/tidegate/tidegate.toml if it is there.
@@ -93,49 +101,25 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
         problems.extend(syntax);
         return Err(problems);
     }
-    let dates = layers::dates(&layers::of_file(&text)?);
-    let mut table = layers::merged(&text, &variables)?;
-    let mut report = Report::new(&text, &variables);
-    let mut checked = check::check(&layers::shape(table.clone(), &text)?, &mut report);
-    let untyped: Vec<_> = report
-        .untyped
-        .iter()
-        .filter(|path| variables.iter().any(|variable| variable.path == **path))
-        .cloned()
-        .collect();
-    if !untyped.is_empty() {
-        layers::retype(&mut table, &untyped);
-        report = Report::new(&text, &variables);
-        checked = check::check(&layers::shape(table, &text)?, &mut report);
-    }
-    // Layering makes text of them.
-    for path in dates {
-        if report.problems.iter().all(|problem| !problem.is_about(&path)) {
-            report.problem(&path, "is a date, which no key takes; for text: in quotes");
-        }
-    }
-    let files = checked.files.into_iter().map(|file| file.named(&report)).collect();
-    problems.extend(report.problems);
-    if !problems.is_empty() {
-        problems.sort_by(|one, other| one.order().cmp(&other.order()));
-        return Err(problems);
-    }
-    let effective = effective::effective(&checked.settings, &checked.gates);
-    let warnings = report.warnings;
-    Ok(Loaded { settings: checked.settings, effective, warnings, origins: Origins::new(text, variables), files })
+    let root = layers::layered(&text, &variables)?;
+    let report = Report::new(&text, &variables);
+    let settings = process::settings(&Cursor::root(&root, &report));
+    let Findings { warnings, files, record } = report.finish(&root, problems)?;
+    let origins = Origins::new(text, variables);
+    Ok(Loaded { settings, effective: record.effective(), warnings, origins, files })
 }
 
 impl Loaded {
     /// What is wrong with the files that the configuration names, now: missing, unreadable, without what is expected in them.
     #[must_use]
     pub fn unreadable_files(&self) -> Vec<Problem> {
-        self.files.iter().filter_map(readable::Named::problem).collect()
+        self.files.iter().filter_map(NamedFile::problem).collect()
     }
 }
 
-fn read(path: &FilePath) -> Result<(String, String), Vec<Problem>> {
+fn read(path: &std::path::Path) -> Result<(String, String), Vec<Problem>> {
     let name = path.display().to_string();
-    let fault = |message: String| vec![Problem::of_file(&name, message)];
+    let fault = |message: String| vec![Problem::of_file(&name, Path::default(), message)];
     let bytes = std::fs::read(path).map_err(|error| fault(format!("cannot be read: {error}; expected a TOML file")))?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();

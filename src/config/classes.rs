@@ -1,15 +1,14 @@
-//! Classes: the built-in ones and the user's, in the order in which they are matched.
+//! Reads the classes: the built-in ones and the user's, in the order in which they are matched.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    field::Section,
-    file,
-    leaf::Word,
-    limits, matching,
-    path::Path,
+    cursor::Cursor,
+    limits,
+    matching::matching,
+    names,
     presets::{Preset, bucket},
-    problems::{Report, did_you_mean},
+    problems::did_you_mean,
     settings::Failures,
 };
 use crate::{
@@ -20,9 +19,9 @@ use crate::{
     },
 };
 
-/// Everything that is known of a class.
+/// A class as it was read.
 #[derive(Clone, Debug)]
-pub(super) struct Class {
+pub(super) struct Class<'a> {
     pub(super) name: Arc<str>,
     pub(super) matching: Option<Matching>,
     pub(super) lane: Lane,
@@ -34,13 +33,13 @@ pub(super) struct Class {
     pub(super) in_flight: Option<InFlight>,
     pub(super) meter_long_running: bool,
     pub(super) key: Option<KeyParts>,
-    /// Where it stands in the file; `None` for a built-in class that the file does not name.
-    pub(super) at: Option<Path>,
+    /// Its table, which is absent for a built-in class that the file does not name.
+    at: Cursor<'a>,
 }
 
 /// What the classes of a gate start from.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct GateDefaults {
     pub(super) kind: Kind,
     pub(super) preset: Preset,
     pub(super) bucket: Option<BucketPolicy>,
@@ -48,57 +47,58 @@ pub(super) struct Ground {
     pub(super) key: Option<KeyParts>,
 }
 
-/// The classes of a gate, in order.
-pub(super) fn classes(
-    sections: &[Section<file::Class>],
-    at: &Path,
-    ground: &Ground,
-    report: &mut Report<'_>,
-) -> Vec<Class> {
-    let (mut before, mut after) = builtin(ground);
-    let mut own: Vec<Class> = Vec::new();
-    let mut seen: BTreeMap<String, Path> = BTreeMap::new();
-    for (index, section) in sections.iter().enumerate() {
-        let at = at.index(index);
-        let keys = section.open(&at, report);
-        let name = name(keys, &at, &mut seen, report);
-        let known = before.iter_mut().chain(&mut after).find(|class| Some(&*class.name) == name.as_deref());
-        match known {
-            Some(class) => *class = class_of(keys, &at, class.clone(), ground, report),
+/// Reads the classes of a gate, in order.
+pub(super) fn classes<'a>(gate: &Cursor<'a>, defaults: &GateDefaults) -> Vec<Class<'a>> {
+    let sections = gate.list("classes");
+    // Built-in classes that the file does not name come after all that it has.
+    let nowhere = gate.at("classes").item(sections.len());
+    let new = |name: &str, matching, at: &Cursor<'a>| Class::new(name, matching, defaults, at.clone());
+    let (mut before, mut after) = builtin(defaults, &|name, matching| new(name, Some(matching), &nowhere));
+    let mut own: Vec<Class<'a>> = Vec::new();
+    let mut seen = BTreeMap::new();
+    for (index, at) in sections.iter().enumerate() {
+        let name = name(at, &mut seen);
+        match before.iter_mut().chain(&mut after).find(|class| Some(&*class.name) == name.as_deref()) {
+            Some(class) => *class = Class { at: at.clone(), ..class.clone() }.read(defaults.kind),
             None => {
-                let name = Arc::from(name.unwrap_or_else(|| format!("unnamed {index}")));
-                own.push(class_of(keys, &at, Class::new(name, None, ground), ground, report));
+                let name = name.unwrap_or_else(|| format!("unnamed {index}"));
+                own.push(new(&name, None, at).read(defaults.kind));
             }
         }
     }
-    let classes: Vec<Class> = before.into_iter().chain(own).chain(after).collect();
-    check_together(&classes, report);
+    let unnamed = before.iter_mut().chain(&mut after).filter(|class| !class.at.is_present());
+    for (index, class) in (sections.len()..).zip(unnamed) {
+        *class = Class { at: gate.at("classes").item(index), ..class.clone() }.read(defaults.kind);
+    }
+    let classes: Vec<Class<'a>> = before.into_iter().chain(own).chain(after).collect();
+    for class in &classes {
+        class.at.enter();
+    }
+    check_together(&classes);
     classes
 }
 
-fn name(keys: &file::Class, at: &Path, seen: &mut BTreeMap<String, Path>, report: &mut Report<'_>) -> Option<String> {
-    let name = keys.name.get(&at.key("name"), report);
-    if name.is_none() && !keys.name.is_present() {
-        report.problem(&at.key("name"), "is missing, expected the class's name");
+fn name(at: &Cursor<'_>, seen: &mut BTreeMap<String, String>) -> Option<String> {
+    let name: Option<String> = at.read("name");
+    let at_name = at.at("name");
+    if !at_name.is_present() {
+        at_name.problem("is missing, expected the class's name");
     }
     let name = name?;
-    if !super::names::is_snake_case(&name) {
-        report.problem(
-            &at.key("name"),
-            format!("is {name:?}, expected snake_case: lower-case letters, digits and single underscores"),
-        );
+    if !names::is_snake_case(&name) {
+        at_name.problem(format!("is {name:?}, expected {}", names::SNAKE_CASE));
     }
-    if let Some(first) = seen.insert(name.clone(), at.clone()) {
-        report.problem(&at.key("name"), format!("is {name:?}, which {first} has already"));
+    if let Some(first) = seen.insert(name.clone(), at.path().to_string()) {
+        at_name.problem(format!("is {name:?}, which {first} has already"));
     }
     Some(name)
 }
 
-impl Class {
-    fn new(name: Arc<str>, matching: Option<Matching>, ground: &Ground) -> Self {
-        let (backoff, failures) = ground.backoff.clone();
+impl<'a> Class<'a> {
+    fn new(name: &str, matching: Option<Matching>, defaults: &GateDefaults, at: Cursor<'a>) -> Self {
+        let (backoff, failures) = defaults.backoff.clone();
         Self {
-            name,
+            name: Arc::from(name),
             matching,
             lane: Lane::Normal,
             bucket: None,
@@ -108,25 +108,62 @@ impl Class {
             failures,
             in_flight: None,
             meter_long_running: false,
-            key: ground.key.clone(),
-            at: None,
+            key: defaults.key.clone(),
+            at,
+        }
+    }
+
+    /// Returns the class with what its table changes.
+    fn read(self, kind: Kind) -> Self {
+        let at = self.at;
+        at.in_force("name", &self.name.to_string());
+        let matching = matching(&at, self.matching, kind);
+        let lane = at.get("lane", self.lane);
+        let bucket = limits::bucket(&at.limit("bucket"), self.bucket);
+        let within = at.option("within", self.within);
+        // A built-in class whose bucket is switched off falls back on the gate's.
+        let own_bucket_only = at.get("own_bucket_only", self.own_bucket_only && bucket.is_some());
+        let backoff_at = at.table_or_off("backoff");
+        let (backoff, failures) = limits::backoff(&backoff_at, &(self.backoff, self.failures));
+        backoff_at.read::<usize>("max_keys");
+        if backoff_at.has("max_keys") {
+            backoff_at.at("max_keys").key_problem("is for the whole gate, expected in its own [backoff]");
+        }
+        let in_flight = limits::in_flight(&at.limit("in_flight"), self.in_flight);
+        let meter_long_running = at.get("meter_long_running", self.meter_long_running);
+        let key = at.get("key", self.key);
+        Self {
+            name: self.name,
+            matching,
+            lane,
+            bucket,
+            within,
+            own_bucket_only,
+            backoff,
+            failures,
+            in_flight,
+            meter_long_running,
+            key,
+            at,
         }
     }
 }
 
-/// The built-in classes before and after the user's.
-fn builtin(ground: &Ground) -> (Vec<Class>, Vec<Class>) {
-    let class = |name: &str, matching| Class::new(Arc::from(name), Some(matching), ground);
+/// Returns the built-in classes before and after the user's.
+fn builtin<'a>(
+    defaults: &GateDefaults,
+    class: &impl Fn(&str, Matching) -> Class<'a>,
+) -> (Vec<Class<'a>>, Vec<Class<'a>>) {
     let default = class("default", Matching::Everything);
-    if ground.kind == Kind::Http {
-        let mut after = if ground.preset == Preset::Github { github(ground) } else { Vec::new() };
+    if defaults.kind == Kind::Http {
+        let mut after = if defaults.preset == Preset::Github { github(class) } else { Vec::new() };
         after.push(default);
         return (Vec::new(), after);
     }
     let before = [class("leases", Matching::Leases), class("health", Matching::Health)];
     let before = before.into_iter().map(|class| Class { lane: Lane::Exempt, ..class }).collect();
     // Discovery comes in one large burst, which must not empty the gate's bucket. Where that is off, nothing is to be spared.
-    let own = ground.bucket.map(|_| bucket(50.0, 300, Per::Gate));
+    let own = defaults.bucket.map(|_| bucket(50.0, 300, Per::Gate));
     let discovery = class("discovery", Matching::Discovery);
     let after = vec![
         Class { bucket: own, own_bucket_only: own.is_some(), ..discovery },
@@ -137,13 +174,15 @@ fn builtin(ground: &Ground) -> (Vec<Class>, Vec<Class>) {
     (before, after)
 }
 
-/// GitHub's limits on what changes things: one write a second, less than 500 new things in any hour. A bucket lets `burst + rate * 3600` out in
-/// an hour: 20 + 0.133 * 3600 = 498.8 (with 0.138 it would be 516.8). A GraphQL query is a POST that makes nothing. It and the searches have quotas of their own, so that a pause of theirs must not stop the rest.
-fn github(ground: &Ground) -> Vec<Class> {
+/// Returns GitHub's limits on what changes things: one write a second, less than 500 new things in any
+/// hour. A bucket lets `burst + rate * 3600` out in an hour: 20 + 0.133 * 3600 = 498.8 (with 0.138 it
+/// would be 516.8). A GraphQL query is a POST that makes nothing. It and the searches have quotas of
+/// their own, so that a pause of theirs must not stop the rest.
+fn github<'a>(class: &impl Fn(&str, Matching) -> Class<'a>) -> Vec<Class<'a>> {
     let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let posts = |paths: &[&str]| Matcher { methods: list(&["POST"]), paths: list(paths), ..Matcher::default() };
     let writes = Matcher { methods: list(&["PUT", "PATCH", "DELETE"]), ..Matcher::default() };
-    let class = |name: &str, matcher| Class::new(Arc::from(name), Some(Matching::Patterns(Box::new(matcher))), ground);
+    let class = |name: &str, matcher| class(name, Matching::Patterns(Box::new(matcher)));
     vec![
         class("graphql", posts(&["/graphql", "*/graphql"])),
         class(
@@ -159,103 +198,44 @@ fn github(ground: &Ground) -> Vec<Class> {
     ]
 }
 
-/// A class with what its section changes.
-fn class_of(keys: &file::Class, at: &Path, base: Class, ground: &Ground, report: &mut Report<'_>) -> Class {
-    let matching = match keys
-        .matching
-        .is_present()
-        .then(|| matching::matching(&keys.matching, &at.key("match"), ground.kind, report))
-    {
-        Some(_) if base.matching == Some(Matching::Everything) => {
-            report.key_problem(
-                &at.key("match"),
-                "has no effect: the class \"default\" takes whatever no other class matches",
-            );
-            base.matching
-        }
-        None => base.matching,
-        Some(matching) => Some(matching),
-    };
-    let lane = keys.lane.get(&at.key("lane"), report).map_or(base.lane, |Word(lane)| lane);
-    let bucket = limits::bucket(&keys.bucket, &at.key("bucket"), base.bucket, report);
-    let (backoff, failures) =
-        limits::backoff(&keys.backoff, &at.key("backoff"), &(base.backoff, base.failures), report);
-    if keys.backoff.keys().max_keys.is_present() {
-        report.key_problem(&at.key("backoff").key("max_keys"), "is for the whole gate, expected in its own [backoff]");
-    }
-    let key = super::key::key(&keys.key, &at.key("key"), report);
-    let own_bucket_only = keys.own_bucket_only.get(&at.key("own_bucket_only"), report);
-    Class {
-        matching,
-        lane,
-        bucket,
-        within: keys.within.get(&at.key("within"), report).or(base.within),
-        // A built-in class whose bucket is switched off falls back on the gate's.
-        own_bucket_only: own_bucket_only.unwrap_or_else(|| base.own_bucket_only && bucket.is_some()),
-        backoff,
-        failures,
-        in_flight: limits::in_flight(&keys.in_flight, &at.key("in_flight"), base.in_flight, report),
-        meter_long_running: keys
-            .meter_long_running
-            .get(&at.key("meter_long_running"), report)
-            .unwrap_or(base.meter_long_running),
-        key: key.unwrap_or(base.key),
-        at: Some(at.clone()),
-        name: base.name,
-    }
-}
-
-/// What classes mean to each other.
-fn check_together(classes: &[Class], report: &mut Report<'_>) {
-    let find = |name: &str| classes.iter().find(|class| &*class.name == name);
-    for class in classes {
-        let Some(at) = &class.at else { continue };
-        check_within(class, at, &find, classes, report);
+/// Checks what classes mean to each other.
+fn check_together(classes: &[Class<'_>]) {
+    for class in classes.iter().filter(|class| class.at.is_present()) {
+        let at = |key| class.at.at(key);
+        check_within(class, classes);
         if class.lane == Lane::Exempt && class.bucket.is_some() {
-            report.key_problem(&at.key("bucket"), "has no effect: an exempt class never waits and never spends");
+            at("bucket").key_problem("has no effect: an exempt class never waits and never spends");
         }
         if class.lane == Lane::Exempt && class.in_flight.is_some() {
-            report.key_problem(&at.key("in_flight"), "has no effect: an exempt class never waits");
+            at("in_flight").key_problem("has no effect: an exempt class never waits");
         }
         if class.own_bucket_only && class.bucket.is_none() && class.within.is_none() {
-            report.key_problem(
-                &at.key("own_bucket_only"),
-                "needs a bucket of the class, or nothing limits it; for that: lane = \"exempt\"",
-            );
+            at("own_bucket_only")
+                .key_problem("needs a bucket of the class, or nothing limits it; for that: lane = \"exempt\"");
         }
         let is_charged = classes.iter().any(|other| other.within.as_deref() == Some(&*class.name));
         if class.matching.is_none() && !is_charged {
-            report.problem(
-                &at.key("match"),
-                "is missing: expected what belongs to the class (or another class `within` it)",
-            );
+            at("match").problem("is missing: expected what belongs to the class (or another class `within` it)");
         }
     }
 }
 
-fn check_within<'a>(
-    class: &Class,
-    at: &Path,
-    find: &impl Fn(&str) -> Option<&'a Class>,
-    classes: &[Class],
-    report: &mut Report<'_>,
-) {
+fn check_within(class: &Class<'_>, classes: &[Class<'_>]) {
     let Some(within) = &class.within else { return };
-    let at = at.key("within");
+    let find = |name: &str| classes.iter().find(|class| &*class.name == name);
+    let problem = |message: String| class.at.at("within").problem(message);
     let Some(outer) = find(within) else {
         let names: Vec<&str> = classes.iter().map(|class| &*class.name).collect();
-        report.problem(&at, format!("is {within:?}, which is no class of this gate{}", did_you_mean(within, &names)));
-        return;
+        return problem(format!("is {within:?}, which is no class of this gate{}", did_you_mean(within, &names)));
     };
     if outer.bucket.is_none() && outer.within.is_none() {
-        report.problem(&at, format!("is {within:?}, a class without a bucket"));
+        problem(format!("is {within:?}, a class without a bucket"));
     }
     let mut chain = vec![&*class.name];
     let mut next = Some(outer);
     while let Some(outer) = next {
         if chain.contains(&&*outer.name) {
-            report.problem(&at, format!("goes round in a circle: {} within {}", chain.join(" within "), outer.name));
-            return;
+            return problem(format!("goes round in a circle: {} within {}", chain.join(" within "), outer.name));
         }
         chain.push(&outer.name);
         next = outer.within.as_deref().and_then(find);
@@ -273,7 +253,7 @@ pub(super) struct Numbered {
 }
 
 /// Numbers checked classes by their place.
-pub(super) fn numbered(classes: &[Class], gate_bucket: Option<BucketPolicy>) -> Numbered {
+pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>) -> Numbered {
     let id = |name: &str| {
         let ids = classes.iter().zip(0_u16..);
         ids.clone().find(|(class, _)| &*class.name == name).map(|(_, id)| ClassId(id))
@@ -308,8 +288,8 @@ pub(super) fn numbered(classes: &[Class], gate_bucket: Option<BucketPolicy>) -> 
 }
 
 /// Ranks classes for calls with an ambiguous path: a lower lane is stricter, and in a lane a smaller rate; exempt is never strict.
-fn strictness(classes: &[Class], gate_bucket: Option<BucketPolicy>) -> Vec<u16> {
-    let rate = |class: &Class| {
+fn strictness(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>) -> Vec<u16> {
+    let rate = |class: &Class<'_>| {
         let gate = gate_bucket.filter(|_| !class.own_bucket_only).map(|bucket| bucket.rate);
         let mut least = gate.unwrap_or(f64::INFINITY);
         let mut next = Some(class);

@@ -1,48 +1,47 @@
-//! `key = [...]`: what the keys of a gate or a class are made of.
+//! Reads `key = [...]`: the parts that the keys of a gate or a class are made of.
+
+use toml::Value;
 
 use super::{
-    field::Field,
-    leaf::Anything,
-    path::Path,
-    problems::{Report, did_you_mean},
+    cursor::{Cursor, TomlValue},
+    problems::did_you_mean,
+    shape::{Shape, describe},
 };
 use crate::classify::{KeyPart, KeyPartError, KeyParts, KeyPartsError};
 
-/// `key`: parts of one's own, or `None` for `"auto"`; nothing at all where it is absent or wrong.
-pub(super) fn key(field: &Field<Anything>, at: &Path, report: &mut Report<'_>) -> Option<Option<KeyParts>> {
-    let items = match field.get(at, report)?.0 {
-        toml::Value::String(word) if word == "auto" => return Some(None),
-        toml::Value::Array(items) => items,
-        other => {
-            let shown = super::field::shown(&other);
-            report.problem(at, format!("is {shown}, expected \"auto\" or a list such as [\"verb\", \"path\"]"));
-            return None;
+/// `None` is `"auto"`: the kind of API decides.
+impl TomlValue for Option<KeyParts> {
+    const SHAPE: Shape = Shape::Any;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        if value.as_str() == Some("auto") {
+            return Some(None);
         }
-    };
-    let before = report.problems.len();
-    let parts: Vec<KeyPart> =
-        items.iter().enumerate().filter_map(|(index, item)| key_part(item, &at.index(index), report)).collect();
-    if report.problems.len() > before {
-        return None;
+        let items = at.expect(value.as_array(), value, "\"auto\" or a list such as [\"verb\", \"path\"]")?;
+        let parts: Vec<Option<KeyPart>> =
+            items.iter().enumerate().map(|(index, item)| key_part(item, &at.item(index))).collect();
+        match KeyParts::new(parts.into_iter().collect::<Option<_>>()?) {
+            Ok(parts) => return Some(Some(parts)),
+            Err(error @ KeyPartsError::Twice { index }) => at.item(index).problem(error.to_string()),
+            Err(error @ KeyPartsError::Empty) => at.problem(error.to_string()),
+        }
+        None
     }
-    match KeyParts::new(parts) {
-        Ok(parts) => return Some(Some(parts)),
-        Err(error @ KeyPartsError::Twice { index }) => report.problem(&at.index(index), error.to_string()),
-        Err(error @ KeyPartsError::Empty) => report.problem(at, error.to_string()),
+
+    fn write(&self) -> Value {
+        match self {
+            Some(parts) => parts.parts().iter().map(ToString::to_string).collect::<Vec<_>>().write(),
+            None => "auto".into(),
+        }
     }
-    None
 }
 
-fn key_part(item: &toml::Value, at: &Path, report: &mut Report<'_>) -> Option<KeyPart> {
-    let shown = super::field::shown(item);
-    let Some(text) = item.as_str() else {
-        report.problem(at, format!("is {shown}, expected text in quotes"));
-        return None;
-    };
+fn key_part(item: &Value, at: &Cursor<'_>) -> Option<KeyPart> {
+    let text = at.expect(item.as_str(), item, "text in quotes")?;
     let part = text.parse();
     if let Err(error) = &part {
         let near = if *error == KeyPartError::Unknown { did_you_mean(text, &KEY_PARTS) } else { String::new() };
-        report.problem(at, format!("is {shown}, {error}{near}"));
+        at.problem(format!("is {}, {error}{near}", describe(item)));
     }
     part.ok()
 }

@@ -5,16 +5,14 @@
 
 use std::collections::HashMap;
 
-use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::{
-    file::File,
     path::Path,
     problems::{Problem, Text, Variable},
 };
 
-/// The variables that set keys, in order of their names; and those that cannot.
+/// Returns the variables that set keys, in order of their names, and what is wrong with the others.
 pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem>) {
     let (mut variables, mut problems) = (Vec::new(), Vec::new());
     for (name, value) in env {
@@ -36,7 +34,7 @@ fn strip_prefix(name: &str) -> Option<&str> {
     Some(rest)
 }
 
-/// Why a variable's name cannot be a key, if it cannot.
+/// Returns the reason why a variable's name cannot be a key, if there is one.
 fn fault(path: &Path) -> Option<&'static str> {
     let steps = path.steps();
     let is_word = |step: &String| {
@@ -51,7 +49,7 @@ fn fault(path: &Path) -> Option<&'static str> {
     None
 }
 
-/// One variable cannot set a table of which another sets a key.
+/// Checks that no variable sets a table of which another sets a key.
 fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
     for pair in variables.windows(2) {
         let [one, other] = pair else { continue };
@@ -62,85 +60,37 @@ fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
     }
 }
 
-/// The file alone, strictly typed.
-pub(super) fn of_file(text: &Text) -> Result<Table, Vec<Problem>> {
-    toml::from_str(text.text()).map_err(|error| vec![text.problem_of(&error)])
-}
-
-/// Where dates stand.
-pub(super) fn dates(file: &Table) -> Vec<Path> {
-    fn look(value: &Value, at: &Path, found: &mut Vec<Path>) {
-        match value {
-            Value::Datetime(_) => found.push(at.clone()),
-            Value::Table(table) => table.iter().for_each(|(key, value)| look(value, &at.key(key), found)),
-            Value::Array(items) => {
-                items.iter().enumerate().for_each(|(index, value)| look(value, &at.index(index), found));
-            }
-            Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => {}
-        }
-    }
-    let mut found = Vec::new();
-    file.iter().for_each(|(key, value)| look(value, &Path::default().key(key), &mut found));
-    found
-}
-
-/// The file with the environment over it.
-pub(super) fn merged(text: &Text, variables: &[Variable]) -> Result<Table, Vec<Problem>> {
+/// Reads the file with the environment over it.
+///
+/// # Errors
+/// Text that is not TOML.
+pub(super) fn layered(text: &Text, variables: &[Variable]) -> Result<Value, Vec<Problem>> {
+    let mut file: Table = toml::from_str(text.text()).map_err(|error| vec![text.problem_of(&error)])?;
     let values: HashMap<String, String> =
         variables.iter().map(|variable| (variable.name.clone(), variable.value.clone())).collect();
     let environment = ::config::Environment::with_prefix(PREFIX)
         .prefix_separator(SEPARATOR)
         .separator(SEPARATOR)
         .source(Some(values));
-    let layered = ::config::Config::builder()
-        .add_source(::config::File::from_str(text.text(), ::config::FileFormat::Toml))
+    let environment = ::config::Config::builder()
         .add_source(environment)
         .build()
-        .and_then(::config::Config::try_deserialize::<Table>);
-    layered.map_err(|error| vec![Problem::of_file(text.name(), error.to_string().replace('\n', " "))])
+        .and_then(::config::Config::try_deserialize::<Table>)
+        .map_err(|error| vec![Problem::of_file(text.name(), Path::default(), error.to_string().replace('\n', " "))])?;
+    overlay(&mut file, environment);
+    Ok(Value::Table(file))
 }
 
-/// The file's shape. Cannot fail on any table, but a problem is better than a panic.
-pub(super) fn shape(table: Table, text: &Text) -> Result<Shape, Vec<Problem>> {
-    let unknown: Vec<String> =
-        table.keys().filter(|key| !super::field::keys_of::<File>().contains(&key.as_str())).cloned().collect();
-    let file = File::deserialize(Value::Table(table))
-        .map_err(|error| vec![Problem::of_file(text.name(), error.message().replace('\n', " "))])?;
-    Ok(Shape { file, unknown })
-}
-
-/// What stands in a configuration, typed but not yet understood.
-#[derive(Debug)]
-pub(super) struct Shape {
-    pub(super) file: File,
-    /// Keys at the top that are none.
-    pub(super) unknown: Vec<String>,
-}
-
-/// Gives the text of variables the type that its key wants, where it can be read as such: `"50"` where a number is expected is 50. What
-/// cannot stays text and is a problem, and so is `2.5` for a whole number.
-pub(super) fn retype(table: &mut Table, paths: &[Path]) {
-    for path in paths {
-        if let Some(place) = find(table, path.steps())
-            && let Some(text) = place.as_str()
-            && let Some(typed) = scalar(text)
-        {
-            *place = typed;
+/// Puts a table over another: tables are merged, everything else is replaced. (The `config` crate
+/// would do so too, but makes text of the file's dates.)
+fn overlay(below: &mut Table, above: Table) {
+    for (key, value) in above {
+        match (below.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => overlay(below, above),
+            (_, value) => {
+                below.insert(key, value);
+            }
         }
-    }
-}
-
-fn find<'a>(table: &'a mut Table, steps: &[String]) -> Option<&'a mut Value> {
-    let (first, rest) = steps.split_first()?;
-    let value = table.get_mut(first)?;
-    if rest.is_empty() { Some(value) } else { find(value.as_table_mut()?, rest) }
-}
-
-fn scalar(text: &str) -> Option<Value> {
-    match text {
-        "true" => Some(Value::Boolean(true)),
-        "false" => Some(Value::Boolean(false)),
-        _ => text.parse().map(Value::Integer).ok().or_else(|| text.parse().map(Value::Float).ok()),
     }
 }
 

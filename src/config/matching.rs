@@ -1,96 +1,84 @@
-//! What a class matches: patterns that can match something, in words that exist.
+//! Reads what a class matches: patterns that can match something, in words that exist.
+
+use std::{collections::BTreeMap, mem};
 
 use http::{HeaderName, Method};
 
-use super::{
-    field::{Field, Section},
-    file,
-    leaf::{List, one_of},
-    path::Path,
-    problems::{Report, did_you_mean},
-};
+use super::{cursor::Cursor, problems::did_you_mean, values::alternatives};
 use crate::{
     api::Verb,
     classify::{Kind, Matcher, Matching},
 };
 
-/// The patterns of a `match` table.
-pub(super) fn matching(section: &Section<file::Match>, at: &Path, kind: Kind, report: &mut Report<'_>) -> Matching {
-    let keys = section.open(at, report);
-    let mut list = |field: &Field<List>, key: &str| field.get(&at.key(key), report).unwrap_or_default().0;
-    let mut matcher = Matcher {
-        verbs: list(&keys.verbs, "verbs"),
-        groups: list(&keys.groups, "groups"),
-        resources: list(&keys.resources, "resources"),
-        namespaces: list(&keys.namespaces, "namespaces"),
-        names: list(&keys.names, "names"),
-        subresources: list(&keys.subresources, "subresources"),
-        methods: list(&keys.methods, "methods"),
-        paths: list(&keys.paths, "paths"),
-        user_agents: list(&keys.user_agents, "user_agents"),
-        headers: Vec::new(),
-        query: keys.query.get(&at.key("query"), report).unwrap_or_default().0.into_iter().collect(),
+/// A list of patterns in a matcher.
+type List = fn(&mut Matcher) -> &mut Vec<String>;
+
+/// The lists of a `match` table; an external API has none of those marked.
+const LISTS: [(&str, List, bool); 9] = [
+    ("verbs", |matcher| &mut matcher.verbs, false),
+    ("groups", |matcher| &mut matcher.groups, true),
+    ("resources", |matcher| &mut matcher.resources, true),
+    ("namespaces", |matcher| &mut matcher.namespaces, true),
+    ("names", |matcher| &mut matcher.names, true),
+    ("subresources", |matcher| &mut matcher.subresources, true),
+    ("methods", |matcher| &mut matcher.methods, false),
+    ("paths", |matcher| &mut matcher.paths, false),
+    ("user_agents", |matcher| &mut matcher.user_agents, false),
+];
+
+/// Reads what a class matches, which is what `base` matches if its table does not say.
+pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind) -> Option<Matching> {
+    let why = "the class \"default\" takes whatever no other class matches";
+    let class = class.unused_if(base == Some(Matching::Everything), why);
+    let (at, mut matcher) = match (class.optional("match"), base) {
+        (Some(at), _) => (at, Matcher::default()),
+        (None, Some(Matching::Patterns(matcher))) => (class.table("match"), *matcher),
+        (None, base) => return base,
     };
-    for (name, pattern) in keys.headers.get(&at.key("headers"), report).unwrap_or_default().0 {
-        match name.parse::<HeaderName>() {
-            Ok(name) => matcher.headers.push((name, pattern)),
-            Err(_) => report.key_problem(&at.key("headers").key(&name), "is no name of a header"),
-        }
-    }
-    check(&matcher, at, kind, report);
-    Matching::Patterns(Box::new(matcher))
-}
-
-fn check(matcher: &Matcher, at: &Path, kind: Kind, report: &mut Report<'_>) {
-    let is_exact = |pattern: &&String| !pattern.contains('*');
-    let verbs = verbs(kind);
-    for (index, verb) in matcher.verbs.iter().enumerate().filter(|(_, verb)| is_exact(verb)) {
-        if !verbs.contains(&verb.as_str()) {
-            let near = did_you_mean(verb, &verbs);
-            report.problem(&at.key("verbs").index(index), format!("is {verb:?}, expected {}{near}", one_of(&verbs)));
-        }
-    }
-    for (index, method) in matcher.methods.iter().enumerate().filter(|(_, method)| is_exact(method)) {
-        let is_method =
-            Method::from_bytes(method.as_bytes()).is_ok() && !method.bytes().any(|byte| byte.is_ascii_lowercase());
-        if !is_method {
-            report
-                .problem(&at.key("methods").index(index), format!("is {method:?}, expected a method such as \"POST\""));
-        }
-    }
-    for (index, path) in matcher.paths.iter().enumerate() {
-        if !path.starts_with(['/', '*']) {
-            report.problem(&at.key("paths").index(index), format!("is {path:?}, expected a path from its \"/\""));
-        }
-    }
-    for (index, resource) in matcher.resources.iter().enumerate() {
-        if resource.contains('/') {
-            let message = format!("is {resource:?}, expected a resource; its part belongs into subresources");
-            report.problem(&at.key("resources").index(index), message);
-        }
-    }
-    if kind == Kind::Http {
-        check_http(matcher, at, report);
-    }
-}
-
-/// External APIs have no resources.
-fn check_http(matcher: &Matcher, at: &Path, report: &mut Report<'_>) {
-    let lists = [
-        ("groups", &matcher.groups),
-        ("resources", &matcher.resources),
-        ("namespaces", &matcher.namespaces),
-        ("names", &matcher.names),
-        ("subresources", &matcher.subresources),
-    ];
-    for (key, list) in lists {
+    for (key, list, kubernetes_only) in LISTS {
+        let list = list(&mut matcher);
+        *list = at.read(key).unwrap_or_else(|| mem::take(list));
         if !list.is_empty() {
-            report.key_problem(&at.key(key), "matches nothing on a gate of kind \"http\": use paths");
+            at.in_force(key, list);
+            if kubernetes_only && kind == Kind::Http {
+                at.at(key).key_problem("matches nothing on a gate of kind \"http\": use paths");
+            }
         }
     }
+    if let Some(headers) = at.option::<BTreeMap<_, _>>("headers", None) {
+        for (name, pattern) in headers {
+            match name.parse::<HeaderName>() {
+                Ok(name) => matcher.headers.push((name, pattern)),
+                Err(_) => at.at("headers").at(&name).key_problem("is no name of a header"),
+            }
+        }
+    }
+    matcher.query.extend(at.option::<BTreeMap<_, _>>("query", None).unwrap_or_default());
+    check(&matcher, &at, kind);
+    Some(Matching::Patterns(Box::new(matcher)))
 }
 
-/// The verbs that calls can have.
+fn check(matcher: &Matcher, at: &Cursor<'_>, kind: Kind) {
+    let verbs = verbs(kind);
+    let is_pattern = |text: &str| text.contains('*');
+    at.check_each("verbs", &matcher.verbs, |verb| {
+        let is_verb = is_pattern(verb) || verbs.contains(&verb);
+        (!is_verb).then(|| format!("expected {}{}", alternatives(&verbs), did_you_mean(verb, &verbs)))
+    });
+    at.check_each("methods", &matcher.methods, |method| {
+        let is_upper = !method.bytes().any(|byte| byte.is_ascii_lowercase());
+        let is_method = is_pattern(method) || (is_upper && Method::from_bytes(method.as_bytes()).is_ok());
+        (!is_method).then(|| "expected a method such as \"POST\"".to_owned())
+    });
+    at.check_each("paths", &matcher.paths, |path| {
+        (!path.starts_with(['/', '*'])).then(|| "expected a path from its \"/\"".to_owned())
+    });
+    at.check_each("resources", &matcher.resources, |resource| {
+        resource.contains('/').then(|| "expected a resource; its part belongs into subresources".to_owned())
+    });
+}
+
+/// Returns the verbs that calls can have.
 fn verbs(kind: Kind) -> Vec<&'static str> {
     let all = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Other);
     let kubernetes_only = [Verb::DeleteCollection, Verb::List, Verb::Proxy, Verb::Watch];

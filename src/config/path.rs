@@ -1,6 +1,8 @@
-//! Where a value stands in the configuration: `gates.kubernetes.classes[0].bucket.rate`.
+//! The path of a value in the configuration: `gates.kubernetes.classes[0].bucket.rate`.
 
 use std::fmt;
+
+use toml::Value;
 
 /// Steps from the root; an index is written as `[0]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,10 +19,23 @@ impl Path {
         self.with(format!("[{index}]"))
     }
 
-    /// What this is in.
+    /// Returns the table or list that this is in, and the last step.
+    pub(super) fn split_last(&self) -> Option<(Self, &str)> {
+        let (last, above) = self.0.split_last()?;
+        Some((Self(above.to_vec()), last))
+    }
+
+    /// The table or list that this is in.
     pub(super) fn parent(&self) -> Option<Self> {
-        let (_, above) = self.0.split_last()?;
-        Some(Self(above.to_vec()))
+        self.split_last().map(|(above, _)| above)
+    }
+
+    /// Returns what stands here in `root`.
+    pub(super) fn find<'a>(&self, root: &'a Value) -> Option<&'a Value> {
+        self.0.iter().try_fold(root, |value, step| match value {
+            Value::Array(items) => items.get(step.trim_matches(['[', ']']).parse::<usize>().ok()?),
+            _ => value.get(step),
+        })
     }
 
     pub(super) fn starts_with(&self, above: &Self) -> bool {

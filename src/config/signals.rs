@@ -1,73 +1,70 @@
-//! Checks what an upstream may ask for.
+//! Reads what an upstream may ask for.
+
+use toml::Value;
 
 use super::{
-    field::{Field, Section},
-    file,
-    leaf::{List, one_of},
-    path::Path,
+    cursor::{Cursor, TomlValue},
     presets::Numbers,
-    problems::{Report, did_you_mean},
     settings::Throttling,
+    shape::Shape,
+    values::{alternatives, one_of},
 };
 use crate::{
     api::{Scope, Signal, Signals},
     classify::Kind,
 };
 
-/// The signals of a gate.
-pub(super) fn throttling(
-    section: &Section<file::Signals>,
-    at: &Path,
-    kind: Kind,
-    scope: Scope,
-    numbers: &Numbers,
-    report: &mut Report<'_>,
-) -> Throttling {
-    let keys = section.open(at, report);
-    let honour = honour(&keys.honour, &at.key("honour"), report);
-    let honour = honour.unwrap_or_else(|| numbers.honour.iter().copied().collect());
-    let reserve = reserve(&keys.reserve, &at.key("reserve"), honour, scope, report);
-    Throttling {
-        kubernetes: kind == Kind::Kubernetes,
-        honour,
-        scope,
-        max_pause: keys.max_pause.get(&at.key("max_pause"), report).map_or(numbers.max_pause, |span| span.0),
-        reserve: reserve.unwrap_or(numbers.reserve),
+/// Reads the signals of a gate.
+pub(super) fn throttling(at: &Cursor<'_>, kind: Kind, numbers: &Numbers) -> Throttling {
+    let honour = at.get("honour", numbers.honour.iter().copied().collect::<Signals>());
+    let scope = at.get("scope", numbers.scope);
+    let max_pause = at.get("max_pause", numbers.max_pause);
+    let reserve = at.get("reserve", numbers.reserve);
+    if at.has("reserve") {
+        check_reserve(reserve, honour, scope, &at.at("reserve"));
     }
-}
-
-fn honour(field: &Field<List>, at: &Path, report: &mut Report<'_>) -> Option<Signals> {
-    let words: Vec<&str> = Signal::ALL.iter().map(|signal| signal.word()).collect();
-    let texts = field.get(at, report)?.0;
-    let mut honoured = Vec::new();
-    for (index, text) in texts.iter().enumerate() {
-        match Signal::ALL.into_iter().find(|signal| signal.word() == text) {
-            Some(signal) => honoured.push(signal),
-            None => {
-                let near = did_you_mean(text, &words);
-                report.problem(&at.index(index), format!("is {text:?}, expected {}{near}", one_of(&words)));
-            }
-        }
-    }
-    Some(honoured.into_iter().collect())
+    Throttling { kubernetes: kind == Kind::Kubernetes, honour, scope, max_pause, reserve }
 }
 
 /// A reserve that nothing could keep is an error, not a promise.
-fn reserve(field: &Field<f64>, at: &Path, honour: Signals, scope: Scope, report: &mut Report<'_>) -> Option<f64> {
-    let reserve = field.get(at, report)?;
+fn check_reserve(reserve: f64, honour: Signals, scope: Scope, at: &Cursor<'_>) {
+    let telling = |signal: &Signal| signal.tells_quota();
     if !(0.0..1.0).contains(&reserve) {
-        report.problem(at, format!("is {reserve:?}, expected a fraction from 0 to less than 1"));
-        return None;
-    }
-    if reserve > 0.0 && scope == Scope::Key {
-        report.problem(at, "has no effect with scope = \"key\": a quota is everyone's, expected scope \"class\", \"credential\" or \"gate\"");
-    } else if reserve > 0.0 && !honour.iter().any(Signal::tells_quota) {
-        let telling: Vec<&str> =
-            Signal::ALL.into_iter().filter(|signal| signal.tells_quota()).map(Signal::word).collect();
-        report.problem(
-            at,
-            format!("has no effect: none of the signals in `honour` tells of a quota, expected {}", one_of(&telling)),
+        at.problem(format!("is {reserve:?}, expected a fraction from 0 to less than 1"));
+    } else if reserve > 0.0 && scope == Scope::Key {
+        at.problem(
+            "has no effect with scope = \"key\": a quota is everyone's, expected scope \"class\", \"credential\" or \"gate\"",
         );
+    } else if reserve > 0.0 && !honour.iter().any(|signal| telling(&signal)) {
+        let telling: Vec<&str> = Signal::ALL.into_iter().filter(telling).map(Signal::word).collect();
+        at.problem(format!(
+            "has no effect: none of the signals in `honour` tells of a quota, expected {}",
+            alternatives(&telling)
+        ));
     }
-    Some(reserve)
+}
+
+impl TomlValue for Signals {
+    const SHAPE: Shape = Vec::<Signal>::SHAPE;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        Vec::<Signal>::read(value, at).map(|signals| signals.into_iter().collect())
+    }
+
+    fn write(&self) -> Value {
+        self.iter().collect::<Vec<_>>().write()
+    }
+}
+
+impl TomlValue for Signal {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let word = one_of(&Self::ALL.map(Self::word), value, at)?;
+        Self::ALL.into_iter().find(|signal| signal.word() == word)
+    }
+
+    fn write(&self) -> Value {
+        self.word().into()
+    }
 }

@@ -88,8 +88,8 @@ fn a_date_is_no_text() {
         "[log]\ncalls = 1979-05-27\n[gates.kubernetes]\nupstream = \"in_cluster\"\nbucket = { rate = 1979-05-27 }\n",
         &[],
         &[
-            "f.toml:2:9: log.calls: is a date, which no key takes; for text: in quotes",
-            "f.toml:5:19: gates.kubernetes.bucket.rate: is \"1979-05-27\", expected a number",
+            "f.toml:2:9: log.calls: is a date, expected text in quotes",
+            "f.toml:5:19: gates.kubernetes.bucket.rate: is a date, expected a number",
         ],
     );
 }

@@ -1,343 +1,225 @@
 //! Reads a scenario file.
 
-use std::path::Path as FilePath;
+use std::{path::Path, time::Duration};
 
-use serde::Deserialize;
+use toml::Value;
 
 use super::{Changes, Controller, Failure, Lease, LimitsOf, Requeue, Scenario, Upstream};
 use crate::{
     api::Verb,
     config::{
-        field::{self, Field, Listed, Section},
-        leaf::{Anything, List, Span, one_of},
-        path::Path,
-        problems::{Problem, Report, Text, did_you_mean},
+        cursor::{Cursor, TomlValue},
+        problems::{Problem, Text, did_you_mean},
+        report::Report,
+        shape::Shape,
+        values::{RawValue, one_of},
     },
 };
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-struct Keys {
-    title: Field<String>,
-    length: Field<Span>,
-    seed: Field<u64>,
-    upstream: Section<UpstreamKeys>,
-    controllers: Listed<ControllerKeys>,
-    leases: Listed<LeaseKeys>,
-    limits: Listed<LimitsKeys>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-struct UpstreamKeys {
-    latency: Field<Span>,
-    capacity: Field<f64>,
-    failures: Listed<FailureKeys>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-struct FailureKeys {
-    from: Field<Span>,
-    to: Field<Span>,
-    status: Field<u32>,
-    controllers: Field<List>,
-    share: Field<f64>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-struct ControllerKeys {
-    name: Field<String>,
-    resource: Field<String>,
-    namespace: Field<String>,
-    objects: Field<u32>,
-    workers: Field<u32>,
-    changes: Field<f64>,
-    from: Field<Span>,
-    to: Field<Span>,
-    verbs: Field<List>,
-    requeue: Field<Anything>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-struct LeaseKeys {
-    name: Field<String>,
-    every: Field<Span>,
-    deadline: Field<Span>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(default)]
-struct LimitsKeys {
-    name: Field<String>,
-    config: Field<String>,
-    gate: Field<String>,
-}
 
 /// Reads and checks a scenario file. Configurations that it names are not looked at.
 ///
 /// # Errors
 /// Every problem there is, from the top of the file.
-pub fn load(file: &FilePath) -> Result<Scenario, Vec<Problem>> {
+pub fn load(file: &Path) -> Result<Scenario, Vec<Problem>> {
     let (name, text) = crate::config::read(file)?;
     let (text, syntax) = Text::new(name, text);
     if !syntax.is_empty() {
         return Err(syntax);
     }
-    let mut report = Report::new(&text, &[]);
-    let section: Section<Keys> = toml::from_str(text.text()).map_err(|error| vec![text.problem_of(&error)])?;
-    let scenario = scenario(section.open(&Path::default(), &mut report), file, &mut report);
-    if report.problems.is_empty() {
-        return Ok(scenario);
-    }
-    let mut problems = report.problems;
-    problems.sort_by(|one, other| one.order().cmp(&other.order()));
-    Err(problems)
+    let root: toml::Table = toml::from_str(text.text()).map_err(|error| vec![text.problem_of(&error)])?;
+    let (root, report) = (Value::Table(root), Report::new(&text, &[]));
+    let scenario = scenario(&Cursor::root(&root, &report), file);
+    report.finish(&root, Vec::new()).map(|_| scenario)
 }
 
-fn scenario(keys: &Keys, file: &FilePath, report: &mut Report<'_>) -> Scenario {
-    let root = Path::default();
+fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
     let stem = || file.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-    let at = root.key("controllers");
-    let sections = keys.controllers.open(&at, report);
-    let mut controllers: Vec<Controller> = Vec::new();
-    for (index, section) in sections.iter().enumerate() {
-        let at = at.index(index);
-        let one = controller(section.open(&at, report), &at, report);
-        if controllers.iter().any(|other| other.name == one.name) {
-            report.problem(&at.key("name"), format!("is {:?}, which another controller has already", one.name));
-        }
-        controllers.push(one);
-    }
-    let at = root.key("leases");
-    let sections = keys.leases.open(&at, report);
-    let leases: Vec<Lease> = sections.iter().enumerate().map(|(n, one)| lease(one, &at.index(n), report)).collect();
-    if controllers.is_empty() && leases.is_empty() && report.problems.is_empty() {
-        report.problem(&root.key("controllers"), "is missing, expected at least one [[controllers]] or [[leases]]");
-    }
-    let at = root.key("limits");
-    let folder = file.parent().unwrap_or_else(|| FilePath::new(""));
-    let sections = keys.limits.open(&at, report);
-    let limits = sections.iter().enumerate().filter_map(|(n, one)| limits(one, folder, &at.index(n), report)).collect();
-    let length = keys.length.get(&root.key("length"), report).map_or(LENGTH, |span| span.0);
+    let folder = file.parent().unwrap_or_else(|| Path::new(""));
+    let title = root.read("title").unwrap_or_else(stem);
+    let length = root.get("length", LENGTH);
     if length.is_zero() {
-        report.problem(&root.key("length"), "is 0, expected how long to play");
+        root.at("length").problem("is 0, expected how long to play");
     }
+    let seed = root.get("seed", 1);
+    let controllers: Vec<Controller> = root.list("controllers").iter().map(controller).collect();
+    for (index, one) in controllers.iter().enumerate() {
+        if controllers.iter().take(index).any(|other| other.name == one.name) {
+            let message = format!("is {:?}, which another controller has already", one.name);
+            root.at("controllers").item(index).at("name").problem(message);
+        }
+    }
+    let leases: Vec<Lease> = root.list("leases").iter().map(lease).collect();
+    if controllers.is_empty() && leases.is_empty() && root.is_right() {
+        root.at("controllers").problem("is missing, expected at least one [[controllers]] or [[leases]]");
+    }
+    let limits = root.list("limits").iter().filter_map(|at| limits(at, folder)).collect();
     Scenario {
-        title: keys.title.get(&root.key("title"), report).unwrap_or_else(stem),
+        title,
         length,
-        seed: keys.seed.get(&root.key("seed"), report).unwrap_or(1),
-        upstream: upstream(&keys.upstream, &root.key("upstream"), &controllers, report),
+        seed,
+        upstream: upstream(&root.table("upstream"), &controllers),
         controllers,
         leases,
         limits,
     }
 }
 
-fn upstream(
-    section: &Section<UpstreamKeys>,
-    at: &Path,
-    controllers: &[Controller],
-    report: &mut Report<'_>,
-) -> Upstream {
-    let keys = section.open(at, report);
-    let usual = Upstream::default();
-    let latency = keys.latency.get(&at.key("latency"), report).map_or(usual.latency, |span| span.0);
-    let capacity = positive(&keys.capacity, &at.key("capacity"), report);
-    let at = at.key("failures");
-    let sections = keys.failures.open(&at, report);
-    let failures = sections.iter().enumerate().map(|(n, one)| failure(one, &at.index(n), controllers, report));
-    let failures = failures.collect();
+fn upstream(at: &Cursor<'_>, controllers: &[Controller]) -> Upstream {
+    let latency = at.get("latency", Upstream::default().latency);
+    let capacity = positive(at, "capacity");
+    let failures = at.list("failures").iter().map(|at| failure(at, controllers)).collect();
     Upstream { latency, capacity, failures }
 }
 
-fn failure(section: &Section<FailureKeys>, at: &Path, controllers: &[Controller], report: &mut Report<'_>) -> Failure {
-    let keys = section.open(at, report);
-    let from = keys.from.get(&at.key("from"), report).map_or(std::time::Duration::ZERO, |span| span.0);
-    let to = keys.to.get(&at.key("to"), report).map_or(std::time::Duration::MAX, |span| span.0);
+fn failure(at: &Cursor<'_>, controllers: &[Controller]) -> Failure {
+    let from = at.get("from", Duration::ZERO);
+    let to = at.read("to").unwrap_or(Duration::MAX);
     if to <= from {
-        report.problem(&at.key("to"), format!("is {to:?}, expected an end after {from:?}"));
+        at.at("to").problem(format!("is {to:?}, expected an end after {from:?}"));
     }
-    let status = keys.status.get(&at.key("status"), report).unwrap_or(503);
+    let status: u32 = at.get("status", 503);
     let fits = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
     if fits.is_none() {
-        report.problem(&at.key("status"), format!("is {status}, expected a status from 400 to 599"));
+        at.at("status").problem(format!("is {status}, expected a status from 400 to 599"));
     }
-    let names = keys.controllers.get(&at.key("controllers"), report).unwrap_or_default().0;
+    let names: Vec<String> = at.get("controllers", Vec::new());
     let known: Vec<&str> = controllers.iter().map(|one| one.name.as_str()).collect();
-    for (index, name) in names.iter().enumerate().filter(|(_, name)| !known.contains(&name.as_str())) {
-        let near = did_you_mean(name, &known);
-        report.problem(&at.key("controllers").index(index), format!("is {name:?}, which is no controller here{near}"));
-    }
-    let share = keys.share.get(&at.key("share"), report).unwrap_or(1.0);
+    at.check_each("controllers", &names, |name| {
+        (!known.contains(&name)).then(|| format!("which is no controller here{}", did_you_mean(name, &known)))
+    });
+    let share = at.get("share", 1.0);
     if !(0.0..=1.0).contains(&share) {
-        report.problem(&at.key("share"), format!("is {share:?}, expected a fraction from 0 to 1"));
+        at.at("share").problem(format!("is {share:?}, expected a fraction from 0 to 1"));
     }
     Failure { from, to, status: fits.unwrap_or(503), controllers: names, share }
 }
 
-fn controller(keys: &ControllerKeys, at: &Path, report: &mut Report<'_>) -> Controller {
-    let whole = keys.resource.get(&at.key("resource"), report).unwrap_or_else(|| "configmaps".to_owned());
+fn controller(at: &Cursor<'_>) -> Controller {
+    let name: Option<String> = at.read("name");
+    let whole = at.get("resource", "configmaps".to_owned());
     let (resource, group) = whole.split_once('.').unwrap_or((&whole, ""));
-    let name = keys.name.get(&at.key("name"), report).unwrap_or_else(|| resource.to_owned());
-    let namespace = keys.namespace.get(&at.key("namespace"), report).unwrap_or_else(|| "default".to_owned());
-    for (key, text) in [("resource", resource), ("namespace", &namespace)] {
-        if !is_path_segment(text) {
-            report.problem(&at.key(key), format!("is {text:?}, expected a name of letters, digits, '-' and '.'"));
-        }
-    }
-    let objects = keys.objects.get(&at.key("objects"), report).unwrap_or(100);
+    check_segment(at, "resource", resource);
+    let namespace = at.get("namespace", "default".to_owned());
+    check_segment(at, "namespace", &namespace);
+    let objects: u32 = at.get("objects", 100);
     if objects == 0 || objects > MOST_OBJECTS {
-        report.problem(&at.key("objects"), format!("is {objects}, expected 1 to {MOST_OBJECTS}"));
+        at.at("objects").problem(format!("is {objects}, expected 1 to {MOST_OBJECTS}"));
     }
-    let workers = keys.workers.get(&at.key("workers"), report).unwrap_or(1);
+    let workers: u32 = at.get("workers", 1);
     Controller {
+        name: name.unwrap_or_else(|| resource.to_owned()),
         group: group.to_owned(),
         resource: resource.to_owned(),
         namespace,
         objects: usize::try_from(objects.clamp(1, MOST_OBJECTS)).unwrap_or(1),
         workers: Some(usize::try_from(workers).unwrap_or(usize::MAX)).filter(|workers| *workers > 0),
-        changes: changes(keys, at, report),
-        verbs: verbs(keys, &at.key("verbs"), report),
-        requeue: requeue(keys, &at.key("requeue"), report),
-        name,
+        changes: changes(at),
+        verbs: verbs(at),
+        requeue: requeue(at),
     }
 }
 
-fn changes(keys: &ControllerKeys, at: &Path, report: &mut Report<'_>) -> Changes {
-    let from = keys.from.get(&at.key("from"), report).map_or(std::time::Duration::ZERO, |span| span.0);
-    let to = keys.to.get(&at.key("to"), report).map(|span| span.0);
-    match positive(&keys.changes, &at.key("changes"), report) {
-        Some(rate) => {
-            if to.is_some_and(|to| to <= from) {
-                report.problem(&at.key("to"), format!("is no end after {from:?}"));
-            }
-            Changes::Steadily { rate, from, to }
-        }
-        None => {
-            if to.is_some() {
-                report
-                    .key_problem(&at.key("to"), "has no effect: without `changes` all objects change once, at `from`");
-            }
-            Changes::Together { at: from }
-        }
+fn changes(at: &Cursor<'_>) -> Changes {
+    let rate = positive(at, "changes");
+    let from = at.get("from", Duration::ZERO);
+    let why = "without `changes` all objects change once, at `from`";
+    let to = at.unused_if(rate.is_none(), why).option("to", None);
+    let Some(rate) = rate else { return Changes::Together { at: from } };
+    if to.is_some_and(|to| to <= from) {
+        at.at("to").problem(format!("is no end after {from:?}"));
     }
+    Changes::Steadily { rate, from, to }
 }
 
-fn verbs(keys: &ControllerKeys, at: &Path, report: &mut Report<'_>) -> Vec<Verb> {
-    let Some(words) = keys.verbs.get(at, report).map(|list| list.0) else { return vec![Verb::Update] };
-    if words.is_empty() {
-        report.problem(at, "is empty, expected the calls of a reconcile, such as [\"get\", \"update\"]");
-    }
-    let mut verbs = Vec::new();
-    for (index, word) in words.iter().enumerate() {
-        match VERBS.iter().find(|verb| verb.word() == word) {
-            Some(verb) => verbs.push(*verb),
-            None => {
-                let known = VERBS.map(Verb::word);
-                let near = did_you_mean(word, &known);
-                report.problem(&at.index(index), format!("is {word:?}, expected {}{near}", one_of(&known)));
-            }
-        }
+fn verbs(at: &Cursor<'_>) -> Vec<Verb> {
+    let verbs = at.get("verbs", vec![Verb::Update]);
+    if verbs.is_empty() {
+        at.at("verbs").problem("is empty, expected the calls of a reconcile, such as [\"get\", \"update\"]");
     }
     verbs
 }
 
-fn requeue(keys: &ControllerKeys, at: &Path, report: &mut Report<'_>) -> Requeue {
-    #[derive(Clone, Debug, Default, Deserialize)]
-    #[serde(default)]
-    struct RequeueKeys {
-        base: Field<Span>,
-        max: Field<Span>,
+impl TomlValue for Verb {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let word = one_of(&VERBS.map(Self::word), value, at)?;
+        VERBS.into_iter().find(|verb| verb.word() == word)
     }
+
+    fn write(&self) -> Value {
+        self.word().into()
+    }
+}
+
+fn requeue(controller: &Cursor<'_>) -> Requeue {
     let Requeue::Backoff { base, max } = Requeue::default() else { return Requeue::AtOnce };
-    match keys.requeue.get(at, report) {
+    match controller.read("requeue") {
         None => Requeue::default(),
-        Some(Anything(toml::Value::String(word))) if word == "at_once" => Requeue::AtOnce,
-        Some(Anything(table @ toml::Value::Table(_))) => {
-            let Ok(section) = Section::<RequeueKeys>::deserialize(table) else { return Requeue::default() };
-            let keys = section.open(at, report);
-            let base = keys.base.get(&at.key("base"), report).map_or(base, |span| span.0);
-            let max = keys.max.get(&at.key("max"), report).map_or(max, |span| span.0);
+        Some(RawValue(Value::String(word))) if word == "at_once" => Requeue::AtOnce,
+        Some(RawValue(Value::Table(_))) => {
+            let at = controller.table("requeue");
+            let (base, max) = (at.get("base", base), at.get("max", max));
             if base.is_zero() || max < base {
-                report.problem(at, format!("has base {base:?} and max {max:?}, expected 0 < base <= max"));
+                at.problem(format!("has base {base:?} and max {max:?}, expected 0 < base <= max"));
             }
             Requeue::Backoff { base, max }
         }
-        Some(Anything(other)) => {
-            let shown = field::shown(&other);
-            report.problem(
-                at,
-                format!("is {shown}, expected \"at_once\" or a table such as {{ base = \"5ms\", max = \"1000s\" }}"),
-            );
-            Requeue::default()
+        Some(RawValue(other)) => {
+            let expected = "\"at_once\" or a table such as { base = \"5ms\", max = \"1000s\" }";
+            controller.at("requeue").expect(None, &other, expected).unwrap_or_default()
         }
     }
 }
 
-fn lease(section: &Section<LeaseKeys>, at: &Path, report: &mut Report<'_>) -> Lease {
-    let keys = section.open(at, report);
-    let name = keys.name.get(&at.key("name"), report).unwrap_or_else(|| "leader".to_owned());
-    if !is_path_segment(&name) {
-        report.problem(&at.key("name"), format!("is {name:?}, expected a name of letters, digits, '-' and '.'"));
-    }
-    let every = keys.every.get(&at.key("every"), report).map_or(Lease::EVERY, |span| span.0);
-    let deadline = keys.deadline.get(&at.key("deadline"), report).map_or(Lease::DEADLINE, |span| span.0);
+fn lease(at: &Cursor<'_>) -> Lease {
+    let name = at.get("name", "leader".to_owned());
+    check_segment(at, "name", &name);
+    let (every, deadline) = (at.get("every", Lease::EVERY), at.get("deadline", Lease::DEADLINE));
     if every.is_zero() || deadline <= every {
-        report.problem(
-            at,
-            format!("is renewed every {every:?} and lost after {deadline:?}, expected 0 < every < deadline"),
-        );
+        at.problem(format!("is renewed every {every:?} and lost after {deadline:?}, expected 0 < every < deadline"));
     }
     Lease { name, every, deadline }
 }
 
-fn limits(section: &Section<LimitsKeys>, folder: &FilePath, at: &Path, report: &mut Report<'_>) -> Option<LimitsOf> {
-    let keys = section.open(at, report);
-    let config = keys.config.get(&at.key("config"), report).filter(|path| !path.is_empty());
-    let gate = keys.gate.get(&at.key("gate"), report);
-    let Some(config) = config else {
-        if !keys.config.is_present() {
-            report.problem(&at.key("config"), "is missing, expected a configuration file");
-        }
-        return None;
-    };
-    let name = keys.name.get(&at.key("name"), report).unwrap_or_else(|| config.clone());
-    Some(LimitsOf { name, config: folder.join(config), gate })
-}
-
-/// A number above zero, if there is one.
-fn positive(field: &Field<f64>, at: &Path, report: &mut Report<'_>) -> Option<f64> {
-    let number = field.get(at, report)?;
-    if number.is_finite() && number > 0.0 && number <= MOST_PER_SECOND {
-        return Some(number);
+fn limits(at: &Cursor<'_>, folder: &Path) -> Option<LimitsOf> {
+    let (name, config, gate) = (at.read("name"), at.read("config"), at.read("gate"));
+    if !at.has("config") {
+        at.at("config").problem("is missing, expected a configuration file");
     }
-    report.problem(at, format!("is {number:?}, expected a number per second above 0 and at most {MOST_PER_SECOND}"));
-    None
+    let config: String = Option::flatten(config)?;
+    Some(LimitsOf { name: name.unwrap_or_else(|| config.clone()), config: folder.join(config), gate })
 }
 
-fn is_path_segment(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+/// Reads a number above zero, if there is one.
+fn positive(at: &Cursor<'_>, name: &str) -> Option<f64> {
+    let number: f64 = at.read(name)?;
+    let fits = number.is_finite() && number > 0.0 && number <= MOST_PER_SECOND;
+    if !fits {
+        let message = format!("is {number:?}, expected a number per second above 0 and at most {MOST_PER_SECOND}");
+        at.at(name).problem(message);
+    }
+    fits.then_some(number)
+}
+
+/// Checks what becomes a part of a path.
+fn check_segment(at: &Cursor<'_>, name: &str, text: &str) {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    if text.is_empty() || !text.bytes().all(is_good) {
+        at.at(name).problem(format!("is {text:?}, expected a name of letters, digits, '-' and '.'"));
+    }
 }
 
 impl Lease {
     /// client-go's retry period.
-    pub const EVERY: std::time::Duration = std::time::Duration::from_secs(2);
+    pub const EVERY: Duration = Duration::from_secs(2);
     /// client-go's renew deadline.
-    pub const DEADLINE: std::time::Duration = std::time::Duration::from_secs(10);
+    pub const DEADLINE: Duration = Duration::from_secs(10);
 }
 
-/// What a reconcile can do with its object.
+/// The calls that a reconcile can make with its object.
 const VERBS: [Verb; 6] = [Verb::Get, Verb::List, Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
-const LENGTH: std::time::Duration = std::time::Duration::from_secs(60);
+const LENGTH: Duration = Duration::from_secs(60);
 /// Each costs memory.
 const MOST_OBJECTS: u32 = 1_000_000;
 const MOST_PER_SECOND: f64 = 1e6;
@@ -346,9 +228,15 @@ const MOST_PER_SECOND: f64 = 1e6;
 #[cfg(test)]
 pub(in crate::config) fn schema() -> serde_json::Value {
     use crate::config::tests;
-    let mut schema = tests::schema::of::<Keys>("A scenario for tidegate simulate");
+    const WHOLE: &str = "[[controllers]]\n[upstream]\nfailures = [{}]\n[[leases]]\n[[limits]]\nconfig = \"x\"\n";
+    let (text, _) = Text::new("s.toml".to_owned(), WHOLE.to_owned());
+    let root = toml::from_str(WHOLE).map(Value::Table).expect("it is TOML");
+    let report = Report::new(&text, &[]);
+    scenario(&Cursor::root(&root, &report), Path::new("s.toml"));
+    let record = report.finish(&root, Vec::new()).expect("it is right").record;
+    let mut schema = tests::schema::of(&record, "A scenario for tidegate simulate");
     let verbs: Vec<&str> = VERBS.iter().map(|verb| verb.word()).collect();
-    let span = tests::schema::shape_of::<Span>();
+    let span = tests::schema::of_value(Duration::SHAPE);
     for (path, more) in [
         ("controllers.verbs", serde_json::json!({ "items": { "enum": verbs }, "minItems": 1 })),
         ("controllers.objects", serde_json::json!({ "minimum": 1, "maximum": MOST_OBJECTS })),

@@ -4,19 +4,12 @@
 //! Whatever `check` accepts fits the schema, which a test holds for anything that anybody may write. The reverse is not promised: what keys
 //! mean together only `check` knows.
 
-use std::borrow::Cow;
-
-use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Map, Value, json};
 
-use super::REFERENCE;
+use super::{REFERENCE, record};
 use crate::{
     api::Signal,
-    config::{
-        field::{Field, Listed, Named, Section},
-        file::File,
-        leaf::{Anything, Bytes, List, OneOrMore, OrAuto, OrOff, Span, Texts, Word, Words},
-    },
+    config::{path::Path, record::Record, shape::Shape},
 };
 
 /// Go's durations, with a unit.
@@ -35,7 +28,7 @@ pub(super) const LIKE: [(&str, &str); 6] = [
 
 /// The schema of the configuration.
 pub(in crate::config) fn schema() -> Value {
-    let mut schema = of::<File>("The configuration of tidegate");
+    let mut schema = of(&record(), "The configuration of tidegate");
     for (heading, section) in chapters() {
         let section: Vec<Row> = rows(section);
         describe(&mut schema, &heading, &section, true);
@@ -103,20 +96,57 @@ fn bounds() -> Vec<(&'static str, Value)> {
     bounds
 }
 
-/// The bare schema of a table of the file.
-pub(in crate::config) fn of<T: JsonSchema>(title: &str) -> Value {
-    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    close(&mut schema);
+/// The bare schema of everything that was asked for.
+pub(in crate::config) fn of(record: &Record, title: &str) -> Value {
+    let mut schema = of_table(record, &Path::default());
+    schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
     schema["title"] = json!(title);
     schema["description"] =
         json!("What keys mean together only tidegate itself knows: `tidegate check`, `tidegate simulate`.");
     schema
 }
 
+/// No keys but the known ones.
+fn of_table(record: &Record, table: &Path) -> Value {
+    let of_key = |name: &str, shape: Shape| {
+        let at = table.key(name);
+        let below = || {
+            // Classes that are built in may come before the first of the file.
+            let name = if shape == Shape::ListOfTables { "[0]" } else { "name" };
+            of_table(record, &at.key(name))
+        };
+        match shape {
+            Shape::Table | Shape::TableOrOff | Shape::Limit => of_table(record, &at),
+            Shape::TablesByName => json!({ "type": "object", "additionalProperties": below() }),
+            Shape::ListOfTables => json!({ "type": "array", "items": below() }),
+            shape => of_value(shape),
+        }
+    };
+    let keys = record.keys(table).iter().map(|key| (key.name.clone(), of_key(&key.name, key.shape)));
+    json!({ "type": "object", "properties": keys.collect::<Map<_, _>>(), "additionalProperties": false })
+}
+
 /// The schema of one value.
-pub(in crate::config) fn shape_of<T: JsonSchema>() -> Value {
-    SchemaGenerator::default().subschema_for::<Field<T>>().to_value()
+pub(in crate::config) fn of_value(shape: Shape) -> Value {
+    match shape {
+        Shape::Text => json!({ "type": "string" }),
+        Shape::Truth => json!({ "type": "boolean" }),
+        Shape::Whole(least) => json!({ "type": "integer", "minimum": least }),
+        Shape::Whole32(least) => json!({ "type": "integer", "minimum": least, "maximum": u32::MAX }),
+        Shape::Number => json!({ "type": "number" }),
+        Shape::Duration => json!({ "type": "string", "pattern": format!("^{SPAN}$") }),
+        Shape::DurationOr(word) => json!({ "type": "string", "pattern": format!("^({word}|{SPAN})$") }),
+        Shape::Size => json!({ "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
+        Shape::Word(words) => json!({ "enum": words }),
+        Shape::List(items) => json!({ "type": "array", "items": of_value(*items) }),
+        Shape::Addresses => {
+            let address = "^(unix:/.+|.+:[0-9]+)$";
+            let items = json!({ "type": "string", "pattern": address });
+            json!({ "type": ["string", "array"], "pattern": address, "items": items, "minItems": 1 })
+        }
+        Shape::TextByName => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        _ => json!({}),
+    }
 }
 
 /// Adds to what stands at a path.
@@ -132,25 +162,6 @@ fn merge(into: &mut Value, more: Value) {
             }
         }
         (into, more) => *into = more,
-    }
-}
-
-/// No keys but the known ones; numbers bounded as their types are, without formats that no editor knows.
-fn close(schema: &mut Value) {
-    if let Value::Object(object) = schema {
-        if object.contains_key("properties") {
-            object.insert("additionalProperties".to_owned(), json!(false));
-        }
-        if let Some(format) = object.get("format").and_then(Value::as_str).map(str::to_owned) {
-            object.remove("format");
-            if format == "uint32" {
-                object.insert("maximum".to_owned(), json!(u32::MAX));
-            }
-        }
-        object.values_mut().for_each(close);
-    }
-    if let Value::Array(items) = schema {
-        items.iter_mut().for_each(close);
     }
 }
 
@@ -218,46 +229,3 @@ fn describe(schema: &mut Value, path: &str, rows: &[Row], with_defaults: bool) {
         );
     }
 }
-
-/// A schema by itself, wherever it stands.
-macro_rules! shape {
-    ([$($generics:tt)*] $type:ty, |$generator:ident| $schema:expr) => {
-        impl<$($generics)*> JsonSchema for $type {
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn schema_name() -> Cow<'static, str> {
-                Cow::Borrowed(stringify!($type))
-            }
-
-            fn json_schema($generator: &mut SchemaGenerator) -> Schema {
-                $schema
-            }
-        }
-    };
-}
-
-shape!([T: JsonSchema] Field<T>, |generator| T::json_schema(generator));
-shape!([T: JsonSchema] Section<T>, |generator| T::json_schema(generator));
-shape!([T: JsonSchema] Named<T>, |generator| {
-    json_schema!({ "type": "object", "additionalProperties": T::json_schema(generator) })
-});
-shape!([T: JsonSchema] Listed<T>, |generator| json_schema!({ "type": "array", "items": T::json_schema(generator) }));
-shape!([] Span, |_generator| json_schema!({ "type": "string", "pattern": format!("^{SPAN}$") }));
-shape!([] OrOff, |_generator| json_schema!({ "type": "string", "pattern": format!("^(off|{SPAN})$") }));
-shape!([] OrAuto, |_generator| json_schema!({ "type": "string", "pattern": format!("^(auto|{SPAN})$") }));
-shape!([] Bytes, |_generator| {
-    json_schema!({ "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB|kB|KB|MB|GB)$" })
-});
-shape!([] List, |_generator| json_schema!({ "type": "array", "items": { "type": "string" } }));
-shape!([] OneOrMore, |_generator| {
-    let address = "^(unix:/.+|.+:[0-9]+)$";
-    let items = json!({ "type": "string", "pattern": address });
-    json_schema!({ "type": ["string", "array"], "pattern": address, "items": items, "minItems": 1 })
-});
-shape!([] Texts, |_generator| json_schema!({ "type": "object", "additionalProperties": { "type": "string" } }));
-shape!([] Anything, |_generator| json_schema!({}));
-shape!([T: Words] Word<T>, |_generator| {
-    json_schema!({ "enum": T::WORDS.iter().map(|(word, _)| *word).collect::<Vec<_>>() })
-});

@@ -1,21 +1,20 @@
-//! The files that a configuration names, looked at before anything starts: `check` and `run` say the same of them.
+//! The files that a configuration names, looked at before anything starts, so that `check` and `run`
+//! say the same of them.
 
 use std::{fs, path::PathBuf};
 
-use super::{
-    path::Path,
-    problems::{Problem, Report},
-};
+use super::problems::Problem;
 
-/// A file that will be read.
-#[derive(Debug)]
-pub(super) struct FileUse {
-    path: PathBuf,
-    holds: Holds,
-    at: Path,
+/// A file that the configuration names.
+#[derive(Clone, Debug)]
+pub(super) struct NamedFile {
+    pub(super) path: PathBuf,
+    pub(super) holds: Holds,
+    /// The problem that it may turn out to have, located where its name stands.
+    pub(super) problem: Problem,
 }
 
-/// What a file is for.
+/// The content that a file must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
     /// PEM certificates.
@@ -26,26 +25,8 @@ pub(super) enum Holds {
     Secret,
 }
 
-/// A file with the problems that it may turn out to have: where its name stands is only known while the configuration is read.
-#[derive(Clone, Debug)]
-pub(super) struct Named {
-    path: PathBuf,
-    holds: Holds,
-    problem: Problem,
-}
-
-impl FileUse {
-    pub(super) fn new(path: PathBuf, holds: Holds, at: Path) -> Self {
-        Self { path, holds, at }
-    }
-
-    pub(super) fn named(self, report: &Report<'_>) -> Named {
-        Named { problem: report.locate(&self.at, String::new(), false), path: self.path, holds: self.holds }
-    }
-}
-
-impl Named {
-    /// What is wrong with the file now. Its content is never shown.
+impl NamedFile {
+    /// Returns what is wrong with the file now. Its content is never shown.
     pub(super) fn problem(&self) -> Option<Problem> {
         let expected = match self.holds {
             Holds::Certificate => "a PEM file with a certificate",

@@ -1,0 +1,160 @@
+//! Reads the whole configuration: the keys of the process, and each gate.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use toml::Value;
+
+use super::{
+    cursor::{Cursor, TomlValue},
+    gate::gate,
+    names::{self, address},
+    problems::did_you_mean,
+    settings::{Admin, Listen, Log, Settings, ShowNames, Socket},
+    shape::Shape,
+    values::alternatives,
+    words::Format,
+};
+
+/// Reads it all. The result is only good if nothing was reported.
+pub(super) fn settings(root: &Cursor<'_>) -> Settings {
+    let admin = admin(&root.table("admin"));
+    let log = log(&root.table("log"));
+    let drain = root.table("shutdown").get("drain", DRAIN);
+    let named = |(name, at): (&str, Cursor<'_>)| {
+        if !names::is_snake_case(name) {
+            at.key_problem(format!("is no name for a gate, expected {}", names::SNAKE_CASE));
+        }
+        let name: Arc<str> = Arc::from(name);
+        (Arc::clone(&name), gate(&at, name))
+    };
+    let settings = Settings { admin, log, drain, gates: root.tables("gates").into_iter().map(named).collect() };
+    if settings.gates.is_empty() && root.is_right() {
+        let message =
+            "is missing, expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
+        root.at("gates").problem(message);
+    }
+    check_addresses(&settings, root);
+    check_paths(&settings, root);
+    settings
+}
+
+fn admin(at: &Cursor<'_>) -> Admin {
+    let OrOff(listen) = at.get("listen", OrOff(Some(ADMIN)));
+    let show_names = at.get("show_names", ShowNames::Auto);
+    let socket = at.get("socket", Socket::Auto);
+    Admin { listen, show_names, socket }
+}
+
+/// The address of the admin port, or `off`.
+struct OrOff(Option<SocketAddr>);
+
+impl TomlValue for OrOff {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        match at.expect(value.as_str(), value, "text in quotes")? {
+            "off" => Some(Self(None)),
+            text => address(text, at, ", or \"off\"").map(|address| Self(Some(address))),
+        }
+    }
+
+    fn write(&self) -> Value {
+        self.0.map_or_else(|| "off".to_owned(), |address| address.to_string()).into()
+    }
+}
+
+impl TomlValue for Socket {
+    const SHAPE: Shape = Shape::Text;
+
+    /// Reads a word or a path. The kernel takes paths of 107 bytes, and the socket is made in a folder
+    /// of its own first; a relative path would depend on who asks.
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        match at.expect(value.as_str(), value, "text in quotes")? {
+            "auto" => Some(Self::Auto),
+            "off" => Some(Self::Off),
+            path if path.starts_with('/') && path.len() <= 80 && !path.ends_with('/') => Some(Self::At(path.into())),
+            path => {
+                at.problem(format!(
+                    "is {path:?}, expected \"auto\", \"off\" or an absolute path of at most 80 bytes, such as \"/run/tidegate/tidegate.sock\""
+                ));
+                None
+            }
+        }
+    }
+
+    fn write(&self) -> Value {
+        match self {
+            Self::Auto => "auto".into(),
+            Self::Off => "off".into(),
+            Self::At(path) => path.display().to_string().into(),
+        }
+    }
+}
+
+fn log(at: &Cursor<'_>) -> Log {
+    let json = at.get("format", Format::Text) == Format::Json;
+    let level = at.get("level", "info".to_owned());
+    // A single word that is no level would be taken for the name of a module.
+    let is_plain = !level.contains(['=', ',']);
+    if is_plain && !LEVELS.contains(&level.as_str()) {
+        let (expected, near) = (alternatives(&LEVELS), did_you_mean(&level, &LEVELS));
+        at.at("level")
+            .problem(format!("is {level:?}, expected {expected}, or a filter such as \"info,tidegate=debug\"{near}"));
+    } else if let Err(error) = level.parse::<tracing_subscriber::filter::Targets>() {
+        at.at("level").problem(format!("is {level:?}, which is no filter: {error}"));
+    }
+    let calls: Option<PathBuf> = at.get("calls", None);
+    Log { json, level, calls }
+}
+
+/// Checks that no two listeners have one port.
+fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
+    let mut taken: Vec<(SocketAddr, Cursor<'_>)> = Vec::new();
+    taken.extend(settings.admin.listen.map(|address| (address, root.at("admin").at("listen"))));
+    for (name, gate) in &settings.gates {
+        let at = root.at("gates").at(name).at("listen");
+        for listen in &gate.listen {
+            let Listen::Tcp(address) = listen else { continue };
+            if let Some((_, other)) = taken.iter().find(|(other, _)| collide(*address, *other)) {
+                at.problem(format!("{address} is taken by {} already, expected another port", other.path()));
+            }
+            taken.push((*address, at.clone()));
+        }
+    }
+}
+
+/// Checks that no two gates have one socket, or one folder: each would overwrite what the other's
+/// clients rely on.
+fn check_paths(settings: &Settings, root: &Cursor<'_>) {
+    let mut taken: Vec<(&std::path::Path, Cursor<'_>)> = Vec::new();
+    for (name, gate) in &settings.gates {
+        let at = root.at("gates").at(name);
+        let sockets = gate.listen.iter().filter_map(|listen| match listen {
+            Listen::Tcp(_) => None,
+            Listen::Unix(path) => Some((path.as_path(), at.at("listen"))),
+        });
+        let folder = gate.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
+        for (path, at) in sockets.chain(folder.map(|path| (path, at.at("tls").at("write_to")))) {
+            if let Some((_, other)) = taken.iter().find(|(other, _)| *other == path) {
+                at.problem(format!("is {path:?}, which {} has already, expected another", other.path()));
+            }
+            taken.push((path, at));
+        }
+    }
+}
+
+/// True if two listeners would want the same port. An unspecified address takes it on all, `[::]`
+/// usually that of IPv4 too.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let covers = |wide: SocketAddr, narrow: SocketAddr| {
+        wide.ip().is_unspecified() && (wide.is_ipv6() || wide.is_ipv4() == narrow.is_ipv4())
+    };
+    one.port() != 0
+        && one.port() == other.port()
+        && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
+}
+
+const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9464);
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// Within the 30 s that a pod is given, with time to write the last lines.
+const DRAIN: Duration = Duration::from_secs(25);

@@ -1,0 +1,130 @@
+//! The record of what was read: the keys of every table in the order of the documentation, and the
+//! values in force. The effective configuration is printed from it.
+
+use std::collections::BTreeMap;
+
+use toml::Value;
+
+use super::{path::Path, shape::Shape};
+
+/// The keys that were asked for, by table.
+#[derive(Debug, Default)]
+pub(super) struct Record(BTreeMap<Path, Vec<Key>>);
+
+/// A key that was asked for.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) name: String,
+    pub(super) shape: Shape,
+    in_force: InForce,
+}
+
+#[derive(Debug)]
+enum InForce {
+    Nothing,
+    Value(Value),
+    Table,
+}
+
+// === impl Record ===
+
+impl Record {
+    /// Notes that a value was asked for.
+    pub(super) fn ask(&mut self, table: &Path, name: &str, shape: Shape) {
+        self.key(table, name, shape);
+    }
+
+    /// Notes that a table was opened.
+    pub(super) fn open(&mut self, table: &Path, name: &str, shape: Shape, in_force: bool) {
+        self.key(table, name, shape).in_force = if in_force { InForce::Table } else { InForce::Nothing };
+        self.0.entry(table.key(name)).or_default();
+    }
+
+    /// Notes the value in force of a key.
+    pub(super) fn set(&mut self, table: &Path, name: &str, shape: Shape, value: Value) {
+        self.key(table, name, shape).in_force = InForce::Value(value);
+    }
+
+    fn key(&mut self, table: &Path, name: &str, shape: Shape) -> &mut Key {
+        let keys = self.0.entry(table.clone()).or_default();
+        let index = keys.iter().position(|key| key.name == name).unwrap_or_else(|| {
+            keys.push(Key { name: name.to_owned(), shape, in_force: InForce::Nothing });
+            keys.len() - 1
+        });
+        &mut keys[index]
+    }
+
+    /// Returns the keys of a table, in the order in which they were asked for.
+    pub(super) fn keys(&self, table: &Path) -> &[Key] {
+        self.0.get(table).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the keys of `root` that nothing has asked for, each with the known keys of its table.
+    pub(super) fn unknown(&self, root: &Value) -> Vec<(Path, Vec<&str>)> {
+        let mut unknown = Vec::new();
+        for (path, known) in &self.0 {
+            let known: Vec<&str> = known.iter().map(|key| key.name.as_str()).collect();
+            for name in path.find(root).and_then(Value::as_table).into_iter().flat_map(toml::Table::keys) {
+                if !known.contains(&name.as_str()) {
+                    unknown.push((path.key(name), known.clone()));
+                }
+            }
+        }
+        unknown
+    }
+
+    /// Prints what is in force as TOML: every key with its value, as a file that would say the same.
+    ///
+    /// Secrets are only there as names of files. Built-in classes appear by name, without what they
+    /// match: that cannot be written as patterns.
+    pub(super) fn effective(&self) -> String {
+        let mut out = String::new();
+        self.print_tables(&Path::default(), &mut out);
+        out
+    }
+
+    /// Prints a table under its header. What is in a list is printed with all its tables inline.
+    fn print(&self, header: &str, table: &Path, is_inline: bool, out: &mut String) {
+        let gap = if out.is_empty() { "" } else { "\n" };
+        *out += &format!("{gap}{header}\n");
+        for key in self.keys(table) {
+            if let Some(text) = self.text(key, table, is_inline) {
+                *out += &format!("{} = {text}\n", key.name);
+            }
+        }
+        if !is_inline {
+            self.print_tables(table, out);
+        }
+    }
+
+    fn print_tables(&self, table: &Path, out: &mut String) {
+        for key in self.keys(table).iter().filter(|key| matches!(key.in_force, InForce::Table)) {
+            let at = table.key(&key.name);
+            let below = self.keys(&at).iter().map(|below| at.key(&below.name));
+            match key.shape {
+                Shape::Table | Shape::TableOrOff => self.print(&format!("[{at}]"), &at, false, out),
+                Shape::TablesByName => self.print_tables(&at, out),
+                Shape::ListOfTables => below.for_each(|item| self.print(&format!("[[{at}]]"), &item, true, out)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns what is in force for a key, where it fits on its line.
+    fn text(&self, key: &Key, table: &Path, is_inline: bool) -> Option<String> {
+        let at = table.key(&key.name);
+        match (&key.in_force, key.shape) {
+            (InForce::Nothing, _) => None,
+            (InForce::Value(value), _) => Some(value.to_string()),
+            (InForce::Table, Shape::Limit) => Some(self.inline(&at).unwrap_or_else(|| "\"off\"".to_owned())),
+            (InForce::Table, _) => is_inline.then(|| self.inline(&at).unwrap_or_else(|| "{}".to_owned())),
+        }
+    }
+
+    /// Returns a table as `{ key = value, ... }` if anything of it is in force.
+    fn inline(&self, table: &Path) -> Option<String> {
+        let text = |key: &Key| Some(format!("{} = {}", key.name, self.text(key, table, true)?));
+        let texts: Vec<String> = self.keys(table).iter().filter_map(text).collect();
+        (!texts.is_empty()).then(|| format!("{{ {} }}", texts.join(", ")))
+    }
+}

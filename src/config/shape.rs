@@ -1,0 +1,48 @@
+//! The forms that values have in TOML.
+
+use toml::Value;
+
+/// The form of a value in TOML. The JSON Schema is made from these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Text,
+    Truth,
+    /// A whole number of at least this.
+    Whole(u32),
+    /// A whole number of at least this, of at most 32 bits.
+    Whole32(u32),
+    Number,
+    Duration,
+    /// A duration, or this word.
+    DurationOr(&'static str),
+    Size,
+    Word(&'static [&'static str]),
+    List(&'static Self),
+    /// A listener's address, or a list of them.
+    Addresses,
+    TextByName,
+    Any,
+    Table,
+    /// A table, or `off`.
+    TableOrOff,
+    /// A limit: a table or `off`, shown on one line.
+    Limit,
+    TablesByName,
+    ListOfTables,
+}
+
+/// Returns a value for a message: short, and on one line.
+pub(super) fn describe(value: &Value) -> String {
+    match value {
+        Value::String(text) => {
+            let short: String = text.chars().take(60).collect();
+            if short.len() < text.len() { format!("{short:?}...") } else { format!("{short:?}") }
+        }
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => format!("{number:?}"),
+        Value::Boolean(truth) => truth.to_string(),
+        Value::Datetime(_) => "a date".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Table(_) => "a table".to_owned(),
+    }
+}

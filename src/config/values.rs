@@ -1,0 +1,324 @@
+//! The types of single values: text, numbers, durations, sizes, words and lists of them.
+//!
+//! Types are strict: a number in quotes is not a number, and a whole number has no fraction.
+
+use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
+
+use toml::Value;
+
+use super::{
+    cursor::{Cursor, TomlValue},
+    problems::did_you_mean,
+    shape::{Shape, describe},
+};
+use crate::api::duration;
+
+/// A number of bytes with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bytes(pub(super) usize);
+
+/// A duration, or `off`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OrOff(pub(super) Option<Duration>);
+
+/// A duration, or `auto`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OrAuto(pub(super) Option<Duration>);
+
+/// Any value, for keys that take more than one form.
+#[derive(Clone, Debug)]
+pub(super) struct RawValue(pub(super) Value);
+
+impl TomlValue for String {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        at.expect(value.as_str(), value, "text in quotes").map(str::to_owned)
+    }
+
+    fn write(&self) -> Value {
+        self.as_str().into()
+    }
+}
+
+/// The empty text stands for none.
+impl TomlValue for Option<String> {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        String::read(value, at).map(|text| Some(text).filter(|text| !text.is_empty()))
+    }
+
+    fn write(&self) -> Value {
+        self.as_deref().unwrap_or_default().into()
+    }
+}
+
+/// The empty text stands for none.
+impl TomlValue for Option<PathBuf> {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        Option::<String>::read(value, at).map(|text| text.map(PathBuf::from))
+    }
+
+    fn write(&self) -> Value {
+        self.as_ref().map(|path| path.display().to_string()).write()
+    }
+}
+
+impl TomlValue for bool {
+    const SHAPE: Shape = Shape::Truth;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        at.expect(value.as_bool(), value, "true or false")
+    }
+
+    fn write(&self) -> Value {
+        (*self).into()
+    }
+}
+
+impl TomlValue for usize {
+    const SHAPE: Shape = Shape::Whole(0);
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        u64::read(value, at).map(|number| Self::try_from(number).unwrap_or(Self::MAX))
+    }
+
+    fn write(&self) -> Value {
+        u64::try_from(*self).unwrap_or(u64::MAX).write()
+    }
+}
+
+impl TomlValue for u64 {
+    const SHAPE: Shape = Shape::Whole(0);
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let number = value.as_integer().and_then(|number| Self::try_from(number).ok());
+        at.expect(number, value, "a whole number, 0 or more")
+    }
+
+    fn write(&self) -> Value {
+        i64::try_from(*self).unwrap_or(i64::MAX).into()
+    }
+}
+
+impl TomlValue for u32 {
+    const SHAPE: Shape = Shape::Whole32(0);
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let number = value.as_integer().and_then(|number| Self::try_from(number).ok());
+        at.expect(number, value, "a whole number from 0 to 4294967295")
+    }
+
+    fn write(&self) -> Value {
+        (*self).into()
+    }
+}
+
+impl TomlValue for NonZeroU32 {
+    const SHAPE: Shape = Shape::Whole32(1);
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        at.expect(Self::new(u32::read(value, at)?), value, "at least 1")
+    }
+
+    fn write(&self) -> Value {
+        self.get().write()
+    }
+}
+
+impl TomlValue for f64 {
+    const SHAPE: Shape = Shape::Number;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        match value {
+            Value::Float(number) => Some(*number),
+            // A rate with more than 2^53 whole tokens is far past every bound.
+            Value::Integer(number) => {
+                at.expect(i32::try_from(*number).ok(), value, "a number that fits").map(Self::from)
+            }
+            _ => at.expect(None, value, "a number"),
+        }
+    }
+
+    fn write(&self) -> Value {
+        (*self).into()
+    }
+}
+
+impl TomlValue for Duration {
+    const SHAPE: Shape = Shape::Duration;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        at.expect(value.as_str().and_then(with_unit), value, A_DURATION)
+    }
+
+    fn write(&self) -> Value {
+        duration::write(*self).into()
+    }
+}
+
+impl TomlValue for OrOff {
+    const SHAPE: Shape = Shape::DurationOr("off");
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        duration_or("off", value, at).map(Self)
+    }
+
+    fn write(&self) -> Value {
+        self.0.map_or_else(|| "off".into(), |duration| duration.write())
+    }
+}
+
+impl TomlValue for OrAuto {
+    const SHAPE: Shape = Shape::DurationOr("auto");
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        duration_or("auto", value, at).map(Self)
+    }
+
+    fn write(&self) -> Value {
+        self.0.map_or_else(|| "auto".into(), |duration| duration.write())
+    }
+}
+
+fn duration_or(word: &str, value: &Value, at: &Cursor<'_>) -> Option<Option<Duration>> {
+    match value.as_str() {
+        Some(text) if text == word => Some(None),
+        text => at.expect(text.and_then(with_unit).map(Some), value, &format!("\"{word}\" or {A_DURATION}")),
+    }
+}
+
+/// Reads a duration that has its unit, even if it is zero.
+fn with_unit(text: &str) -> Option<Duration> {
+    duration::read(text).filter(|_| text.ends_with(|c: char| c.is_ascii_lowercase()))
+}
+
+impl TomlValue for Bytes {
+    const SHAPE: Shape = Shape::Size;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        at.expect(value.as_str().and_then(bytes), value, "a size such as \"16MiB\"").map(Self)
+    }
+
+    /// Returns the size in the largest unit that says it exactly.
+    fn write(&self) -> Value {
+        let bytes = self.0;
+        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let exact = units.iter().find(|(bits, _)| bytes != 0 && bytes.trailing_zeros() >= *bits);
+        exact.map_or_else(|| format!("{bytes}B"), |(bits, unit)| format!("{}{unit}", bytes >> bits)).into()
+    }
+}
+
+/// Reads whole bytes in binary or decimal units.
+fn bytes(text: &str) -> Option<usize> {
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at_checked(end)?;
+    let unit: usize = match unit {
+        "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+impl<T: TomlValue> TomlValue for Vec<T> {
+    const SHAPE: Shape = Shape::List(&T::SHAPE);
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let items = at.expect(value.as_array(), value, "a list of texts, which only the file can give")?;
+        let read: Vec<_> = items.iter().enumerate().map(|(index, item)| T::read(item, &at.item(index))).collect();
+        read.into_iter().collect()
+    }
+
+    fn write(&self) -> Value {
+        Value::Array(self.iter().map(TomlValue::write).collect())
+    }
+}
+
+impl TomlValue for BTreeMap<String, String> {
+    const SHAPE: Shape = Shape::TextByName;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let table = at.expect(value.as_table(), value, "a table of texts")?;
+        let text = |(name, value): (&String, &Value)| match value.as_str() {
+            Some(text) => Some((name.clone(), text.to_owned())),
+            None => {
+                at.problem(format!("{name:?} is {}, expected text in quotes", describe(value)));
+                None
+            }
+        };
+        table.iter().map(text).collect()
+    }
+
+    fn write(&self) -> Value {
+        Value::Table(self.iter().map(|(name, text)| (name.clone(), text.as_str().into())).collect())
+    }
+}
+
+impl TomlValue for RawValue {
+    const SHAPE: Shape = Shape::Any;
+
+    fn read(value: &Value, _at: &Cursor<'_>) -> Option<Self> {
+        Some(Self(value.clone()))
+    }
+
+    fn write(&self) -> Value {
+        self.0.clone()
+    }
+}
+
+/// Finds `value` among the words of a closed list.
+pub(super) fn one_of<'a>(words: &[&'a str], value: &Value, at: &Cursor<'_>) -> Option<&'a str> {
+    let text = value.as_str();
+    let found = words.iter().copied().find(|word| text == Some(word));
+    if found.is_none() {
+        let near = text.map(|text| did_you_mean(text, words)).unwrap_or_default();
+        at.problem(format!("is {}, expected {}{near}", describe(value), alternatives(words)));
+    }
+    found
+}
+
+/// Returns `"a", "b" or "c"`.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    match quoted.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => "nothing".to_owned(),
+    }
+}
+
+const A_DURATION: &str = "a duration with a unit, such as \"500ms\", \"8s\" or \"1m30s\"";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, expected) in [
+            ("16MiB", Some(16 << 20)),
+            ("0B", Some(0)),
+            ("2KB", Some(2_000)),
+            ("1GiB", Some(1 << 30)),
+            ("16", None),
+            ("MiB", None),
+            ("1.5MiB", None),
+            ("-1B", None),
+            ("16 MiB", None),
+            ("99999999999999999999GiB", None),
+            ("18446744073709551615GiB", None),
+            ("", None),
+        ] {
+            assert_eq!(bytes(text), expected, "{text}");
+        }
+    }
+}
