@@ -20,7 +20,6 @@ mod process;
 mod record;
 mod report;
 pub mod scenario;
-pub mod settings;
 mod shape;
 mod signals;
 mod sources;
@@ -37,11 +36,12 @@ use self::{
     problems::Text,
     report::{Findings, Report},
 };
-pub use self::{origins::Origins, problems::Problem, settings::Settings};
+pub use self::{origins::Origins, problems::Problem};
+use crate::spec::Settings;
 
 /// Where a configuration comes from.
 #[derive(Clone, Debug, Default)]
-pub struct Source {
+pub struct Input {
     /// The file, if there is one: see [`find`].
     pub file: Option<PathBuf>,
     /// The environment, whole.
@@ -81,12 +81,12 @@ pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf>
 ///
 /// # Errors
 /// Every problem there is: of variables by name, then from the top of the file.
-pub fn load(source: &Source) -> Result<Loaded, Vec<Problem>> {
-    let (name, text) = match &source.file {
+pub fn load(input: &Input) -> Result<Loaded, Vec<Problem>> {
+    let (name, text) = match &input.file {
         Some(path) => read(path)?,
-        None => ("defaults".to_owned(), default_file(&source.env)),
+        None => ("defaults".to_owned(), default_file(&input.env)),
     };
-    load_text(name, text, &source.env)
+    load_text(name, text, &input.env)
 }
 
 /// The same for a text that is already at hand; `name` stands in its problems.

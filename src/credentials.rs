@@ -24,6 +24,7 @@ pub use self::injector::{CredentialVersion, Forbidden, Inject, Injector};
 pub use self::pod_token::PodToken;
 pub use self::proxy::{Proxy, ProxyKind};
 pub use self::token::Secret;
+pub use crate::spec::{Source, UpstreamTls};
 use crate::tls::{self, Identity, Pem, Roots, TlsError};
 
 /// The address of an upstream.
@@ -40,32 +41,6 @@ pub struct Target {
     pub server_name: Option<String>,
     /// The proxy on the way, if there is one.
     pub proxy: Option<Proxy>,
-}
-
-/// Where to read the upstream from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The API server of the cluster this pod is in.
-    InCluster,
-    /// A kubeconfig's context; `None` for the current one.
-    Kubeconfig(Option<String>),
-    /// `http(s)://host[:port][/base]`.
-    Url(Uri),
-}
-
-/// What the configuration says about TLS to the upstream; wins over what the source says.
-#[derive(Clone, Debug, Default)]
-pub struct UpstreamTls {
-    /// CA bundle.
-    pub ca: Option<PathBuf>,
-    /// Client certificate chain.
-    pub cert: Option<PathBuf>,
-    /// Its key.
-    pub key: Option<PathBuf>,
-    /// Name to verify and to send as SNI.
-    pub server_name: Option<String>,
-    /// No verification.
-    pub insecure: bool,
 }
 
 /// The part of the process's environment that sources are read from.

@@ -27,6 +27,7 @@ pub mod moment;
 pub mod proxy;
 mod random;
 pub mod simulate;
+pub mod spec;
 pub mod status;
 pub mod telemetry;
 pub mod tls;

@@ -32,9 +32,9 @@ mod view;
 
 pub use self::{
     gate::{Gate, GateError},
-    gate_config::RetryAfter,
-    options::{Listen, Options},
+    options::Options,
 };
+pub use crate::spec::{Listen, RetryAfter};
 
 #[cfg(test)]
 mod conservation;

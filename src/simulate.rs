@@ -16,7 +16,7 @@ mod request;
 mod series;
 mod tally;
 
-use crate::config::settings;
+use crate::spec;
 
 pub use self::{
     builtin::{ALL, Builtin, Setup, WrongParameter, find, usual},
@@ -31,5 +31,5 @@ pub struct Limits {
     /// Their name in the results.
     pub name: String,
     /// The gate that has them.
-    pub gate: settings::Gate,
+    pub gate: spec::Gate,
 }

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use http::{HeaderValue, Request, Response, uri::Scheme};
+use http::{Request, Response, uri::Scheme};
 
 use self::body::{Budget, KEPT_TOGETHER};
 pub use self::body::{Kept, Outgoing, OutgoingError};
@@ -48,8 +48,8 @@ pub use self::protocol::Protocol;
 pub use self::streaming::{Streaming, StreamingError};
 pub(crate) use self::trailing::Trailing;
 pub use self::upgrade::{Dedicated, Upgraded};
-pub use crate::credentials::Target;
 use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters, tls};
+pub use crate::{credentials::Target, spec::Host};
 
 /// The receiver of changes in how many more calls the connections could take. Implemented by the
 /// proxy's driver.
@@ -88,17 +88,6 @@ pub struct Options {
     /// The limit from handing over the request to the response head; never for long-running calls.
     /// `None` for no limit.
     pub response_timeout: Option<Duration>,
-}
-
-/// The Host sent upstream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
-    /// The upstream's own authority.
-    Rewrite,
-    /// The client's.
-    Preserve,
-    /// This one.
-    Literal(HeaderValue),
 }
 
 /// The connections of one group, and the calls on them.

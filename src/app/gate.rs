@@ -6,13 +6,11 @@ use super::folder::{Folder, Token};
 use crate::{
     classify::Kind,
     clock::Clock,
-    config::settings::{self, Credentials, Gate, ListenerTls, TlsMode},
-    credentials::{
-        self, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret, Source, UpstreamTls,
-    },
-    proxy::{self, Listen, RetryAfter},
+    credentials::{self, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret},
+    proxy,
+    spec::{CredentialFile, Credentials, Gate, Listen, ListenerTls, TlsMode},
     tls,
-    upstream::{self, Dns, Host},
+    upstream::{self, Dns},
 };
 use anyhow::anyhow;
 use http::uri::Scheme;
@@ -57,28 +55,20 @@ pub(crate) fn prepare_gate(
     let scheme = if gate.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let options = proxy::Options {
         name: gate.name,
-        listen: gate.listen.into_iter().map(listen).collect(),
+        listen: gate.listen,
         tls: listener,
         hosts: gate.allowed_hosts.into_iter().chain(gate.tls.into_iter().flat_map(|tls| tls.names)).collect(),
         rules: gate.rules,
         policy: gate.policy,
         failures: gate.failures,
         throttling: gate.throttling,
-        retry_after: match gate.retry_after {
-            settings::RetryAfter::Auto => RetryAfter::Auto,
-            settings::RetryAfter::Always => RetryAfter::Always,
-            settings::RetryAfter::Never => RetryAfter::Never,
-        },
+        retry_after: gate.retry_after,
         coalesce: gate.coalesce,
         shadow: gate.shadow,
         upstream: upstream::Options {
             target: resolved.target,
             tls,
-            host: match gate.host {
-                settings::Host::Rewrite => Host::Rewrite,
-                settings::Host::Preserve => Host::Preserve,
-                settings::Host::Literal(name) => Host::Literal(name),
-            },
+            host: gate.host,
             rewrite_links: gate.rewrite_links.then_some(scheme),
             injector: Arc::new(injector),
             own: Vec::new(), // known once the gate listens
@@ -130,14 +120,7 @@ fn write_to(tls: Option<&ListenerTls>) -> Option<&Path> {
 
 /// Resolves where calls go.
 fn resolve(gate: &Gate, around: &Environment) -> Result<Resolved, Trouble> {
-    let source = match &gate.upstream {
-        settings::Upstream::InCluster => Source::InCluster,
-        settings::Upstream::Kubeconfig(context) => Source::Kubeconfig(context.clone()),
-        settings::Upstream::Url(url) => Source::Url(url.clone()),
-    };
-    let settings::UpstreamTls { ca, cert, key, server_name, insecure } = gate.upstream_tls.clone();
-    let tls = UpstreamTls { ca, cert, key, server_name, insecure };
-    credentials::resolve(&source, &tls, around).map_err(|error| match error {
+    credentials::resolve(&gate.upstream, &gate.upstream_tls, around).map_err(|error| match error {
         CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
             Trouble::Missing(anyhow!(error).context(format!("gate {}", gate.name)))
         }
@@ -147,7 +130,7 @@ fn resolve(gate: &Gate, around: &Environment) -> Result<Resolved, Trouble> {
 }
 
 /// Returns the TLS of the listener.
-fn listener(tls: &ListenerTls, listen: &[settings::Listen]) -> Result<tls::Listener, Trouble> {
+fn listener(tls: &ListenerTls, listen: &[Listen]) -> Result<tls::Listener, Trouble> {
     let client_ca = tls.client_ca.as_deref();
     let made = match &tls.mode {
         TlsMode::SelfSigned => self_signed(tls, &addresses(listen)),
@@ -168,10 +151,10 @@ fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener,
 }
 
 /// Returns the addresses that a certificate is for. A listener on every address adds none.
-fn addresses(listen: &[settings::Listen]) -> Vec<IpAddr> {
+fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
     let tcp = listen.iter().filter_map(|listen| match listen {
-        settings::Listen::Tcp(address) => Some(address.ip()),
-        settings::Listen::Unix(_) => None,
+        Listen::Tcp(address) => Some(address.ip()),
+        Listen::Unix(_) => None,
     });
     tcp.filter(|ip| !ip.is_unspecified()).collect()
 }
@@ -188,7 +171,7 @@ fn injector(
         return Ok(Injector::pass_through());
     }
     let own = match &gate.credential {
-        Some(settings::Credential { header, prefix, file }) => {
+        Some(CredentialFile { header, prefix, file }) => {
             let secret = Secret::file(file).map_err(|error| Trouble::wrong("credential.file", error))?;
             Some(Credential { header: header.clone(), prefix: prefix.clone(), secret })
         }
@@ -224,13 +207,6 @@ fn notes(gate: &Gate, injects: bool) -> Vec<String> {
         notes.push("shadow = true: every call is decided about and counted, and every call is let through".to_owned());
     }
     notes
-}
-
-fn listen(listen: settings::Listen) -> Listen {
-    match listen {
-        settings::Listen::Tcp(address) => Listen::Tcp(address),
-        settings::Listen::Unix(path) => Listen::Unix(path),
-    }
 }
 
 // === impl Trouble ===

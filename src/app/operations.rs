@@ -16,9 +16,9 @@ use crate::{
     admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator},
     classify::Glob,
     clock::Clock,
-    config::settings::{Settings, ShowNames, Socket},
     moment::Moment,
     proxy::Gate,
+    spec::{Settings, ShowNames, Socket},
     status,
 };
 

@@ -13,11 +13,9 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    config::{
-        Loaded, Problem,
-        settings::{Log, Settings},
-    },
+    config::{Loaded, Problem},
     credentials::Environment,
+    spec::{Log, Settings},
     telemetry::CallLog,
 };
 

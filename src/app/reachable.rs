@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::config::settings::Listen;
+use crate::spec::Listen;
 
 /// Returns the addresses at which a client on this machine reaches the TCP listeners.
 pub(crate) fn tcp_addresses(listen: &[Listen]) -> impl Iterator<Item = SocketAddr> {

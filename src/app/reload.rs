@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    config::settings::Settings,
+    spec::Settings,
     telemetry::{CallLog, log::Level},
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct Content {
 
 impl Content {
     pub(crate) fn of(sources: &Sources) -> Self {
-        let path = sources.source().file;
+        let path = sources.input().file;
         let bytes = path.as_ref().map_or_else(|| Ok(Vec::new()), std::fs::read).map_err(|error| error.kind());
         Self { path, bytes }
     }

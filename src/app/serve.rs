@@ -17,9 +17,9 @@ use super::{
 use crate::{
     admin::{Admin, Readiness},
     clock::Clock,
-    config::settings::{Settings, Socket},
     credentials::Target,
     proxy::Gate,
+    spec::{Settings, Socket},
     telemetry::log::{self, Level},
 };
 

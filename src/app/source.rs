@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    config::{self, Loaded, Problem, Source},
+    config::{self, Input, Loaded, Problem},
     credentials::Environment,
 };
 
@@ -25,31 +25,31 @@ pub(crate) struct Sources {
 impl Sources {
     /// Reads and checks the file and the environment together.
     pub(crate) fn load(&self) -> Result<Loaded, Failure> {
-        load(&self.source())
+        load(&self.input())
     }
 
     /// Does the same, and builds everything that can be built without starting.
     pub(crate) fn prepare(&self, clock: Clock) -> Result<Prepared, Failure> {
-        let source = self.source();
-        let from = source.file.as_ref().map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
-        prepare(load(&source)?, &from, &self.environment(), clock)
+        let input = self.input();
+        let from = input.file.as_ref().map_or_else(|| "defaults".to_owned(), |file| file.display().to_string());
+        prepare(load(&input)?, &from, &self.environment(), clock)
     }
 
     /// Returns the environment from which upstreams and credentials are resolved.
     pub(crate) fn environment(&self) -> Environment {
-        Environment { variables: self.source().env, service_account: Environment::SERVICE_ACCOUNT.into() }
+        Environment { variables: self.input().env, service_account: Environment::SERVICE_ACCOUNT.into() }
     }
 
     /// Returns the file and the environment as they are now.
-    pub(crate) fn source(&self) -> Source {
+    pub(crate) fn input(&self) -> Input {
         let env = environment();
-        Source { file: config::find(self.config.clone(), &env), env }
+        Input { file: config::find(self.config.clone(), &env), env }
     }
 }
 
 /// Reads this file with the environment on top of it, as `run` would.
 pub(crate) fn of_file(file: &Path) -> Result<Loaded, Failure> {
-    load(&Source { file: Some(file.to_owned()), env: environment() })
+    load(&Input { file: Some(file.to_owned()), env: environment() })
 }
 
 /// Returns the environment. A variable that is not Unicode cannot be tidegate's: the names and
@@ -61,6 +61,6 @@ fn environment() -> Vec<(String, String)> {
 }
 
 /// Reads and checks a configuration.
-pub(crate) fn load(source: &Source) -> Result<Loaded, Failure> {
-    config::load(source).map_err(|problems| Failure::Config(problems.iter().map(Problem::to_string).collect()))
+pub(crate) fn load(input: &Input) -> Result<Loaded, Failure> {
+    config::load(input).map_err(|problems| Failure::Config(problems.iter().map(Problem::to_string).collect()))
 }

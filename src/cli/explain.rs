@@ -18,7 +18,8 @@ use crate::{
     admin::control::Ask,
     app::operations,
     classify::{Classified, Kind},
-    config::{Loaded, settings::Gate},
+    config::Loaded,
+    spec::Gate,
     status::{
         Explained,
         text::{duration, meaning, printable},

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use super::{Failure, show};
 use crate::{
     app::source,
-    config::Source,
+    config::Input,
     inject::{self, Mode},
 };
 
@@ -106,7 +106,7 @@ fn chosen(options: &Options) -> Result<inject::Options, Failure> {
         port: options.port,
         pod_monitor: options.pod_monitor,
     };
-    source::load(&Source { file: None, env: inject::variables(&chosen).collect() })?;
+    source::load(&Input { file: None, env: inject::variables(&chosen).collect() })?;
     Ok(chosen)
 }
 

@@ -13,8 +13,8 @@ use super::{Configured, Failure, show};
 use crate::{
     app::{operations::no_such_gate, reachable::tcp_addresses},
     classify::Kind,
-    config::settings::{Gate, Settings, TlsMode, Upstream},
     credentials::folder::{self, User},
+    spec::{Gate, Settings, Source, TlsMode},
 };
 
 pub(super) const EXAMPLES: &str = "\
@@ -91,7 +91,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     let copied = path.with_file_name("token");
     let user = match &tls.write_to {
         Some(_) if gate.injects() || copied.exists() => User::TokenFile(&copied),
-        _ if !gate.injects() && gate.upstream == Upstream::InCluster => User::TokenFile(Path::new(POD_TOKEN)),
+        _ if !gate.injects() && gate.upstream == Source::InCluster => User::TokenFile(Path::new(POD_TOKEN)),
         _ => User::Nobody,
     };
     Ok(folder::kubeconfig(&format!("https://{address}"), Some(&ca), None, user))

@@ -7,7 +7,7 @@ use super::{Configured, Failure};
 use crate::{
     admin::client::{At, NoAnswer},
     app::{operations, reachable::reachable},
-    config::settings::Settings,
+    spec::Settings,
     status::Status,
 };
 

@@ -9,9 +9,9 @@ use super::{
     names,
     presets::{Preset, bucket},
     problems::did_you_mean,
-    settings::Failures,
 };
 use crate::{
+    api::Failures,
     classify::{KeyParts, Kind, Matcher, Matching, Rule, Traits},
     limit::{
         ClassId,

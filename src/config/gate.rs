@@ -15,19 +15,19 @@ use super::{
     limits, names,
     presets::{self, Numbers, Preset},
     problems::did_you_mean,
-    settings::{Credentials, Failures, Gate, Host, Listen, RetryAfter, Throttling, Upstream},
     shape::Shape,
     signals, sources,
     values::OrOff,
     words::Impersonation,
 };
 use crate::{
-    api::Scope,
+    api::{Failures, Scope, Throttling},
     classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
         Policy,
         policy::{Backoff, BucketPolicy, InFlight, Per, Strategy},
     },
+    spec::{Credentials, Gate, Host, Listen, RetryAfter, Source},
 };
 
 /// Reads the gate `name`.
@@ -52,7 +52,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
         name,
         kind,
         listen,
-        upstream: upstream.unwrap_or(Upstream::InCluster),
+        upstream: upstream.unwrap_or(Source::InCluster),
         credentials,
         impersonation,
         retry_after,
@@ -214,11 +214,7 @@ impl TomlValue for Listeners {
     }
 
     fn write(&self) -> Value {
-        let texts = self.0.iter().map(|listen| match listen {
-            Listen::Tcp(address) => address.to_string(),
-            Listen::Unix(path) => format!("unix:{}", path.display()),
-        });
-        texts.collect::<Vec<_>>().write()
+        self.0.iter().map(ToString::to_string).collect::<Vec<_>>().write()
     }
 }
 
@@ -258,39 +254,6 @@ impl TomlValue for Host {
             Self::Rewrite => "rewrite".into(),
             Self::Preserve => "preserve".into(),
             Self::Literal(name) => name.to_str().unwrap_or_default().into(),
-        }
-    }
-}
-
-impl Gate {
-    /// True if clients must show the token that is in the folder, where the gate injects: off
-    /// loopback, unless they show certificates.
-    #[must_use]
-    pub fn asks_for_a_token(&self) -> bool {
-        let is_guarded = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some());
-        is_guarded && !self.is_local()
-    }
-
-    /// True if no other machine can connect.
-    fn is_local(&self) -> bool {
-        self.listen.iter().all(|listen| match listen {
-            Listen::Tcp(address) => address.ip().is_loopback(),
-            Listen::Unix(PathBuf { .. }) => true,
-        })
-    }
-
-    /// True if the upstream sees the gate's own credentials: `auto` is decided by where the gate
-    /// listens and what it has.
-    #[must_use]
-    pub fn injects(&self) -> bool {
-        match self.credentials {
-            Credentials::Inject => true,
-            Credentials::PassThrough => false,
-            Credentials::Auto => {
-                self.tls.is_none()
-                    && self.is_local()
-                    && sources::has_credential(&self.upstream, self.credential.is_some())
-            }
         }
     }
 }

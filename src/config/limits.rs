@@ -6,12 +6,12 @@ use toml::Value;
 
 use super::{
     cursor::{Cursor, TomlValue},
-    settings::Failures,
     shape::Shape,
     values::{Bytes, OrAuto},
     words::{Start, StrategyWord},
 };
 use crate::{
+    api::Failures,
     classify::{FairBy, Kind},
     limit::policy::{Adapt, Backoff, BucketPolicy, Combine, InFlight, Per, QueuePolicy, Strategy},
 };

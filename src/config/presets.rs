@@ -2,9 +2,8 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use super::settings;
 use crate::{
-    api::{Scope, Signal},
+    api::{Failures, Scope, Signal},
     classify::Kind,
     limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy},
 };
@@ -108,10 +107,11 @@ fn exponential(base: Duration, max: Duration) -> Strategy {
     Strategy::Exponential { base, max, jitter: 0.0 }
 }
 
-/// The default failures (docs/design.md, "Outcomes"): what a server in trouble answers, and no answer. A client that leaves
-/// has waited in vain before an API server; before an external API it may have polled for as long as it meant to.
-pub(super) fn failures(kind: Kind) -> settings::Failures {
-    settings::Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: kind == Kind::Kubernetes }
+/// Returns the default failures (docs/design.md, "Outcomes"): what a server in trouble answers, and no
+/// answer. A client that leaves has waited in vain before an API server; before an external API it may
+/// have polled for as long as it meant to.
+pub(super) fn failures(kind: Kind) -> Failures {
+    Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: kind == Kind::Kubernetes }
 }
 
 /// The longest pause that an upstream can ask for, where the preset says nothing else.

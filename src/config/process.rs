@@ -9,11 +9,11 @@ use super::{
     gate::gate,
     names::{self, address},
     problems::did_you_mean,
-    settings::{Admin, Listen, Log, Settings, ShowNames, Socket},
     shape::Shape,
     values::alternatives,
     words::Format,
 };
+use crate::spec::{Admin, Listen, Log, Settings, ShowNames, Socket};
 
 /// Reads it all. The result is only good if nothing was reported.
 pub(super) fn settings(root: &Cursor<'_>) -> Settings {

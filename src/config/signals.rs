@@ -5,12 +5,11 @@ use toml::Value;
 use super::{
     cursor::{Cursor, TomlValue},
     presets::Numbers,
-    settings::Throttling,
     shape::Shape,
     values::{alternatives, one_of},
 };
 use crate::{
-    api::{Scope, Signal, Signals},
+    api::{Scope, Signal, Signals, Throttling},
     classify::Kind,
 };
 

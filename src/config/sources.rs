@@ -9,22 +9,22 @@ use super::{
     cursor::{Cursor, TomlValue},
     files::Holds,
     problems::did_you_mean,
-    settings::{Credential, Credentials, Gate, Listen, ListenerTls, TlsMode, Upstream, UpstreamTls},
     shape::Shape,
     words::Mode,
 };
-use crate::classify::Kind;
+use crate::{
+    classify::Kind,
+    spec::{CredentialFile, Credentials, Gate, Listen, ListenerTls, Source, TlsMode, UpstreamTls},
+};
 
 /// Reads where calls go.
-pub(super) fn upstream(gate: &Cursor<'_>, kind: Kind) -> Option<Upstream> {
-    let upstream = gate.option::<Upstream>("upstream", None);
+pub(super) fn upstream(gate: &Cursor<'_>, kind: Kind) -> Option<Source> {
+    let upstream = gate.option::<Source>("upstream", None);
     let at = gate.at("upstream");
     if !at.is_present() {
         at.problem(format!("is missing, expected {UPSTREAMS}"));
     }
-    if let Some(upstream @ (Upstream::InCluster | Upstream::Kubeconfig(_))) = &upstream
-        && kind == Kind::Http
-    {
+    if let Some(upstream) = upstream.as_ref().filter(|upstream| kind == Kind::Http && upstream.has_identity()) {
         at.problem(format!(
             "is {}, which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\"",
             upstream.write()
@@ -33,19 +33,14 @@ pub(super) fn upstream(gate: &Cursor<'_>, kind: Kind) -> Option<Upstream> {
     upstream
 }
 
-/// True if there is something to inject.
-pub(super) fn has_credential(upstream: &Upstream, credential: bool) -> bool {
-    credential || !matches!(upstream, Upstream::Url(_))
-}
-
 /// Reads TLS on both sides and the credential of an external API.
 pub(super) fn tls_and_credential(
     gate: &Cursor<'_>,
-    upstream: Option<&Upstream>,
+    upstream: Option<&Source>,
     credentials: Credentials,
-) -> (Option<ListenerTls>, UpstreamTls, Option<Credential>) {
-    let is_plain = matches!(upstream, Some(Upstream::Url(url)) if url.scheme_str() == Some("http"));
-    let has_identity = matches!(upstream, Some(Upstream::InCluster | Upstream::Kubeconfig(_)));
+) -> (Option<ListenerTls>, UpstreamTls, Option<CredentialFile>) {
+    let is_plain = matches!(upstream, Some(Source::Url(url)) if url.scheme_str() == Some("http"));
+    let has_identity = upstream.is_some_and(Source::has_identity);
     let tls = gate.optional("tls").map(|at| listener_tls(&at));
     let upstream_tls = upstream_tls(&gate.unused_if(is_plain, "the upstream is http://").table("upstream_tls"));
     let credential = gate
@@ -60,7 +55,8 @@ pub(super) fn tls_and_credential(
 pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
     if gate.credentials == Credentials::Inject {
         let credentials = at.at("credentials");
-        if !has_credential(&gate.upstream, at.has("credential")) && !at.at("upstream_tls").has("cert") {
+        let has_something = gate.upstream.has_identity() || at.has("credential") || at.at("upstream_tls").has("cert");
+        if !has_something {
             credentials.problem(
                 "is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]",
             );
@@ -80,7 +76,7 @@ pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
     }
 }
 
-impl TomlValue for Upstream {
+impl TomlValue for Source {
     const SHAPE: Shape = Shape::Text;
 
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
@@ -179,7 +175,7 @@ fn upstream_tls(at: &Cursor<'_>) -> UpstreamTls {
     UpstreamTls { ca, cert, key, server_name, insecure }
 }
 
-fn credential(at: &Cursor<'_>) -> Option<Credential> {
+fn credential(at: &Cursor<'_>) -> Option<CredentialFile> {
     let header = at.get("header", http::header::AUTHORIZATION);
     let prefix = at.get("prefix", "Bearer ".to_owned());
     if http::HeaderValue::from_str(&prefix).is_err() {
@@ -189,7 +185,7 @@ fn credential(at: &Cursor<'_>) -> Option<Credential> {
     if file.is_none() && at.at("file").is_absent_or_empty() {
         at.at("file").problem("is missing, expected the file with the secret");
     }
-    Some(Credential { header, prefix, file: file? })
+    Some(CredentialFile { header, prefix, file: file? })
 }
 
 impl TomlValue for http::HeaderName {

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     api::Scope,
     classify::{FairBy, Kind},
-    config::settings::{Credentials, RetryAfter, ShowNames},
     limit::policy::{Combine, Lane, Per},
+    spec::{Credentials, RetryAfter, ShowNames},
 };
 
 /// Log lines as text or JSON.

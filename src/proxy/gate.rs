@@ -8,13 +8,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     gauges,
     listener::{Bound, Server},
-    options::{Listen, Options},
+    options::Options,
     parts::GateParts,
     pauses,
     section::Section,
 };
 use crate::{
     clock::Clock,
+    spec::Listen,
     telemetry::{self, Sampler},
     upstream::{Target, Upstream},
 };

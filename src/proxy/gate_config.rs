@@ -14,6 +14,7 @@ use crate::{
     api::{Failures, Throttling},
     classify::Rules,
     limit::ClassId,
+    spec::RetryAfter,
     telemetry::{CallLog, GateMeters},
 };
 
@@ -44,18 +45,6 @@ pub(crate) struct GateConfig {
 /// The configuration in force.
 #[derive(Debug)]
 pub(crate) struct CurrentConfig(RwLock<Arc<GateConfig>>);
-
-/// The refusals that carry the header Retry-After. Their bodies name the time in any case: nothing
-/// sleeps on it unasked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryAfter {
-    /// On every refusal.
-    Always,
-    /// By the table of reasons in docs/design.md.
-    Auto,
-    /// On none.
-    Never,
-}
 
 // === impl GateConfig ===
 

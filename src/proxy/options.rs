@@ -1,12 +1,12 @@
 //! The settings of a section: what its gates are made of.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use super::gate_config::RetryAfter;
 use crate::{
     api::{Failures, Throttling},
     classify::Rules,
     limit::Policy,
+    spec::{Listen, RetryAfter},
     telemetry::CallLog,
     tls, upstream,
 };
@@ -43,24 +43,4 @@ pub struct Options {
     pub call_log: Option<CallLog>,
     /// After `stop` the gate serves on for at most this long.
     pub drain: Duration,
-}
-
-/// A socket to listen on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// A TCP address.
-    Tcp(SocketAddr),
-    /// A Unix socket.
-    Unix(PathBuf),
-}
-
-// === impl Listen ===
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
 }

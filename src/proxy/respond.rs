@@ -19,13 +19,14 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 pub(crate) use self::text::add_timing;
 use self::text::{Answer, message};
-use super::{body::Body, failure::Failure, gate_config::RetryAfter, observe::CallContext};
+use super::{body::Body, failure::Failure, observe::CallContext};
 use crate::{
     api::Verb,
     classify::Kind,
     clock::Clock,
     credentials::Forbidden,
     limit::{Reason, Refusal},
+    spec::RetryAfter,
 };
 
 /// Makes the gate's own answers.
@@ -79,23 +80,10 @@ impl Responder {
         let now = self.clock.now();
         let wait = whole_seconds(refusal.retry_at - now);
         let retry_after = Some(self.spread(wait, refusal.reason));
-        let in_header = self.says_when(policy, refusal.reason);
+        let in_header = policy.is_on(refusal.reason, self.kind);
         let message = message(&self.gate, class, refusal, now);
         let status = StatusCode::TOO_MANY_REQUESTS;
         self.build(&Answer { status, reason: Some(refusal.reason), retry_after, in_header, message }, method)
-    }
-
-    /// True if the header of a refusal for this reason says when to come back. client-go sleeps on
-    /// the header inside the worker and retries itself; without it the error goes to the reconcile
-    /// loop, which is where a failing object belongs, and which finds the time in the body
-    /// (`apierrors.SuggestsClientDelay`).
-    fn says_when(&self, policy: RetryAfter, reason: Reason) -> bool {
-        match (policy, reason) {
-            (RetryAfter::Always, _) => true,
-            (RetryAfter::Never, _) | (RetryAfter::Auto, Reason::Deadline) => false,
-            (RetryAfter::Auto, reason) if reason.concerns_key() => self.kind == Kind::Http,
-            (RetryAfter::Auto, _) => true,
-        }
     }
 
     /// Spreads queue refusals upwards by up to a fifth: otherwise all calls that were refused
@@ -190,12 +178,12 @@ mod tests {
     fn who_is_told_when_to_come_back_is_as_the_table_says() {
         for reason in Reason::ALL {
             let key = matches!(reason, Reason::Backoff | Reason::Trial | Reason::OneAtATime | Reason::RetryBucket);
-            let kubernetes = responder(Kind::Kubernetes).says_when(RetryAfter::Auto, reason);
-            let http = responder(Kind::Http).says_when(RetryAfter::Auto, reason);
+            let kubernetes = RetryAfter::Auto.is_on(reason, Kind::Kubernetes);
+            let http = RetryAfter::Auto.is_on(reason, Kind::Http);
             assert_eq!(kubernetes, !key && reason != Reason::Deadline, "{reason}");
             assert_eq!(http, reason != Reason::Deadline, "{reason}");
-            assert!(responder(Kind::Kubernetes).says_when(RetryAfter::Always, reason));
-            assert!(!responder(Kind::Kubernetes).says_when(RetryAfter::Never, reason));
+            assert!(RetryAfter::Always.is_on(reason, Kind::Kubernetes));
+            assert!(!RetryAfter::Never.is_on(reason, Kind::Kubernetes));
         }
     }
 

@@ -6,9 +6,9 @@ use std::collections::{HashMap, VecDeque};
 use crate::{
     agenda::Agenda,
     api::{Answer, Group},
-    config::settings,
     limit::{Arrival, Claim, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict},
     moment::Moment,
+    spec,
 };
 
 /// A gate without connections, its waiting calls by number, and the events to come.
@@ -45,7 +45,7 @@ pub(super) struct Sent {
 
 impl<E> EventLoop<E> {
     /// Creates a gate at rest, with room on every connection.
-    pub(super) fn new(limits: &settings::Gate, seed: u64) -> Self {
+    pub(super) fn new(limits: &spec::Gate, seed: u64) -> Self {
         let now = Moment::ZERO;
         let mut limiter = Limiter::new(limits.policy.clone(), seed, now);
         for group in [Group::Exempt, Group::Short, Group::LongRunning] {

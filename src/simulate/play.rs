@@ -18,14 +18,7 @@ use super::{
     request::{Read, Reader, whole_seconds},
     tally::{LeaseRow, Row},
 };
-use crate::{
-    classify::Kind,
-    config::{scenario::Scenario, settings::RetryAfter},
-    controller::MAX_RETRIES,
-    limit::{Reason, Refusal},
-    moment::Moment,
-    random::Random,
-};
+use crate::{config::scenario::Scenario, controller::MAX_RETRIES, limit::Refusal, moment::Moment, random::Random};
 
 /// The result of a scenario under some limits, from its start to its end.
 #[derive(Clone, Debug)]
@@ -217,7 +210,7 @@ impl<'a> World<'a> {
     fn refused(&mut self, index: usize, refusal: &Refusal) {
         let now = self.events.now;
         let wait = (refusal.retry_at - now).max(Duration::from_millis(1));
-        let says_when = self.says_when(refusal.reason);
+        let says_when = self.limits.gate.retry_after.is_on(refusal.reason, self.limits.gate.kind);
         let call = &mut self.calls[index];
         if let Maker::Worker { controller, .. } = call.maker {
             self.controllers[controller].row.was_refused(now, refusal.reason);
@@ -231,15 +224,6 @@ impl<'a> World<'a> {
         match self.calls.remove(index).maker {
             Maker::Worker { controller, object } => self.turned_away(controller, object, now + wait),
             Maker::LeaseHolder(lease) => self.attempted(lease, false),
-        }
-    }
-
-    /// True if a refusal carries Retry-After: decided as the proxy's responder does.
-    fn says_when(&self, reason: Reason) -> bool {
-        match (self.limits.gate.retry_after, reason) {
-            (RetryAfter::Always, _) => true,
-            (RetryAfter::Never, _) | (RetryAfter::Auto, Reason::Deadline) => false,
-            (RetryAfter::Auto, reason) => !reason.concerns_key() || self.limits.gate.kind == Kind::Http,
         }
     }
 }

@@ -16,8 +16,8 @@ use crate::{
         signals,
     },
     classify::Kind,
-    config::settings::Gate,
     limit::{Arrival, ClassId, Flow},
+    spec::Gate,
 };
 
 /// A request, described in words.

@@ -8,30 +8,31 @@ use tidegate::{
     classify::Classified,
     config,
     limit::policy::{BucketPolicy, Lane, Per, Strategy},
+    spec,
 };
 
-fn load(text: &str) -> config::settings::Gate {
+fn load(text: &str) -> spec::Gate {
     let loaded = config::load_text("f.toml".to_owned(), text.to_owned(), &[]);
     let loaded =
         loaded.unwrap_or_else(|problems| panic!("{}", problems.iter().map(|p| format!("{p}\n")).collect::<String>()));
     loaded.settings.gates.into_values().next().expect("a gate")
 }
 
-fn kubernetes(more: &str) -> config::settings::Gate {
+fn kubernetes(more: &str) -> spec::Gate {
     load(&format!("[gates.g]\nupstream = \"in_cluster\"\n{more}"))
 }
 
-fn http(more: &str) -> config::settings::Gate {
+fn http(more: &str) -> spec::Gate {
     load(&format!("[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\n{more}"))
 }
 
-fn classify(gate: &config::settings::Gate, line: &str) -> Classified {
+fn classify(gate: &spec::Gate, line: &str) -> Classified {
     let (method, target) = line.split_once(' ').expect("method and target");
     let target: Uri = target.parse().expect(line);
     gate.rules.classify(&method.parse().expect(line), &target, &HeaderMap::new(), &RandomState::new())
 }
 
-fn class(gate: &config::settings::Gate, line: &str) -> String {
+fn class(gate: &spec::Gate, line: &str) -> String {
     gate.policy.classes[usize::from(classify(gate, line).class.0)].name.to_string()
 }
 
@@ -95,7 +96,7 @@ fn classes_charge_those_they_are_within() {
 #[test]
 fn presets_are_the_table_of_the_design() {
     let seconds = |base: f64, max: f64| Some((base, max));
-    let backoff = |gate: &config::settings::Gate| match gate.policy.classes.last().unwrap().backoff.strategy {
+    let backoff = |gate: &spec::Gate| match gate.policy.classes.last().unwrap().backoff.strategy {
         Strategy::Exponential { base, max, .. } => Some((base.as_secs_f64(), max.as_secs_f64())),
         Strategy::FastSlow { .. } | Strategy::Off => None,
     };
@@ -181,7 +182,7 @@ fn classes_change_only_what_they_say_of_the_backoff() {
 #[test]
 fn whether_leaving_counts_is_said_in_failures_and_by_default_on_kubernetes_gates_only() {
     let class = "[[gates.g.classes]]\nname = \"a\"\nmatch = {}\nbackoff = { failures = [\"503\", \"left\"] }\n";
-    let left = |gate: &config::settings::Gate| gate.failures.iter().map(|failures| failures.left).collect::<Vec<_>>();
+    let left = |gate: &spec::Gate| gate.failures.iter().map(|failures| failures.left).collect::<Vec<_>>();
     assert!(left(&kubernetes("")).iter().all(|left| *left));
     assert!(!left(&http("")).iter().any(|left| *left));
     assert!(!left(&kubernetes("backoff = { failures = [\"503\", \"transport\"] }")).iter().any(|left| *left));

@@ -5,10 +5,8 @@ use std::{fs, path::PathBuf};
 
 use tidegate::{
     api::{Scope, Signal},
-    config::{
-        self, Loaded, Problem, Source,
-        settings::{Listen, Upstream},
-    },
+    config::{self, Input, Loaded, Problem},
+    spec::{Listen, Source},
 };
 
 const SMALLEST: &str = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
@@ -621,7 +619,7 @@ fn the_environment_wins_and_is_held_to_the_same() {
     let gate = &loaded.settings.gates["kubernetes"];
     assert_eq!(gate.policy.bucket.map(|bucket| (bucket.rate, bucket.burst.get())), Some((2.5, 7)));
     assert_eq!(gate.upstream_tls.server_name.as_deref(), Some("123"), "text stays text");
-    assert_eq!(gate.upstream, Upstream::Kubeconfig(Some("dev".to_owned())));
+    assert_eq!(gate.upstream, Source::Kubeconfig(Some("dev".to_owned())));
     assert_eq!(gate.policy.queue.max_wait.as_secs(), 5);
     assert!(gate.policy.retry_bucket.is_none() && loaded.settings.admin.listen.is_none());
 
@@ -682,17 +680,17 @@ fn the_environment_wins_and_is_held_to_the_same() {
 fn without_a_file_there_is_one_gate() {
     let load = |env: &[(&str, &str)]| {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        config::load(&Source { file: None, env }).unwrap().settings
+        config::load(&Input { file: None, env }).unwrap().settings
     };
     let upstreams = |env: &[(&str, &str)]| {
         let gates = load(env).gates;
         gates.iter().map(|(name, gate)| (name.to_string(), gate.upstream.clone())).collect::<Vec<_>>()
     };
-    assert_eq!(upstreams(&[]), [("kubernetes".to_owned(), Upstream::Kubeconfig(None))]);
-    assert_eq!(upstreams(&[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]), [("kubernetes".to_owned(), Upstream::InCluster)]);
+    assert_eq!(upstreams(&[]), [("kubernetes".to_owned(), Source::Kubeconfig(None))]);
+    assert_eq!(upstreams(&[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]), [("kubernetes".to_owned(), Source::InCluster)]);
     assert_eq!(upstreams(&[("TIDEGATE__LOG__LEVEL", "debug")])[0].0, "kubernetes");
-    assert_eq!(upstreams(&[("TIDEGATE__GATES__KUBERNETES__BUCKET__RATE", "5")])[0].1, Upstream::Kubeconfig(None));
-    let url = Upstream::Url("http://127.0.0.1:1".parse().unwrap());
+    assert_eq!(upstreams(&[("TIDEGATE__GATES__KUBERNETES__BUCKET__RATE", "5")])[0].1, Source::Kubeconfig(None));
+    let url = Source::Url("http://127.0.0.1:1".parse().unwrap());
     assert_eq!(upstreams(&[("TIDEGATE__GATES__G__UPSTREAM", "http://127.0.0.1:1")]), [("g".to_owned(), url)]);
     assert_eq!(load(&[]).gates["kubernetes"].listen.len(), 1);
 }
@@ -702,12 +700,12 @@ fn the_file_is_found_where_it_is_named() {
     let env = [("TIDEGATE_CONFIG".to_owned(), "/from/env".to_owned())];
     assert_eq!(config::find(Some("/named".into()), &env), Some(PathBuf::from("/named")));
     assert_eq!(config::find(None, &env), Some(PathBuf::from("/from/env")));
-    let missing = config::load(&Source { file: Some("/does/not/exist.toml".into()), env: Vec::new() }).unwrap_err();
+    let missing = config::load(&Input { file: Some("/does/not/exist.toml".into()), env: Vec::new() }).unwrap_err();
     assert!(missing[0].to_string().starts_with("/does/not/exist.toml: cannot be read: "), "{}", missing[0]);
     let folder = tempfile::tempdir().unwrap();
     let binary = folder.path().join("binary.toml");
     fs::write(&binary, b"a = 1\n\xff").unwrap();
-    let problems = config::load(&Source { file: Some(binary), env: Vec::new() }).unwrap_err();
+    let problems = config::load(&Input { file: Some(binary), env: Vec::new() }).unwrap_err();
     assert!(problems[0].to_string().ends_with("is no UTF-8 text in line 2, expected a TOML file"), "{}", problems[0]);
 }
 

@@ -4,9 +4,9 @@
 use std::hash::RandomState;
 
 use http::{HeaderMap, Uri};
-use tidegate::{classify::Classified, config};
+use tidegate::{classify::Classified, config, spec};
 
-struct Gate(config::settings::Gate);
+struct Gate(spec::Gate);
 
 impl Gate {
     fn with(more: &str) -> Self {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::settings::{Gate, Settings};
+use crate::spec::{Gate, Settings};
 
 /// Returns the changes that are impossible while the process runs: one sentence for each key.
 pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::Finding;
-use crate::{app::gate::prepare_gate, clock::Clock, config::settings::Gate, credentials::Environment, status::Status};
+use crate::{app::gate::prepare_gate, clock::Clock, credentials::Environment, spec::Gate, status::Status};
 
 /// An established connection as seen from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

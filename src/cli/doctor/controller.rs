@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use http::{Uri, uri::Scheme};
 
 use super::Finding;
-use crate::{app::reachable::tcp_addresses, classify::Kind, config::settings::Settings, status::Status, yaml};
+use crate::{app::reachable::tcp_addresses, classify::Kind, spec::Settings, status::Status, yaml};
 
 /// A process whose environment names its API server.
 struct Controller {

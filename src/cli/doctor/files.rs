@@ -3,7 +3,7 @@
 use std::{collections::HashSet, fs, io, path::Path};
 
 use super::Finding;
-use crate::{app::operations, config::settings::Settings};
+use crate::{app::operations, spec::Settings};
 
 /// Checks every folder that tidegate writes to, once each. The first use of a folder decides the
 /// advice.

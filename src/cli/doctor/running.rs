@@ -6,7 +6,7 @@ use super::{Finding, Verdict};
 use crate::{
     app::reachable::reachable,
     cli::running,
-    config::settings::{Gate, Listen, Settings},
+    spec::{Gate, Listen, Settings},
     status::{
         self, Status,
         text::{ago, count, duration, meaning, rejected_by, until},

@@ -12,9 +12,9 @@ use crate::{
     app::gate::{PreparedGate, Trouble, prepare_gate},
     classify::Kind,
     clock::Clock,
-    config::settings::{Credentials, Gate, Listen},
     credentials::Environment,
     proxy,
+    spec::{Credentials, Gate, Listen},
     status::text::duration,
 };
 

@@ -6,8 +6,9 @@ use super::Rows;
 use crate::{
     api::duration,
     classify::Classified,
-    config::{Loaded, settings::Gate},
+    config::Loaded,
     limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, Strategy},
+    spec::Gate,
     status::text::number,
     telemetry::meters::lane_word,
 };

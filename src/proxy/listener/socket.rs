@@ -18,7 +18,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use super::stream::Stream;
-use crate::proxy::options::Listen;
+use crate::spec::Listen;
 
 /// A socket, bound.
 #[derive(Debug)]

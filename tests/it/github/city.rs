@@ -11,9 +11,10 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 use tidegate::{
     api::{Group, outcome, signals},
     classify::Classified,
-    config::{self, settings::Gate},
+    config,
     limit::{Arrival, Claim, Flow, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict},
     moment::Moment,
+    spec::Gate,
 };
 
 use super::hub::{Hub, Reply};

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use tidegate::{
     clock::Clock,
-    config::settings::Gate,
     simulate::{
         Limits,
         replay::{Recorded, Replays, replay},
     },
+    spec::Gate,
     telemetry::CallLog,
 };
 

@@ -1,0 +1,294 @@
+//! What the process and its gates are told. `config` fills it; whoever runs, shows or simulates a gate
+//! reads it.
+//!
+//! Everything here has been checked and is possible.
+
+use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use http::{HeaderName, HeaderValue, Uri};
+
+use crate::{
+    api::{Failures, Throttling},
+    classify::{Kind, Rules},
+    limit::{Policy, Reason},
+};
+
+/// The whole process.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The admin port.
+    pub admin: Admin,
+    /// Logging.
+    pub log: Log,
+    /// The longest time that gates serve on after SIGTERM.
+    pub drain: Duration,
+    /// The gates by name, in order.
+    pub gates: BTreeMap<Arc<str>, Gate>,
+}
+
+/// The admin port.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// Its address; `None` for no admin port.
+    pub listen: Option<SocketAddr>,
+    /// The readers to whom the names of objects are shown.
+    pub show_names: ShowNames,
+    /// The control socket.
+    pub socket: Socket,
+}
+
+/// The place of the control socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// `tidegate.sock` in the first gate's `tls.write_to`; without one there is none.
+    Auto,
+    /// There is none.
+    Off,
+    /// A path.
+    At(PathBuf),
+}
+
+/// The readers to whom the status page shows the names of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShowNames {
+    /// Those on loopback.
+    Auto,
+    /// All.
+    Always,
+    /// None.
+    Never,
+}
+
+/// Logging.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// JSON instead of text.
+    pub json: bool,
+    /// `error` to `trace`, or a tracing filter.
+    pub level: String,
+    /// The file that gets one JSON line per call.
+    pub calls: Option<PathBuf>,
+}
+
+/// One gate.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The kind of API; same as `rules.kind`.
+    pub kind: Kind,
+    /// Its listeners; at least one.
+    pub listen: Vec<Listen>,
+    /// Where calls go.
+    pub upstream: Source,
+    /// The credentials that the upstream sees.
+    pub credentials: Credentials,
+    /// True if `Impersonate-*` headers pass with inject.
+    pub impersonation: bool,
+    /// The refusals that carry Retry-After.
+    pub retry_after: RetryAfter,
+    /// Host names to accept besides localhost and the listener's own.
+    pub allowed_hosts: Vec<String>,
+    /// The Host sent upstream.
+    pub host: Host,
+    /// True if links of the upstream's in response headers point back at the gate.
+    pub rewrite_links: bool,
+    /// Classes, flows and keys.
+    pub rules: Arc<Rules>,
+    /// The answers that count as failures, by class id.
+    pub failures: Vec<Failures>,
+    /// What the upstream may ask for.
+    pub throttling: Throttling,
+    /// The limits.
+    pub policy: Policy,
+    /// True if identical calls that wait become one.
+    pub coalesce: bool,
+    /// True if everything is decided and counted, and everything is let through.
+    pub shadow: bool,
+    /// The longest time to an upstream connection.
+    pub connect_timeout: Duration,
+    /// The longest time to the response head; `None` for no limit.
+    pub response_timeout: Option<Duration>,
+    /// TLS on the listener.
+    pub tls: Option<ListenerTls>,
+    /// TLS to the upstream, beyond what the upstream's own source says.
+    pub upstream_tls: UpstreamTls,
+    /// What inject adds on an external API.
+    pub credential: Option<CredentialFile>,
+}
+
+/// Where a gate listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Listen {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// Where to read the upstream from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The API server of the cluster this pod is in.
+    InCluster,
+    /// A kubeconfig's context; `None` for the current one.
+    Kubeconfig(Option<String>),
+    /// `http(s)://host[:port][/base]`.
+    Url(Uri),
+}
+
+/// The credentials that the upstream sees, as configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// Inject on a plain loopback listener where there is something to inject, else pass through.
+    Auto,
+    /// The client's own.
+    PassThrough,
+    /// The gate's.
+    Inject,
+}
+
+/// The refusals that carry Retry-After.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAfter {
+    /// Those of the table of reasons in docs/design.md.
+    Auto,
+    /// All.
+    Always,
+    /// None.
+    Never,
+}
+
+/// The Host sent upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// The upstream's own authority.
+    Rewrite,
+    /// The client's.
+    Preserve,
+    /// This one.
+    Literal(HeaderValue),
+}
+
+/// TLS on the listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerTls {
+    /// The source of the certificate.
+    pub mode: TlsMode,
+    /// More names in a self-signed certificate.
+    pub names: Vec<String>,
+    /// A folder for the controller to mount: ca.crt, kubeconfig, token, namespace.
+    pub write_to: Option<PathBuf>,
+    /// Clients must show a certificate of this CA.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// The source of the listener's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TlsMode {
+    /// A pod-local CA: made at start, or left by the gate that was here before.
+    SelfSigned,
+    /// PEM files.
+    Files {
+        /// Certificate chain.
+        cert: PathBuf,
+        /// Private key.
+        key: PathBuf,
+    },
+}
+
+/// TLS to the upstream, which wins over what its source says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// CA bundle instead of the default roots.
+    pub ca: Option<PathBuf>,
+    /// Client certificate.
+    pub cert: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// Name to verify and to send as SNI.
+    pub server_name: Option<String>,
+    /// True if nothing is verified.
+    pub insecure: bool,
+}
+
+/// A header that inject adds on an external API, with a secret from a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialFile {
+    /// Its name.
+    pub header: HeaderName,
+    /// What comes before the secret.
+    pub prefix: String,
+    /// The file with the secret.
+    pub file: PathBuf,
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// True if clients must show the token that is in the folder, where the gate injects: off
+    /// loopback, unless they show certificates.
+    #[must_use]
+    pub fn asks_for_a_token(&self) -> bool {
+        let is_guarded = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some());
+        is_guarded && !self.is_local()
+    }
+
+    /// True if no other machine can connect.
+    fn is_local(&self) -> bool {
+        self.listen.iter().all(|listen| match listen {
+            Listen::Tcp(address) => address.ip().is_loopback(),
+            Listen::Unix(_) => true,
+        })
+    }
+
+    /// True if the upstream sees the gate's own credentials: `auto` is decided by where the gate
+    /// listens and what it has.
+    #[must_use]
+    pub fn injects(&self) -> bool {
+        match self.credentials {
+            Credentials::Inject => true,
+            Credentials::PassThrough => false,
+            Credentials::Auto => {
+                let has_something = self.credential.is_some() || self.upstream.has_identity();
+                self.tls.is_none() && self.is_local() && has_something
+            }
+        }
+    }
+}
+
+// === impl Listen ===
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// True if it comes with an identity that the gate can lend.
+    #[must_use]
+    pub fn has_identity(&self) -> bool {
+        !matches!(self, Self::Url(_))
+    }
+}
+
+// === impl RetryAfter ===
+
+impl RetryAfter {
+    /// True if a refusal for `reason` carries Retry-After. client-go sleeps on it inside the worker,
+    /// so that a refusal of one key would hold up all others.
+    #[must_use]
+    pub fn is_on(self, reason: Reason, kind: Kind) -> bool {
+        match (self, reason) {
+            (Self::Always, _) => true,
+            (Self::Never, _) | (Self::Auto, Reason::Deadline) => false,
+            (Self::Auto, reason) => !reason.concerns_key() || kind == Kind::Http,
+        }
+    }
+}
