@@ -1,7 +1,8 @@
-//! Configuration: one TOML file, environment on top, checked into [`Settings`].
+//! Reads the configuration: one TOML file, with the environment on top, checked into [`Settings`].
 //!
-//! Parsing never stops at the first problem: all of them are listed, each on one line with its place. What comes out needs no further
-//! checking, and what this version cannot do is an error, never silently ignored.
+//! Reading never stops at the first problem: all of them are listed, each on one line with its
+//! location. The result needs no further checking, and a key that this version does not know is an
+//! error, never silently ignored.
 
 mod classes;
 mod cursor;
@@ -39,16 +40,17 @@ use self::{
 pub use self::{origins::Origins, problems::Problem};
 use crate::spec::Settings;
 
-/// Where a configuration comes from.
+/// The input that a configuration is read from.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
     /// The file, if there is one: see [`find`].
     pub file: Option<PathBuf>,
-    /// The environment, whole.
+    /// The whole environment.
     pub env: Vec<(String, String)>,
 }
 
-/// The JSON Schema of the file, for editors. A test makes it from the keys in the code and the words of docs/configuration.md.
+/// The JSON Schema of the file, for editors. A test makes it from the keys in the code and the
+/// words of docs/configuration.md.
 pub const SCHEMA: &str = include_str!("../config/tidegate.schema.json");
 
 /// The same for the scenarios of `tidegate simulate`.
@@ -57,18 +59,20 @@ pub const SCENARIO_SCHEMA: &str = include_str!("../config/scenario.schema.json")
 /// A configuration that can be run.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What it says.
+    /// The settings.
     pub settings: Settings,
-    /// All of it as TOML: every key with the value in force. Secrets are only there as names of files.
+    /// All of it as TOML: every key with the value in force. Secrets are only there as names of
+    /// files.
     pub effective: String,
-    /// What works, but should be known; a line each.
+    /// Warnings about what works, but should be known; a line each.
     pub warnings: Vec<String>,
-    /// Where each key comes from.
+    /// The origin of each key.
     pub origins: Origins,
     files: Vec<NamedFile>,
 }
 
-/// The file to read: the one named (by `--config`), else `$TIDEGATE_CONFIG`, else /etc/tidegate/tidegate.toml if it is there.
+/// Returns the file to read: the one named (by `--config`), else `$TIDEGATE_CONFIG`, else
+/// /etc/tidegate/tidegate.toml if it is there.
 #[must_use]
 pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf> {
     let from_env = || env.iter().find(|(name, value)| name == "TIDEGATE_CONFIG" && !value.is_empty());
@@ -77,7 +81,8 @@ pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf>
         .or_else(|| Some(PathBuf::from(USUAL)).filter(|path| path.exists()))
 }
 
-/// Reads and checks a configuration. Looks at no file but the configuration's own; see [`Loaded::unreadable_files`].
+/// Reads and checks a configuration. Opens no other file that it names; see
+/// [`Loaded::unreadable_files`].
 ///
 /// # Errors
 /// Every problem there is: of variables by name, then from the top of the file.
@@ -89,7 +94,7 @@ pub fn load(input: &Input) -> Result<Loaded, Vec<Problem>> {
     load_text(name, text, &input.env)
 }
 
-/// The same for a text that is already at hand; `name` stands in its problems.
+/// Does the same for a text that is already at hand; `name` stands in its problems.
 ///
 /// # Errors
 /// Every problem there is.
@@ -110,7 +115,8 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
 }
 
 impl Loaded {
-    /// What is wrong with the files that the configuration names, now: missing, unreadable, without what is expected in them.
+    /// Returns what is wrong now with the files that the configuration names: they are missing,
+    /// cannot be read, or do not hold what is expected of them.
     #[must_use]
     pub fn unreadable_files(&self) -> Vec<Problem> {
         self.files.iter().filter_map(NamedFile::problem).collect()
@@ -124,13 +130,13 @@ fn read(path: &std::path::Path) -> Result<(String, String), Vec<Problem>> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        fault(format!("is no UTF-8 text in line {line}, expected a TOML file"))
+        fault(format!("is not UTF-8 text in line {line}, expected a TOML file"))
     })?;
     Ok((name, text))
 }
 
-/// What holds without a file: one gate before the cluster that this pod is in, else before the current kubeconfig's. Gates in the environment
-/// are enough by themselves.
+/// Returns the configuration in force without a file: one gate before the cluster that this pod is
+/// in, or else before the current kubeconfig's. Gates in the environment are enough by themselves.
 fn default_file(env: &[(String, String)]) -> String {
     let is_gate = |name: &str| name.to_lowercase().starts_with("tidegate__gates__");
     let is_ours = |name: &str| name.to_lowercase().starts_with("tidegate__gates__kubernetes__");
@@ -142,7 +148,7 @@ fn default_file(env: &[(String, String)]) -> String {
     format!("[gates.kubernetes]\nupstream = \"{upstream}\"\n")
 }
 
-/// Where images and manifests put it.
+/// The path at which images and manifests put it.
 const USUAL: &str = "/etc/tidegate/tidegate.toml";
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What the process and its gates are told. `config` fills it; whoever runs, shows or simulates a gate
-//! reads it.
+//! The settings of the process and its gates. `config` fills them; everything that runs, shows or
+//! simulates a gate reads them.
 //!
 //! Everything here has been checked and is possible.
 
@@ -79,7 +79,7 @@ pub struct Gate {
     pub kind: Kind,
     /// Its listeners; at least one.
     pub listen: Vec<Listen>,
-    /// Where calls go.
+    /// The upstream that calls go to.
     pub upstream: Source,
     /// The credentials that the upstream sees.
     pub credentials: Credentials,
@@ -97,7 +97,7 @@ pub struct Gate {
     pub rules: Arc<Rules>,
     /// The answers that count as failures, by class id.
     pub failures: Vec<Failures>,
-    /// What the upstream may ask for.
+    /// The requests of the upstream that are honoured.
     pub throttling: Throttling,
     /// The limits.
     pub policy: Policy,
@@ -113,11 +113,11 @@ pub struct Gate {
     pub tls: Option<ListenerTls>,
     /// TLS to the upstream, beyond what the upstream's own source says.
     pub upstream_tls: UpstreamTls,
-    /// What inject adds on an external API.
+    /// The header that inject adds on an external API.
     pub credential: Option<CredentialFile>,
 }
 
-/// Where a gate listens.
+/// A listener of a gate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Listen {
     /// A TCP address.
@@ -126,7 +126,7 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// Where to read the upstream from.
+/// The source to read the upstream from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The API server of the cluster this pod is in.
@@ -217,7 +217,7 @@ pub struct UpstreamTls {
 pub struct CredentialFile {
     /// Its name.
     pub header: HeaderName,
-    /// What comes before the secret.
+    /// The text before the secret.
     pub prefix: String,
     /// The file with the secret.
     pub file: PathBuf,
@@ -281,8 +281,8 @@ impl Source {
 // === impl RetryAfter ===
 
 impl RetryAfter {
-    /// True if a refusal for `reason` carries Retry-After. client-go sleeps on it inside the worker,
-    /// so that a refusal of one key would hold up all others.
+    /// True if a refusal for `reason` carries Retry-After. client-go sleeps on it inside the
+    /// worker, so that a refusal of one key would hold up all others.
     #[must_use]
     pub fn is_on(self, reason: Reason, kind: Kind) -> bool {
         match (self, reason) {

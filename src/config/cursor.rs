@@ -1,8 +1,8 @@
 //! Reads a configuration key by key: the name, the type and the default of each stand in one place.
 //!
 //! Reading never stops at the first problem: what is wrong is reported and counts as absent. The
-//! [`Record`](super::record::Record) notes each key that was asked for, so that all others are known
-//! to be mistakes, and the value in force.
+//! [`Record`](super::record::Record) notes each key that was asked for, so that all others are
+//! known to be mistakes, and the value in force.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The files that a configuration names, looked at before anything starts, so that `check` and `run`
-//! say the same of them.
+//! The files that a configuration names, looked at before anything starts, so that `check` and
+//! `run` say the same of them.
 
 use std::{fs, path::PathBuf};
 

@@ -21,11 +21,11 @@ use super::{
     words::Impersonation,
 };
 use crate::{
-    api::{Failures, Scope, Throttling},
+    api::{Failures, Throttling},
     classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
         Policy,
-        policy::{Backoff, BucketPolicy, InFlight, Per, Strategy},
+        policy::{Backoff, BucketPolicy, Strategy},
     },
     spec::{Credentials, Gate, Host, Listen, RetryAfter, Source},
 };
@@ -136,23 +136,14 @@ impl Limits {
         let defaults = GateDefaults { kind, preset, bucket: policy.bucket, backoff, key };
         let classes = classes::numbered(&classes::classes(at, &defaults), policy.bucket);
         let policy = Policy { classes: classes.policies, ..policy };
-        let rules = Rules::new(kind, fair_by, is_split_by_credential(&policy), classes.traits, classes.rules);
+        let by_credential = (0..policy.classes.len()).any(|class| policy.splits_by_credential(class));
+        let rules = Rules::new(kind, fair_by, by_credential, classes.traits, classes.rules);
         (policy, rules.with_keys(classes.keys), classes.failures)
     }
 }
 
-fn is_split_by_credential(policy: &Policy) -> bool {
-    let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
-    let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
-    policy.pause_scope == Scope::Credential
-        || bucket(&policy.bucket)
-        || bucket(&policy.retry_bucket)
-        || slots(&policy.in_flight)
-        || policy.classes.iter().any(|class| bucket(&class.bucket) || slots(&class.in_flight))
-}
-
-/// Warns of retries that crowd out healthy calls: they take their tokens of both buckets, so that with
-/// much failing, healthy calls have what is left of the gate's.
+/// Warns of retries that crowd out healthy calls: they take their tokens of both buckets, so that
+/// with much failing, healthy calls have what is left of the gate's.
 fn warn_of_retries(
     bucket: Option<BucketPolicy>,
     retry_bucket: Option<BucketPolicy>,
@@ -258,7 +249,8 @@ impl TomlValue for Host {
     }
 }
 
-/// The length that `sockaddr_un` holds, less the end and what the socket is called while it is made.
+/// The length that `sockaddr_un` holds, less the end and what the socket is called while it is
+/// made.
 const SOCKET_PATH: usize = 100;
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
 const CONNECT: Duration = Duration::from_secs(5);

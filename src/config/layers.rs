@@ -1,7 +1,7 @@
 //! The layers of a configuration: the file, and the environment over it.
 //!
-//! Variables look like `TIDEGATE__GATES__KUBERNETES__BUCKET__RATE`; the double underscore keeps Kubernetes' own service variables
-//! (`TIDEGATE_PORT_...` of a Service named tidegate) out.
+//! Variables look like `TIDEGATE__GATES__KUBERNETES__BUCKET__RATE`; the double underscore keeps
+//! Kubernetes' own service variables (`TIDEGATE_PORT_...` of a Service named tidegate) out.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,9 @@ fn fault(path: &Path) -> Option<&'static str> {
         !step.is_empty() && step.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
     };
     if !steps.iter().all(is_word) {
-        return Some("is no key, expected words of letters, digits and single underscores between double ones");
+        return Some(
+            "is not a valid key, expected words of letters, digits and single underscores between double ones",
+        );
     }
     if steps.get(2).is_some_and(|step| step == "classes") && steps.len() > 3 {
         return Some("cannot be set by a variable: lists are only in the file");

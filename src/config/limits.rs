@@ -206,8 +206,8 @@ pub(super) fn queue(at: &Cursor<'_>, kind: Kind) -> (QueuePolicy, FairBy, bool) 
 
 /// Faster than any server, and what governor counts in nanoseconds.
 const FASTEST: f64 = 1e9;
-/// Buckets count in 64-bit nanoseconds, which last 584 years; a bucket that takes longer to fill does
-/// not fit.
+/// Buckets count in 64-bit nanoseconds, which last 584 years; a bucket that takes longer to fill
+/// does not fit.
 const LONGEST_FILL: f64 = 584.0 * 365.0 * 86_400.0;
 /// More pins the controller's worker.
 const HOLD: Duration = Duration::from_millis(100);

@@ -49,7 +49,7 @@ pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind) -
         for (name, pattern) in headers {
             match name.parse::<HeaderName>() {
                 Ok(name) => matcher.headers.push((name, pattern)),
-                Err(_) => at.at("headers").at(&name).key_problem("is no name of a header"),
+                Err(_) => at.at("headers").at(&name).key_problem("is not a valid name of a header"),
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Where a key of the configuration comes from, for those who ask which line a limit stands in.
+//! The origins of keys, for `explain`, which names the line that a limit stands in.
 
 use super::{
     path::Path,
     problems::{Text, Variable},
 };
 
-/// Where the keys of a configuration come from.
+/// The file and the variables that the keys of a configuration come from.
 #[derive(Debug)]
 pub struct Origins {
     text: Text,
@@ -19,17 +19,18 @@ impl Origins {
         Self { text, variables }
     }
 
-    /// `FILE:LINE:COL` of the key, or the variable that sets it or something in it; `None` where nothing does.
+    /// Returns `FILE:LINE:COL` of the key, or the variable that sets it or something in it; `None`
+    /// if nothing does.
     #[must_use]
     pub fn of(&self, keys: &[&str]) -> Option<String> {
         self.at(&keys.iter().map(|key| (*key).to_owned()).collect())
     }
 
-    /// The same for a key of a class; with no key, where the class begins.
+    /// Does the same for a key of a class, or without a key for the class itself.
     #[must_use]
     pub fn of_class(&self, gate: &str, class: &str, key: Option<&str>) -> Option<String> {
         let classes = Path::default().key("gates").key(gate).key("classes");
-        let found = (0..).map(|index| classes.index(index)).take_while(|at| self.text.place(at).is_some());
+        let found = (0..).map(|index| classes.index(index)).take_while(|at| self.text.location(at).is_some());
         let mut named = found.filter(|at| self.text.value(&at.key("name")).is_some_and(|name| name == class));
         let at = named.next()?;
         self.at(&key.map_or_else(|| at.clone(), |key| at.key(key)))
@@ -38,7 +39,7 @@ impl Origins {
     fn at(&self, path: &Path) -> Option<String> {
         let set = |variable: &&Variable| path.starts_with(&variable.path) || variable.path.starts_with(path);
         let variable = self.variables.iter().find(set).map(|variable| variable.name.clone());
-        variable.or_else(|| self.text.place(path))
+        variable.or_else(|| self.text.location(path))
     }
 }
 

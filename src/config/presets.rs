@@ -11,7 +11,7 @@ use crate::{
 /// A preset by name (docs/configuration.md, "Presets").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preset {
-    /// The default.
+    /// The default preset.
     Sidecar,
     /// client-go's own limiter.
     ClientGo,
@@ -39,7 +39,7 @@ pub(super) struct Numbers {
 }
 
 impl Preset {
-    /// Its numbers, for a gate of `kind` with `max_reconcile_rate`.
+    /// Returns its numbers, for a gate of `kind` with `max_reconcile_rate`.
     pub(super) fn numbers(self, kind: Kind, max_reconcile_rate: NonZeroU32) -> Numbers {
         let none = Numbers {
             bucket: None,
@@ -92,7 +92,7 @@ impl Preset {
     }
 }
 
-/// A bucket that starts full.
+/// Returns a bucket that starts full.
 pub(super) fn bucket(rate: f64, burst: u32, per: Per) -> BucketPolicy {
     BucketPolicy {
         rate,
@@ -107,9 +107,9 @@ fn exponential(base: Duration, max: Duration) -> Strategy {
     Strategy::Exponential { base, max, jitter: 0.0 }
 }
 
-/// Returns the default failures (docs/design.md, "Outcomes"): what a server in trouble answers, and no
-/// answer. A client that leaves has waited in vain before an API server; before an external API it may
-/// have polled for as long as it meant to.
+/// Returns the default failures (docs/design.md, "Outcomes"): what a server in trouble answers, and
+/// no answer. A client that leaves has waited in vain before an API server; before an external API
+/// it may have polled for as long as it meant to.
 pub(super) fn failures(kind: Kind) -> Failures {
     Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: kind == Kind::Kubernetes }
 }

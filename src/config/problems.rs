@@ -24,7 +24,7 @@ enum Location {
     Variable(String),
 }
 
-/// The configuration file as text, with the place of every key.
+/// The configuration file as text, with the position of every key.
 #[derive(Debug)]
 pub(super) struct Text {
     name: String,
@@ -49,17 +49,18 @@ pub(super) struct Variable {
 // === impl Problem ===
 
 impl Problem {
-    /// A problem with the environment itself.
+    /// Returns a problem with the environment itself.
     pub(super) fn of_variable(name: &str, path: Path, message: impl Into<String>) -> Self {
         Self { location: Location::Variable(name.to_owned()), path, message: message.into() }
     }
 
-    /// A problem with the file as a whole.
+    /// Returns a problem with the file as a whole.
     pub(super) fn of_file(name: &str, path: Path, message: impl Into<String>) -> Self {
         Self { location: Location::Whole(name.to_owned()), path, message: message.into() }
     }
 
-    /// The order for reading: what concerns everything, variables by name, then the file from its top.
+    /// Returns the order for reading: problems of the whole, variables by name, then the file from
+    /// its top.
     pub(super) fn order(&self) -> (u8, &str, usize, usize) {
         match &self.location {
             Location::Whole(name) => (0, name, 0, 0),
@@ -68,7 +69,7 @@ impl Problem {
         }
     }
 
-    /// The same place with another message.
+    /// Returns the same with another message.
     pub(super) fn with_message(&self, message: String) -> Self {
         Self { message, ..self.clone() }
     }
@@ -92,7 +93,7 @@ impl std::error::Error for Problem {}
 // === impl Text ===
 
 impl Text {
-    /// Reads the text as far as it is TOML, and what is wrong with it as such.
+    /// Reads the text as far as it is TOML. Also returns its syntax errors.
     pub(super) fn new(name: String, text: String) -> (Self, Vec<Problem>) {
         let mut spans = BTreeMap::new();
         let (table, errors) = DeTable::parse_recoverable(&text);
@@ -111,8 +112,8 @@ impl Text {
         &self.name
     }
 
-    /// `FILE:LINE:COL` of a key, if it is there.
-    pub(super) fn place(&self, path: &Path) -> Option<String> {
+    /// Returns `FILE:LINE:COL` of a key, if it is there.
+    pub(super) fn location(&self, path: &Path) -> Option<String> {
         let start = self.spans.get(path)?.key.start;
         match self.problem_at(start, Path::default(), String::new()).location {
             Location::At { file, line, column } => Some(format!("{file}:{line}:{column}")),
@@ -120,14 +121,14 @@ impl Text {
         }
     }
 
-    /// The text of a value that is a string, without its quotes.
+    /// Returns the text of a value that is a string, without its quotes.
     pub(super) fn value(&self, path: &Path) -> Option<&str> {
         let value = self.text.get(self.spans.get(path)?.value.clone())?;
         Some(value.trim_matches(|c| c == '"' || c == '\''))
     }
 
-    /// Returns a problem with `path` that is located at the key `at`, or at its value, if that is in
-    /// the file.
+    /// Returns a problem with `path` that is located at the key `at`, or at its value, if that is
+    /// in the file.
     pub(super) fn problem_with(&self, path: &Path, at: &Path, is_key: bool, message: &str) -> Option<Problem> {
         let spans = self.spans.get(at)?;
         let span = if is_key { &spans.key } else { &spans.value };
@@ -147,7 +148,7 @@ impl Text {
     }
 }
 
-/// Notes the place of every key and element.
+/// Notes the position of every key and element.
 fn walk(at: &Path, table: &DeTable<'_>, spans: &mut BTreeMap<Path, Spans>) {
     for (key, value) in table {
         let path = at.key(key.get_ref());
@@ -170,12 +171,12 @@ fn walk_value(path: &Path, value: &DeValue<'_>, spans: &mut BTreeMap<Path, Spans
     }
 }
 
-/// A problem is one line, whatever the parser says.
+/// Joins the lines of a message: a problem is one line, whatever the parser says.
 fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// ` (did you mean "x"?)` where something near is known, else nothing.
+/// Returns ` (did you mean "x"?)` if a known word is near, or else nothing.
 pub(crate) fn did_you_mean(word: &str, known: &[&str]) -> String {
     let distance = |candidate: &&&str| strsim::damerau_levenshtein(word, candidate);
     match known.iter().min_by_key(distance) {

@@ -22,7 +22,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let drain = root.table("shutdown").get("drain", DRAIN);
     let named = |(name, at): (&str, Cursor<'_>)| {
         if !names::is_snake_case(name) {
-            at.key_problem(format!("is no name for a gate, expected {}", names::SNAKE_CASE));
+            at.key_problem(format!("is not a valid name for a gate, expected {}", names::SNAKE_CASE));
         }
         let name: Arc<str> = Arc::from(name);
         (Arc::clone(&name), gate(&at, name))
@@ -66,8 +66,8 @@ impl TomlValue for OrOff {
 impl TomlValue for Socket {
     const SHAPE: Shape = Shape::Text;
 
-    /// Reads a word or a path. The kernel takes paths of 107 bytes, and the socket is made in a folder
-    /// of its own first; a relative path would depend on who asks.
+    /// Reads a word or a path. The kernel takes paths of 107 bytes, and the socket is made in a
+    /// folder of its own first; a relative path would depend on who asks.
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
         match at.expect(value.as_str(), value, "text in quotes")? {
             "auto" => Some(Self::Auto),
@@ -101,7 +101,7 @@ fn log(at: &Cursor<'_>) -> Log {
         at.at("level")
             .problem(format!("is {level:?}, expected {expected}, or a filter such as \"info,tidegate=debug\"{near}"));
     } else if let Err(error) = level.parse::<tracing_subscriber::filter::Targets>() {
-        at.at("level").problem(format!("is {level:?}, which is no filter: {error}"));
+        at.at("level").problem(format!("is {level:?}, which is not a filter: {error}"));
     }
     let calls: Option<PathBuf> = at.get("calls", None);
     Log { json, level, calls }

@@ -59,7 +59,8 @@ impl Record {
         self.0.get(table).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the keys of `root` that nothing has asked for, each with the known keys of its table.
+    /// Returns the keys of `root` that nothing has asked for, each with the known keys of its
+    /// table.
     pub(super) fn unknown(&self, root: &Value) -> Vec<(Path, Vec<&str>)> {
         let mut unknown = Vec::new();
         for (path, known) in &self.0 {
@@ -73,7 +74,8 @@ impl Record {
         unknown
     }
 
-    /// Prints what is in force as TOML: every key with its value, as a file that would say the same.
+    /// Prints what is in force as TOML: every key with its value, as a file that would say the
+    /// same.
     ///
     /// Secrets are only there as names of files. Built-in classes appear by name, without what they
     /// match: that cannot be written as patterns.

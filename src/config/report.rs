@@ -27,7 +27,7 @@ pub(super) struct Report<'a> {
     record: RefCell<Record>,
 }
 
-/// What a reading without problems leaves.
+/// The findings of a reading without problems.
 #[derive(Debug)]
 pub(super) struct Findings {
     pub(super) warnings: Vec<String>,
@@ -96,7 +96,7 @@ impl<'a> Report<'a> {
             let name = path.steps().last().map_or("", String::as_str);
             let expected =
                 if known.len() <= 14 { format!(", expected one of {}", known.join(", ")) } else { String::new() };
-            self.key_problem(&path, format!("is no key{expected}{}", did_you_mean(name, &known)));
+            self.key_problem(&path, format!("is not a valid key{expected}{}", did_you_mean(name, &known)));
         }
     }
 

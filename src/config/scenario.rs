@@ -1,7 +1,8 @@
-//! What `tidegate simulate` plays: controllers with objects that change, leases, and an upstream that is slow or fails for a while.
+//! The scenarios that `tidegate simulate` plays: controllers with objects that change, leases, and
+//! an upstream that is slow or fails for a while.
 //!
-//! The same for a file and for a scenario that is built in. A file is checked as strictly as a configuration: every problem with line and
-//! column, unknown keys are problems.
+//! The same for a file and for a scenario that is built in. A file is checked as strictly as a
+//! configuration: every problem with line and column, unknown keys are problems.
 
 mod file;
 
@@ -12,33 +13,34 @@ pub use self::file::load;
 pub(super) use self::file::schema;
 use crate::api::Verb;
 
-/// What is played.
+/// A scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What it is about, in a few words: the picture's title.
+    /// The picture's title: its subject in a few words.
     pub title: String,
-    /// How long it lasts.
+    /// Its length.
     pub length: Duration,
-    /// Which objects change, and when.
+    /// The seed of the choice of objects that change, and of the times.
     pub seed: u64,
     /// The API.
     pub upstream: Upstream,
-    /// Who makes calls.
+    /// The controllers that make calls.
     pub controllers: Vec<Controller>,
-    /// Who must not lose a lease.
+    /// The leases that must not be lost.
     pub leases: Vec<Lease>,
-    /// Under which limits; empty: the default ones.
+    /// The limits to play it under; empty: the default ones.
     pub limits: Vec<LimitsOf>,
 }
 
 /// The API as it answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
-    /// From call to answer when there is nothing else to do.
+    /// The time from call to answer when there is nothing else to do.
     pub latency: Duration,
-    /// Calls per second that it can serve; what comes faster waits inside it, and is answered with 429 past a second of that.
+    /// Calls per second that it can serve; what comes faster waits inside it, and is answered with
+    /// 429 past a second of that.
     pub capacity: Option<f64>,
-    /// When it fails.
+    /// The stretches of time in which it fails.
     pub failures: Vec<Failure>,
 }
 
@@ -49,11 +51,11 @@ pub struct Failure {
     pub from: Duration,
     /// Its end.
     pub to: Duration,
-    /// What is answered.
+    /// The status of its answers.
     pub status: u16,
-    /// Whose calls fail; empty: everybody's, leases aside.
+    /// The controllers whose calls fail; empty: all of them, leases aside.
     pub controllers: Vec<String>,
-    /// How many of their objects fail, as a fraction.
+    /// The fraction of their objects that fail.
     pub share: f64,
 }
 
@@ -68,19 +70,19 @@ pub struct Controller {
     pub resource: String,
     /// Namespace of its objects.
     pub namespace: String,
-    /// How many objects.
+    /// The number of its objects.
     pub objects: usize,
     /// Objects that it reconciles at a time; `None`: as many as there are.
     pub workers: Option<usize>,
-    /// When objects change.
+    /// The changes of its objects.
     pub changes: Changes,
     /// The calls that a reconcile makes, in order.
     pub verbs: Vec<Verb>,
-    /// When an object that failed is tried again.
+    /// The next try of an object that failed.
     pub requeue: Requeue,
 }
 
-/// When objects change.
+/// The moments at which objects change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Changes {
     /// All at one moment.
@@ -99,7 +101,7 @@ pub enum Changes {
     },
 }
 
-/// When an object that failed is tried again.
+/// The next try of an object that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requeue {
     /// At once: all waiting is left to the gate.

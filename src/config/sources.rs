@@ -1,5 +1,5 @@
-//! Reads where calls go and with whose credentials: upstream, TLS on both sides, the credential of an
-//! external API.
+//! Reads where calls go and with whose credentials: upstream, TLS on both sides, the credential of
+//! an external API.
 
 use std::path::PathBuf;
 
@@ -50,8 +50,8 @@ pub(super) fn tls_and_credential(
     (tls, upstream_tls, credential.and_then(|at| self::credential(&at)))
 }
 
-/// Checks what the gate's credentials need besides: something to inject, and clients that have a right
-/// to it.
+/// Checks what the gate's credentials need besides: something to inject, and clients that have a
+/// right to it.
 pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
     if gate.credentials == Credentials::Inject {
         let credentials = at.at("credentials");
@@ -114,9 +114,9 @@ fn url(text: &str) -> Result<http::Uri, String> {
         return Err("has a user or password in it, which belong into [credential]".to_owned());
     }
     let fault = |what: &str| format!("is {text:?}, which {what}");
-    let url: http::Uri = text.parse().map_err(|_| fault("is no URL"))?;
+    let url: http::Uri = text.parse().map_err(|_| fault("is not a URL"))?;
     if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
-        return Err(fault("is no URL with http:// or https://"));
+        return Err(fault("is not a URL with http:// or https://"));
     }
     if url.query().is_some() || text.contains('#') {
         return Err(fault("has a query or fragment"));

@@ -29,16 +29,77 @@ pub(super) struct OrAuto(pub(super) Option<Duration>);
 #[derive(Clone, Debug)]
 pub(super) struct RawValue(pub(super) Value);
 
-impl TomlValue for String {
-    const SHAPE: Shape = Shape::Text;
+/// Declares the types of values that are read and written in one step.
+macro_rules! values {
+    ($($type:ty: $shape:expr, $expected:expr, |$value:ident| $read:expr, |$this:ident| $write:expr;)+) => {
+        $(impl TomlValue for $type {
+            const SHAPE: Shape = $shape;
 
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        at.expect(value.as_str(), value, "text in quotes").map(str::to_owned)
-    }
+            fn read($value: &Value, at: &Cursor<'_>) -> Option<Self> {
+                at.expect($read, $value, $expected)
+            }
 
-    fn write(&self) -> Value {
-        self.as_str().into()
-    }
+            fn write(&self) -> Value {
+                let $this = self;
+                Value::from($write)
+            }
+        })+
+    };
+}
+
+values! {
+    String: Shape::Text, "text in quotes",
+        |value| value.as_str().map(str::to_owned), |this| this.as_str();
+    bool: Shape::Truth, "true or false",
+        |value| value.as_bool(), |this| *this;
+    u64: Shape::Whole(0), "a whole number, 0 or more",
+        |value| value.as_integer().and_then(|number| Self::try_from(number).ok()),
+        |this| i64::try_from(*this).unwrap_or(i64::MAX);
+    u32: Shape::Whole32(0), "a whole number from 0 to 4294967295",
+        |value| value.as_integer().and_then(|number| Self::try_from(number).ok()), |this| *this;
+    Duration: Shape::Duration, A_DURATION,
+        |value| value.as_str().and_then(with_unit), |this| duration::write(*this);
+    OrOff: Shape::DurationOr("off"), &format!("\"off\" or {A_DURATION}"),
+        |value| or("off", value).map(Self), |this| this.0.map_or_else(|| "off".to_owned(), duration::write);
+    OrAuto: Shape::DurationOr("auto"), &format!("\"auto\" or {A_DURATION}"),
+        |value| or("auto", value).map(Self), |this| this.0.map_or_else(|| "auto".to_owned(), duration::write);
+    Bytes: Shape::Size, "a size such as \"16MiB\"",
+        |value| value.as_str().and_then(bytes).map(Self), |this| in_largest_unit(this.0);
+}
+
+/// Reads a duration that has its unit, even if it is zero.
+fn with_unit(text: &str) -> Option<Duration> {
+    duration::read(text).filter(|_| text.ends_with(|c: char| c.is_ascii_lowercase()))
+}
+
+/// Reads a word, which is no duration, or a duration.
+fn or(word: &str, value: &Value) -> Option<Option<Duration>> {
+    let text = value.as_str()?;
+    if text == word { Some(None) } else { with_unit(text).map(Some) }
+}
+
+/// Reads whole bytes in binary or decimal units.
+fn bytes(text: &str) -> Option<usize> {
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at_checked(end)?;
+    let unit: usize = match unit {
+        "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+/// Writes a size in the largest unit that says it exactly.
+fn in_largest_unit(bytes: usize) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let exact = units.iter().find(|(bits, _)| bytes != 0 && bytes.trailing_zeros() >= *bits);
+    exact.map_or_else(|| format!("{bytes}B"), |(bits, unit)| format!("{}{unit}", bytes >> bits))
 }
 
 /// The empty text stands for none.
@@ -67,18 +128,6 @@ impl TomlValue for Option<PathBuf> {
     }
 }
 
-impl TomlValue for bool {
-    const SHAPE: Shape = Shape::Truth;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        at.expect(value.as_bool(), value, "true or false")
-    }
-
-    fn write(&self) -> Value {
-        (*self).into()
-    }
-}
-
 impl TomlValue for usize {
     const SHAPE: Shape = Shape::Whole(0);
 
@@ -88,32 +137,6 @@ impl TomlValue for usize {
 
     fn write(&self) -> Value {
         u64::try_from(*self).unwrap_or(u64::MAX).write()
-    }
-}
-
-impl TomlValue for u64 {
-    const SHAPE: Shape = Shape::Whole(0);
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let number = value.as_integer().and_then(|number| Self::try_from(number).ok());
-        at.expect(number, value, "a whole number, 0 or more")
-    }
-
-    fn write(&self) -> Value {
-        i64::try_from(*self).unwrap_or(i64::MAX).into()
-    }
-}
-
-impl TomlValue for u32 {
-    const SHAPE: Shape = Shape::Whole32(0);
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let number = value.as_integer().and_then(|number| Self::try_from(number).ok());
-        at.expect(number, value, "a whole number from 0 to 4294967295")
-    }
-
-    fn write(&self) -> Value {
-        (*self).into()
     }
 }
 
@@ -146,87 +169,6 @@ impl TomlValue for f64 {
     fn write(&self) -> Value {
         (*self).into()
     }
-}
-
-impl TomlValue for Duration {
-    const SHAPE: Shape = Shape::Duration;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        at.expect(value.as_str().and_then(with_unit), value, A_DURATION)
-    }
-
-    fn write(&self) -> Value {
-        duration::write(*self).into()
-    }
-}
-
-impl TomlValue for OrOff {
-    const SHAPE: Shape = Shape::DurationOr("off");
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        duration_or("off", value, at).map(Self)
-    }
-
-    fn write(&self) -> Value {
-        self.0.map_or_else(|| "off".into(), |duration| duration.write())
-    }
-}
-
-impl TomlValue for OrAuto {
-    const SHAPE: Shape = Shape::DurationOr("auto");
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        duration_or("auto", value, at).map(Self)
-    }
-
-    fn write(&self) -> Value {
-        self.0.map_or_else(|| "auto".into(), |duration| duration.write())
-    }
-}
-
-fn duration_or(word: &str, value: &Value, at: &Cursor<'_>) -> Option<Option<Duration>> {
-    match value.as_str() {
-        Some(text) if text == word => Some(None),
-        text => at.expect(text.and_then(with_unit).map(Some), value, &format!("\"{word}\" or {A_DURATION}")),
-    }
-}
-
-/// Reads a duration that has its unit, even if it is zero.
-fn with_unit(text: &str) -> Option<Duration> {
-    duration::read(text).filter(|_| text.ends_with(|c: char| c.is_ascii_lowercase()))
-}
-
-impl TomlValue for Bytes {
-    const SHAPE: Shape = Shape::Size;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        at.expect(value.as_str().and_then(bytes), value, "a size such as \"16MiB\"").map(Self)
-    }
-
-    /// Returns the size in the largest unit that says it exactly.
-    fn write(&self) -> Value {
-        let bytes = self.0;
-        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-        let exact = units.iter().find(|(bits, _)| bytes != 0 && bytes.trailing_zeros() >= *bits);
-        exact.map_or_else(|| format!("{bytes}B"), |(bits, unit)| format!("{}{unit}", bytes >> bits)).into()
-    }
-}
-
-/// Reads whole bytes in binary or decimal units.
-fn bytes(text: &str) -> Option<usize> {
-    let end = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at_checked(end)?;
-    let unit: usize = match unit {
-        "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "kB" | "KB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        _ => return None,
-    };
-    number.parse::<usize>().ok()?.checked_mul(unit)
 }
 
 impl<T: TomlValue> TomlValue for Vec<T> {

@@ -177,7 +177,7 @@ pub enum Combine {
 impl Policy {
     /// True if any bucket, slot or pause that applies to a class is split by credential, so that
     /// its queues must be split too.
-    pub(super) fn splits_by_credential(&self, class: usize) -> bool {
+    pub(crate) fn splits_by_credential(&self, class: usize) -> bool {
         let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
         let pauses = self.pause_scope == Scope::Credential;

@@ -44,16 +44,16 @@ fn unknown_keys_are_errors_with_a_suggestion() {
     in_gate(
         "bucket.rat = 5\nbucket.burts = 6\nlisten_on = 1\n[logs]\n",
         &[
-            "f.toml:3:8: gates.kubernetes.bucket.rat: is no key, expected one of rate, burst, per, start, adapt (did you mean \"rate\"?)",
-            "f.toml:4:8: gates.kubernetes.bucket.burts: is no key, expected one of rate, burst, per, start, adapt (did you mean \"burst\"?)",
-            "f.toml:5:1: gates.kubernetes.listen_on: is no key",
-            "f.toml:6:2: logs: is no key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)",
+            "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, adapt (did you mean \"rate\"?)",
+            "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, adapt (did you mean \"burst\"?)",
+            "f.toml:5:1: gates.kubernetes.listen_on: is not a valid key",
+            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)",
         ],
     );
     in_gate(
         "[[gates.kubernetes.classes]]\nname = \"a\"\nmatch = { verb = [\"get\"] }\n",
         &[
-            "f.toml:5:11: gates.kubernetes.classes[0].match.verb: is no key, expected one of verbs, groups, resources, namespaces, names, \
+            "f.toml:5:11: gates.kubernetes.classes[0].match.verb: is not a valid key, expected one of verbs, groups, resources, namespaces, names, \
          subresources, methods, paths, user_agents, headers, query (did you mean \"verbs\"?)",
         ],
     );
@@ -213,7 +213,7 @@ fn classes_must_fit_together() {
         ),
         (
             class("name = \"a\"\nmatch = {}\nwithin = \"defualt\""),
-            "f.toml:6:10: gates.kubernetes.classes[0].within: is \"defualt\", which is no class of this gate (did you mean \"default\"?)",
+            "f.toml:6:10: gates.kubernetes.classes[0].within: is \"defualt\", which is not a class of this gate (did you mean \"default\"?)",
         ),
         (
             class("name = \"a\"\nmatch = {}\nwithin = \"default\""),
@@ -361,9 +361,9 @@ fn upstreams_and_credentials_must_make_sense() {
     let upstream = |kind: &str, upstream: &str| format!("[gates.g]\nkind = \"{kind}\"\nupstream = \"{upstream}\"\n");
     expect("[gates.g]\n", &[], &[&format!("f.toml:1:8: gates.g.upstream: is missing, expected {UPSTREAMS}")]);
     for (kind, url, expected) in [
-        ("kubernetes", "incluster", format!("is \"incluster\", which is no URL with http:// or https://, expected {UPSTREAMS} (did you mean \"in_cluster\"?)")),
-        ("http", "ftp://x", format!("is \"ftp://x\", which is no URL with http:// or https://, expected {UPSTREAMS}")),
-        ("http", "https://", format!("is \"https://\", which is no URL, expected {UPSTREAMS}")),
+        ("kubernetes", "incluster", format!("is \"incluster\", which is not a URL with http:// or https://, expected {UPSTREAMS} (did you mean \"in_cluster\"?)")),
+        ("http", "ftp://x", format!("is \"ftp://x\", which is not a URL with http:// or https://, expected {UPSTREAMS}")),
+        ("http", "https://", format!("is \"https://\", which is not a URL, expected {UPSTREAMS}")),
         ("http", "https://x/?a=b", format!("is \"https://x/?a=b\", which has a query or fragment, expected {UPSTREAMS}")),
         ("http", "https://me:secret@x/", format!("has a user or password in it, which belong into [credential], expected {UPSTREAMS}")),
         ("http", "kubeconfig:a", "is \"kubeconfig:a\", which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\"".to_owned()),
@@ -587,7 +587,7 @@ fn malformed_toml_has_a_place_too() {
         "[gates.Kube]\nupstream = \"in_cluster\"\n",
         &[],
         &[
-            "f.toml:1:8: gates.Kube: is no name for a gate, expected snake_case: lower-case letters, digits and single underscores",
+            "f.toml:1:8: gates.Kube: is not a valid name for a gate, expected snake_case: lower-case letters, digits and single underscores",
         ],
     );
     expect(
@@ -661,8 +661,16 @@ fn the_environment_wins_and_is_held_to_the_same() {
             "a",
             "gates.kubernetes.classes.0.name: cannot be set by a variable: lists are only in the file",
         ),
-        ("LGO__LEVEL", "debug", "lgo: is no key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)"),
-        ("GATES__KUBERNETES__BUKET__RATE", "5", "gates.kubernetes.buket: is no key (did you mean \"bucket\"?)"),
+        (
+            "LGO__LEVEL",
+            "debug",
+            "lgo: is not a valid key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)",
+        ),
+        (
+            "GATES__KUBERNETES__BUKET__RATE",
+            "5",
+            "gates.kubernetes.buket: is not a valid key (did you mean \"bucket\"?)",
+        ),
         (
             "GATES__OTHER__KIND",
             "http",
@@ -706,7 +714,7 @@ fn the_file_is_found_where_it_is_named() {
     let binary = folder.path().join("binary.toml");
     fs::write(&binary, b"a = 1\n\xff").unwrap();
     let problems = config::load(&Input { file: Some(binary), env: Vec::new() }).unwrap_err();
-    assert!(problems[0].to_string().ends_with("is no UTF-8 text in line 2, expected a TOML file"), "{}", problems[0]);
+    assert!(problems[0].to_string().ends_with("is not UTF-8 text in line 2, expected a TOML file"), "{}", problems[0]);
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn failure(at: &Cursor<'_>, controllers: &[Controller]) -> Failure {
     let names: Vec<String> = at.get("controllers", Vec::new());
     let known: Vec<&str> = controllers.iter().map(|one| one.name.as_str()).collect();
     at.check_each("controllers", &names, |name| {
-        (!known.contains(&name)).then(|| format!("which is no controller here{}", did_you_mean(name, &known)))
+        (!known.contains(&name)).then(|| format!("which is not a controller here{}", did_you_mean(name, &known)))
     });
     let share = at.get("share", 1.0);
     if !(0.0..=1.0).contains(&share) {
@@ -126,7 +126,7 @@ fn changes(at: &Cursor<'_>) -> Changes {
     let to = at.unused_if(rate.is_none(), why).option("to", None);
     let Some(rate) = rate else { return Changes::Together { at: from } };
     if to.is_some_and(|to| to <= from) {
-        at.at("to").problem(format!("is no end after {from:?}"));
+        at.at("to").problem(format!("is not an end after {from:?}"));
     }
     Changes::Steadily { rate, from, to }
 }

@@ -1,4 +1,5 @@
-//! The committed schemas are what the code makes; they fit whatever `check` accepts, and nothing of what it can tell to be wrong by itself.
+//! The committed schemas are what the code makes; they fit whatever `check` accepts, and nothing of
+//! what it can tell to be wrong by itself.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

@@ -1,8 +1,9 @@
-//! The JSON Schema that editors complete and check by: made from the keys in the code, the words and defaults of docs/configuration.md, and the
-//! bounds below. Only tests make it; what they compare it with is config/tidegate.schema.json, which `tidegate schema` prints.
+//! The JSON Schema that editors complete and check by: made from the keys in the code, the words
+//! and defaults of docs/configuration.md, and the bounds below. Only tests make it; what they
+//! compare it with is config/tidegate.schema.json, which `tidegate schema` prints.
 //!
-//! Whatever `check` accepts fits the schema, which a test holds for anything that anybody may write. The reverse is not promised: what keys
-//! mean together only `check` knows.
+//! Whatever `check` accepts fits the schema, which a test holds for anything that anybody may
+//! write. The reverse is not promised: what keys mean together only `check` knows.
 
 use serde_json::{Map, Value, json};
 
@@ -165,7 +166,8 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
-/// The schema of a key, by its path; `NAME` stands for any name, and lists and words like `off` are looked through.
+/// Finds the schema of a key by its path; `NAME` stands for any name, and the path goes through
+/// lists and words like `off`.
 fn at<'a>(schema: &'a mut Value, path: &str) -> &'a mut Value {
     path.split('.').filter(|step| !step.is_empty()).fold(schema, |mut here, step| {
         if here.get("items").is_some() {
@@ -210,7 +212,8 @@ pub(super) fn rows(chapter: &'static str) -> Vec<Row> {
     .collect()
 }
 
-/// Says of each key of a table what the reference says of it; defaults only where they are the section's own.
+/// Says of each key of a table what the reference says of it; defaults only where they are the
+/// section's own.
 fn describe(schema: &mut Value, path: &str, rows: &[Row], with_defaults: bool) {
     for row in rows {
         let here = at(schema, &format!("{path}.{}", row.key));

@@ -77,12 +77,12 @@ fn every_problem_of_a_scenario_file_is_listed_with_its_place() {
     let ended = simulate([path.to_str().expect("text")]);
     assert_eq!(ended.code, Some(78), "{}", ended.err);
     for problem in [
-        "tidegate.toml:1:1: lenght: is no key",
+        "tidegate.toml:1:1: lenght: is not a valid key",
         "(did you mean \"length\"?)",
         "tidegate.toml:2:10: length: is 5, expected a duration",
         "tidegate.toml:4:12: upstream.capacity: is 0.0",
         "tidegate.toml:6:10: upstream.failures[0].status: is 200",
-        "tidegate.toml:7:16: upstream.failures[0].controllers[0]: is \"dbs\", which is no controller here (did you mean \"db\"?)",
+        "tidegate.toml:7:16: upstream.failures[0].controllers[0]: is \"dbs\", which is not a controller here (did you mean \"db\"?)",
         "tidegate.toml:10:10: controllers[0].verbs[0]: is \"upddate\"",
         "tidegate.toml:11:11: controllers[0].requeue: is \"soon\"",
         "tidegate.toml:12:1: leases[0]: is renewed every 20s",
