@@ -148,7 +148,8 @@ pub enum Credentials {
     Inject,
 }
 
-/// The refusals that carry Retry-After.
+/// The refusals that carry the header Retry-After. Their bodies name the time in any case: nothing
+/// sleeps on it unasked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {
     /// Those of the table of reasons in docs/design.md.
@@ -281,8 +282,9 @@ impl Source {
 // === impl RetryAfter ===
 
 impl RetryAfter {
-    /// True if a refusal for `reason` carries Retry-After. client-go sleeps on it inside the
-    /// worker, so that a refusal of one key would hold up all others.
+    /// True if a refusal for `reason` carries the header. client-go sleeps on the header inside the
+    /// worker and retries itself; without it the error goes to the reconcile loop, which is where a
+    /// failing object belongs, and which finds the time in the body (`apierrors.SuggestsClientDelay`).
     #[must_use]
     pub fn is_on(self, reason: Reason, kind: Kind) -> bool {
         match (self, reason) {

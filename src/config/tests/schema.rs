@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Go's durations, with a unit.
-const SPAN: &str = "\\+?(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|\u{b5}s|\u{3bc}s|ms|s|m|h))+";
+const DURATION: &str = "\\+?(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|\u{b5}s|\u{3bc}s|ms|s|m|h))+";
 const SNAKE_CASE: &str = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$";
 
 /// Sections without a chapter of their own in the reference, and those whose keys they have.
@@ -135,8 +135,8 @@ pub(in crate::config) fn of_value(shape: Shape) -> Value {
         Shape::Whole(least) => json!({ "type": "integer", "minimum": least }),
         Shape::Whole32(least) => json!({ "type": "integer", "minimum": least, "maximum": u32::MAX }),
         Shape::Number => json!({ "type": "number" }),
-        Shape::Duration => json!({ "type": "string", "pattern": format!("^{SPAN}$") }),
-        Shape::DurationOr(word) => json!({ "type": "string", "pattern": format!("^({word}|{SPAN})$") }),
+        Shape::Duration => json!({ "type": "string", "pattern": format!("^{DURATION}$") }),
+        Shape::DurationOr(word) => json!({ "type": "string", "pattern": format!("^({word}|{DURATION})$") }),
         Shape::Size => json!({ "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
         Shape::Word(words) => json!({ "enum": words }),
         Shape::List(items) => json!({ "type": "array", "items": of_value(*items) }),
