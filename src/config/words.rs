@@ -51,8 +51,8 @@ pub(super) enum Mode {
     Files,
 }
 
-/// Declares the words of closed lists.
-macro_rules! words {
+/// Makes types of keys of enums, by the word for each value.
+macro_rules! closed_lists {
     ($($type:ty { $($word:literal => $meaning:ident),+ $(,)? })+) => {
         $(impl TomlValue for $type {
             const SHAPE: Shape = Shape::Word(&[$($word),+]);
@@ -73,7 +73,7 @@ macro_rules! words {
     };
 }
 
-words! {
+closed_lists! {
     Format { "text" => Text, "json" => Json }
     Impersonation { "reject" => Reject, "allow" => Allow }
     Start { "full" => Full, "empty" => Empty }
