@@ -284,7 +284,8 @@ impl Source {
 impl RetryAfter {
     /// True if a refusal for `reason` carries the header. client-go sleeps on the header inside the
     /// worker and retries itself; without it the error goes to the reconcile loop, which is where a
-    /// failing object belongs, and which finds the time in the body (`apierrors.SuggestsClientDelay`).
+    /// failing object belongs, and which finds the time in the body
+    /// (`apierrors.SuggestsClientDelay`).
     #[must_use]
     pub fn is_on(self, reason: Reason, kind: Kind) -> bool {
         match (self, reason) {

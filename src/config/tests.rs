@@ -1,4 +1,5 @@
-//! The schema against its examples, and against whatever anybody may write.
+//! Holds the reading of configurations to its examples, its documentation, and any text that a user
+//! may write.
 
 use proptest::prelude::*;
 

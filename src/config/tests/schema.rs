@@ -2,7 +2,7 @@
 //! and defaults of docs/configuration.md, and the bounds below. Only tests make it; what they
 //! compare it with is config/tidegate.schema.json, which `tidegate schema` prints.
 //!
-//! Whatever `check` accepts fits the schema, which a test holds for anything that anybody may
+//! Whatever `check` accepts fits the schema, which a test holds for anything that a user may
 //! write. The reverse is not promised: what keys mean together only `check` knows.
 
 use serde_json::{Map, Value, json};
