@@ -137,7 +137,7 @@ impl Gate {
         self.follow_up();
     }
 
-    pub(crate) fn foresee(&mut self, object: u64, flow: u64) {
+    pub(crate) fn preview(&mut self, object: u64, flow: u64) {
         let arrival = self.arrival(object, flow);
         std::hint::black_box((
             self.limiter.preview(&arrival, self.now),
@@ -236,8 +236,7 @@ pub(crate) fn roomy() -> Policy {
 
 /// One call at a time: every other call waits.
 pub(crate) fn one_slot() -> Policy {
-    let per = tidegate::limit::policy::Per::Gate;
-    Policy { in_flight: Some(InFlight { max: NonZeroU32::MIN, per }), ..roomy() }
+    Policy { in_flight: Some(InFlight::new(NonZeroU32::MIN)), ..roomy() }
 }
 
 fn policy(keys: &str) -> Policy {

@@ -217,7 +217,7 @@ fn metrics(size: Size) -> Box<dyn FnMut() -> bool> {
 
 fn explain(size: Size) -> Box<dyn FnMut() -> bool> {
     let mut gate = crowd(size, FLOWS);
-    again(move || gate.foresee(7, 3))
+    again(move || gate.preview(7, 3))
 }
 
 fn forget(size: Size) -> Box<dyn FnMut() -> bool> {

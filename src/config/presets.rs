@@ -94,13 +94,7 @@ impl Preset {
 
 /// Returns a bucket that starts full.
 pub(super) fn bucket(rate: f64, burst: u32, per: Per) -> BucketPolicy {
-    BucketPolicy {
-        rate,
-        burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN),
-        per,
-        starts_empty: false,
-        adapt: None,
-    }
+    BucketPolicy { per, ..BucketPolicy::new(rate, NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN)) }
 }
 
 fn exponential(base: Duration, max: Duration) -> Strategy {

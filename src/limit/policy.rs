@@ -112,7 +112,7 @@ pub struct InFlight {
 }
 
 /// The wait of calls whose key is failing.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Backoff {
     /// The delay after the n-th consecutive failure.
     pub strategy: Strategy,
@@ -123,9 +123,10 @@ pub struct Backoff {
 }
 
 /// The delay after the n-th consecutive failure.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Strategy {
     /// Failures are not remembered.
+    #[default]
     Off,
     /// `min(base * 2^(n-1), max)`, plus up to `jitter` of it at random (client-go
     /// `ItemExponentialFailureRateLimiter`).
@@ -149,8 +150,8 @@ pub enum Strategy {
     },
 }
 
-/// The limits on waiting calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The limits on waiting calls. By default no call waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePolicy {
     /// The longest wait of a call whose key is healthy.
     pub max_wait: Duration,
@@ -163,9 +164,10 @@ pub struct QueuePolicy {
 }
 
 /// The way in which backoff and the retry bucket are joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Combine {
     /// The backoff comes first, then a token: the retry bucket's bound always holds.
+    #[default]
     Sequential,
     /// The token is reserved on arrival and the call leaves at the later of the two, as in
     /// client-go's `MaxOfRateLimiter`.
@@ -173,6 +175,22 @@ pub enum Combine {
 }
 
 // === impl Policy ===
+
+impl Default for Policy {
+    /// One class, nothing limited, and no call held.
+    fn default() -> Self {
+        Self {
+            bucket: None,
+            retry_bucket: None,
+            queue: QueuePolicy::default(),
+            in_flight: None,
+            max_keys: 1000,
+            pause_scope: Scope::Key,
+            one_at_a_time: false,
+            classes: vec![ClassPolicy::default()],
+        }
+    }
+}
 
 impl Policy {
     /// True if any bucket, slot or pause that applies to a class is split by credential, so that
@@ -196,5 +214,43 @@ impl Policy {
             next = class.within.and_then(|outer| self.classes.get(usize::from(outer.0)));
         }
         false
+    }
+}
+
+// === impl ClassPolicy ===
+
+impl Default for ClassPolicy {
+    /// The class `default`: it adds no limit and remembers no failure.
+    fn default() -> Self {
+        Self {
+            name: "default".into(),
+            lane: Lane::Normal,
+            bucket: None,
+            within: None,
+            own_bucket_only: false,
+            backoff: Backoff::default(),
+            in_flight: None,
+            meter_long_running: false,
+        }
+    }
+}
+
+// === impl BucketPolicy ===
+
+impl BucketPolicy {
+    /// One bucket for the gate, which starts full and whose rate never gives way.
+    #[must_use]
+    pub const fn new(rate: f64, burst: NonZeroU32) -> Self {
+        Self { rate, burst, per: Per::Gate, starts_empty: false, adapt: None }
+    }
+}
+
+// === impl InFlight ===
+
+impl InFlight {
+    /// One set of slots for the gate.
+    #[must_use]
+    pub const fn new(max: NonZeroU32) -> Self {
+        Self { max, per: Per::Gate }
     }
 }

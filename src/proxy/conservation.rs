@@ -32,7 +32,7 @@ use crate::{
     credentials::Injector,
     limit::{
         ClassId, Policy,
-        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
+        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, QueuePolicy, Strategy},
     },
     telemetry::{CallLog, CallRecord, call_log::Entry},
     upstream as pool,
@@ -42,30 +42,14 @@ use crate::{
 const TOKENS: u32 = 1000;
 
 fn policy(seed: u64) -> Policy {
-    let bucket = |rate, burst| {
-        Some(BucketPolicy {
-            rate,
-            burst: NonZeroU32::new(burst).expect("some"),
-            per: Per::Gate,
-            starts_empty: false,
-            adapt: None,
-        })
-    };
+    let bucket = |rate, burst| Some(BucketPolicy::new(rate, NonZeroU32::new(burst).expect("some")));
     let backoff = Backoff {
         strategy: Strategy::Exponential { base: Duration::from_millis(100), max: Duration::from_secs(5), jitter: 0.0 },
         hold: Duration::from_millis(100),
         forget_after: Duration::from_secs(10),
     };
-    let class = |name: &str, lane, bucket| ClassPolicy {
-        name: name.into(),
-        lane,
-        bucket,
-        within: None,
-        own_bucket_only: false,
-        backoff,
-        in_flight: None,
-        meter_long_running: false,
-    };
+    let class =
+        |name: &str, lane, bucket| ClassPolicy { name: name.into(), lane, bucket, backoff, ..ClassPolicy::default() };
     Policy {
         bucket: bucket(1e-6, TOKENS),
         retry_bucket: bucket(20.0, 3),
@@ -75,11 +59,10 @@ fn policy(seed: u64) -> Policy {
             max_waiting_bytes: 20_000,
             combine: if seed.is_multiple_of(2) { Combine::Sequential } else { Combine::MaxOf },
         },
-        in_flight: Some(InFlight { max: NonZeroU32::new(3).expect("some"), per: Per::Gate }),
+        in_flight: Some(InFlight::new(NonZeroU32::new(3).expect("some"))),
         max_keys: 4,
-        pause_scope: Scope::Key,
-        one_at_a_time: false,
         classes: vec![class("leases", Lane::Exempt, None), class("default", Lane::Normal, bucket(5.0, 4))],
+        ..Policy::default()
     }
 }
 

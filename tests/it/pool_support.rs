@@ -21,7 +21,7 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate::{
-    api::{Group, Scope},
+    api::Group,
     clock::Clock,
     credentials::{Injector, Target},
     limit::{Admitted, Arrival, ClassId, Flow, Limiter, Verdict, policy},
@@ -180,35 +180,9 @@ pub(crate) async fn text(response: Response<Streaming>) -> String {
 
 /// A request that a limiter without limits has let through.
 pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
-    let class = policy::ClassPolicy {
-        name: "exempt".into(),
-        lane: policy::Lane::Exempt,
-        bucket: None,
-        within: None,
-        own_bucket_only: false,
-        backoff: policy::Backoff {
-            strategy: policy::Strategy::Off,
-            hold: Duration::ZERO,
-            forget_after: Duration::ZERO,
-        },
-        in_flight: None,
-        meter_long_running: false,
-    };
-    let policy = policy::Policy {
-        bucket: None,
-        retry_bucket: None,
-        queue: policy::QueuePolicy {
-            max_wait: Duration::ZERO,
-            max_waiting: 1,
-            max_waiting_bytes: 1,
-            combine: policy::Combine::Sequential,
-        },
-        in_flight: None,
-        max_keys: 1,
-        pause_scope: Scope::Key,
-        one_at_a_time: false,
-        classes: vec![class],
-    };
+    let class =
+        policy::ClassPolicy { name: "exempt".into(), lane: policy::Lane::Exempt, ..policy::ClassPolicy::default() };
+    let policy = policy::Policy { classes: vec![class], ..policy::Policy::default() };
     let arrival = Arrival {
         class: ClassId(0),
         flow: Flow { id: 0, name: &"test" },

@@ -24,7 +24,7 @@ use tidegate::{
     credentials::Injector,
     limit::{
         ClassId, Policy,
-        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
+        policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, Lane, QueuePolicy, Strategy},
     },
     proxy::{Gate, GateError, Listen, Options, RetryAfter},
     telemetry, upstream,
@@ -246,7 +246,7 @@ impl ProxyBuilder {
     /// At most this many calls in flight.
     pub(crate) fn in_flight(self, max: u32) -> Self {
         self.policy(|policy| {
-            policy.in_flight = Some(InFlight { max: NonZeroU32::new(max).expect("some"), per: Per::Gate });
+            policy.in_flight = Some(InFlight::new(NonZeroU32::new(max).expect("some")));
         })
     }
 
@@ -277,13 +277,7 @@ impl ProxyBuilder {
 }
 
 pub(crate) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
-    BucketPolicy {
-        rate,
-        burst: NonZeroU32::new(burst).expect("some"),
-        per: Per::Gate,
-        starts_empty: false,
-        adapt: None,
-    }
+    BucketPolicy::new(rate, NonZeroU32::new(burst).expect("some"))
 }
 
 /// The status of an answer in bytes.
@@ -310,16 +304,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
         hold: Duration::ZERO,
         forget_after: Duration::from_secs(120),
     };
-    let class = |name: &str, lane| ClassPolicy {
-        name: name.into(),
-        lane,
-        bucket: None,
-        within: None,
-        own_bucket_only: false,
-        backoff,
-        in_flight: None,
-        meter_long_running: false,
-    };
+    let class = |name: &str, lane| ClassPolicy { name: name.into(), lane, backoff, ..ClassPolicy::default() };
     let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
     Options {
         name,
@@ -328,19 +313,14 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
         hosts: Vec::new(),
         rules: Arc::new(rules(Kind::Kubernetes)),
         policy: Policy {
-            bucket: None,
-            retry_bucket: None,
             queue: QueuePolicy {
                 max_wait: Duration::from_secs(1_000_000_000), // forever
                 max_waiting: 10_000,
                 max_waiting_bytes: 16 << 20,
-                combine: Combine::Sequential,
+                ..QueuePolicy::default()
             },
-            in_flight: None,
-            max_keys: 1000,
-            pause_scope: Scope::Key,
-            one_at_a_time: false,
             classes: vec![class("leases", Lane::Exempt), class("default", Lane::Normal)],
+            ..Policy::default()
         },
         failures: vec![failures.clone(), failures],
         throttling: Throttling {

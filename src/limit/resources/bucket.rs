@@ -346,11 +346,11 @@ fn governor(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::policy::Per;
+
     use std::num::NonZeroU32;
 
     fn policy(rate: f64, burst: u32) -> BucketPolicy {
-        BucketPolicy { rate, burst: NonZeroU32::new(burst).unwrap(), per: Per::Gate, starts_empty: false, adapt: None }
+        BucketPolicy::new(rate, NonZeroU32::new(burst).unwrap())
     }
 
     fn drain(bucket: &mut Bucket, at: Moment) -> u32 {

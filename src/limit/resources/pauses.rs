@@ -236,36 +236,9 @@ impl Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::policy::{Backoff, ClassPolicy, Combine, Lane, QueuePolicy, Strategy};
 
     fn policy(pause_scope: Scope) -> Policy {
-        let backoff = Backoff { strategy: Strategy::Off, hold: Duration::ZERO, forget_after: Duration::ZERO };
-        let class = ClassPolicy {
-            name: "default".into(),
-            lane: Lane::Normal,
-            bucket: None,
-            within: None,
-            own_bucket_only: false,
-            backoff,
-            in_flight: None,
-            meter_long_running: false,
-        };
-        let queue = QueuePolicy {
-            max_wait: Duration::ZERO,
-            max_waiting: 0,
-            max_waiting_bytes: 0,
-            combine: Combine::Sequential,
-        };
-        Policy {
-            bucket: None,
-            retry_bucket: None,
-            queue,
-            in_flight: None,
-            max_keys: 1,
-            pause_scope,
-            one_at_a_time: false,
-            classes: vec![class],
-        }
+        Policy { pause_scope, ..Policy::default() }
     }
 
     const MINUTE: Duration = Duration::from_secs(60);

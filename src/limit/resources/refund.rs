@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::{
         limit::{
-            policy::{BucketPolicy, Per},
+            policy::BucketPolicy,
             resources::bucket::{Bucket, Start},
         },
         moment::Moment,
@@ -79,8 +79,7 @@ mod tests {
 
     /// Makes a bucket with one second per token.
     fn bucket(burst: u32) -> Bucket {
-        let burst = NonZeroU32::new(burst).unwrap();
-        Bucket::new(BucketPolicy { rate: 1.0, burst, per: Per::Gate, starts_empty: false, adapt: None }, Start::Full)
+        Bucket::new(BucketPolicy::new(1.0, NonZeroU32::new(burst).unwrap()), Start::Full)
     }
 
     /// Returns the level at `now` if there had only been these takes.

@@ -14,42 +14,21 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::limit::{
     ClassId, Flow, Policy,
-    policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
+    policy::{BucketPolicy, InFlight, QueuePolicy},
 };
 
 fn policy(in_flight: u32, bucket: Option<(f64, u32)>) -> Policy {
     let some = |number| NonZeroU32::new(number).expect("some");
-    let bucket = bucket.map(|(rate, burst)| BucketPolicy {
-        rate,
-        burst: some(burst),
-        per: Per::Gate,
-        starts_empty: false,
-        adapt: None,
-    });
-    let class = ClassPolicy {
-        name: "default".into(),
-        lane: Lane::Normal,
-        bucket: None,
-        within: None,
-        own_bucket_only: false,
-        backoff: Backoff { strategy: Strategy::Off, hold: Duration::ZERO, forget_after: Duration::from_secs(1) },
-        in_flight: None,
-        meter_long_running: false,
-    };
     Policy {
-        bucket,
-        retry_bucket: None,
+        bucket: bucket.map(|(rate, burst)| BucketPolicy::new(rate, some(burst))),
         queue: QueuePolicy {
             max_wait: Duration::from_secs(3600),
             max_waiting: 100_000,
             max_waiting_bytes: 1 << 20,
-            combine: Combine::Sequential,
+            ..QueuePolicy::default()
         },
-        in_flight: Some(InFlight { max: some(in_flight), per: Per::Gate }),
-        max_keys: 10,
-        pause_scope: crate::api::Scope::Key,
-        one_at_a_time: false,
-        classes: vec![class],
+        in_flight: Some(InFlight::new(some(in_flight))),
+        ..Policy::default()
     }
 }
 

@@ -4,10 +4,10 @@
 use std::{collections::HashMap, num::NonZeroU32, time::Duration};
 
 use tidegate::{
-    api::{Answer, Group, Key, Outcome, Scope},
+    api::{Answer, Group, Key, Outcome},
     limit::{
         Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Refusal, Ticket, Verdict,
-        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, Lane, Per, QueuePolicy, Strategy},
+        policy::{Backoff, BucketPolicy, ClassPolicy, QueuePolicy},
         refusal::KeyState,
     },
     moment::Moment,
@@ -32,39 +32,18 @@ pub(super) struct Gate {
 /// One class without limits, in which no call gives up.
 pub(super) fn policy() -> Policy {
     Policy {
-        bucket: None,
-        retry_bucket: None,
-        queue: QueuePolicy {
-            max_wait: AGES,
-            max_waiting: 1_000_000,
-            max_waiting_bytes: 0,
-            combine: Combine::Sequential,
-        },
-        in_flight: None,
+        queue: QueuePolicy { max_wait: AGES, max_waiting: 1_000_000, ..QueuePolicy::default() },
         max_keys: 1_000_000,
-        pause_scope: Scope::Key,
-        one_at_a_time: false,
         classes: vec![ClassPolicy {
-            name: "default".into(),
-            lane: Lane::Normal,
-            bucket: None,
-            within: None,
-            own_bucket_only: false,
-            backoff: Backoff { strategy: Strategy::Off, hold: Duration::ZERO, forget_after: AGES },
-            in_flight: None,
-            meter_long_running: false,
+            backoff: Backoff { forget_after: AGES, ..Backoff::default() },
+            ..ClassPolicy::default()
         }],
+        ..Policy::default()
     }
 }
 
 pub(super) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
-    BucketPolicy {
-        rate,
-        burst: NonZeroU32::new(burst).expect("a burst"),
-        per: Per::Gate,
-        starts_empty: false,
-        adapt: None,
-    }
+    BucketPolicy::new(rate, NonZeroU32::new(burst).expect("a burst"))
 }
 
 pub(super) fn key(item: usize) -> Key {

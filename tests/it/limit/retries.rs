@@ -117,7 +117,7 @@ fn a_retry_past_hold_is_refused_when_others_take_the_last_token_of_the_gate() {
         let retry = world.arrive(Caller::new().of_key(1));
         let next = queued.then(|| world.arrive(Caller::new().of_flow(2)));
         world.pass(ms(500));
-        assert_eq!(world.foresee(Caller::new().of_flow(3)), Preview::Goes);
+        assert_eq!(world.preview(Caller::new().of_flow(3)), Preview::Goes);
         assert!(world.is_waiting(retry), "a question takes nobody's token");
         match next {
             Some(next) => {

@@ -9,11 +9,11 @@ use std::{
 };
 
 use tidegate::{
-    api::{Answer, Group, Key, Outcome, Pause, Scope, facet},
+    api::{Answer, Group, Key, Outcome, Pause, facet},
     limit::{
         Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Preview, Reason, Receipt, Refusal, Slot, Ticket,
         Verdict,
-        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, QueuePolicy, Strategy},
+        policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, QueuePolicy, Strategy},
         snapshot::BucketView,
     },
     moment::Moment,
@@ -230,11 +230,11 @@ impl World {
     }
 
     /// Asks what would happen to such a call.
-    pub(super) fn foresee(&mut self, caller: Caller) -> Preview {
+    pub(super) fn preview(&mut self, caller: Caller) -> Preview {
         let name = Name(caller.flow);
-        let foreseen = self.limiter.preview(&caller.arrival(&name), self.now);
+        let previewed = self.limiter.preview(&caller.arrival(&name), self.now);
         self.drain();
-        foreseen
+        previewed
     }
 
     pub(super) fn arrive(&mut self, caller: Caller) -> usize {
@@ -518,51 +518,35 @@ pub(super) fn at(millis: u64) -> Moment {
 }
 
 pub(super) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
-    BucketPolicy {
-        rate,
-        burst: NonZeroU32::new(burst).expect("above zero"),
-        per: Per::Gate,
-        starts_empty: false,
-        adapt: None,
-    }
+    BucketPolicy::new(rate, NonZeroU32::new(burst).expect("above zero"))
 }
 
 pub(super) fn slots(max: u32) -> InFlight {
-    InFlight { max: NonZeroU32::new(max).expect("above zero"), per: Per::Gate }
+    InFlight::new(NonZeroU32::new(max).expect("above zero"))
 }
 
 pub(super) fn class(name: &str) -> ClassPolicy {
     ClassPolicy {
         name: name.into(),
-        lane: Lane::Normal,
-        bucket: None,
-        within: None,
-        own_bucket_only: false,
         backoff: Backoff {
             strategy: Strategy::Exponential { base: secs(1), max: secs(60), jitter: 0.0 },
             hold: ms(100),
             forget_after: secs(120),
         },
-        in_flight: None,
-        meter_long_running: false,
+        ..ClassPolicy::default()
     }
 }
 
 /// No limits except those of the waiting room: an hour, ten thousand calls.
 pub(super) fn open() -> Policy {
     Policy {
-        bucket: None,
-        retry_bucket: None,
         queue: QueuePolicy {
             max_wait: secs(3600),
             max_waiting: 10_000,
             max_waiting_bytes: 1 << 24,
-            combine: Combine::Sequential,
+            ..QueuePolicy::default()
         },
-        in_flight: None,
-        max_keys: 1000,
-        pause_scope: Scope::Key,
-        one_at_a_time: false,
         classes: vec![class("default")],
+        ..Policy::default()
     }
 }
