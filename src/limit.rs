@@ -62,11 +62,13 @@ mod call;
 mod dispatch;
 mod dropped_requests;
 mod feedback;
+mod index;
 mod key_stage;
 mod queue;
 mod reload;
 mod resources;
 mod sweep;
+mod work;
 
 pub use self::{
     keys::Keys,

@@ -1,49 +1,49 @@
 //! Decides what happens to a call on arrival: it leaves at once, waits or is refused.
 //!
-//! The order of the checks: exempt calls leave; then the key stage, where a held call has no place
-//! in a queue and no token; then the queue. A call that is certain to wait in vain is refused (P8),
-//! and no call passes those that wait already (P5).
-
-#![expect(
-    clippy::indexing_slicing,
-    reason = "classes and lanes are numbered by the policy that made both the number and the table"
-)]
+//! This is the list of refusals. They stand here in the order in which a call meets them, each with
+//! the number that its step has in docs/design.md ("The order of refusals"): the first that says no
+//! decides the reason. Where the situation of a waiting call changes, the same functions decide. No
+//! call passes those that wait already (P5), and a call that is certain to wait in vain is refused
+//! (P8).
 
 use super::{
     call::{Call, Grant, KeyGrant},
-    keys::id::KeyId,
+    index::QueueIndex,
+    keys::KeyId,
     limiter::Limiter,
     permit::Permit,
-    policy::{ClassPolicy, Combine, Lane, Strategy},
-    queue::{group::QueueKey, waiter::Waiter},
+    policy::{Lane, Strategy},
+    queue::{MinWait, QueueKey, Waiter},
     refusal::{KeyState, Reason, Refusal},
-    resources::{
-        buckets::Turn,
-        demand::{Block, BucketId, Demand, Lasts, Requirements},
-    },
-    verdict::{Arrival, Verdict},
+    resources::{Block, BucketId, Demand, Lasts, Requirements, Turn},
+    verdict::{Arrival, Ticket, Verdict},
 };
 use crate::moment::Moment;
 
-/// The key stage's answer to a call that arrives.
-enum KeyStage {
-    /// Its key is not failing, or the call is the trial.
-    On(Entry),
-    /// Its key holds it. `pay` is the retry bucket in which a token is reserved for it.
-    Hold {
-        pay: Option<BucketId>,
-        reason: Reason,
-    },
-    Refuse(Refusal),
-}
-
 /// The way in which a call reaches its queue.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+pub(super) struct Entry {
     /// The state of its failing key, if the call is the key's trial.
-    retry: Option<KeyState>,
-    /// The retry bucket from which it takes a token in advance (`max_of`).
-    pay: Option<BucketId>,
+    pub(super) retry: Option<KeyState>,
+    /// The retry bucket in which it reserves a token (`max_of`).
+    pub(super) reserve: Option<BucketId>,
+}
+
+/// What keeps a call at its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hold {
+    /// The state of the key, if it is failing.
+    pub(super) state: Option<KeyState>,
+    /// True if another call of the failing key is the trial, or comes before this one.
+    pub(super) tried: bool,
+    /// True if another write of the key is on its way, or comes before this one.
+    pub(super) busy: bool,
+    /// The moment at which the delay is over, and the retry token there that is reserved on arrival.
+    pub(super) earliest: Moment,
+    /// The one of the two that comes later.
+    pub(super) later: Reason,
+    /// The retry bucket in which a token is reserved (`max_of`).
+    pub(super) reserve: Option<BucketId>,
 }
 
 // === impl Limiter ===
@@ -53,14 +53,21 @@ impl Limiter {
     pub fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let now = self.catch_up(now);
         let call = self.read(arrival, now);
-        if self.bypassed || self.class(&call).lane == Lane::Exempt {
+        // 5. An exempt call goes, and every call while a bypass is on.
+        if self.is_exempt(&call) {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
         }
-        match self.at_key(&call, now) {
-            KeyStage::On(way) => self.at_queue(call, arrival, way, now),
-            KeyStage::Hold { pay, reason } => self.hold_on_arrival(call, arrival, pay, reason, now),
-            KeyStage::Refuse(refusal) => Verdict::Refuse(refusal),
+        let entry = match self.at_key(&call, now) {
+            Ok(entry) => entry,
+            Err(hold) => return self.hold_or_refuse(call, arrival, &hold, now).into(),
+        };
+        let needs = self.resources.requirements(&self.policy, &call.demand, entry.retry.is_some(), now);
+        let blocked = self.resources.blocked(&needs, call.demand.class, now);
+        // The order of queues matters only if any call waits.
+        if blocked.is_none() && self.scheduler.waiting() == 0 {
+            return Verdict::Admit(self.admit(call, needs, entry, now));
         }
+        self.pass_or_queue(call, arrival, entry, (needs, blocked), now)
     }
 
     /// Admits a call without asking any limit: it takes nothing, and nothing is remembered of it.
@@ -70,253 +77,125 @@ impl Limiter {
         Permit::new(call, self.exempt_grant())
     }
 
-    /// Returns the grant of an exempt call: it takes nothing.
-    pub(super) fn exempt_grant(&mut self) -> Grant {
-        let (left, number) = (self.table.failures(), self.resources.buckets.next_take());
-        Grant { needs: None, number, left, key_grant: KeyGrant::default(), sequence: 0, waited: None }
-    }
-
-    pub(super) fn class(&self, call: &Call) -> &ClassPolicy {
-        &self.policy.classes[call.class]
-    }
-
-    pub(super) fn demand(call: &Call, retry: bool) -> Demand {
-        let Call { class, flow, credential, group, lasts, .. } = *call;
-        let (long_running, lists_first) = (lasts != Lasts::Shortly, lasts == Lasts::LongAfterList);
-        Demand { class, flow, credential, group, long_running, lists_first, retry }
-    }
-
-    /// Returns the moment at which the call's wait ends in any case.
-    pub(super) fn ends(&self, call: &Call) -> Moment {
-        let longest = self.policy.queue.max_wait;
-        call.half_time.min(call.arrived + longest)
-    }
-
-    /// Returns the call's queue and its requirements there.
-    pub(super) fn queue_of(&mut self, call: &Call, retry: bool, now: Moment) -> (QueueKey, Requirements) {
-        let demand = Self::demand(call, retry);
-        (self.queue_key(&demand), self.resources.requirements(&self.policy, &demand, now))
-    }
-
-    fn queue_key(&self, demand: &Demand) -> QueueKey {
-        QueueKey::new(demand, self.policy.splits_by_credential(demand.class))
-    }
-
-    /// Returns the refusal of a call that is certain to wait in vain: a retry for tokens that come
-    /// after `token_by`, any call for anything that comes after the end of its wait.
-    pub(super) fn in_vain(
-        &self,
-        call: &Call,
-        id: &QueueKey,
-        needs: &Requirements,
-        token_by: Moment,
-        now: Moment,
-    ) -> Option<Refusal> {
-        if call.patient {
-            return None;
-        }
-        let min_wait = self.scheduler.min_wait(id, needs, &self.resources, now);
-        let ends = self.ends(call);
-        let refuse = |reason, retry_at| Some(Refusal { reason, retry_at, waited: now - call.arrived, key: None });
-        match min_wait.retry_at.filter(|_| self.policy.retry_bucket.is_some()) {
-            Some(at) if at > token_by.min(ends) => refuse(Reason::RetryBucket, at),
-            _ if min_wait.at <= ends => None,
-            // The gate would have held it that long; the client's deadline is too short.
-            _ if min_wait.at <= call.arrived + self.policy.queue.max_wait => refuse(Reason::Deadline, min_wait.at),
-            _ if self.paused_until(call, now).is_some_and(|until| until > ends) => refuse(Reason::Pause, min_wait.at),
-            _ => refuse(min_wait.reason, min_wait.at),
-        }
-    }
-
-    /// Returns the refusal of a call if too many wait already.
-    pub(super) fn full(&mut self, now: Moment) -> Option<Refusal> {
-        if self.waiting < self.policy.queue.max_waiting {
-            return None;
-        }
-        let retry_at = self.dropped_requests.drop_one(now);
-        Some(Refusal { reason: Reason::QueueFull, retry_at, waited: std::time::Duration::ZERO, key: None })
-    }
-
     /// Reads an arrival. A class that does not exist is the default class.
     fn read(&self, arrival: &Arrival<'_>, now: Moment) -> Call {
-        let class = usize::from(arrival.class.0);
-        let class = if class < self.policy.classes.len() { class } else { self.default_class() };
-        let policy = &self.policy.classes[class];
+        let exists = usize::from(arrival.class.0) < self.policy.classes.len();
+        let class = if exists { arrival.class } else { self.policy.default_class() };
+        let policy = self.policy.class(class);
         let forgetful = policy.lane == Lane::Exempt || policy.backoff.strategy == Strategy::Off;
         let alone = policy.lane != Lane::Exempt && self.policy.one_at_a_time && arrival.write;
+        let Arrival { flow, credential, group, .. } = *arrival;
+        let lasts = Lasts::new(arrival.long_running, arrival.lists_first);
         Call {
-            class,
+            demand: Demand { class, flow: flow.id, credential, group, lasts },
             serial: self.serials[class],
-            flow: arrival.flow.id,
-            credential: arrival.credential,
             key: arrival.key.filter(|_| !forgetful || alone),
             write: arrival.write,
-            group: arrival.group,
-            lasts: Lasts::new(arrival.long_running, arrival.lists_first),
             patient: arrival.patient,
             arrived: now,
             half_time: arrival.timeout.map_or(Moment::MAX, |timeout| now + timeout / 2),
         }
     }
 
-    fn at_key(&mut self, call: &Call, now: Moment) -> KeyStage {
-        let Some(key) = &call.key else { return KeyStage::On(Entry::default()) };
+    /// Asks the key of a call: it may pass, or something keeps it there.
+    fn at_key(&mut self, call: &Call, now: Moment) -> Result<Entry, Hold> {
+        let Some(key) = &call.key else { return Ok(Entry::default()) };
         let (alone, id) = (self.goes_alone(call), KeyId::from(key));
         let busy = alone && self.writes.contains(&id.written());
         let Some(view) = self.keys().view(key, now) else {
-            let stays = busy || alone && self.held_calls.get(&id).is_some_and(|held| held.holds_anyone());
-            return if stays { self.behind_a_write(call, now) } else { KeyStage::On(Entry::default()) };
+            let busy = busy || alone && self.waiting.first_held(id).is_some();
+            return if busy { Err(Hold::behind_a_write(now)) } else { Ok(Entry::default()) };
         };
-        let (backoff, ends) = (self.class(call).backoff, self.ends(call));
-        let hold_ends = (now + backoff.hold).min(ends);
-        let pay = self.reckons_on_arrival(call).then(|| Self::demand(call, true));
-        let pay = pay.and_then(|demand| self.resources.retry_bucket(&demand, now));
-        let token_at = pay.map_or(now, |bucket| self.resources.buckets.ready_at(bucket, now));
-        let (earliest, reason) = match view.state.ready_at.max(now) {
-            ready_at if token_at > ready_at => (token_at, Reason::RetryBucket),
-            ready_at => (ready_at, Reason::Backoff),
-        };
-        let refuse = |reason, retry_at| {
-            KeyStage::Refuse(Refusal { reason, retry_at, waited: std::time::Duration::ZERO, key: Some(view.state) })
-        };
-        let held_before = self.held_calls.get(&id).is_some_and(|held| held.holds_anyone());
-        let tried = view.trial != 0 || held_before;
-        if !tried && !busy && earliest <= now {
-            return KeyStage::On(Entry { retry: Some(view.state), pay });
-        }
-        if earliest > hold_ends && !call.patient {
-            let hurried = earliest <= now + backoff.hold && earliest <= now + self.policy.queue.max_wait;
-            return refuse(if hurried { Reason::Deadline } else { reason }, earliest);
-        }
-        if hold_ends <= now {
-            if busy && !tried {
-                return refuse(Reason::OneAtATime, earliest.max(now));
-            }
-            let after_failure = now + backoff.delay_of(key, view.state.failures.saturating_add(1));
-            return refuse(Reason::Trial, after_failure.max(earliest));
-        }
-        let reason = match (tried, busy) {
-            (true, _) => Reason::Trial,
-            (false, true) => Reason::OneAtATime,
-            (false, false) => reason,
-        };
-        KeyStage::Hold { pay, reason }
+        let reserve = if self.reserves(call) { self.resources.retry_bucket(&call.demand, now) } else { None };
+        let token_at = reserve.map(|bucket| self.resources.buckets.ready_at(bucket, now));
+        let tried = view.trial != 0 || self.waiting.first_held(id).is_some();
+        let hold = Hold { reserve, ..Hold::new(view.state, tried, busy, token_at, now) };
+        let passes = !tried && !busy && hold.earliest <= now;
+        if passes { Ok(Entry { retry: Some(view.state), reserve }) } else { Err(hold) }
     }
 
-    /// Decides to hold or to refuse a write while another write of its healthy key is on its way.
-    fn behind_a_write(&self, call: &Call, now: Moment) -> KeyStage {
-        let hold_ends = (now + self.class(call).backoff.hold).min(self.ends(call));
-        if hold_ends > now {
-            return KeyStage::Hold { pay: None, reason: Reason::OneAtATime };
-        }
-        // The end of that write is unknown, so the earliest useful moment is now.
-        let waited = std::time::Duration::ZERO;
-        KeyStage::Refuse(Refusal { reason: Reason::OneAtATime, retry_at: now, waited, key: None })
-    }
-
-    /// True if a retry token is reserved when the call arrives instead of taken when it leaves.
-    fn reckons_on_arrival(&self, call: &Call) -> bool {
-        let metered = call.lasts != Lasts::Long || self.class(call).meter_long_running;
-        metered && self.policy.queue.combine == Combine::MaxOf
-    }
-
-    fn hold_on_arrival(
+    /// Holds a call for its key, or refuses it.
+    fn hold_or_refuse(
         &mut self,
         call: Call,
         arrival: &Arrival<'_>,
-        pay: Option<BucketId>,
-        reason: Reason,
+        hold: &Hold,
         now: Moment,
-    ) -> Verdict {
-        if let Some(refusal) = self.paused_in_vain(&call, now).or_else(|| self.full(now)) {
-            return Verdict::Refuse(refusal);
+    ) -> Result<Ticket, Refusal> {
+        let hold_ends = now + self.class(&call).backoff.hold;
+        self.backoff(&call, hold, hold_ends, now)?;
+        if hold_ends.min(self.ends(&call)) <= now {
+            return Err(self.hold_over(&call, hold, now));
         }
-        let (ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
-        let key_grant = KeyGrant { paid: self.pay(pay, now), ..KeyGrant::default() };
-        let mut waiter = Waiter::new(call, key_grant, ends, hold_ends);
-        waiter.held_for = Some(reason);
-        let index = self.waiters.insert(waiter);
-        self.waiters.keep_flow_name(index, Some(arrival.flow.name.to_string().into()));
-        let ticket = self.waiters.ticket(index);
-        self.start_waiting(index);
+        self.pause(&call, now)?;
+        self.queue_full(&call, now)?;
+        let key_grant = KeyGrant::of(self.reserve(hold.reserve, now));
+        let mut waiter = Waiter::new(call, key_grant, self.ends(&call), hold_ends);
+        waiter.held_for = Some(hold.reason());
+        let index = self.waiting.start(waiter);
+        self.waiting.waiters.keep_flow_name(index, Some(arrival.flow.name.to_string().into()));
+        let ticket = self.waiting.ticket(index);
         self.hold(index, false);
         self.dispatch(now);
-        Verdict::Wait(ticket)
+        Ok(ticket)
     }
 
-    fn at_queue(&mut self, call: Call, arrival: &Arrival<'_>, way: Entry, now: Moment) -> Verdict {
-        let demand = Self::demand(&call, way.retry.is_some());
-        let needs = self.resources.requirements(&self.policy, &demand, now);
-        let blocked = self.resources.blocked(&needs, call.class, now);
-        // The order of queues matters only if any call waits.
-        if blocked.is_none() && self.scheduler.waiting() == 0 {
-            return Verdict::Admit(self.admit(call, needs, way, now));
-        }
-        self.join_or_refuse(call, arrival, way, (needs, blocked), now)
-    }
-
-    /// Queues the call or refuses it. Apart, so that a call that need not wait has no more to carry
-    /// than it uses.
+    /// Admits a call past those that wait for what does not stop it, queues it or refuses it.
+    /// Apart, so that a call that need not wait has no more to carry than it uses.
     #[inline(never)]
-    fn join_or_refuse(
+    fn pass_or_queue(
         &mut self,
         call: Call,
         arrival: &Arrival<'_>,
-        way: Entry,
+        entry: Entry,
         (needs, blocked): (Requirements, Option<Block>),
         now: Moment,
     ) -> Verdict {
-        let id = self.queue_key(&Self::demand(&call, way.retry.is_some()));
-        let alone = self.scheduler.find(&id).is_none();
+        let id = self.queue_key(&call, entry.retry.is_some());
         let block = match blocked {
-            None if alone && !self.behind => return Verdict::Admit(self.admit_past(call, needs, way, now)),
+            None if self.scheduler.find(&id).is_none() && !self.is_behind() => {
+                return Verdict::Admit(self.admit_past(call, needs, entry, now));
+            }
             block => block.map_or(Reason::Bucket, |block| block.reason),
         };
         self.resources.note_short(&needs, now);
-        let (mut ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
+        let hold_ends = now + self.class(&call).backoff.hold;
         // A retry is not held for its tokens, however soon they come: where many keys fail under
         // one worker the bucket is always empty, and holding each retry until the next token would
         // leave the worker no time for anything else. Only tokens reckoned on arrival are held for.
-        let token_by = if self.reckons_on_arrival(&call) { hold_ends } else { now };
-        // During a reload's move the calls before it are not known yet: it is asked when it is placed.
-        let in_vain = if self.moving.is_some() { None } else { self.in_vain(&call, &id, &needs, token_by, now) };
-        let refusal = in_vain.or_else(|| self.full(now));
-        if let Some(refusal) = refusal {
-            let key = way.retry.filter(|_| refusal.reason.concerns_key());
-            return Verdict::Refuse(Refusal { key, ..refusal });
+        let token_by = if self.reserves(&call) { hold_ends } else { now };
+        // During a reload's move the calls before it are not known yet: it is asked when it is
+        // placed.
+        let in_time = if self.work.moving.is_some() { Ok(()) } else { self.turn(&call, &id, &needs, token_by, now) };
+        let decided = in_time.and_then(|()| self.queue_full(&call, now));
+        let decided = decided.and_then(|()| self.may_wait(&call, &needs, (blocked, block), now));
+        let ends = match decided {
+            Ok(ends) => ends,
+            Err(refusal) => {
+                let key = entry.retry.filter(|_| refusal.reason.concerns_key());
+                return Verdict::Refuse(Refusal { key, ..refusal });
+            }
+        };
+        let key_grant = self.begin_key_grant(&call, entry, now);
+        let index = self.waiting.start(Waiter::new(call, key_grant, ends, hold_ends));
+        let name = || arrival.flow.name.to_string().into();
+        if self.work.moving.is_some() {
+            self.await_move(index, name());
+        } else {
+            let is_new = self.scheduler.find(&id).is_none();
+            let queue = self.scheduler.open(id, &needs, || Some(name()), &mut self.resources);
+            if is_new {
+                self.scheduler.note_stopped(queue, now, block);
+            }
+            self.join_queue(queue, index, false, now);
         }
-        if ends <= now && self.resources.blocked_but_for_room(&needs, call.class, now).is_none() {
-            // A connection being made is not a limit: otherwise a gate that never holds calls would
-            // never make one, or would refuse the first call.
-            ends = call.half_time.min(now + CONNECTING);
-        }
-        if ends <= now {
-            let retry_at = blocked.map(|block| block.until).filter(|until| *until < Moment::MAX).unwrap_or(now);
-            return Verdict::Refuse(Refusal { reason: block, retry_at, waited: std::time::Duration::ZERO, key: None });
-        }
-        if self.moving.is_some() {
-            let key_grant = self.begin_key_grant(&call, way, now);
-            let index = self.waiters.insert(Waiter::new(call, key_grant, ends, hold_ends));
-            self.start_waiting(index);
-            self.come_late(index, arrival.flow.name.to_string().into());
-            return Verdict::Wait(self.waiters.ticket(index));
-        }
-        let name = || Some(arrival.flow.name.to_string().into());
-        let queue = self.scheduler.open(id, &needs, name, &mut self.resources);
-        if alone {
-            self.scheduler.note_stopped(queue, now, block);
-        }
-        let key_grant = self.begin_key_grant(&call, way, now);
-        let index = self.waiters.insert(Waiter::new(call, key_grant, ends, hold_ends));
-        self.start_waiting(index);
-        self.stand_in(queue, index, false, now);
-        Verdict::Wait(self.waiters.ticket(index))
+        Verdict::Wait(self.waiting.ticket(index))
     }
 
     /// Admits a call past waiting calls, some of which may wait for what it takes.
-    fn admit_past(&mut self, call: Call, needs: Requirements, way: Entry, now: Moment) -> Permit {
-        let taken = if self.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
-        let permit = self.admit(call, needs, way, now);
+    fn admit_past(&mut self, call: Call, needs: Requirements, entry: Entry, now: Moment) -> Permit {
+        let taken = if self.work.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
+        let permit = self.admit(call, needs, entry, now);
         if let Some(taken) = taken {
             self.refuse_expired_holds(&taken, now);
             self.dispatch_if_dirty(now);
@@ -326,36 +205,166 @@ impl Limiter {
 
     /// Admits a call that need not wait: everything that waits is stopped by something that does
     /// not stop this call.
-    fn admit(&mut self, call: Call, needs: Requirements, way: Entry, now: Moment) -> Permit {
-        let key_grant = self.begin_key_grant(&call, way, now);
-        self.sequence += 1;
-        let number = self.resources.take(&needs, call.class, Turn::at_once(now));
+    fn admit(&mut self, call: Call, needs: Requirements, entry: Entry, now: Moment) -> Permit {
+        let key_grant = self.begin_key_grant(&call, entry, now);
+        let sequence = self.waiting.next_sequence();
+        let number = self.resources.take(&needs, call.demand.class, Turn::at_once(now));
         let left = self.table.failures();
-        let grant = Grant { needs: Some(needs), number, left, key_grant, sequence: self.sequence, waited: None };
+        let grant = Grant { needs: Some(needs), number, left, key_grant, sequence, waited: None };
         self.dispatch_if_dirty(now);
         Permit::new(call, grant)
     }
+}
 
-    #[inline]
-    fn begin_key_grant(&mut self, call: &Call, way: Entry, now: Moment) -> KeyGrant {
-        if way.retry.is_none() && !self.policy.one_at_a_time {
-            return KeyGrant::default();
+// === impl Limiter: the refusals, in their order ===
+
+impl Limiter {
+    /// 6. `backoff`: the delay of its key ends after its hold. `retry_bucket` if what comes later is
+    /// the token that is reserved on arrival; `deadline` if only the client's own is too short.
+    pub(super) fn backoff(&self, call: &Call, hold: &Hold, hold_ends: Moment, now: Moment) -> Result<(), Refusal> {
+        if call.patient || hold.earliest <= hold_ends.min(self.ends(call)) {
+            return Ok(());
         }
-        self.take_key(call, way, now)
+        let longest = self.class(call).backoff.hold.min(self.policy.queue.max_wait);
+        let reason = if hold.earliest <= call.arrived + longest { Reason::Deadline } else { hold.later };
+        Err(Refusal { key: hold.state, ..call.refused(reason, hold.earliest, now) })
     }
 
-    /// Gives a call its key grant: the trial, the place of the one write, a reserved retry token.
-    #[inline(never)]
-    fn take_key(&mut self, call: &Call, way: Entry, now: Moment) -> KeyGrant {
-        let key = call.key.as_ref().filter(|_| way.retry.is_some());
-        let trial = key.map_or(0, |key| self.table.begin_trial(KeyId::from(key)));
-        KeyGrant { trial, paid: self.pay(way.pay, now), alone: self.begin_write(call) }
+    /// 7 and 15. `trial` or `one_at_a_time`: its hold is over, and another call of its key is the
+    /// trial or the one write. Else `retry_bucket` or `backoff`.
+    pub(super) fn hold_over(&self, call: &Call, hold: &Hold, now: Moment) -> Refusal {
+        let reason = hold.reason();
+        let after_trial = call
+            .key
+            .zip(hold.state)
+            .filter(|_| reason == Reason::Trial)
+            .map(|(key, state)| now + self.class(call).backoff.delay_of(&key, state.failures.saturating_add(1)));
+        // The end of another write is unknown, so the earliest useful moment is now.
+        let retry_at = hold.earliest.max(after_trial.unwrap_or(now));
+        Refusal { key: hold.state, ..call.refused(reason, retry_at, now) }
     }
 
-    fn pay(&mut self, bucket: Option<BucketId>, now: Moment) -> Option<(BucketId, u64, Moment)> {
-        let bucket = bucket?;
-        let (at, number) = self.resources.buckets.reserve(bucket, now);
-        Some((bucket, number, at))
+    /// 8 and 16. `pause`: one ends too late for it. `deadline` if only the client's own is too short.
+    pub(super) fn pause(&self, call: &Call, now: Moment) -> Result<(), Refusal> {
+        let until = self.paused_until(call, now);
+        let Some(until) = until.filter(|until| *until > self.ends(call) && !call.patient) else { return Ok(()) };
+        let reason = if until <= self.longest_wait(call) { Reason::Deadline } else { Reason::Pause };
+        Err(call.refused(reason, until, now))
+    }
+
+    /// 9 and 10. The refusal of a call that would join the end of this queue now.
+    pub(super) fn turn(
+        &self,
+        call: &Call,
+        id: &QueueKey,
+        needs: &Requirements,
+        token_by: Moment,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        if call.patient {
+            return Ok(());
+        }
+        let min_wait = self.scheduler.min_wait(id, needs, &self.resources, now);
+        self.retry_bucket(call, &min_wait, token_by, now)?;
+        self.in_time(call, &min_wait, now)
+    }
+
+    /// 9. `retry_bucket`: the trial's tokens come after the moment until which it is held for them.
+    fn retry_bucket(&self, call: &Call, min_wait: &MinWait, token_by: Moment, now: Moment) -> Result<(), Refusal> {
+        let at = min_wait.retry_at.filter(|_| self.policy.retry_bucket.is_some());
+        let late = at.filter(|at| *at > token_by.min(self.ends(call)));
+        late.map_or(Ok(()), |at| Err(call.refused(Reason::RetryBucket, at, now)))
+    }
+
+    /// 10. `deadline` if `max_wait` alone would have been enough, else `pause`, `bucket`,
+    /// `class_bucket` or `slot`: it is certain not to get its turn in time.
+    fn in_time(&self, call: &Call, min_wait: &MinWait, now: Moment) -> Result<(), Refusal> {
+        let ends = self.ends(call);
+        let reason = match min_wait.at {
+            at if at <= ends => return Ok(()),
+            at if at <= self.longest_wait(call) => Reason::Deadline,
+            _ if self.paused_until(call, now).is_some_and(|until| until > ends) => Reason::Pause,
+            _ => min_wait.reason,
+        };
+        Err(call.refused(reason, min_wait.at, now))
+    }
+
+    /// 8 and 11. `queue_full`: too many calls wait.
+    fn queue_full(&mut self, call: &Call, now: Moment) -> Result<(), Refusal> {
+        if self.waiting() < self.policy.queue.max_waiting {
+            return Ok(());
+        }
+        Err(call.refused(Reason::QueueFull, self.dropped_requests.drop_one(now), now))
+    }
+
+    /// 12. What stops it, if it may not wait at all. Returns the moment its wait ends.
+    fn may_wait(
+        &self,
+        call: &Call,
+        needs: &Requirements,
+        (blocked, reason): (Option<Block>, Reason),
+        now: Moment,
+    ) -> Result<Moment, Refusal> {
+        let ends = self.ends(call);
+        if ends > now {
+            return Ok(ends);
+        }
+        if self.resources.blocked_but_for_room(needs, call.demand.class, now).is_none() && call.half_time > now {
+            // A connection being made is not a limit: otherwise a gate that never holds calls would
+            // never make one, or would refuse the first call.
+            return Ok(call.half_time.min(now + CONNECTING));
+        }
+        let retry_at = blocked.map(|block| block.until).filter(|until| *until < Moment::MAX).unwrap_or(now);
+        Err(call.refused(reason, retry_at, now))
+    }
+
+    /// 13. `bytes_full`: with these the bodies of waiting calls hold more than they may.
+    pub(super) fn bytes_full(&mut self, call: &Call, more: usize, now: Moment) -> Result<(), Refusal> {
+        if self.waiting.bytes().saturating_add(more) <= self.policy.queue.max_waiting_bytes {
+            return Ok(());
+        }
+        Err(call.refused(Reason::BytesFull, self.dropped_requests.drop_one(now), now))
+    }
+
+    /// 17. What stops it at the moment at which its wait in a queue is over. It may come back when
+    /// it would leave from the end of that queue.
+    pub(super) fn wait_over(&self, call: &Call, queue: QueueIndex, now: Moment) -> Refusal {
+        let Some((found, group)) = self.scheduler.queue(queue).zip(self.scheduler.group_of(queue)) else {
+            return call.refused(Reason::Bucket, now, now);
+        };
+        let block = self.resources.blocked(&group.needs, group.class, now);
+        let reason = block.map_or_else(|| self.scheduler.stopped(queue), |block| block.reason);
+        let min_wait = self.scheduler.min_wait(&found.id, &group.needs, &self.resources, now);
+        call.refused(reason, min_wait.at, now)
+    }
+}
+
+// === impl Hold ===
+
+impl Hold {
+    /// Makes the hold of a call whose key is failing.
+    pub(super) fn new(state: KeyState, tried: bool, busy: bool, token_at: Option<Moment>, now: Moment) -> Self {
+        let ready_at = state.ready_at.max(now);
+        let (earliest, later) = match token_at {
+            Some(token_at) if token_at > ready_at => (token_at, Reason::RetryBucket),
+            Some(_) | None => (ready_at, Reason::Backoff),
+        };
+        Self { state: Some(state), tried, busy, earliest, later, reserve: None }
+    }
+
+    /// Makes the hold of a write whose key is healthy, and busy with another write.
+    pub(super) fn behind_a_write(now: Moment) -> Self {
+        let later = Reason::OneAtATime;
+        Self { state: None, tried: false, busy: true, earliest: now, later, reserve: None }
+    }
+
+    /// Returns the reason for which its key holds the call.
+    fn reason(&self) -> Reason {
+        match (self.tried, self.busy) {
+            (true, _) => Reason::Trial,
+            (false, true) => Reason::OneAtATime,
+            (false, false) => self.later,
+        }
     }
 }
 

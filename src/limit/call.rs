@@ -3,27 +3,21 @@
 use std::time::Duration;
 
 use super::{
-    refusal::Reason,
-    resources::demand::{BucketId, Lasts, Requirements},
+    refusal::{Reason, Refusal},
+    resources::{BucketId, Demand, Requirements},
 };
-use crate::{
-    api::{Group, Key},
-    moment::Moment,
-};
+use crate::{api::Key, moment::Moment};
 
 /// The facts that the limiter keeps about a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
-    /// The class: its index in the policy, and the number that stays the same over a reload.
-    pub(super) class: usize,
+    pub(super) demand: Demand,
+    /// Its class, by the number that stays the same over a reload.
     pub(super) serial: u32,
-    pub(super) flow: u64,
-    pub(super) credential: u64,
     pub(super) key: Option<Key>,
     /// True if the call changes something.
     pub(super) write: bool,
-    pub(super) group: Group,
-    pub(super) lasts: Lasts,
+    /// True if it is never refused on arrival.
     pub(super) patient: bool,
     pub(super) arrived: Moment,
     /// The moment at which half of the client's own deadline is over: the gate uses up no more of
@@ -41,7 +35,7 @@ pub(super) struct Grant {
     /// The number of failures recorded when the call left.
     pub(super) left: u64,
     pub(super) key_grant: KeyGrant,
-    /// The call's place in the order of its queue, in case it comes back.
+    /// The call's number in the order of its queue, in case it comes back.
     pub(super) sequence: u64,
     pub(super) waited: Option<(Reason, Duration)>,
 }
@@ -51,9 +45,36 @@ pub(super) struct Grant {
 pub(super) struct KeyGrant {
     /// The number of its trial; 0 for calls of healthy keys.
     pub(super) trial: u32,
-    /// The retry token reserved on arrival (`max_of`): the bucket, the number of the take, and the
-    /// moment the token is there.
-    pub(super) paid: Option<(BucketId, u64, Moment)>,
+    /// The retry token reserved on arrival (`max_of`).
+    pub(super) reserved: Option<Reserved>,
     /// True if the call is the one write of its key, where only one may be on its way.
     pub(super) alone: bool,
+}
+
+/// A token reserved ahead of its time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reserved {
+    pub(super) bucket: BucketId,
+    /// The number of the take.
+    pub(super) number: u64,
+    /// The moment the token is there.
+    pub(super) at: Moment,
+}
+
+// === impl Call ===
+
+impl Call {
+    /// Makes a refusal of this call that does not concern its key.
+    pub(super) fn refused(&self, reason: Reason, retry_at: Moment, now: Moment) -> Refusal {
+        Refusal { reason, retry_at, waited: now - self.arrived, key: None }
+    }
+}
+
+// === impl KeyGrant ===
+
+impl KeyGrant {
+    /// A grant of nothing but a reserved token.
+    pub(super) fn of(reserved: Option<Reserved>) -> Self {
+        Self { reserved, ..Self::default() }
+    }
 }

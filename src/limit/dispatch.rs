@@ -4,20 +4,12 @@
 use std::time::Duration;
 
 use super::{
-    call::Grant,
+    call::{Call, Grant},
+    index::{QueueIndex, WaiterIndex},
     limiter::Limiter,
-    queue::{
-        group::QueueGroup,
-        scheduler::Next,
-        timers::Timer,
-        waiter::{State, Waiter},
-        walk::STEPS,
-    },
+    queue::{Next, QueueKey, State, Timer, Waiter},
     refusal::{KeyState, Reason, Refusal},
-    resources::{
-        buckets::Turn,
-        demand::{BucketId, Charges},
-    },
+    resources::{BucketId, Charges, Requirements, Turn},
 };
 use crate::moment::Moment;
 
@@ -42,7 +34,7 @@ impl Limiter {
     #[inline(never)]
     fn forget_keys(&mut self, now: Moment) {
         if self.table.has_expired(now) {
-            self.table.expire(now, &mut self.dirty_keys);
+            self.table.expire(now, &mut self.work.dirty_keys);
         }
     }
 
@@ -51,51 +43,50 @@ impl Limiter {
     #[inline]
     pub(super) fn dispatch(&mut self, now: Moment) {
         // By far the most frequent case: no call waits.
-        if self.scheduler.waiting() == 0 && self.timers.is_empty() && self.dirty_keys.is_empty() {
-            self.unblocked.clear();
-            self.resources.buckets.retimed.clear();
-            self.idle_since = now;
+        if self.scheduler.waiting() == 0 && self.waiting.timers.is_empty() && self.work.dirty_keys.is_empty() {
+            self.resources.unblocked.clear();
+            self.work.rest(now);
         } else {
             self.dispatch_turns(now);
         }
     }
 
+    /// Dispatches for one turn. Other calls are not kept waiting for what is left then: it is done
+    /// from the next operation on.
     #[inline(never)]
     pub(super) fn dispatch_turns(&mut self, now: Moment) {
-        self.steps = STEPS;
-        while self.steps > 0 {
+        self.work.begin_turn();
+        while self.work.has_steps() {
             if !self.step(now) {
-                (self.idle_since, self.behind) = (now, false);
-                return;
+                return self.work.end_turn(now);
             }
-            self.steps = self.steps.saturating_sub(1);
+            self.work.count_steps(1);
         }
-        // No other call is kept waiting for it: the rest is done from the next operation on.
-        self.behind = true;
+        self.work.fall_behind();
     }
 
-    /// Does what comes next at this moment, if there is anything.
+    /// Does what comes next at this moment. Returns false if there is nothing.
     fn step(&mut self, now: Moment) -> bool {
-        if self.moving.is_some() {
+        if self.work.moving.is_some() {
             self.move_some(now);
             return true;
         }
-        self.unblocked.append(&mut self.resources.buckets.retimed);
-        while let Some(queue_group) = self.unblocked.pop() {
+        while let Some(queue_group) = self.resources.unblocked.pop() {
             self.scheduler.unpark(queue_group);
         }
-        if !self.sweeps.is_empty() && self.sweep(now) {
+        if self.sweep(now) {
             return true;
         }
-        if let Some(key) = self.dirty_keys.pop() {
+        if let Some(key) = self.work.dirty_keys.pop() {
             self.review_held_calls(key, now);
             return true;
         }
         match self.scheduler.next(&self.resources, now) {
             Next::Turn(queue) => self.grant_head(queue, now),
             Next::NotYetKnown => {}
-            Next::Nobody => match self.timers.pop(now) {
-                Some(timer) => self.fire(timer, now),
+            Next::Nobody => match self.waiting.timers.pop(now) {
+                Some(Timer::Key(key)) => self.work.dirty_keys.push(key),
+                Some(Timer::Waiter(index)) => self.wait_is_over(index, now),
                 None => return false,
             },
         }
@@ -104,136 +95,128 @@ impl Limiter {
 
     #[inline]
     pub(super) fn dispatch_if_dirty(&mut self, now: Moment) {
-        if !self.dirty_keys.is_empty() || !self.unblocked.is_empty() || !self.resources.buckets.retimed.is_empty() {
+        if !self.work.dirty_keys.is_empty() || !self.resources.unblocked.is_empty() {
             self.dispatch(now);
         }
     }
 
-    /// Counts a call that begins to wait.
-    pub(super) fn start_waiting(&mut self, index: u32) {
-        self.waiting += 1;
-        if let Some(waiter) = self.waiters.get(index) {
-            self.waiting_bytes.add(waiter.bytes);
-        }
+    /// Returns the call's queue and its requirements there.
+    pub(super) fn queue_of(&mut self, call: &Call, retry: bool, now: Moment) -> (QueueKey, Requirements) {
+        (self.queue_key(call, retry), self.resources.requirements(&self.policy, &call.demand, retry, now))
     }
 
-    /// Counts a call that no longer waits, whatever the reason, and cancels its timer.
-    pub(super) fn stop_waiting(&mut self, index: u32) {
-        self.waiting = self.waiting.saturating_sub(1);
-        if let Some(waiter) = self.waiters.get_mut(index) {
-            self.waiting_bytes.subtract(waiter.bytes);
-            self.timers.cancel_waiter(std::mem::replace(&mut waiter.timer, Moment::MAX), index);
-        }
+    pub(super) fn queue_key(&self, call: &Call, retry: bool) -> QueueKey {
+        QueueKey::new(&call.demand, retry, self.policy.splits_by_credential(call.demand.class))
     }
 
-    /// Puts a waiter in a queue.
-    pub(super) fn stand_in(&mut self, queue: u32, index: u32, returns: bool, now: Moment) {
-        if !returns {
-            self.sequence += 1;
+    /// Puts a waiter at the end of its queue, and notes what stops it there.
+    pub(super) fn queue_up(
+        &mut self,
+        index: WaiterIndex,
+        (id, needs): (QueueKey, Requirements),
+        name: Option<Box<str>>,
+        now: Moment,
+    ) {
+        let class = id.class;
+        let queue = self.scheduler.open(id, &needs, || name, &mut self.resources);
+        if let Some(block) = self.resources.blocked(&needs, class, now) {
+            self.scheduler.note_stopped(queue, now, block.reason);
         }
-        let sequence = self.sequence;
-        let Some(waiter) = self.waiters.get_mut(index) else { return };
-        waiter.entered = now;
-        if !returns {
-            waiter.sequence = sequence;
-        }
-        let key = waiter.key();
-        self.scheduler.join(queue, index, returns, &mut self.waiters);
-        if let Some(key) = key {
-            self.held_calls.entry(key).or_default().let_pass(&mut self.waiters, index);
-        }
+        self.join_queue(queue, index, false, now);
+    }
+
+    /// Puts a waiter in a queue: at its end, or where it was if it returns.
+    pub(super) fn join_queue(&mut self, queue: QueueIndex, index: WaiterIndex, returns: bool, now: Moment) {
+        self.waiting.enter(index, returns, now);
+        self.scheduler.join(queue, index, returns, &mut self.waiting.waiters);
+        self.waiting.pass(index);
         self.set_timer(index);
     }
 
     /// Sets a waiter's timer to the end of its present wait, be it for its key or in a queue.
-    pub(super) fn set_timer(&mut self, index: u32) {
-        let Some(waiter) = self.waiters.get_mut(index) else { return };
+    pub(super) fn set_timer(&mut self, index: WaiterIndex) {
+        let Some(waiter) = self.waiting.get(index) else { return };
         let for_key = match waiter.state {
             State::Held => true,
-            State::Queued(queue) => {
-                let is_metered = |queue_group: &QueueGroup| queue_group.needs.charges.of_retry().next().is_some();
-                let queue_group = self.scheduler.group_of(queue).filter(|queue_group| queue_group.mode.retry);
-                self.policy.retry_bucket.is_some() && queue_group.is_some_and(is_metered)
-            }
+            State::Queued(queue) => self.retry_tokens(queue).is_some_and(|mut tokens| tokens.next().is_some()),
             State::Granted(_) | State::Refused(_) | State::Unconnected => return,
         };
         let at = if for_key { waiter.ends.min(waiter.hold_ends) } else { waiter.ends };
-        let before = std::mem::replace(&mut waiter.timer, at);
-        self.timers.cancel_waiter(before, index);
-        self.timers.set_waiter(at, index);
+        self.waiting.set_timer(index, at);
+    }
+
+    /// Returns the buckets for whose tokens the calls of a queue are held no longer than their keys
+    /// may hold them. `None` if it is no queue of retries, or retries are not metered.
+    fn retry_tokens(&self, queue: QueueIndex) -> Option<impl Iterator<Item = BucketId>> {
+        self.policy.retry_bucket?;
+        let queue_group = self.scheduler.group_of(queue).filter(|queue_group| queue_group.mode.retry)?;
+        Some(queue_group.needs.charges.of_retry())
     }
 
     /// Ends a waiter's wait with a verdict that can now be claimed.
-    pub(super) fn conclude(&mut self, index: u32, state: State) {
-        if let Some(waiter) = self.waiters.get_mut(index) {
+    pub(super) fn conclude(&mut self, index: WaiterIndex, state: State) {
+        if let Some(waiter) = self.waiting.get_mut(index) {
             waiter.state = state;
-            self.events.push_back(self.waiters.ticket(index));
+            self.work.announce(self.waiting.ticket(index));
         }
     }
 
-    /// Ends a wait with a refusal.
-    pub(super) fn refuse(&mut self, index: u32, reason: Reason, retry_at: Moment, key: Option<KeyState>, now: Moment) {
-        let Some(waited) = self.waiters.get(index).map(|waiter| now - waiter.call.arrived) else { return };
-        self.withdraw(index, now);
-        let refusal = Refusal { reason, retry_at: retry_at.max(now), waited, key };
+    /// Ends a wait with a refusal. If it concerns a key, it tells the key's state.
+    pub(super) fn refuse(&mut self, index: WaiterIndex, refusal: Refusal, now: Moment) {
+        let key = if refusal.reason.concerns_key() { self.key_state(index, now) } else { None };
+        self.withdraw(index);
+        let refusal = Refusal { retry_at: refusal.retry_at.max(now), key: refusal.key.or(key), ..refusal };
         self.conclude(index, State::Refused(Box::new(refusal)));
     }
 
-    /// Refuses the retries whose `hold` is over, now that a bucket of which tokens were taken may have none left for them.
-    pub(super) fn refuse_expired_holds(&mut self, taken: &Charges, now: Moment) {
-        for bucket in taken.of_retry() {
-            let ready_at = self.resources.buckets.ready_at(bucket, now);
-            if !self.expired_holds.is_empty() && ready_at > now {
-                self.refuse_overdue_for(bucket, ready_at, now);
-            }
-        }
-    }
-
-    fn refuse_overdue_for(&mut self, bucket: BucketId, ready_at: Moment, now: Moment) {
-        for ticket in std::mem::take(&mut self.expired_holds) {
-            let queue = match self.waiters.find(ticket).map(|waiter| &waiter.state) {
-                Some(State::Queued(queue)) => *queue,
-                _ => continue,
-            };
-            let needs = self.scheduler.group_of(queue).map(|queue_group| &queue_group.needs.charges);
-            if needs.is_some_and(|charges| charges.contains(bucket)) {
-                let key = self.key_state(ticket.index, now);
-                self.refuse(ticket.index, Reason::RetryBucket, ready_at, key, now);
-            } else {
-                self.expired_holds.push(ticket);
-            }
-        }
-    }
-
-    pub(super) fn key_state(&self, index: u32, now: Moment) -> Option<KeyState> {
-        let key = self.waiters.get(index)?.call.key?;
+    fn key_state(&self, index: WaiterIndex, now: Moment) -> Option<KeyState> {
+        let key = self.waiting.get(index)?.call.key?;
         self.keys().view(&key, now).map(|view| view.state)
     }
 
+    /// Refuses the retries whose `hold` is over, now that a bucket of which tokens were taken may
+    /// have none left for them.
+    pub(super) fn refuse_expired_holds(&mut self, taken: &Charges, now: Moment) {
+        for bucket in taken.of_retry() {
+            let ready_at = self.resources.buckets.ready_at(bucket, now);
+            if ready_at <= now {
+                continue;
+            }
+            for ticket in std::mem::take(&mut self.work.expired_holds) {
+                let Some(waiter) = self.waiting.find(ticket) else { continue };
+                let State::Queued(queue) = waiter.state else { continue };
+                let group = self.scheduler.group_of(queue);
+                if group.is_some_and(|queue_group| queue_group.needs.charges.contains(bucket)) {
+                    let refusal = waiter.call.refused(Reason::RetryBucket, ready_at, now);
+                    self.refuse(ticket.index, refusal, now);
+                } else {
+                    self.work.expired_holds.push(ticket);
+                }
+            }
+        }
+    }
+
     /// Admits the call at the head of a queue, which takes its requirements.
-    fn grant_head(&mut self, queue: u32, now: Moment) {
-        let Some(index) = self.scheduler.queue(queue).and_then(|queue| queue.list.first()) else { return };
-        let Some((needs, class)) =
-            self.scheduler.group_of(queue).map(|queue_group| (queue_group.needs.clone(), queue_group.class))
-        else {
-            return;
-        };
-        let Some(entered) = self.waiters.get(index).map(|waiter| waiter.entered) else { return };
+    fn grant_head(&mut self, queue: QueueIndex, now: Moment) {
+        let Some((found, group)) = self.scheduler.queue(queue).zip(self.scheduler.group_of(queue)) else { return };
+        let (needs, class) = (group.needs.clone(), group.class);
+        let Some(index) = found.list.first else { return };
+        let Some(entered) = self.waiting.get(index).map(|waiter| waiter.entered) else { return };
         // Judged at the moment it could have left if the driver had been on time: not before its
         // tokens were there, before it entered the queue, or before anything else that held it was
         // over. The lateness made up for is bounded, or a driver that slept for a minute would
         // admit a minute's calls at once (P1).
-        let could_leave = self.resources.there_since(&needs, class).max(self.idle_since).max(entered);
+        let could_leave = self.resources.there_since(&needs, class).max(self.work.idle_since()).max(entered);
         let at = could_leave.min(now).max(now.back(LATENESS));
         let turn = Turn { now, at, there_since: Some(could_leave) };
         let number = self.resources.take(&needs, class, turn);
         let stopped = self.scheduler.stopped(queue);
         self.scheduler.had_turn(queue);
-        self.scheduler.part(queue, index, &mut self.waiters, &mut self.resources);
-        self.stop_waiting(index);
+        self.scheduler.part(queue, index, &mut self.waiting.waiters, &mut self.resources);
+        self.waiting.count_out(index);
         let left = self.table.failures();
-        let taken = if self.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
-        if let Some(waiter) = self.waiters.get_mut(index) {
+        let taken = if self.work.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
+        if let Some(waiter) = self.waiting.get_mut(index) {
             let (key_grant, sequence) = (std::mem::take(&mut waiter.key_grant), waiter.sequence);
             let waited = waiter.waited(stopped, now);
             let grant = Grant { needs: Some(needs), number, left, key_grant, sequence, waited };
@@ -244,15 +227,8 @@ impl Limiter {
         }
     }
 
-    fn fire(&mut self, timer: Timer, now: Moment) {
-        match timer {
-            Timer::Key(key) => self.dirty_keys.push(key),
-            Timer::Waiter(index) => self.wait_is_over(index, now),
-        }
-    }
-
-    fn wait_is_over(&mut self, index: u32, now: Moment) {
-        let Some(waiter) = self.waiters.get_mut(index) else { return };
+    fn wait_is_over(&mut self, index: WaiterIndex, now: Moment) {
+        let Some(waiter) = self.waiting.get_mut(index) else { return };
         waiter.timer = Moment::MAX;
         match waiter.state {
             State::Held => self.hold_is_over(index, now),
@@ -261,54 +237,33 @@ impl Limiter {
         }
     }
 
-    fn queueing_is_over(&mut self, queue: u32, index: u32, now: Moment) {
-        let Some((needs, class)) =
-            self.scheduler.group_of(queue).map(|queue_group| (queue_group.needs.clone(), queue_group.class))
-        else {
-            return;
-        };
-        let is_metered = self.policy.retry_bucket.is_some()
-            && self.scheduler.group_of(queue).is_some_and(|queue_group| queue_group.mode.retry);
-        let tokens = needs.charges.of_retry().map(|bucket| self.resources.buckets.ready_at(bucket, now));
-        let tokens_at = tokens.max().filter(|_| is_metered);
-        let Some(waiter) = self.waiters.get_mut(index) else { return };
+    /// Refuses a call whose time in a queue is over. A retry whose `hold` is over waits on while a
+    /// retry token is there.
+    fn queueing_is_over(&mut self, queue: QueueIndex, index: WaiterIndex, now: Moment) {
+        let tokens = self.retry_tokens(queue).into_iter().flatten();
+        let tokens_at = tokens.map(|bucket| self.resources.buckets.ready_at(bucket, now)).max();
+        let Some(waiter) = self.waiting.get_mut(index) else { return };
+        let call = waiter.call;
         if let Some(ready_at) = tokens_at.filter(|_| waiter.hold_ends <= now) {
             waiter.hold_ends = Moment::MAX;
             if ready_at > now {
-                let key = self.key_state(index, now);
-                return self.refuse(index, Reason::RetryBucket, ready_at, key, now);
+                return self.refuse(index, call.refused(Reason::RetryBucket, ready_at, now), now);
             }
             if waiter.ends > now {
                 self.note_expired_hold(index);
                 return self.set_timer(index);
             }
         }
-        let block = self.resources.blocked(&needs, class, now);
-        let reason = block.map_or_else(|| self.scheduler.stopped(queue), |block| block.reason);
-        let retry_at = self.end_of_its_queue(index, now);
-        let key = self.key_state(index, now).filter(|_| reason.concerns_key());
-        self.refuse(index, reason, retry_at, key, now);
+        let refusal = self.wait_over(&call, queue, now);
+        self.refuse(index, refusal, now);
     }
 
-    /// Returns the moment at which a call in a queue may come back: when it would leave from the
-    /// end of that queue.
-    pub(super) fn end_of_its_queue(&self, index: u32, now: Moment) -> Moment {
-        let queue = match self.waiters.get(index).map(|waiter| &waiter.state) {
-            Some(State::Queued(queue)) => *queue,
-            _ => return now,
-        };
-        let found = self.scheduler.queue(queue).zip(self.scheduler.group_of(queue));
-        found.map_or(now, |(queue, queue_group)| {
-            self.scheduler.min_wait(&queue.id, &queue_group.needs, &self.resources, now).at
-        })
-    }
-
-    fn note_expired_hold(&mut self, index: u32) {
-        if self.expired_holds.len() > 2 * self.waiters.len() + 16 {
-            let waiters = &self.waiters;
-            self.expired_holds.retain(|ticket| waiters.find(*ticket).is_some_and(Waiter::is_waiting));
+    fn note_expired_hold(&mut self, index: WaiterIndex) {
+        let expired_holds = &mut self.work.expired_holds;
+        if expired_holds.len() > 2 * self.waiting.waiters.len() + 16 {
+            expired_holds.retain(|ticket| self.waiting.find(*ticket).is_some_and(Waiter::is_waiting));
         }
-        self.expired_holds.push(self.waiters.ticket(index));
+        expired_holds.push(self.waiting.ticket(index));
     }
 }
 

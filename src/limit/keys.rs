@@ -1,11 +1,17 @@
 //! The keys for which failures are remembered: the failing ones, their delays, and when they are
 //! forgotten.
 
-pub(crate) mod backoff;
-pub(crate) mod due;
-pub(crate) mod failing;
-pub(crate) mod id;
-pub(crate) mod order;
-pub(crate) mod table;
+mod backoff;
+mod due;
+mod failing;
+mod id;
+mod order;
+mod table;
 
 pub use self::failing::Keys;
+pub(super) use self::{
+    failing::Spread,
+    id::KeyId,
+    order::Stand,
+    table::{Failure, Recorded, Table},
+};

@@ -2,14 +2,12 @@
 //! while, and preview what would happen to a call.
 
 use super::{
-    keys::order::Stand,
+    index::WaiterIndex,
+    keys::Stand,
     limiter::Limiter,
-    queue::{
-        waiter::State,
-        walk::{Sweep, WaiterWalk},
-    },
+    queue::{State, Sweep, WaiterWalk},
     refusal::{KeyState, Reason, Refusal},
-    verdict::{Arrival, Verdict},
+    verdict::{Arrival, Ticket, Verdict},
 };
 use crate::moment::Moment;
 
@@ -29,7 +27,7 @@ pub enum Preview {
     Refused(Refusal),
 }
 
-/// How far a walk over all failing keys has come.
+/// A walk over all failing keys, and the place to which it has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Walk {
     began: Option<Moment>,
@@ -40,7 +38,7 @@ pub struct Walk {
 // === impl Walk ===
 
 impl Walk {
-    /// Whether it has been to every key.
+    /// True if it has been to every key.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
@@ -50,9 +48,9 @@ impl Walk {
 // === impl Limiter ===
 
 impl Limiter {
-    /// Forgets those of the next few failing keys whose names `is_meant`, and releases the calls that
-    /// waited for them. Returns how many there were. Call it again until the walk is over. Keys that
-    /// fail after the walk began are left alone.
+    /// Forgets those of the next few failing keys whose names `is_meant`, and releases the calls
+    /// that waited for them. Returns how many there were. Call it again until the walk is over.
+    /// Keys that fail after the walk began are left alone.
     pub fn forget_some(&mut self, is_meant: &dyn Fn(&str) -> bool, walk: &mut Walk, now: Moment) -> usize {
         let now = self.catch_up(now);
         let began = *walk.began.get_or_insert(now);
@@ -61,13 +59,14 @@ impl Limiter {
         (walk.place, walk.is_over) = (place, place.is_none());
         for key in &meant {
             self.table.forget(*key, None);
-            self.dirty_keys.push(*key);
+            self.work.dirty_keys.push(*key);
         }
         self.dispatch(now);
         meant.len()
     }
 
-    /// The same to the end at once: for simulations and tests, since it takes as long as there are keys.
+    /// Does the same to the end at once: for simulations and tests, because the time it takes grows
+    /// with the number of keys.
     pub fn forget(&mut self, is_meant: &dyn Fn(&str) -> bool, now: Moment) -> usize {
         let (mut walk, mut forgotten) = (Walk::default(), 0);
         while !walk.is_over() {
@@ -76,20 +75,21 @@ impl Limiter {
         forgotten
     }
 
-    /// Whether keys are still there that no longer fail, or are too many: `advance` forgets a few of them.
+    /// True if keys are still there that no longer fail, or that are too many: `advance` forgets a
+    /// few of them.
     #[must_use]
     pub fn has_expired_keys(&self, now: Moment) -> bool {
         self.table.has_expired(self.now.max(now))
     }
 
-    /// While on, every call leaves at once and spends nothing, and waiting calls are released. Buckets
-    /// fill and keys are remembered as usual, so that all limits hold again from the moment it is
-    /// off.
+    /// Switches the bypass: while it is on, every call leaves at once and spends nothing, and
+    /// waiting calls are released. Buckets fill and keys are remembered as usual, so that all limits
+    /// hold again from the moment it is off.
     pub fn set_bypass(&mut self, on: bool, now: Moment) {
         let now = self.catch_up(now);
         self.bypassed = on;
         if on {
-            self.begin_sweep(Sweep::LetGo(WaiterWalk::over(&self.waiters)));
+            self.work.begin_sweep(Sweep::Release(WaiterWalk::over(&self.waiting.waiters)));
             self.dispatch_turns(now);
         }
     }
@@ -105,33 +105,27 @@ impl Limiter {
     pub fn preview(&mut self, arrival: &Arrival<'_>, now: Moment) -> Preview {
         let now = self.catch_up(now);
         // A call that does not come takes no token for the want of which another would be refused.
-        let expired_holds = std::mem::take(&mut self.expired_holds);
-        let previewed = self.come_and_go(arrival, now);
-        self.expired_holds.extend(expired_holds);
-        previewed
-    }
-
-    fn come_and_go(&mut self, arrival: &Arrival<'_>, now: Moment) -> Preview {
-        let ticket = match self.arrive(arrival, now) {
+        let expired_holds = std::mem::take(&mut self.work.expired_holds);
+        let preview = match self.arrive(arrival, now) {
             Verdict::Admit(permit) => {
                 self.retract(permit, now);
-                return Preview::Goes;
+                Preview::Goes
             }
-            Verdict::Refuse(refusal) => return Preview::Refused(refusal),
-            Verdict::Wait(ticket) => ticket,
+            Verdict::Refuse(refusal) => Preview::Refused(refusal),
+            Verdict::Wait(ticket) => self.preview_wait(ticket, now),
         };
-        let previewed =
-            self.waiters.find(ticket).map(|waiter| (waiter.call, waiter.held_for, waiter.key_grant.trial != 0));
-        let queue = self.waiters.find(ticket).and_then(|waiter| match waiter.state {
-            State::Queued(queue) => Some(queue),
-            State::Granted(_) | State::Held | State::Refused(_) | State::Unconnected => None,
-        });
-        let stopped = queue.map(|queue| self.scheduler.stopped(queue));
+        self.work.expired_holds.extend(expired_holds);
+        preview
+    }
+
+    fn preview_wait(&mut self, ticket: Ticket, now: Moment) -> Preview {
+        let Some(waiter) = self.waiting.find(ticket) else { return Preview::Goes };
+        let (call, held_for, retry) = (waiter.call, waiter.held_for, waiter.key_grant.trial != 0);
+        let stopped = if let State::Queued(queue) = waiter.state { Some(self.scheduler.stopped(queue)) } else { None };
         self.leave(ticket, now);
-        let Some((call, held_for, retry)) = previewed else { return Preview::Goes };
         if let (None, Some(reason)) = (stopped, held_for) {
-            let ready_at = call.key.and_then(|key| self.keys().view(&key, now)).map_or(now, |view| view.state.ready_at);
-            return Preview::Waits { reason, until: ready_at };
+            let view = call.key.and_then(|key| self.keys().view(&key, now));
+            return Preview::Waits { reason, until: view.map_or(now, |view| view.state.ready_at) };
         }
         let (id, needs) = self.queue_of(&call, retry, now);
         let min_wait = self.scheduler.min_wait(&id, &needs, &self.resources, now);
@@ -139,10 +133,10 @@ impl Limiter {
     }
 
     /// Releases a waiting call as if it were exempt.
-    pub(super) fn let_go(&mut self, index: u32, now: Moment) {
-        self.withdraw(index, now);
+    pub(super) fn release_as_exempt(&mut self, index: WaiterIndex, now: Moment) {
+        self.withdraw(index);
         let mut grant = self.exempt_grant();
-        if let Some(waiter) = self.waiters.get(index) {
+        if let Some(waiter) = self.waiting.get(index) {
             grant.waited = waiter.held_for.map(|reason| (reason, now - waiter.call.arrived));
         }
         self.conclude(index, State::Granted(Box::new(grant)));

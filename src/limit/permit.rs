@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::{
     call::{Call, Grant},
+    keys::Keys,
     policy::ClassId,
     refusal::Reason,
-    resources::demand::SlotShare,
+    resources::SlotShare,
 };
 use crate::{
-    api::{Group, Key},
+    api::{Answer, Group, Key},
     moment::Moment,
 };
 
@@ -34,7 +35,7 @@ pub struct Receipt(Box<(Call, Grant)>);
 pub struct Slot {
     pub(super) group: Group,
     /// Its share of the gate's slots and of the class's.
-    pub(super) places: [SlotShare; 2],
+    pub(super) shares: [SlotShare; 2],
     /// The class, by the number that stays the same over a reload.
     pub(super) serial: u32,
 }
@@ -47,8 +48,8 @@ pub struct Admitted<T>(T);
 
 impl Permit {
     pub(super) fn new(call: Call, grant: Grant) -> Self {
-        let places = grant.needs.as_ref().map_or([SlotShare::None; 2], |needs| needs.places);
-        let slot = Slot { group: call.group, places, serial: call.serial };
+        let shares = grant.needs.as_ref().map_or([SlotShare::None; 2], |needs| needs.shares);
+        let slot = Slot { group: call.demand.group, shares, serial: call.serial };
         Self { receipt: Receipt(Box::new((call, grant))), slot }
     }
 
@@ -60,7 +61,7 @@ impl Permit {
     /// Returns the class it was given for.
     #[must_use]
     pub fn class(&self) -> ClassId {
-        ClassId(u16::try_from(self.receipt.call().class).unwrap_or(u16::MAX))
+        self.receipt.call().demand.class
     }
 
     /// True if it was given without asking any limit: such a call waits for nothing, not even for
@@ -92,6 +93,19 @@ impl Receipt {
         self.grant().waited
     }
 
+    /// Settles a receipt whose outcome changes nothing (the usual case: success of a healthy key),
+    /// without the limiter's lock.
+    ///
+    /// # Errors
+    /// Returns the receipt if `Limiter::finish` must be called with it.
+    pub fn settle(self, keys: &Keys, answer: Answer) -> Result<(), Self> {
+        // Other calls of its key wait for this one: it is the trial of a failing key, or the one
+        // write.
+        let key_grant = &self.grant().key_grant;
+        let is_awaited = key_grant.trial != 0 || key_grant.alone;
+        if is_awaited || keys.learns_from(self.call().key.as_ref(), answer) { Err(self) } else { Ok(()) }
+    }
+
     /// Returns the moment at which its tokens were taken, and with them everything else it needed.
     #[must_use]
     pub fn granted(&self) -> Moment {
@@ -109,12 +123,6 @@ impl Receipt {
     /// Returns the call and its grant, for a call that is given back.
     pub(super) fn into_parts(self) -> (Call, Grant) {
         *self.0
-    }
-
-    /// True if other calls of its key wait for this one: it is the trial of a failing key, or the
-    /// one write.
-    pub(super) fn holds_key(&self) -> bool {
-        self.grant().key_grant.trial != 0 || self.grant().key_grant.alone
     }
 }
 

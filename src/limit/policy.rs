@@ -3,13 +3,25 @@
 //! `config` checks a file and builds one of these. Nothing here needs checking again, so
 //! `Limiter::reconfigure` cannot fail.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    num::NonZeroU32,
+    ops::{Index, IndexMut},
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::api::Scope;
 
 /// A class, by its index in `Policy::classes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub u16);
+
+/// One value for each class of a policy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PerClass<T>(Vec<T>);
+
+/// For each class of a new policy, the class of the old one that it was.
+pub(super) type Origins = PerClass<Option<ClassId>>;
 
 /// All limits of one gate.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,16 +205,35 @@ impl Default for Policy {
 }
 
 impl Policy {
+    /// Returns the limits of a class.
+    #[expect(clippy::indexing_slicing, reason = "an id comes from the policy that it is used with")]
+    #[inline]
+    pub(super) fn class(&self, id: ClassId) -> &ClassPolicy {
+        &self.classes[usize::from(id.0)]
+    }
+
+    /// Makes one value for each class.
+    pub(super) fn per_class<T>(&self, make: impl FnMut(&ClassPolicy) -> T) -> PerClass<T> {
+        PerClass(self.classes.iter().map(make).collect())
+    }
+
+    /// Returns the class in which a call is whose own does not exist: the one of that name, or the
+    /// last.
+    pub(super) fn default_class(&self) -> ClassId {
+        let named = self.classes.iter().position(|class| &*class.name == "default" && class.lane != Lane::Exempt);
+        ClassId::at(named.unwrap_or_else(|| self.classes.len().saturating_sub(1)))
+    }
+
     /// True if any bucket, slot or pause that applies to a class is split by credential, so that
     /// its queues must be split too.
-    pub(crate) fn splits_by_credential(&self, class: usize) -> bool {
+    pub(super) fn splits_by_credential(&self, class: ClassId) -> bool {
         let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
         let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
         let pauses = self.pause_scope == Scope::Credential;
         if pauses || bucket(&self.bucket) || bucket(&self.retry_bucket) || slots(&self.in_flight) {
             return true;
         }
-        let mut next = self.classes.get(class);
+        let mut next = self.classes.get(usize::from(class.0));
         if next.is_some_and(|class| slots(&class.in_flight)) {
             return true;
         }
@@ -252,5 +283,71 @@ impl InFlight {
     #[must_use]
     pub const fn new(max: NonZeroU32) -> Self {
         Self { max, per: Per::Gate }
+    }
+}
+
+// === impl ClassId ===
+
+impl ClassId {
+    fn at(index: usize) -> Self {
+        Self(u16::try_from(index).unwrap_or(u16::MAX))
+    }
+}
+
+// === impl PerClass ===
+
+impl<T> PerClass<T> {
+    pub(super) fn get(&self, class: ClassId) -> Option<&T> {
+        self.0.get(usize::from(class.0))
+    }
+
+    pub(super) fn get_mut(&mut self, class: ClassId) -> Option<&mut T> {
+        self.0.get_mut(usize::from(class.0))
+    }
+
+    /// Returns the first class whose value is like this.
+    pub(super) fn find(&self, is_meant: impl FnMut(&T) -> bool) -> Option<ClassId> {
+        self.0.iter().position(is_meant).map(ClassId::at)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ClassId, &T)> {
+        (0..).map(ClassId).zip(&self.0)
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut()
+    }
+
+    pub(super) fn map<U>(&self, make: impl FnMut(&T) -> U) -> PerClass<U> {
+        PerClass(self.0.iter().map(make).collect())
+    }
+}
+
+impl<T: Default> PerClass<T> {
+    /// Moves each value to the class that its own has become, and gives new classes the default.
+    /// Returns the values of classes that are gone.
+    pub(super) fn carry_over(&mut self, origins: &Origins) -> Vec<T> {
+        let mut old: Vec<_> = std::mem::take(&mut self.0).into_iter().map(Some).collect();
+        let mut kept = |origin: &Option<ClassId>| old.get_mut(usize::from(origin.as_ref()?.0))?.take();
+        self.0 = origins.0.iter().map(|origin| kept(origin).unwrap_or_default()).collect();
+        old.into_iter().flatten().collect()
+    }
+}
+
+#[expect(clippy::indexing_slicing, reason = "an id comes from the policy that made the number of values")]
+impl<T> Index<ClassId> for PerClass<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, class: ClassId) -> &T {
+        &self.0[usize::from(class.0)]
+    }
+}
+
+#[expect(clippy::indexing_slicing, reason = "an id comes from the policy that made the number of values")]
+impl<T> IndexMut<ClassId> for PerClass<T> {
+    #[inline]
+    fn index_mut(&mut self, class: ClassId) -> &mut T {
+        &mut self.0[usize::from(class.0)]
     }
 }

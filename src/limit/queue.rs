@@ -1,14 +1,25 @@
 //! The calls that wait: their records, the queues that they stand in, and the order in which they
 //! leave.
 
-pub(crate) mod estimate;
-pub(crate) mod group;
-pub(crate) mod held_calls;
-pub(crate) mod lengths;
-pub(crate) mod regroup;
-pub(crate) mod scheduler;
-pub(crate) mod shape_group;
-pub(crate) mod timers;
-pub(crate) mod waiter;
-pub(crate) mod waiting_bytes;
-pub(crate) mod walk;
+mod estimate;
+mod group;
+mod held_calls;
+mod lengths;
+mod regroup;
+mod scheduler;
+mod shape_group;
+mod timers;
+mod waiter;
+mod waiting;
+mod walk;
+
+pub(super) use self::{
+    estimate::MinWait,
+    group::{Queue, QueueKey},
+    regroup::Move,
+    scheduler::{ClassTurns, Next, Scheduler},
+    timers::Timer,
+    waiter::{KeyList, State, Waiter},
+    waiting::Waiting,
+    walk::{LOOKED_AT_ONCE, STEPS, Step, Sweep, WaiterWalk},
+};

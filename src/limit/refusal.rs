@@ -4,32 +4,55 @@ use std::{fmt, time::Duration};
 
 use crate::moment::Moment;
 
-/// The reason a call waits or is refused. The list is closed; header, metric, log and status page
-/// use the same word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+/// Declares the reasons with their words, so that no reason can be without one.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $reason:ident = $word:literal,)*) => {
+        /// The reason a call waits or is refused. The list is closed; header, metric, log and
+        /// status page use the same word.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[$doc])* $reason,)*
+        }
+
+        impl Reason {
+            /// Every reason, for tables.
+            pub const ALL: [Self; [$($word),*].len()] = [$(Self::$reason),*];
+
+            /// Returns its word in headers, metrics, logs and the status page.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $word,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
     /// Its key failed, and the delay is not over.
-    Backoff,
+    Backoff = "backoff",
     /// The gate's bucket is empty.
-    Bucket,
+    Bucket = "bucket",
     /// The bodies of waiting calls take up all the bytes allowed.
-    BytesFull,
+    BytesFull = "bytes_full",
     /// The class's bucket (or that of the class it is within) is empty.
-    ClassBucket,
+    ClassBucket = "class_bucket",
     /// It cannot leave before its client's own deadline.
-    Deadline,
+    Deadline = "deadline",
     /// Another write of the key is out.
-    OneAtATime,
+    OneAtATime = "one_at_a_time",
     /// The upstream asked for a pause.
-    Pause,
+    Pause = "pause",
     /// Too many calls wait already.
-    QueueFull,
-    /// There is no token for a retry: the retry bucket is empty, or the gate's is, for which a retry does not wait.
-    RetryBucket,
+    QueueFull = "queue_full",
+    /// There is no token for a retry: the retry bucket is empty, or the gate's is, for which a
+    /// retry does not wait.
+    RetryBucket = "retry_bucket",
     /// No free slot, or no room on a connection.
-    Slot,
+    Slot = "slot",
     /// Another call of its failing key is the trial.
-    Trial,
+    Trial = "trial",
 }
 
 /// A refusal: the reason, and when to come back.
@@ -83,46 +106,14 @@ pub enum Why {
 // === impl Reason ===
 
 impl Reason {
-    /// Every reason, for tables.
-    pub const ALL: [Self; 11] = [
-        Self::Backoff,
-        Self::Bucket,
-        Self::BytesFull,
-        Self::ClassBucket,
-        Self::Deadline,
-        Self::OneAtATime,
-        Self::Pause,
-        Self::QueueFull,
-        Self::RetryBucket,
-        Self::Slot,
-        Self::Trial,
-    ];
-
-    /// Returns its word in headers, metrics, logs and the status page.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Backoff => "backoff",
-            Self::Bucket => "bucket",
-            Self::BytesFull => "bytes_full",
-            Self::ClassBucket => "class_bucket",
-            Self::Deadline => "deadline",
-            Self::OneAtATime => "one_at_a_time",
-            Self::Pause => "pause",
-            Self::QueueFull => "queue_full",
-            Self::RetryBucket => "retry_bucket",
-            Self::Slot => "slot",
-            Self::Trial => "trial",
-        }
-    }
-
-    /// Whether it is one of the two tokens that a retry takes of the gate.
+    /// True for the two tokens that a retry takes of the gate.
     #[inline]
     pub(super) const fn is_of_retry(self) -> bool {
         matches!(self, Self::Bucket | Self::RetryBucket)
     }
 
-    /// Whether it concerns a failing key: then the gate holds the call for `backoff.hold` at most, so as not to pin the controller's worker.
+    /// True if it concerns a failing key: then the gate holds the call for `backoff.hold` at most,
+    /// so as not to pin the controller's worker.
     #[must_use]
     pub const fn concerns_key(self) -> bool {
         matches!(self, Self::Backoff | Self::OneAtATime | Self::RetryBucket | Self::Trial)

@@ -1,28 +1,27 @@
 //! The resources that calls compete for: rooms, slots and buckets, and the pauses that keep calls
 //! from them. Everything that a call requires is checked and taken as one.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "classes and lanes are numbered by the policy that made both the number and the table"
-)]
+mod adaptive;
+mod bucket;
+mod buckets;
+mod demand;
+mod pauses;
+mod refund;
+mod slots;
+mod split;
 
-pub(crate) mod adaptive;
-pub(crate) mod bucket;
-pub(crate) mod buckets;
-pub(crate) mod demand;
-pub(crate) mod pauses;
-pub(crate) mod refund;
-pub(crate) mod slots;
-
+pub use self::pauses::{PauseView, Paused};
+pub(super) use self::{
+    bucket::Bucket,
+    buckets::{Buckets, Owner, Turn},
+    demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare},
+    pauses::{Origin, Pauses},
+    slots::Slots,
+};
 use super::{
-    policy::{Combine, Per, Policy},
+    index::GroupIndex,
+    policy::{ClassId, Combine, Origins, PerClass, Policy},
     refusal::Reason,
-    resources::{
-        buckets::{Buckets, Owner, Turn},
-        demand::{Block, BucketId, Charge, Charges, Demand, Requirements, SlotShare},
-        pauses::Pauses,
-        slots::Slots,
-    },
 };
 use crate::{api::Group, moment::Moment};
 
@@ -33,7 +32,10 @@ pub(super) struct Resources {
     pub(super) buckets: Buckets,
     pub(super) pauses: Pauses,
     pub(super) gate_slots: Slots,
-    pub(super) class_slots: Vec<Slots>,
+    pub(super) class_slots: PerClass<Slots>,
+    /// The queue groups to check again: their own bucket or slots got something back, or their next
+    /// token now comes at another time.
+    pub(super) unblocked: Vec<GroupIndex>,
 }
 
 // === impl Resources ===
@@ -45,39 +47,40 @@ impl Resources {
             buckets: Buckets::new(policy, now),
             pauses: Pauses::new(policy),
             gate_slots: Slots::new(policy.in_flight),
-            class_slots: policy.classes.iter().map(|class| Slots::new(class.in_flight)).collect(),
+            class_slots: policy.per_class(|class| Slots::new(class.in_flight)),
+            unblocked: Vec::new(),
         }
     }
 
-    /// Returns what a call needs in order to leave.
-    pub(super) fn requirements(&mut self, policy: &Policy, demand: &Demand, now: Moment) -> Requirements {
-        let class = &policy.classes[demand.class];
+    /// Returns what a call needs in order to leave. `retry` is true for the trial of a failing key.
+    pub(super) fn requirements(&mut self, policy: &Policy, demand: &Demand, retry: bool, now: Moment) -> Requirements {
+        let class = policy.class(demand.class);
         let mut charges = Charges::default();
-        if !demand.long_running || demand.lists_first || class.meter_long_running {
-            if demand.retry && policy.queue.combine == Combine::Sequential {
+        if demand.lasts != Lasts::Long || class.meter_long_running {
+            if retry && policy.queue.combine == Combine::Sequential {
                 self.charge(&mut charges, Owner::Retries, Reason::RetryBucket, demand, now);
             }
             self.charge(&mut charges, Owner::Class(demand.class), Reason::ClassBucket, demand, now);
             // Checked to be no cycle; counting the steps costs nothing and would end one.
             let mut within = class.within;
             for _ in 0..policy.classes.len() {
-                let Some(outer) = within.map(|id| usize::from(id.0)) else { break };
+                let Some(outer) = within else { break };
                 self.charge(&mut charges, Owner::Class(outer), Reason::ClassBucket, demand, now);
-                within = policy.classes.get(outer).and_then(|class| class.within);
+                within = policy.classes.get(usize::from(outer.0)).and_then(|class| class.within);
             }
             if !class.own_bucket_only {
                 self.charge(&mut charges, Owner::Gate, Reason::Bucket, demand, now);
             }
         }
-        let places = if demand.long_running {
-            [SlotShare::None; 2]
-        } else {
-            let who = |slots: &Slots| if slots.per() == Some(Per::Flow) { demand.flow } else { demand.credential };
-            let gate = self.gate_slots.share(who(&self.gate_slots), now);
-            let slots = &mut self.class_slots[demand.class];
-            [gate, slots.share(who(slots), now)]
+        let Demand { flow, credential, .. } = *demand;
+        let shares = match demand.lasts {
+            Lasts::Long | Lasts::LongAfterList => [SlotShare::None; 2],
+            Lasts::Shortly => [
+                self.gate_slots.share(flow, credential, now),
+                self.class_slots[demand.class].share(flow, credential, now),
+            ],
         };
-        Requirements { group: demand.group, places, charges, credential: self.pauses.own(demand.credential) }
+        Requirements { group: demand.group, shares, charges, credential: self.pauses.own(credential) }
     }
 
     /// Returns the retry bucket of a call, for a reservation.
@@ -90,32 +93,31 @@ impl Resources {
         if let Some((bucket, own)) = self.buckets.find(owner, demand.flow, demand.credential, now)
             && !charges.contains(bucket)
         {
-            charges.push(Charge { bucket, reason, own });
+            charges.push(bucket, reason, own);
         }
     }
 
     /// Returns what keeps a call with these requirements from leaving now. Causes that the queues
     /// of its class share come first.
-    pub(super) fn blocked(&self, needs: &Requirements, class: usize, now: Moment) -> Option<Block> {
-        let slot = |own| Block { reason: Reason::Slot, until: Moment::MAX, own };
+    pub(super) fn blocked(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
         if self.room(needs.group) <= 0 {
-            return Some(slot(false));
+            return Some(Block { reason: Reason::Slot, until: Moment::MAX, own: false });
         }
         self.blocked_but_for_room(needs, class, now)
     }
 
     /// Returns the same for a call that has room.
-    pub(super) fn blocked_but_for_room(&self, needs: &Requirements, class: usize, now: Moment) -> Option<Block> {
+    pub(super) fn blocked_but_for_room(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
         let paused = self.pauses.ends(class, needs.credential);
         if paused.shared > now {
             return Some(Block { reason: Reason::Pause, until: paused.shared, own: false });
         }
         let mut own_slot = false;
-        for (slots, place) in
-            [(Some(&self.gate_slots), needs.places[0]), (self.class_slots.get(class), needs.places[1])]
+        for (slots, share) in
+            [(Some(&self.gate_slots), needs.shares[0]), (self.class_slots.get(class), needs.shares[1])]
         {
-            if slots.is_some_and(|slots| !slots.is_free(place)) {
-                if !place.is_own() {
+            if slots.is_some_and(|slots| slots.free(share) == 0) {
+                if !share.is_own() {
                     return Some(Block { reason: Reason::Slot, until: Moment::MAX, own: false });
                 }
                 own_slot = true;
@@ -141,20 +143,20 @@ impl Resources {
 
     /// Returns the moment from which all tokens that a call needs were there and its pauses were
     /// over.
-    pub(super) fn there_since(&self, needs: &Requirements, class: usize) -> Moment {
+    pub(super) fn there_since(&self, needs: &Requirements, class: ClassId) -> Moment {
         let tokens = needs.charges.iter().map(|charge| self.buckets.ready_at(charge.bucket, Moment::ZERO));
         tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.credential).all())
     }
 
     /// Takes all requirements. Returns the number of the take, which a refund names.
-    pub(super) fn take(&mut self, needs: &Requirements, class: usize, turn: Turn) -> u64 {
+    pub(super) fn take(&mut self, needs: &Requirements, class: ClassId, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
         for charge in needs.charges.iter() {
-            self.buckets.take(charge.bucket, turn, number);
+            self.buckets.take(charge.bucket, turn, number, &mut self.unblocked);
         }
-        self.gate_slots.take(needs.places[0]);
+        self.gate_slots.take(needs.shares[0]);
         if let Some(slots) = self.class_slots.get_mut(class) {
-            slots.take(needs.places[1]);
+            slots.take(needs.shares[1]);
         }
         self.add_room(needs.group, -1);
         number
@@ -165,38 +167,42 @@ impl Resources {
         needs.charges.iter().for_each(|charge| self.buckets.note_short(charge.bucket, now));
     }
 
+    /// Gives one token of a take back.
+    pub(super) fn give_back_token(&mut self, bucket: BucketId, number: u64) {
+        self.buckets.give_back(bucket, number, &mut self.unblocked);
+    }
+
     /// Gives the tokens of a take back.
-    pub(super) fn give_back_tokens(&mut self, needs: &Requirements, number: u64, unblocked: &mut Vec<u32>) {
-        for charge in needs.charges.iter() {
-            self.buckets.give_back(charge.bucket, number, unblocked);
-        }
+    pub(super) fn give_back_tokens(&mut self, needs: &Requirements, number: u64) {
+        needs.charges.iter().for_each(|charge| self.give_back_token(charge.bucket, number));
     }
 
     /// Gives the slots of a take back; `class` is `None` when the class is gone.
     #[inline]
-    pub(super) fn give_back_slot(&mut self, places: [SlotShare; 2], class: Option<usize>, unblocked: &mut Vec<u32>) {
-        self.gate_slots.give_back(places[0], unblocked);
+    pub(super) fn give_back_slot(&mut self, shares: [SlotShare; 2], class: Option<ClassId>) {
+        self.gate_slots.give_back(shares[0], &mut self.unblocked);
         if let Some(slots) = class.and_then(|class| self.class_slots.get_mut(class)) {
-            slots.give_back(places[1], unblocked);
+            slots.give_back(shares[1], &mut self.unblocked);
         }
     }
 
     #[inline]
     pub(super) fn room(&self, group: Group) -> i64 {
-        self.rooms[index(group)]
+        self.rooms.get(group as usize).copied().unwrap_or_default()
     }
 
     #[inline]
     pub(super) fn add_room(&mut self, group: Group, change: i64) {
-        let room = &mut self.rooms[index(group)];
-        *room = room.saturating_add(change);
+        if let Some(room) = self.rooms.get_mut(group as usize) {
+            *room = room.saturating_add(change);
+        }
     }
 
     /// Returns how many calls with these requirements could leave one after the other if there were
     /// room.
-    pub(super) fn enough_for(&self, needs: &Requirements, class: usize, now: Moment) -> usize {
-        let slots = self.gate_slots.free(needs.places[0]);
-        let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.places[1])));
+    pub(super) fn enough_for(&self, needs: &Requirements, class: ClassId, now: Moment) -> usize {
+        let slots = self.gate_slots.free(needs.shares[0]);
+        let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.shares[1])));
         let tokens = needs.charges.iter().filter_map(|charge| self.buckets.get(charge.bucket));
         tokens.fold(slots as usize, |enough, bucket| {
             #[expect(
@@ -213,52 +219,37 @@ impl Resources {
 
     /// Registers a queue group with the split buckets and slots that it uses, so that a refund
     /// finds it.
-    pub(super) fn add_user(&mut self, needs: &Requirements, class: usize, queue_group: u32) {
-        needs
-            .charges
-            .iter()
-            .filter(|charge| charge.own)
-            .for_each(|charge| self.buckets.add_user(charge.bucket, queue_group));
-        self.gate_slots.add_user(needs.places[0], queue_group);
-        if let Some(slots) = self.class_slots.get_mut(class) {
-            slots.add_user(needs.places[1], queue_group);
-        }
+    pub(super) fn add_user(&mut self, needs: &Requirements, class: ClassId, group: GroupIndex) {
+        self.change_users(needs, class, |users| users.push(group));
     }
 
-    pub(super) fn remove_user(&mut self, needs: &Requirements, class: usize, queue_group: u32) {
-        needs
-            .charges
-            .iter()
-            .filter(|charge| charge.own)
-            .for_each(|charge| self.buckets.remove_user(charge.bucket, queue_group));
-        self.gate_slots.remove_user(needs.places[0], queue_group);
-        if let Some(slots) = self.class_slots.get_mut(class) {
-            slots.remove_user(needs.places[1], queue_group);
-        }
+    pub(super) fn remove_user(&mut self, needs: &Requirements, class: ClassId, group: GroupIndex) {
+        self.change_users(needs, class, |users| {
+            let at = users.iter().position(|user| *user == group);
+            at.map(|at| users.swap_remove(at));
+        });
     }
 
-    /// Applies new limits; `origins` gives for each new class which old one it was.
-    pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &[Option<usize>], now: Moment) {
+    /// Changes the users of each bucket and share that is one of many.
+    fn change_users(&mut self, needs: &Requirements, class: ClassId, change: impl Fn(&mut Vec<GroupIndex>)) {
+        let own = needs.charges.iter().filter(|charge| charge.own);
+        own.for_each(|charge| self.buckets.users(charge.bucket).into_iter().for_each(&change));
+        self.gate_slots.users(needs.shares[0]).into_iter().for_each(&change);
+        let slots = self.class_slots.get_mut(class);
+        slots.and_then(|slots| slots.users(needs.shares[1])).into_iter().for_each(change);
+    }
+
+    /// Applies new limits; `origins` gives for each new class which old one it was. The queue
+    /// groups are gone.
+    pub(super) fn reconfigure(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
+        self.unblocked.clear();
         self.buckets.reconfigure(policy, origins, now);
         self.pauses.reconfigure(policy, origins);
         self.gate_slots.reconfigure(policy.in_flight);
-        let mut old: Vec<_> = std::mem::take(&mut self.class_slots).into_iter().map(Some).collect();
-        let classes = policy.classes.iter().zip(origins).map(|(class, origin)| {
-            let kept = origin.and_then(|origin| old.get_mut(origin)).and_then(Option::take);
-            let mut slots = kept.unwrap_or_else(|| Slots::new(None));
+        self.class_slots.carry_over(origins);
+        for (class, slots) in policy.classes.iter().zip(self.class_slots.values_mut()) {
             slots.reconfigure(class.in_flight);
-            slots
-        });
-        self.class_slots = classes.collect();
-    }
-}
-
-fn index(group: Group) -> usize {
-    match group {
-        Group::Exempt => 0,
-        Group::Short => 1,
-        Group::LongRunning => 2,
-        Group::Upgrades => 3,
+        }
     }
 }
 

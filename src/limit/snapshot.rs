@@ -1,26 +1,22 @@
 //! The numbers and names that the status page shows of a limiter, taken at one moment without side
 //! effects.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "classes and lanes are numbered by the policy that made both the number and the table"
-)]
-
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
 use super::{
+    index::QueueIndex,
     limiter::Limiter,
-    policy::{ClassId, ClassPolicy, Lane},
-    queue::group::Queue,
+    policy::{ClassId, Lane},
+    queue::{ClassTurns, Queue},
     refusal::{KeyState, Reason},
-    resources::{bucket::Bucket, buckets::Owner, slots::Slots},
+    resources::{Bucket, Owner, Slots},
 };
 use crate::{
     api::{Group, Key},
     moment::Moment,
 };
 
-pub use super::resources::pauses::{PauseView, Paused};
+pub use super::resources::{PauseView, Paused};
 
 /// A limiter at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,14 +104,14 @@ pub struct QueueView {
 /// The longest queues that a look at all of them has found so far; not more than a hundred.
 #[derive(Clone, Debug, Default)]
 pub struct LongestQueues {
-    found: BinaryHeap<Reverse<(u32, u32)>>,
+    found: BinaryHeap<Reverse<(u32, QueueIndex)>>,
     next: usize,
 }
 
 // === impl LongestQueues ===
 
 impl LongestQueues {
-    fn offer(&mut self, len: u32, at: u32) {
+    fn offer(&mut self, len: u32, at: QueueIndex) {
         if self.found.len() < SHOWN {
             self.found.push(Reverse((len, at)));
         } else if let Some(mut shortest) = self.found.peek_mut().filter(|shortest| shortest.0.0 < len) {
@@ -127,8 +123,8 @@ impl LongestQueues {
 // === impl Limiter ===
 
 impl Limiter {
-    /// What the status page shows, whole. No side effects. It looks at every queue: [`Limiter::overview`] and a [`LongestQueues`] take
-    /// the same a little at a time.
+    /// Returns everything that the status page shows. It looks at every queue:
+    /// [`Limiter::overview`] and a [`LongestQueues`] do the same a little at a time.
     #[must_use]
     pub fn snapshot(&self, now: Moment) -> Snapshot {
         let mut longest = LongestQueues::default();
@@ -136,106 +132,105 @@ impl Limiter {
         Snapshot { queues: self.queue_views(&longest, now), ..self.overview(now) }
     }
 
-    /// The same without queues.
+    /// Returns the same without queues.
     #[must_use]
     pub fn overview(&self, now: Moment) -> Snapshot {
         let now = self.now.max(now);
         let room = |group| (group, self.resources.room(group));
-        let class = |(index, policy): (usize, &ClassPolicy)| ClassView {
-            name: Arc::clone(&policy.name),
-            lane: policy.lane,
-            buckets: self.bucket_views(Owner::Class(index), now),
-            slots: slot_view(&self.resources.class_slots[index]),
-            waiting: self.scheduler.classes[index].waiting + self.unmoved(index),
+        let buckets = |owner| self.resources.buckets.view(owner, SHOWN, |bucket| BucketView::of(bucket, now));
+        let class = |(id, turns): (ClassId, &ClassTurns)| {
+            let policy = self.policy.class(id);
+            ClassView {
+                name: Arc::clone(&policy.name),
+                lane: policy.lane,
+                buckets: buckets(Owner::Class(id)),
+                slots: SlotView::of(&self.resources.class_slots[id]),
+                waiting: turns.waiting + self.unmoved(id),
+            }
         };
         Snapshot {
-            waiting: self.waiting,
-            waiting_bytes: self.waiting_bytes.get(),
+            waiting: self.waiting(),
+            waiting_bytes: self.waiting.bytes(),
             failing_keys: self.table.failing(now),
             trials: self.table.trials_out(),
-            buckets: self.bucket_views(Owner::Gate, now),
-            retry_buckets: self.bucket_views(Owner::Retries, now),
-            slots: slot_view(&self.resources.gate_slots),
+            buckets: buckets(Owner::Gate),
+            retry_buckets: buckets(Owner::Retries),
+            slots: SlotView::of(&self.resources.gate_slots),
             rooms: [room(Group::Exempt), room(Group::Short), room(Group::LongRunning)],
             pauses: self.pauses(now),
             writes: self.writes.len(),
-            classes: self.policy.classes.iter().enumerate().map(class).collect(),
+            classes: self.scheduler.classes.iter().map(class).collect(),
             queues: Vec::new(),
         }
     }
 
-    /// Pauses in force; not more than a hundred.
+    /// Returns the pauses in force, at most a hundred.
     #[must_use]
     pub fn pauses(&self, now: Moment) -> Vec<PauseView> {
         self.resources.pauses.views(self.now.max(now), SHOWN)
     }
 
-    /// The failing keys that may be tried first, by name; not more than `most`.
+    /// Returns the failing keys that may be tried first, by name, at most `most`.
     #[must_use]
     pub fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         self.table.next_tried(most, self.now.max(now))
     }
 
-    /// Looks at a few more queues; says whether there may be more.
+    /// Looks at a few more queues. Returns true if there may be more.
     pub fn look_at_queues(&self, longest: &mut LongestQueues) -> bool {
-        let places = self.scheduler.queues.capacity();
+        let places = self.scheduler.queues.places();
         let end = places.min(longest.next + QUEUES_AT_ONCE);
         for place in longest.next..end {
-            let found = u32::try_from(place).ok().and_then(|at| Some((at, self.scheduler.queue(at)?)));
-            if let Some((at, queue)) = found {
-                longest.offer(queue.len, at);
+            let index = QueueIndex::at(place);
+            if let Some(queue) = self.scheduler.queue(index) {
+                longest.offer(queue.len, index);
             }
         }
         longest.next = end;
         end < places
     }
 
-    fn bucket_views(&self, owner: Owner, now: Moment) -> Vec<BucketView> {
-        let Some(family) = self.resources.buckets.family(owner) else { return Vec::new() };
-        let ids = family.ids();
-        let buckets = ids.iter().take(SHOWN).filter_map(|id| self.resources.buckets.get(*id));
-        let view = |bucket: &Bucket| {
-            let (rate, full_rate) = bucket.rates();
-            BucketView { rate, full_rate, burst: bucket.burst(), level: bucket.level(now) }
-        };
-        let mut views: Vec<_> = buckets.map(view).collect();
-        if views.is_empty() {
-            // Not used yet, so shown as it starts.
-            let (rate, burst) = (family.policy().rate, family.policy().burst.get());
-            let level = if family.policy().starts_empty { 0.0 } else { f64::from(burst) };
-            views.push(BucketView { rate, full_rate: rate, burst, level });
-        }
-        views
-    }
-
-    /// The queues that were found to be longest.
+    /// Returns the queues that were found to be longest.
     #[must_use]
     pub fn queue_views(&self, longest: &LongestQueues, now: Moment) -> Vec<QueueView> {
         let now = self.now.max(now);
         let found = longest.found.iter().filter_map(|Reverse((_, at))| Some((*at, self.scheduler.queue(*at)?)));
         let mut queues: Vec<_> = found.collect();
         queues.sort_unstable_by_key(|(_, queue)| Reverse(queue.len));
-        let view = |(at, queue): (u32, &Queue)| QueueView {
-            class: ClassId(u16::try_from(queue.id.class()).unwrap_or(u16::MAX)),
+        let view = |(at, queue): (QueueIndex, &Queue)| QueueView {
+            class: queue.id.class,
             flow: queue.name.as_deref().unwrap_or_default().to_owned(),
             retry: queue.id.mode.retry,
             waiting: queue.len as usize,
             oldest: queue
                 .list
-                .first()
-                .and_then(|first| self.waiters.get(first))
-                .map_or(Duration::ZERO, |w| now - w.call.arrived),
+                .first
+                .and_then(|first| self.waiting.get(first))
+                .map_or(Duration::ZERO, |waiter| now - waiter.call.arrived),
             reason: self.scheduler.stopped(at),
         };
         queues.into_iter().map(view).collect()
     }
 }
 
-fn slot_view(slots: &Slots) -> SlotView {
-    SlotView { used: slots.used(), max: slots.limit().map(|limit| limit.max.get()) }
+// === impl BucketView ===
+
+impl BucketView {
+    fn of(bucket: &Bucket, now: Moment) -> Self {
+        let (rate, full_rate) = bucket.rates();
+        Self { rate, full_rate, burst: bucket.burst(), level: bucket.level(now) }
+    }
 }
 
-/// Queues of which the longest are found before others have their turn.
+// === impl SlotView ===
+
+impl SlotView {
+    fn of(slots: &Slots) -> Self {
+        Self { used: slots.used(), max: slots.limit.map(|limit| limit.max.get()) }
+    }
+}
+
+/// The number of queues that are looked at before other tasks have their turn.
 const QUEUES_AT_ONCE: usize = 1000;
-/// A page is for reading.
+/// The most things of one kind that are shown: a page is for reading.
 const SHOWN: usize = 100;

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::{permit::Permit, policy::ClassId, refusal::Refusal};
+use super::{index::WaiterIndex, permit::Permit, policy::ClassId, refusal::Refusal};
 use crate::api::{Group, Key};
 
 /// The unit between which a class is fair.
@@ -70,8 +70,16 @@ pub enum Claim {
 /// A call waiting in the limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    pub(super) index: u32,
+    pub(super) index: WaiterIndex,
     pub(super) generation: u32,
+}
+
+// === impl Verdict ===
+
+impl From<Result<Ticket, Refusal>> for Verdict {
+    fn from(decided: Result<Ticket, Refusal>) -> Self {
+        decided.map_or_else(Self::Refuse, Self::Wait)
+    }
 }
 
 // === impl Flow ===

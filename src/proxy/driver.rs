@@ -178,7 +178,7 @@ impl Driver {
     fn finish(&self, receipt: Receipt, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         let receipt = match key {
             Some(_) => receipt,
-            None => match self.shared.keys.settle(receipt, answer) {
+            None => match receipt.settle(&self.shared.keys, answer) {
                 Ok(()) => return,
                 Err(receipt) => receipt,
             },

@@ -5,8 +5,6 @@
 //! are made by the limiter's `table::Table`, under its lock; this half is shared with the request
 //! path and the status page.
 
-mod walk;
-
 use std::{
     fmt,
     hash::{BuildHasherDefault, Hasher},
@@ -18,7 +16,7 @@ use dashmap::DashMap;
 use super::backoff::mix;
 use crate::{
     api::{Answer, Gone, Key, Outcome},
-    limit::{permit::Receipt, refusal::KeyState},
+    limit::refusal::KeyState,
     moment::Moment,
 };
 
@@ -83,22 +81,18 @@ impl Keys {
         Self { objects, collections, len: AtomicUsize::new(0), listening: AtomicBool::new(false) }
     }
 
-    /// Settles a receipt whose outcome changes nothing (the usual case: success of a healthy key).
-    /// This does not take the limiter's lock.
-    ///
-    /// # Errors
-    /// Returns the receipt if `Limiter::finish` must be called with it.
-    pub fn settle(&self, receipt: Receipt, answer: Answer) -> Result<(), Receipt> {
+    /// True if the answer to a call of this key changes anything that is remembered, here or
+    /// elsewhere. The usual case, success of a healthy key, does not.
+    #[inline]
+    pub(crate) fn learns_from(&self, key: Option<&Key>, answer: Answer) -> bool {
         let counts = match answer.outcome {
             Outcome::Failure | Outcome::Throttled { .. } => true,
             Outcome::Abandoned | Outcome::Neutral => {
-                answer.gone != Gone::Nothing && self.holds(receipt.call().key.as_ref(), answer.gone == Gone::Object)
+                answer.gone != Gone::Nothing && self.holds(key, answer.gone == Gone::Object)
             }
-            Outcome::Success => {
-                self.holds(receipt.call().key.as_ref(), answer.gone == Gone::Object) || self.listening.load(Relaxed)
-            }
+            Outcome::Success => self.holds(key, answer.gone == Gone::Object) || self.listening.load(Relaxed),
         };
-        if counts || answer.throttled || answer.pause.is_some() || receipt.holds_key() { Err(receipt) } else { Ok(()) }
+        counts || answer.throttled || answer.pause.is_some()
     }
 
     /// True if any key of the collection is failing, so that names in bodies are worth reading.
@@ -132,6 +126,21 @@ impl Keys {
             }
         }
         found
+    }
+
+    /// Returns the name and the state of a failing key.
+    #[must_use]
+    pub fn find(&self, key: &Key, now: Moment) -> Option<(String, KeyState)> {
+        let facets = self.objects.get(&key.object)?;
+        let failing = facets.find(key.facet).filter(|failing| failing.forget_at > now)?;
+        Some((failing.name.to_string(), failing.state))
+    }
+
+    /// Reads the failing keys of an object.
+    pub(crate) fn each(&self, object: u64, mut read: impl FnMut(&Failing)) {
+        if let Some(facets) = self.objects.get(&object) {
+            facets.iter().for_each(&mut read);
+        }
     }
 
     /// Sets whether every success must be reported to the limiter.

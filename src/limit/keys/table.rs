@@ -191,7 +191,7 @@ impl Table {
     /// Forgets the failures of a key whose object is gone, if it fails, and adds it to `dirty_keys`. A
     /// time that the upstream named stays: a controller that deletes and creates again would come
     /// before it each time (P2).
-    pub(crate) fn part_with(&mut self, id: KeyId, now: Moment, dirty_keys: &mut Vec<KeyId>) {
+    pub(crate) fn forget_gone(&mut self, id: KeyId, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         let known = self.keys.change(id.object, id.facet, |failing| (failing.state, failing.named, failing.forget_at));
         let Some((state, named, forget_at)) = known else { return };
         dirty_keys.push(id);
@@ -202,9 +202,9 @@ impl Table {
     }
 
     /// The same for every key of an object.
-    pub(crate) fn part_with_object(&mut self, object: u64, now: Moment, dirty_keys: &mut Vec<KeyId>) {
+    pub(crate) fn forget_gone_object(&mut self, object: u64, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         for facet in self.keys.facets(object) {
-            self.part_with(KeyId { object, facet }, now, dirty_keys);
+            self.forget_gone(KeyId { object, facet }, now, dirty_keys);
         }
     }
 
@@ -512,7 +512,7 @@ mod tests {
         }
         table.forget(KeyId { object: 1, facet: 0 }, Some(Why::Recovered));
         assert_eq!(table.keys.len(), 2);
-        table.part_with_object(1, Moment::ZERO, &mut dropped);
+        table.forget_gone_object(1, Moment::ZERO, &mut dropped);
         assert_eq!((table.keys.len(), dropped.len()), (0, 2));
         let why: Vec<Why> = table.take_ended().iter().map(|ended| ended.why).collect();
         assert_eq!((why, table.take_ended()), (vec![Why::Recovered, Why::Gone, Why::Gone], vec![]));
@@ -535,7 +535,7 @@ mod tests {
         fail(&mut table, 3, 0, named(20), later);
         assert_eq!(ready_at(&table, 3, later), Some(Moment::from_millis(61_000)));
         for object in 1..=3 {
-            table.part_with(id(object), later, &mut Vec::new());
+            table.forget_gone(id(object), later, &mut Vec::new());
         }
         let ready = [1, 2, 3].map(|object| ready_at(&table, object, later));
         assert_eq!(ready, [None, Some(Moment::from_millis(30_000)), Some(Moment::from_millis(21_000))]);
@@ -545,7 +545,7 @@ mod tests {
         table.expire(Moment::from_millis(30_000), &mut over);
         assert_eq!(over, [id(3), id(2)]);
         fail(&mut table, 4, 0, named(5), later);
-        table.part_with(id(4), Moment::from_millis(6_000), &mut Vec::new());
+        table.forget_gone(id(4), Moment::from_millis(6_000), &mut Vec::new());
         assert!(table.keys.is_empty(), "that time is over");
     }
 
@@ -561,7 +561,7 @@ mod tests {
             fail(&mut table, 2, left, None, now);
             minute = ready_at(&table, 2, now).expect("it fails") - Moment::ZERO;
         }
-        table.part_with(KeyId { object: 3, facet: 0 }, Moment::ZERO, &mut Vec::new());
+        table.forget_gone(KeyId { object: 3, facet: 0 }, Moment::ZERO, &mut Vec::new());
         let (_, dropped) = fail(&mut table, 5, 0, Some(Duration::from_secs(9)), Moment::ZERO);
         assert_eq!(dropped, [KeyId { object: 3, facet: 0 }], "four seconds, whatever its delay was");
     }

@@ -5,10 +5,7 @@
 //! that might be stopped by something that does not stop this one are not counted. Where all calls
 //! of a class have the same requirements, it is exact except for one turn of each other flow.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "classes and lanes are numbered by the policy that made both the number and the table"
-)]
+#![expect(clippy::indexing_slicing, reason = "lanes are numbered from zero to the number of lanes with queues")]
 
 use super::{
     group::QueueKey,
@@ -18,8 +15,9 @@ use super::{
 use crate::{
     api::Group,
     limit::{
+        policy::ClassId,
         refusal::Reason,
-        resources::{Resources, demand::Requirements, pauses::Pauses},
+        resources::{Pauses, Requirements, Resources},
     },
     moment::Moment,
 };
@@ -29,7 +27,8 @@ use crate::{
 pub(crate) struct MinWait {
     pub(crate) at: Moment,
     pub(crate) reason: Reason,
-    /// For a retry: when it could have its tokens of the retry bucket and of the gate's, if these meter it.
+    /// For a retry, the moment at which it could have its tokens of the retry bucket and of the
+    /// gate's, if these meter it.
     pub(crate) retry_at: Option<Moment>,
 }
 
@@ -54,7 +53,7 @@ struct Ask<'a> {
 
 impl Ask<'_> {
     /// Returns the moment at which the pauses of a class's calls are over.
-    fn over_of(&self, class: usize) -> Moment {
+    fn over_of(&self, class: ClassId) -> Moment {
         self.now.max(self.pauses.ends(class, None).shared)
     }
 }
@@ -66,7 +65,7 @@ impl Scheduler {
     /// leave.
     pub(crate) fn min_wait(&self, id: &QueueKey, needs: &Requirements, resources: &Resources, now: Moment) -> MinWait {
         // Calls of its own queue group pause as long as it does, others perhaps only with the gate.
-        let over = now.max(resources.pauses.ends(id.class(), needs.credential).all());
+        let over = now.max(resources.pauses.ends(id.class, needs.credential).all());
         let ask = Ask { needs, pauses: &resources.pauses, now, over };
         let gate_over = now.max(resources.pauses.gate_ends());
         let reason = if over > now { Reason::Pause } else { Reason::Slot };
@@ -98,7 +97,7 @@ impl Scheduler {
             self.active.iter().flatten().flat_map(|class| {
                 self.classes[*class].shape_groups.iter().map(move |shape_group| (class, shape_group))
             });
-        let until = |(class, shape_group): (&usize, &ShapeGroup)| {
+        let until = |(class, shape_group): (&ClassId, &ShapeGroup)| {
             let has_room = resources.room(shape_group.mode.group) > 0;
             // Without room this still matters if nothing else blocks the call: then a connection is
             // wanted.
@@ -107,7 +106,7 @@ impl Scheduler {
                 .ready
                 .iter()
                 .take(looked_at)
-                .filter_map(|(_, queue_group)| self.queue_groups.get(*queue_group as usize));
+                .filter_map(|(_, queue_group)| self.queue_groups.get(*queue_group));
             let blocks =
                 queue_groups.map(|queue_group| resources.blocked_but_for_room(&queue_group.needs, *class, now));
             blocks.map(|block| block.map_or(free, |block| block.until)).min()
@@ -127,7 +126,7 @@ impl Scheduler {
         let mut calls = 0_usize;
         for (class, shape_group) in shape_groups.filter(|(_, shape_group)| shape_group.mode.group == group) {
             for (_, queue_group) in shape_group.ready.iter().take(GROUPS_LOOKED_AT) {
-                let Some(queue_group) = self.queue_groups.get(*queue_group as usize) else { continue };
+                let Some(queue_group) = self.queue_groups.get(*queue_group) else { continue };
                 if resources.blocked_but_for_room(&queue_group.needs, class, now).is_none() {
                     calls = calls.saturating_add(queue_group.waiting.min(resources.enough_for(
                         &queue_group.needs,
@@ -151,7 +150,7 @@ impl Scheduler {
             return 0;
         }
         // A new queue is behind one turn of every other.
-        self.unsplit_group(id.class(), id.mode).map_or(0, |queue_group| queue_group.queue_lengths.within(1))
+        self.unsplit_group(id.class, id.mode).map_or(0, |queue_group| queue_group.queue_lengths.within(1))
     }
 
     /// Returns the turns that calls of other classes have before it, counting those that `metered`
@@ -163,10 +162,10 @@ impl Scheduler {
         own: usize,
         metered: impl Fn(&Requirements) -> bool,
     ) -> usize {
-        let Some(mine) = self.classes.get(id.class()) else { return 0 };
-        let lane = mine.lane();
+        let Some(mine) = self.classes.get(id.class) else { return 0 };
+        let lane = mine.lane;
         // Between two turns of its class, every other class of the lane has one.
-        let beside = |class: &usize| *class != id.class();
+        let beside = |class: &ClassId| *class != id.class;
         let classes = self.active[lane].iter().copied().filter(beside);
         let (mut turns, mut counted) = (own, 0_usize);
         for class in classes {
@@ -192,7 +191,7 @@ impl Scheduler {
 
     /// Returns the number of calls of a class that may leave while one with these requirements may
     /// not.
-    fn slips(&self, turns: &ClassTurns, class: usize, ask: &Ask<'_>) -> usize {
+    fn slips(&self, turns: &ClassTurns, class: ClassId, ask: &Ask<'_>) -> usize {
         if ask.over_of(class) < ask.over {
             return turns.waiting;
         }
@@ -208,7 +207,7 @@ impl Scheduler {
     fn others(
         &self,
         turns: &ClassTurns,
-        class: usize,
+        class: ClassId,
         ask: &Ask<'_>,
         metered: &impl Fn(&Requirements) -> bool,
     ) -> Others {

@@ -6,9 +6,10 @@ use super::{lengths::QueueLengths, waiter::List};
 use crate::{
     api::Group,
     limit::{
+        index::{GroupIndex, OfGroup, QueueIndex, Store},
         policy::ClassId,
         refusal::Reason,
-        resources::demand::{Demand, Requirements},
+        resources::{Demand, Lasts, Requirements},
     },
     moment::Moment,
 };
@@ -16,19 +17,19 @@ use crate::{
 /// The key of a queue: everything by which one call may be stopped while another may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QueueKey {
-    class: ClassId,
+    pub(crate) class: ClassId,
     pub(crate) flow: u64,
     pub(crate) mode: Mode,
     /// The credential; zero if nothing that applies is split by credential.
     pub(crate) credential: u64,
 }
 
-/// Those facts about a call, besides its class, that decide its requirements.
+/// The facts about a call, besides its class, that decide its requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mode {
     pub(crate) group: Group,
-    pub(crate) long_running: bool,
-    pub(crate) lists_first: bool,
+    pub(crate) lasts: Lasts,
+    /// True for the trial of a failing key.
     pub(crate) retry: bool,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct Queue {
     pub(crate) len: u32,
     /// The number of the turn in which it was last served or was made: the lowest is next.
     pub(crate) stamp: u64,
-    pub(crate) queue_group: u32,
+    pub(crate) queue_group: GroupIndex,
     /// The flow's readable name, if it was known.
     pub(crate) name: Option<Box<str>>,
 }
@@ -49,11 +50,11 @@ pub(crate) struct Queue {
 /// together.
 #[derive(Debug)]
 pub(crate) struct QueueGroup {
-    pub(crate) class: usize,
+    pub(crate) class: ClassId,
     pub(crate) mode: Mode,
     pub(crate) needs: Requirements,
     /// Its queues, ordered by stamp.
-    pub(crate) queues: BTreeSet<(u64, u32)>,
+    pub(crate) queues: BTreeSet<(u64, QueueIndex)>,
     pub(crate) waiting: usize,
     pub(crate) queue_lengths: QueueLengths,
     /// The moment until which it is set aside because of a resource of its own; `None` if it is
@@ -63,20 +64,17 @@ pub(crate) struct QueueGroup {
     pub(crate) stopped: (Moment, Reason),
 }
 
+/// Every queue group of a gate.
+pub(crate) type QueueGroups = Store<OfGroup, QueueGroup>;
+
 // === impl QueueKey ===
 
 impl QueueKey {
     /// Makes the queue key of a call, split by credential if buckets, slots or pauses are.
-    pub(crate) fn new(demand: &Demand, by_credential: bool) -> Self {
-        let Demand { group, long_running, lists_first, retry, .. } = *demand;
-        let mode = Mode { group, long_running, lists_first, retry };
-        let credential = if by_credential { demand.credential } else { 0 };
-        let class = ClassId(u16::try_from(demand.class).unwrap_or(u16::MAX));
-        Self { class, flow: demand.flow, mode, credential }
-    }
-
-    pub(crate) fn class(&self) -> usize {
-        usize::from(self.class.0)
+    pub(crate) fn new(demand: &Demand, retry: bool, by_credential: bool) -> Self {
+        let Demand { class, flow, credential, group, lasts } = *demand;
+        let credential = if by_credential { credential } else { 0 };
+        Self { class, flow, mode: Mode { group, lasts, retry }, credential }
     }
 }
 
@@ -85,7 +83,7 @@ impl QueueKey {
 impl QueueGroup {
     pub(crate) fn new(id: &QueueKey, needs: Requirements) -> Self {
         Self {
-            class: id.class(),
+            class: id.class,
             mode: id.mode,
             needs,
             queues: BTreeSet::new(),

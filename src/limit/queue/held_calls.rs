@@ -1,6 +1,7 @@
 //! The held calls of one key: those that it holds, and those that have passed it and still wait.
 
 use super::waiter::{By, KeyList, List, Waiters};
+use crate::limit::index::WaiterIndex;
 
 /// The waiting calls of one key.
 #[derive(Debug, Default)]
@@ -14,28 +15,19 @@ pub(crate) struct HeldCalls {
 // === impl HeldCalls ===
 
 impl HeldCalls {
-    pub(crate) fn holds_anyone(&self) -> bool {
-        !self.held.is_empty()
-    }
-
-    /// Whether this one is the first that its key holds.
-    pub(crate) fn begins_with(&self, index: u32) -> bool {
-        self.held.first() == Some(index)
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.passed.is_empty()
     }
 
-    pub(crate) fn hold(&mut self, waiters: &mut Waiters, index: u32, first: bool) {
-        let next = self.held.first().filter(|_| first);
+    pub(crate) fn hold(&mut self, waiters: &mut Waiters, index: WaiterIndex, first: bool) {
+        let next = self.held.first.filter(|_| first);
         self.held.insert_before(waiters, By::Key, index, next);
         if let Some(waiter) = waiters.get_mut(index) {
             waiter.key_list = Some(KeyList::Held);
         }
     }
 
-    pub(crate) fn let_pass(&mut self, waiters: &mut Waiters, index: u32) {
+    pub(crate) fn pass(&mut self, waiters: &mut Waiters, index: WaiterIndex) {
         self.passed.push_back(waiters, By::Key, index);
         if let Some(waiter) = waiters.get_mut(index) {
             waiter.key_list = Some(KeyList::Passed);
@@ -43,7 +35,7 @@ impl HeldCalls {
     }
 
     /// Removes a call. Does nothing if the call is in neither list.
-    pub(crate) fn remove(&mut self, waiters: &mut Waiters, index: u32) {
+    pub(crate) fn remove(&mut self, waiters: &mut Waiters, index: WaiterIndex) {
         match waiters.get_mut(index).and_then(|waiter| waiter.key_list.take()) {
             Some(KeyList::Held) => self.held.remove(waiters, By::Key, index),
             Some(KeyList::Passed) => self.passed.remove(waiters, By::Key, index),

@@ -7,17 +7,12 @@
 //! stopped by its own is set aside until that changes. So a turn costs the number of classes and
 //! shape groups, not the number of queues or calls.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "classes and lanes are numbered by the policy that made both the number and the table"
-)]
+#![expect(clippy::indexing_slicing, reason = "lanes are numbered from zero to the number of lanes with queues")]
 
 use std::collections::{BTreeSet, HashMap};
 
-use slab::Slab;
-
 use super::{
-    group::{Mode, Queue, QueueGroup, QueueKey},
+    group::{Mode, Queue, QueueGroup, QueueGroups, QueueKey},
     lengths::QueueLengths,
     shape_group::ShapeGroup,
     waiter::{By, List, State, Waiters},
@@ -25,9 +20,10 @@ use super::{
 };
 use crate::{
     limit::{
-        policy::{Lane, Policy},
+        index::{GroupIndex, OfQueue, QueueIndex, Store, WaiterIndex},
+        policy::{ClassId, Lane, PerClass, Policy},
         refusal::Reason,
-        resources::{Resources, demand::Requirements},
+        resources::{Requirements, Resources},
     },
     moment::Moment,
 };
@@ -35,46 +31,40 @@ use crate::{
 /// Every queue of a gate, in the order in which they get their turns.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    pub(crate) classes: Vec<ClassTurns>,
+    pub(crate) classes: PerClass<ClassTurns>,
     /// The classes in which any call waits, by lane.
-    pub(crate) active: [BTreeSet<usize>; 3],
+    pub(crate) active: [BTreeSet<ClassId>; 3],
     /// The turns that other lanes have had since this one had a turn, while any call waited in it.
     pub(crate) passed: [u32; 3],
-    pub(crate) queue_groups: Slab<QueueGroup>,
-    by_needs: HashMap<(usize, Mode, Requirements), u32>,
+    pub(crate) queue_groups: QueueGroups,
+    by_needs: HashMap<(ClassId, Mode, Requirements), GroupIndex>,
     /// The queue group of a class and mode that needs no resource of its own; there is at most one.
-    unsplit: HashMap<(usize, Mode), u32>,
-    pub(crate) queues: Slab<Queue>,
-    by_id: HashMap<QueueKey, u32>,
+    unsplit: HashMap<(ClassId, Mode), GroupIndex>,
+    pub(crate) queues: Store<OfQueue, Queue>,
+    by_id: HashMap<QueueKey, QueueIndex>,
     /// The queue groups set aside until their own bucket has a token, ordered by that moment.
-    pub(crate) parked: BTreeSet<(Moment, u32)>,
+    pub(crate) parked: BTreeSet<(Moment, GroupIndex)>,
     /// The number of turns given so far.
     pub(crate) clock: u64,
-    /// Calls in queues, and those on their way there from the queues of old limits.
+    /// The calls in queues, and those on their way there from the queues of old limits.
     pub(crate) waiting: usize,
 }
 
+/// The turns of one class.
 #[derive(Debug)]
 pub(crate) struct ClassTurns {
-    lane: usize,
+    pub(crate) lane: usize,
     pub(crate) stamp: u64,
     pub(crate) waiting: usize,
     pub(crate) shape_groups: Vec<ShapeGroup>,
 }
 
-/// A turn that can be taken.
-#[derive(Clone, Copy, Debug)]
-struct Turn {
-    class: usize,
-    queue: u32,
-}
-
-/// Whose turn it is.
+/// The turn that is next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
     /// The head of this queue may leave.
-    Turn(u32),
-    /// So many had to be looked at that the rest is for another time.
+    Turn(QueueIndex),
+    /// So many queue groups had to be looked at that the rest is for another time.
     NotYetKnown,
     /// No head of a queue may leave.
     Nobody,
@@ -84,15 +74,15 @@ pub(crate) enum Next {
 
 impl Scheduler {
     pub(crate) fn new(policy: &Policy) -> Self {
-        let class = |lane| ClassTurns { lane: rank(lane), stamp: 0, waiting: 0, shape_groups: Vec::new() };
+        let turns = |lane| ClassTurns { lane: rank(lane), stamp: 0, waiting: 0, shape_groups: Vec::new() };
         Self {
-            classes: policy.classes.iter().map(|policy| class(policy.lane)).collect(),
+            classes: policy.per_class(|class| turns(class.lane)),
             active: Default::default(),
             passed: [0; 3],
-            queue_groups: Slab::new(),
+            queue_groups: Store::default(),
             by_needs: HashMap::new(),
             unsplit: HashMap::new(),
-            queues: Slab::new(),
+            queues: Store::default(),
             by_id: HashMap::new(),
             parked: BTreeSet::new(),
             clock: 0,
@@ -100,30 +90,30 @@ impl Scheduler {
         }
     }
 
-    /// Calls in queues, and those that are on their way there from the queues of old limits.
+    /// Returns the number of calls in queues and on their way there from the queues of old limits.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
     /// True if no queue is left, and nothing that belongs to one.
     pub(crate) fn is_empty(&self) -> bool {
-        let queue_groups = self
-            .queue_groups
-            .iter()
-            .all(|(_, queue_group)| queue_group.queues.is_empty() && !queue_group.needs.have_own());
-        queue_groups && self.queues.is_empty() && self.by_id.is_empty() && self.parked.is_empty()
+        let mut queue_groups = self.queue_groups.iter();
+        queue_groups.all(|queue_group| queue_group.queues.is_empty() && !queue_group.needs.have_own())
+            && self.queues.len() == 0
+            && self.by_id.is_empty()
+            && self.parked.is_empty()
     }
 
-    pub(crate) fn find(&self, id: &QueueKey) -> Option<u32> {
+    pub(crate) fn find(&self, id: &QueueKey) -> Option<QueueIndex> {
         self.by_id.get(id).copied()
     }
 
-    pub(crate) fn queue(&self, queue: u32) -> Option<&Queue> {
-        self.queues.get(queue as usize)
+    pub(crate) fn queue(&self, queue: QueueIndex) -> Option<&Queue> {
+        self.queues.get(queue)
     }
 
-    pub(crate) fn group_of(&self, queue: u32) -> Option<&QueueGroup> {
-        self.queue(queue).and_then(|queue| self.queue_groups.get(queue.queue_group as usize))
+    pub(crate) fn group_of(&self, queue: QueueIndex) -> Option<&QueueGroup> {
+        self.queue(queue).and_then(|queue| self.queue_groups.get(queue.queue_group))
     }
 
     /// Returns the queue with this key and makes it if there is none.
@@ -133,25 +123,25 @@ impl Scheduler {
         needs: &Requirements,
         name: impl FnOnce() -> Option<Box<str>>,
         resources: &mut Resources,
-    ) -> u32 {
+    ) -> QueueIndex {
         if let Some(queue) = self.find(&id) {
             return queue;
         }
         let queue_group = self.open_group(&id, needs, resources);
         self.clock += 1;
         let queue = Queue { id, list: List::default(), len: 0, stamp: self.clock, queue_group, name: name() };
-        let queue = u32::try_from(self.queues.insert(queue)).unwrap_or(u32::MAX);
+        let queue = self.queues.insert(queue);
         self.by_id.insert(id, queue);
         queue
     }
 
     /// Puts a waiter at the end of a queue or, if it comes back, where its sequence places it.
-    pub(crate) fn join(&mut self, queue: u32, index: u32, returns: bool, waiters: &mut Waiters) {
+    pub(crate) fn join(&mut self, queue: QueueIndex, index: WaiterIndex, returns: bool, waiters: &mut Waiters) {
         let mut next = None;
         if returns {
-            let sequence = |index: u32| waiters.get(index).map_or(0, |waiter| waiter.sequence);
+            let sequence = |index: WaiterIndex| waiters.get(index).map_or(0, |waiter| waiter.sequence);
             let mine = sequence(index);
-            next = self.queue(queue).and_then(|queue| queue.list.first());
+            next = self.queue(queue).and_then(|queue| queue.list.first);
             while let Some(other) = next.filter(|other| sequence(*other) < mine) {
                 next = List::after(waiters, By::Queue, other);
             }
@@ -160,8 +150,14 @@ impl Scheduler {
     }
 
     /// Puts a waiter in a queue before another, or at its end.
-    pub(crate) fn join_before(&mut self, queue: u32, index: u32, next: Option<u32>, waiters: &mut Waiters) {
-        let Some(found) = self.queues.get_mut(queue as usize) else { return };
+    pub(crate) fn join_before(
+        &mut self,
+        queue: QueueIndex,
+        index: WaiterIndex,
+        next: Option<WaiterIndex>,
+        waiters: &mut Waiters,
+    ) {
+        let Some(found) = self.queues.get_mut(queue) else { return };
         found.list.insert_before(waiters, By::Queue, index, next);
         if let Some(waiter) = waiters.get_mut(index) {
             waiter.state = State::Queued(queue);
@@ -175,16 +171,22 @@ impl Scheduler {
     }
 
     /// Takes a waiter out of its queue. An empty queue is removed.
-    pub(crate) fn part(&mut self, queue: u32, index: u32, waiters: &mut Waiters, resources: &mut Resources) {
-        let Some(found) = self.queues.get_mut(queue as usize) else { return };
+    pub(crate) fn part(
+        &mut self,
+        queue: QueueIndex,
+        index: WaiterIndex,
+        waiters: &mut Waiters,
+        resources: &mut Resources,
+    ) {
+        let Some(found) = self.queues.get_mut(queue) else { return };
         found.list.remove(waiters, By::Queue, index);
         let (len, stamp, queue_group) = (found.len, found.stamp, found.queue_group);
         found.len = found.len.saturating_sub(1);
         self.count(queue_group, |queue_lengths| queue_lengths.shrank_from(len as usize), false);
         if len == 1 {
             self.relist(queue_group, |queue_group| _ = queue_group.queues.remove(&(stamp, queue)));
-            let id = self.queues.remove(queue as usize).id;
-            self.by_id.remove(&id);
+            let queue = self.queues.remove(queue);
+            queue.map(|queue| self.by_id.remove(&queue.id));
             self.close_group(queue_group, resources);
         }
     }
@@ -195,7 +197,8 @@ impl Scheduler {
         if self.waiting == 0 {
             return Next::Nobody;
         }
-        // All of them before anyone's turn: who of them is first is not a matter of whose token came first.
+        // All of them come before the next turn: the order of queues does not depend on whose token
+        // came first.
         if self.unpark_due(now) {
             return Next::NotYetKnown;
         }
@@ -207,17 +210,17 @@ impl Scheduler {
         let turn = order.into_iter().find_map(|lane| self.candidate(lane, resources, &mut looks, now));
         match turn {
             _ if looks == 0 => Next::NotYetKnown,
-            Some(turn) => Next::Turn(turn.queue),
+            Some(queue) => Next::Turn(queue),
             None => Next::Nobody,
         }
     }
 
     /// Records that a queue has its turn: the queue, its class and its lane are now last among
     /// their peers. Call this before its head parts.
-    pub(crate) fn had_turn(&mut self, queue: u32) {
-        let Some(found) = self.queues.get_mut(queue as usize) else { return };
+    pub(crate) fn had_turn(&mut self, queue: QueueIndex) {
+        let Some(found) = self.queues.get_mut(queue) else { return };
         self.clock += 1;
-        let (old, new, queue_group, class) = (found.stamp, self.clock, found.queue_group, found.id.class());
+        let (old, new, queue_group, class) = (found.stamp, self.clock, found.queue_group, found.id.class);
         found.stamp = new;
         self.relist(queue_group, |queue_group| {
             queue_group.queues.remove(&(old, queue));
@@ -233,20 +236,38 @@ impl Scheduler {
     }
 
     /// Checks a queue group again, because its own bucket or slots may have become free.
-    pub(crate) fn unpark(&mut self, queue_group: u32) {
-        if let Some(until) = self.queue_groups.get(queue_group as usize).and_then(|queue_group| queue_group.parked) {
+    pub(crate) fn unpark(&mut self, queue_group: GroupIndex) {
+        if let Some(until) = self.queue_groups.get(queue_group).and_then(|queue_group| queue_group.parked) {
             self.parked.remove(&(until, queue_group));
             self.relist(queue_group, |queue_group| queue_group.parked = None);
         }
     }
 
+    /// Looks again at a few queue groups whose own token may be there now. Returns false if there
+    /// were none.
+    fn unpark_due(&mut self, now: Moment) -> bool {
+        let before = self.parked.len();
+        for _ in 0..LOOKED_AT_ONCE {
+            let Some(&(_, queue_group)) = self.parked.first().filter(|(until, _)| *until <= now) else { break };
+            self.unpark(queue_group);
+        }
+        self.parked.len() < before
+    }
+
+    /// Looks again at the next queue group that is set aside, whatever stopped it.
+    pub(crate) fn unpark_after(&mut self, from: (Moment, GroupIndex)) -> Option<(Moment, GroupIndex)> {
+        let next = *self.parked.range((std::ops::Bound::Excluded(from), std::ops::Bound::Unbounded)).next()?;
+        self.unpark(next.1);
+        Some(next)
+    }
+
     /// Returns the queue group of a class and mode that needs no resource of its own.
-    pub(crate) fn unsplit_group(&self, class: usize, mode: Mode) -> Option<&QueueGroup> {
-        self.unsplit.get(&(class, mode)).and_then(|queue_group| self.queue_groups.get(*queue_group as usize))
+    pub(crate) fn unsplit_group(&self, class: ClassId, mode: Mode) -> Option<&QueueGroup> {
+        self.unsplit.get(&(class, mode)).and_then(|queue_group| self.queue_groups.get(*queue_group))
     }
 
     /// Returns the reason this queue was stopped last.
-    pub(crate) fn stopped(&self, queue: u32) -> Reason {
+    pub(crate) fn stopped(&self, queue: QueueIndex) -> Reason {
         let Some(queue_group) = self.group_of(queue) else { return Reason::Bucket };
         let shape_group = self
             .classes
@@ -259,42 +280,38 @@ impl Scheduler {
     }
 
     /// Records the reason that stops a queue which has not been checked yet.
-    pub(crate) fn note_stopped(&mut self, queue: u32, now: Moment, reason: Reason) {
-        let queue_group = self.queue(queue).map(|queue| queue.queue_group as usize);
-        if let Some(queue_group) = queue_group.and_then(|queue_group| self.queue_groups.get_mut(queue_group)) {
-            queue_group.stopped = (now, reason);
+    pub(crate) fn note_stopped(&mut self, queue: QueueIndex, now: Moment, reason: Reason) {
+        if let Some(queue_group) = self.queue(queue).map(|queue| queue.queue_group)
+            && let Some(found) = self.queue_groups.get_mut(queue_group)
+        {
+            found.stopped = (now, reason);
         }
     }
 
-    /// The next turn of a lane, if anyone in it may leave.
-    fn candidate(&mut self, lane: usize, resources: &Resources, looks: &mut usize, now: Moment) -> Option<Turn> {
-        let mut best: Option<(u64, Turn)> = None;
+    /// Returns the queue of a lane that has its next turn, if any call in the lane may leave.
+    fn candidate(&mut self, lane: usize, resources: &Resources, looks: &mut usize, now: Moment) -> Option<QueueIndex> {
+        let mut best: Option<(u64, QueueIndex)> = None;
         for &class in &self.active[lane] {
             let turns = &mut self.classes[class];
+            debug_assert_eq!(turns.lane, lane, "a class is in its own lane");
             if best.is_some_and(|(stamp, _)| stamp <= turns.stamp) {
                 continue;
             }
-            let mut first: Option<(u64, u32)> = None;
+            let mut first: Option<(u64, QueueIndex)> = None;
             for shape_group in &mut turns.shape_groups {
-                let limit = first.map_or(u64::MAX, |(stamp, _)| stamp);
-                if let Some(found) =
-                    shape_group.first((limit, class), &mut self.queue_groups, resources, &mut self.parked, (looks, now))
-                {
-                    first = Some(found);
-                }
+                let limit = (first.map_or(u64::MAX, |(stamp, _)| stamp), class);
+                let (groups, parked) = (&mut self.queue_groups, &mut self.parked);
+                first = shape_group.first(limit, groups, resources, parked, (looks, now)).or(first);
             }
-            if let Some((_, queue)) = first {
-                best = Some((turns.stamp, Turn { class, queue }));
-            }
+            best = first.map(|(_, queue)| (turns.stamp, queue)).or(best);
         }
-        debug_assert!(best.is_none_or(|(_, turn)| self.classes[turn.class].lane == lane), "a class is in its own lane");
-        best.map(|(_, turn)| turn)
+        best.map(|(_, queue)| queue)
     }
 
     /// Changes what decides a queue group's place in its shape group, and moves it to its new
     /// place.
-    fn relist(&mut self, queue_group: u32, change: impl FnOnce(&mut QueueGroup)) {
-        let Some(found) = self.queue_groups.get_mut(queue_group as usize) else { return };
+    fn relist(&mut self, queue_group: GroupIndex, change: impl FnOnce(&mut QueueGroup)) {
+        let Some(found) = self.queue_groups.get_mut(queue_group) else { return };
         let place = |found: &QueueGroup| found.stamp().filter(|_| found.parked.is_none());
         let before = place(found);
         change(found);
@@ -302,12 +319,8 @@ impl Scheduler {
         if before == after {
             return;
         }
-        let shape_groups = self.classes.get_mut(found.class).map(|class| &mut class.shape_groups);
-        let Some(shape_group) =
-            shape_groups.and_then(|shape_groups| shape_groups.iter_mut().find(|shape_group| shape_group.mode == mode))
-        else {
-            return;
-        };
+        let Some(class) = self.classes.get_mut(found.class) else { return };
+        let Some(shape_group) = class.shape_groups.iter_mut().find(|group| group.mode == mode) else { return };
         if let Some(stamp) = before {
             shape_group.ready.remove(&(stamp, queue_group));
         }
@@ -317,8 +330,8 @@ impl Scheduler {
     }
 
     /// Keeps the counts of waiting calls.
-    fn count(&mut self, queue_group: u32, queue_lengths: impl FnOnce(&mut QueueLengths), more: bool) {
-        let Some(queue_group) = self.queue_groups.get_mut(queue_group as usize) else { return };
+    fn count(&mut self, queue_group: GroupIndex, queue_lengths: impl FnOnce(&mut QueueLengths), more: bool) {
+        let Some(queue_group) = self.queue_groups.get_mut(queue_group) else { return };
         let by = |count: usize| if more { count + 1 } else { count.saturating_sub(1) };
         queue_lengths(&mut queue_group.queue_lengths);
         queue_group.waiting = by(queue_group.waiting);
@@ -332,19 +345,18 @@ impl Scheduler {
         }
     }
 
-    fn open_group(&mut self, id: &QueueKey, needs: &Requirements, resources: &mut Resources) -> u32 {
-        let by_needs = (id.class(), id.mode, needs.clone());
+    fn open_group(&mut self, id: &QueueKey, needs: &Requirements, resources: &mut Resources) -> GroupIndex {
+        let by_needs = (id.class, id.mode, needs.clone());
         if let Some(queue_group) = self.by_needs.get(&by_needs) {
             return *queue_group;
         }
-        let queue_group =
-            u32::try_from(self.queue_groups.insert(QueueGroup::new(id, needs.clone()))).unwrap_or(u32::MAX);
+        let queue_group = self.queue_groups.insert(QueueGroup::new(id, needs.clone()));
         self.by_needs.insert(by_needs, queue_group);
         if !needs.have_own() {
-            self.unsplit.insert((id.class(), id.mode), queue_group);
+            self.unsplit.insert((id.class, id.mode), queue_group);
         }
-        resources.add_user(needs, id.class(), queue_group);
-        if let Some(class) = self.classes.get_mut(id.class())
+        resources.add_user(needs, id.class, queue_group);
+        if let Some(class) = self.classes.get_mut(id.class)
             && !class.shape_groups.iter().any(|shape_group| shape_group.mode == id.mode)
         {
             class.shape_groups.push(ShapeGroup::new(id.mode));
@@ -354,25 +366,17 @@ impl Scheduler {
 
     /// Drops a queue group without queues. Those that need no resource of their own are few, and
     /// are kept.
-    fn close_group(&mut self, queue_group: u32, resources: &mut Resources) {
-        let Some(found) = self.queue_groups.get(queue_group as usize) else { return };
-        if !found.queues.is_empty() || !found.needs.have_own() {
+    fn close_group(&mut self, queue_group: GroupIndex, resources: &mut Resources) {
+        let is_over = |found: &QueueGroup| found.queues.is_empty() && found.needs.have_own();
+        if !self.queue_groups.get(queue_group).is_some_and(is_over) {
             return;
         }
-        let found = self.queue_groups.remove(queue_group as usize);
+        let Some(found) = self.queue_groups.remove(queue_group) else { return };
         if let Some(until) = found.parked {
             self.parked.remove(&(until, queue_group));
         }
         resources.remove_user(&found.needs, found.class, queue_group);
         self.by_needs.remove(&(found.class, found.mode, found.needs));
-    }
-}
-
-// === impl ClassTurns ===
-
-impl ClassTurns {
-    pub(crate) fn lane(&self) -> usize {
-        self.lane
     }
 }
 

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use slab::Slab;
-
-use super::group::{Mode, QueueGroup};
+use super::group::{Mode, QueueGroups};
 use crate::{
-    limit::{refusal::Reason, resources::Resources},
+    limit::{
+        index::{GroupIndex, QueueIndex},
+        policy::ClassId,
+        refusal::Reason,
+        resources::Resources,
+    },
     moment::Moment,
 };
 
@@ -15,9 +18,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ShapeGroup {
     pub(crate) mode: Mode,
-    /// Those not set aside, by the stamp of their next queue.
-    pub(crate) ready: BTreeSet<(u64, u32)>,
-    /// What stopped all of it last, and when.
+    /// The queue groups that are not set aside, by the stamp of their next queue.
+    pub(crate) ready: BTreeSet<(u64, GroupIndex)>,
+    /// The moment and the reason all of it was stopped last.
     pub(crate) stopped: (Moment, Reason),
 }
 
@@ -28,18 +31,19 @@ impl ShapeGroup {
         Self { mode, ready: BTreeSet::new(), stopped: (Moment::ZERO, Reason::Bucket) }
     }
 
-    /// The queue of this shape group that is next, with its stamp, if it may leave and is before `limit`.
+    /// Returns the queue of this shape group that is next, with its stamp, if it may leave and its
+    /// stamp is below `limit`.
     pub(crate) fn first(
         &mut self,
-        (limit, class): (u64, usize),
-        queue_groups: &mut Slab<QueueGroup>,
+        (limit, class): (u64, ClassId),
+        queue_groups: &mut QueueGroups,
         resources: &Resources,
-        parked: &mut BTreeSet<(Moment, u32)>,
+        parked: &mut BTreeSet<(Moment, GroupIndex)>,
         (looks, now): (&mut usize, Moment),
-    ) -> Option<(u64, u32)> {
+    ) -> Option<(u64, QueueIndex)> {
         loop {
             let (stamp, index) = *self.ready.first().filter(|(stamp, _)| *stamp < limit)?;
-            let queue_group = queue_groups.get_mut(index as usize)?;
+            let queue_group = queue_groups.get_mut(index)?;
             let Some(block) = resources.blocked(&queue_group.needs, class, now) else {
                 return queue_group.queues.first().copied();
             };

@@ -6,33 +6,35 @@ use std::{
 };
 
 use crate::{
-    limit::keys::{failing::Spread, id::KeyId},
+    limit::{
+        index::WaiterIndex,
+        keys::{KeyId, Spread},
+    },
     moment::Moment,
 };
 
 /// What happens at a moment of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// A key's backoff is over and somebody waits for that.
+    /// The backoff of a key is over for which a call waits.
     Key(KeyId),
     /// A wait ends.
-    Waiter(u32),
+    Waiter(WaiterIndex),
 }
 
 /// Everything that happens at a moment of its own, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     keys: BTreeSet<(Moment, KeyId)>,
-    /// Where each of those stands.
+    /// The moment of each of those keys.
     moments: HashMap<KeyId, Moment, Spread>,
-    waiters: BTreeSet<(Moment, u32)>,
+    waiters: BTreeSet<(Moment, WaiterIndex)>,
 }
 
 // === impl Timers ===
 
 impl Timers {
-    /// When the backoff of a key is over for which somebody waits: there is one such moment of a
-    /// key.
+    /// Sets the moment at which the backoff of a key is over. A key has one such moment.
     pub(crate) fn set_key(&mut self, at: Moment, key: KeyId) {
         self.cancel_key(key);
         if at < Moment::MAX {
@@ -49,19 +51,19 @@ impl Timers {
         }
     }
 
-    pub(crate) fn set_waiter(&mut self, at: Moment, index: u32) {
+    pub(crate) fn set_waiter(&mut self, at: Moment, index: WaiterIndex) {
         if at < Moment::MAX {
             self.waiters.insert((at, index));
         }
     }
 
-    pub(crate) fn cancel_waiter(&mut self, at: Moment, index: u32) {
+    pub(crate) fn cancel_waiter(&mut self, at: Moment, index: WaiterIndex) {
         self.waiters.remove(&(at, index));
     }
 
-    /// Whose wait ends next after `place`, and before `at`.
-    pub(crate) fn waiter_after(&self, place: (Moment, u32), at: Moment) -> Option<(Moment, u32)> {
-        let end = (at, 0);
+    /// Returns the waiter whose wait ends next after `place`, and before `at`.
+    pub(crate) fn waiter_after(&self, place: (Moment, WaiterIndex), at: Moment) -> Option<(Moment, WaiterIndex)> {
+        let end = (at, WaiterIndex::FIRST);
         (place < end).then(|| self.waiters.range((Excluded(place), Excluded(end))).next().copied()).flatten()
     }
 

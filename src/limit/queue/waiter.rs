@@ -8,16 +8,14 @@
     reason = "two links each, indexed by an enum of two; a link whose waiter is gone is a fault of the lists"
 )]
 
-use std::{collections::HashMap, num::NonZeroU32};
-
-use slab::Slab;
+use std::collections::HashMap;
 
 use crate::{
     limit::{
         call::{Call, Grant, KeyGrant},
-        keys::id::KeyId,
+        index::{OfWaiter, QueueIndex, Store, WaiterIndex},
+        keys::KeyId,
         refusal::{Reason, Refusal},
-        verdict::Ticket,
     },
     moment::Moment,
 };
@@ -31,13 +29,14 @@ pub(crate) enum State {
     /// Its key holds it.
     Held,
     /// It waits in this queue.
-    Queued(u32),
+    Queued(QueueIndex),
     /// Its wait is over, and the refusal is not yet claimed.
     Refused(Box<Refusal>),
     /// No connection could be made, and this is not yet claimed.
     Unconnected,
 }
 
+/// A waiting call.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) generation: u32,
@@ -60,20 +59,17 @@ pub(crate) struct Waiter {
     pub(crate) bytes: usize,
     /// The list of its key's held calls in which it stands.
     pub(crate) key_list: Option<KeyList>,
-    /// Under which limits it has its class and its place.
+    /// The number of the limits under which it has its class and its queue.
     pub(crate) era: u16,
     links: [Links; 2],
 }
 
+/// The neighbours of a waiter in one of its lists.
 #[derive(Clone, Copy, Debug, Default)]
 struct Links {
-    before: Option<Link>,
-    after: Option<Link>,
+    before: Option<WaiterIndex>,
+    after: Option<WaiterIndex>,
 }
-
-/// An index stored one higher, so that an `Option` of it takes no more room.
-#[derive(Clone, Copy, Debug)]
-struct Link(NonZeroU32);
 
 /// The list that a link belongs to: that of the queue or that of the key.
 #[derive(Clone, Copy, Debug)]
@@ -85,8 +81,8 @@ pub(crate) enum By {
 /// The ends of a list through the waiters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct List {
-    first: Option<Link>,
-    last: Option<Link>,
+    pub(crate) first: Option<WaiterIndex>,
+    pub(crate) last: Option<WaiterIndex>,
 }
 
 /// The two lists of a key's held calls.
@@ -99,10 +95,10 @@ pub(crate) enum KeyList {
 /// Every waiting call.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    slab: Slab<Waiter>,
+    store: Store<OfWaiter, Waiter>,
     /// Readable names of flows that no queue knows: those of calls held by their keys, which are
     /// few at any moment.
-    flow_names: HashMap<u32, Box<str>>,
+    flow_names: HashMap<WaiterIndex, Box<str>>,
     generation: u32,
     /// Counted up by every reload.
     pub(crate) era: u16,
@@ -147,131 +143,107 @@ impl Waiter {
 // === impl Waiters ===
 
 impl Waiters {
-    pub(crate) fn insert(&mut self, mut waiter: Waiter) -> u32 {
+    pub(crate) fn insert(&mut self, mut waiter: Waiter) -> WaiterIndex {
         self.generation = self.generation.wrapping_add(1);
         (waiter.generation, waiter.era) = (self.generation, self.era);
-        u32::try_from(self.slab.insert(waiter)).unwrap_or(u32::MAX)
+        self.store.insert(waiter)
     }
 
-    pub(crate) fn remove(&mut self, index: u32) -> Option<Waiter> {
+    pub(crate) fn remove(&mut self, index: WaiterIndex) -> Option<Waiter> {
         self.take_flow_name(index);
-        self.slab.try_remove(index as usize)
+        self.store.remove(index)
     }
 
-    pub(crate) fn get(&self, index: u32) -> Option<&Waiter> {
-        self.slab.get(index as usize)
+    pub(crate) fn get(&self, index: WaiterIndex) -> Option<&Waiter> {
+        self.store.get(index)
     }
 
-    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Waiter> {
-        self.slab.get_mut(index as usize)
+    pub(crate) fn get_mut(&mut self, index: WaiterIndex) -> Option<&mut Waiter> {
+        self.store.get_mut(index)
     }
 
-    pub(crate) fn keep_flow_name(&mut self, index: u32, name: Option<Box<str>>) {
+    pub(crate) fn keep_flow_name(&mut self, index: WaiterIndex, name: Option<Box<str>>) {
         self.flow_names.extend(name.map(|name| (index, name)));
     }
 
-    pub(crate) fn take_flow_name(&mut self, index: u32) -> Option<Box<str>> {
+    pub(crate) fn take_flow_name(&mut self, index: WaiterIndex) -> Option<Box<str>> {
         if self.flow_names.is_empty() { None } else { self.flow_names.remove(&index) }
     }
 
-    pub(crate) fn ticket(&self, index: u32) -> Ticket {
-        Ticket { index, generation: self.get(index).map_or(0, |waiter| waiter.generation) }
-    }
-
-    /// Returns the waiter of a ticket, unless it is gone.
-    pub(crate) fn find(&self, ticket: Ticket) -> Option<&Waiter> {
-        self.get(ticket.index).filter(|waiter| waiter.generation == ticket.generation)
-    }
-
-    /// The generation of the last who came.
+    /// Returns the generation of the call that came last.
     pub(crate) fn newest(&self) -> u32 {
         self.generation
     }
 
-    /// No index is as high.
-    pub(crate) fn places(&self) -> u32 {
-        u32::try_from(self.slab.capacity()).unwrap_or(u32::MAX)
+    /// Returns a number of places beyond which no call waits.
+    pub(crate) fn places(&self) -> usize {
+        self.store.places()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slab.len()
-    }
-}
-
-// === impl Link ===
-
-impl Link {
-    fn to(index: u32) -> Self {
-        Self(NonZeroU32::MIN.saturating_add(index))
-    }
-
-    fn index(self) -> u32 {
-        self.0.get() - 1
+        self.store.len()
     }
 }
 
 // === impl List ===
 
 impl List {
-    pub(crate) fn first(&self) -> Option<u32> {
-        self.first.map(Link::index)
-    }
-
-    pub(crate) fn last(&self) -> Option<u32> {
-        self.last.map(Link::index)
-    }
-
-    pub(crate) fn push_back(&mut self, waiters: &mut Waiters, by: By, index: u32) {
-        let link = Some(Link::to(index));
-        let before = std::mem::replace(&mut self.last, link);
-        if let Some(waiter) = waiters.get_mut(index) {
-            *waiter.links(by) = Links { before, after: None };
-        }
-        self.link_before(waiters, by, before, link);
+    pub(crate) fn push_back(&mut self, waiters: &mut Waiters, by: By, index: WaiterIndex) {
+        self.insert_before(waiters, by, index, None);
     }
 
     /// Puts `index` before `next`, or last.
-    pub(crate) fn insert_before(&mut self, waiters: &mut Waiters, by: By, index: u32, next: Option<u32>) {
-        let Some(next) = next else { return self.push_back(waiters, by, index) };
-        let link = Some(Link::to(index));
-        let Some(waiter) = waiters.get_mut(next) else { return };
-        let before = std::mem::replace(&mut waiter.links(by).before, link);
+    pub(crate) fn insert_before(
+        &mut self,
+        waiters: &mut Waiters,
+        by: By,
+        index: WaiterIndex,
+        next: Option<WaiterIndex>,
+    ) {
+        let end = match next {
+            None => &mut self.last,
+            Some(next) => match waiters.get_mut(next) {
+                Some(next) => &mut next.links(by).before,
+                None => return,
+            },
+        };
+        let before = end.replace(index);
         if let Some(waiter) = waiters.get_mut(index) {
-            *waiter.links(by) = Links { before, after: Some(Link::to(next)) };
+            *waiter.links(by) = Links { before, after: next };
         }
-        self.link_before(waiters, by, before, link);
+        self.link_before(waiters, by, before, Some(index));
     }
 
-    pub(crate) fn remove(&mut self, waiters: &mut Waiters, by: By, index: u32) {
+    pub(crate) fn remove(&mut self, waiters: &mut Waiters, by: By, index: WaiterIndex) {
         let Some(waiter) = waiters.get_mut(index) else { return };
         let Links { before, after } = std::mem::take(waiter.links(by));
         self.link_before(waiters, by, before, after);
-        match after.and_then(|after| waiters.get_mut(after.index())) {
+        match after.and_then(|after| waiters.get_mut(after)) {
             Some(after) => after.links(by).before = before,
             None => self.last = before,
         }
     }
 
-    /// The first `most` in it, in order.
-    pub(crate) fn collect(&self, waiters: &Waiters, by: By, most: usize) -> Vec<u32> {
-        std::iter::successors(self.first(), |index| Self::after(waiters, by, *index)).take(most).collect()
+    /// Returns the first `most` calls in it, in order.
+    pub(crate) fn collect(&self, waiters: &Waiters, by: By, most: usize) -> Vec<WaiterIndex> {
+        std::iter::successors(self.first, |index| Self::after(waiters, by, *index)).take(most).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    pub(crate) fn after(waiters: &Waiters, by: By, index: u32) -> Option<u32> {
-        waiters.get(index).and_then(|waiter| waiter.links[by as usize].after).map(Link::index)
+    pub(crate) fn after(waiters: &Waiters, by: By, index: WaiterIndex) -> Option<WaiterIndex> {
+        waiters.get(index).and_then(|waiter| waiter.links[by as usize].after)
     }
 
-    pub(crate) fn before(waiters: &Waiters, by: By, index: u32) -> Option<u32> {
-        waiters.get(index).and_then(|waiter| waiter.links[by as usize].before).map(Link::index)
+    pub(crate) fn before(waiters: &Waiters, by: By, index: WaiterIndex) -> Option<WaiterIndex> {
+        waiters.get(index).and_then(|waiter| waiter.links[by as usize].before)
     }
 
-    /// What comes after `before`, or first, is `next` now.
-    fn link_before(&mut self, waiters: &mut Waiters, by: By, before: Option<Link>, next: Option<Link>) {
-        match before.and_then(|before| waiters.get_mut(before.index())) {
+    /// Makes `next` the one that comes after `before`, or first.
+    fn link_before(&mut self, waiters: &mut Waiters, by: By, before: Option<WaiterIndex>, next: Option<WaiterIndex>) {
+        match before.and_then(|before| waiters.get_mut(before)) {
             Some(before) => before.links(by).after = next,
             None => self.first = next,
         }

@@ -1,37 +1,41 @@
 //! Walks over all waiting calls, a few at a time.
 
 use super::waiter::{Waiter, Waiters};
-use crate::{api::Group, moment::Moment};
+use crate::{
+    api::Group,
+    limit::index::{GroupIndex, WaiterIndex},
+    moment::Moment,
+};
 
 /// An event that many waiting calls have not learned of yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sweep {
     /// No connection can be made for the calls of the group.
-    Strand(Group, WaiterWalk),
-    /// Everything is let through.
-    LetGo(WaiterWalk),
+    Unconnected(Group, WaiterWalk),
+    /// Every call is admitted without limits.
+    Release(WaiterWalk),
     /// A pause began: calls whose wait ends before `until` may have come in vain. `from` is the
     /// last one that was looked at.
-    Paused { from: (Moment, u32), until: Moment },
+    Paused { from: (Moment, WaiterIndex), until: Moment },
     /// Every pause was lifted: what was set aside until then is looked at again.
-    Unpark { from: (Moment, u32) },
+    Unpark { from: (Moment, GroupIndex) },
 }
 
 /// A walk over all calls that waited when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaiterWalk {
-    next: u32,
+    next: usize,
     /// The generation of the newest of them.
     last: u32,
 }
 
 /// The result of one step of a walk.
 pub(crate) enum Step {
-    /// This one is next.
-    At(u32),
-    /// None of those it looked at.
+    /// The walk has come to this call.
+    At(WaiterIndex),
+    /// None of the calls that it looked at was meant.
     On,
-    /// There are no more.
+    /// There are no more calls.
     Over,
 }
 
@@ -42,13 +46,13 @@ impl WaiterWalk {
         Self { next: 0, last: waiters.newest() }
     }
 
-    /// The next waiter that is `meant`, if it is among the few that are looked at.
+    /// Returns the next waiter that is `meant`, if it is among the few that are looked at.
     pub(crate) fn step(&mut self, waiters: &Waiters, meant: impl Fn(&Waiter) -> bool) -> Step {
         for _ in 0..LOOKED_AT_ONCE {
             if self.next >= waiters.places() {
                 return Step::Over;
             }
-            let index = self.next;
+            let index = WaiterIndex::at(self.next);
             self.next += 1;
             let was_there = |waiter: &&Waiter| self.last.wrapping_sub(waiter.generation) < u32::MAX / 2;
             if waiters.get(index).filter(was_there).is_some_and(&meant) {
@@ -62,16 +66,14 @@ impl WaiterWalk {
 // === impl Sweep ===
 
 impl Sweep {
+    /// True if one of them does what both are for.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Strand(one, _), Self::Strand(other, _)) => one == other,
+            (Self::Unconnected(one, _), Self::Unconnected(other, _)) => one == other,
             (one, other) => std::mem::discriminant(one) == std::mem::discriminant(other),
         }
     }
 }
-
-/// The position before all others.
-pub(crate) const FROM_FIRST: (Moment, u32) = (Moment::ZERO, 0);
 
 /// The number of waiters or queue groups that one step looks at to find one.
 pub(crate) const LOOKED_AT_ONCE: usize = 16;

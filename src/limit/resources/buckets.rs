@@ -1,17 +1,20 @@
 //! The buckets of a gate: the manager's, the retry bucket and the classes' buckets, whole or one
 //! per flow or credential.
 
-use std::{collections::HashMap, num::NonZeroU32};
+use std::num::NonZeroU32;
 
 use slab::Slab;
 
 use super::{
     bucket::{Bucket, Start},
     demand::BucketId,
-    slots::{INSTANCES, SWEEP_EVERY},
+    split::Split,
 };
 use crate::{
-    limit::policy::{BucketPolicy, Per, Policy},
+    limit::{
+        index::GroupIndex,
+        policy::{BucketPolicy, ClassId, Origins, Per, PerClass, Policy},
+    },
     moment::Moment,
 };
 
@@ -20,21 +23,17 @@ use crate::{
 pub(crate) enum Owner {
     Gate,
     Retries,
-    Class(usize),
+    Class(ClassId),
 }
 
 /// Every bucket of a gate.
 #[derive(Debug)]
 pub(crate) struct Buckets {
     cells: Slab<Cell>,
-    gate: Option<Family>,
-    retries: Option<Family>,
-    classes: Vec<Option<Family>>,
+    families: Families,
     serial: NonZeroU32,
     /// The number of calls that have left so far, with tokens or without: orders them in time.
     takes: u64,
-    /// The queue groups that were set aside until a token which now comes at another time.
-    pub(crate) retimed: Vec<u32>,
 }
 
 /// The times at which a call takes its requirements.
@@ -53,66 +52,47 @@ struct Cell {
     serial: NonZeroU32,
     bucket: Bucket,
     /// The queue groups that use this one of many.
-    users: Vec<u32>,
+    users: Vec<GroupIndex>,
+}
+
+/// The families of all owners.
+#[derive(Debug, Default)]
+struct Families {
+    gate: Option<Family>,
+    retries: Option<Family>,
+    classes: PerClass<Option<Family>>,
 }
 
 /// The buckets of one policy.
 #[derive(Debug)]
-pub(crate) struct Family {
+struct Family {
     policy: BucketPolicy,
     start: Start,
-    split: HashMap<u64, BucketId>,
-    /// The only bucket, or the one shared by all flows or credentials past the limit.
-    shared: Option<BucketId>,
-    swept: Moment,
-}
-
-// === impl Turn ===
-
-impl Turn {
-    /// Returns the turn of a call that need not wait.
-    pub(crate) fn at_once(now: Moment) -> Self {
-        Self { now, at: now, there_since: None }
-    }
-
-    /// True if a token that was there at `ready_at` was the last thing that the call waited for.
-    fn waited_for(self, ready_at: Moment) -> bool {
-        self.there_since.is_some_and(|there_since| ready_at >= there_since)
-    }
+    /// The buckets that were used so far. The rest is the only one if they are not split.
+    split: Split<Option<BucketId>>,
 }
 
 // === impl Buckets ===
 
 impl Buckets {
     pub(crate) fn new(policy: &Policy, now: Moment) -> Self {
-        let family = |bucket: &Option<BucketPolicy>| bucket.map(|policy| Family::new(policy, start(&policy, now)));
-        Self {
-            cells: Slab::new(),
-            gate: family(&policy.bucket),
-            retries: family(&policy.retry_bucket),
-            classes: policy.classes.iter().map(|class| family(&class.bucket)).collect(),
-            serial: NonZeroU32::MIN,
-            takes: 0,
-            retimed: Vec::new(),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn family(&self, owner: Owner) -> Option<&Family> {
-        match owner {
-            Owner::Gate => self.gate.as_ref(),
-            Owner::Retries => self.retries.as_ref(),
-            Owner::Class(class) => self.classes.get(class)?.as_ref(),
-        }
+        let start = |policy: &BucketPolicy| if policy.starts_empty { Start::Level(0, now) } else { Start::Full };
+        let family = |bucket: Option<BucketPolicy>| bucket.map(|policy| Family::new(policy, start(&policy)));
+        let families = Families {
+            gate: family(policy.bucket),
+            retries: family(policy.retry_bucket),
+            classes: policy.per_class(|class| family(class.bucket)),
+        };
+        Self { cells: Slab::new(), families, serial: NonZeroU32::MIN, takes: 0 }
     }
 
     /// Returns the bucket that meters a call of this flow and credential; true with it if it is one
     /// of many.
     #[inline]
     pub(crate) fn find(&mut self, owner: Owner, flow: u64, credential: u64, now: Moment) -> Option<(BucketId, bool)> {
-        let family = self.family(owner)?;
-        match (family.policy.per, family.shared) {
-            (Per::Gate, Some(shared)) => Some((shared, false)),
+        let family = self.families.get(owner)?;
+        match (family.policy.per, family.split.rest) {
+            (Per::Gate, Some(only)) => Some((only, false)),
             (Per::Gate, None) => self.open(owner, None, now).map(|id| (id, false)),
             (Per::Flow, _) => self.one_of_many(owner, flow, now).map(|id| (id, true)),
             (Per::Credential, _) => self.one_of_many(owner, credential, now).map(|id| (id, true)),
@@ -121,8 +101,8 @@ impl Buckets {
 
     #[inline(never)]
     fn one_of_many(&mut self, owner: Owner, who: u64, now: Moment) -> Option<BucketId> {
-        match self.family(owner)?.split.get(&who) {
-            Some(id) => Some(*id),
+        match self.families.get(owner)?.split.get(who) {
+            Some(id) => *id,
             None => self.open(owner, Some(who), now),
         }
     }
@@ -130,6 +110,14 @@ impl Buckets {
     #[inline]
     pub(crate) fn get(&self, id: BucketId) -> Option<&Bucket> {
         self.cells.get(id.index as usize).filter(|cell| cell.serial == id.serial).map(|cell| &cell.bucket)
+    }
+
+    /// Returns the buckets of an owner, the shared one first; the one that the first call will find
+    /// if none was used yet.
+    pub(crate) fn view<T>(&self, owner: Owner, most: usize, view: impl Fn(&Bucket) -> T) -> Vec<T> {
+        let Some(family) = self.families.get(owner) else { return Vec::new() };
+        let used: Vec<_> = family.ids().filter_map(|id| self.get(id)).take(most).map(&view).collect();
+        if used.is_empty() { vec![view(&Bucket::new(family.policy, family.start))] } else { used }
     }
 
     /// Returns the moment this bucket has a token. One that is gone limits nothing.
@@ -150,10 +138,10 @@ impl Buckets {
         self.takes
     }
 
-    #[expect(clippy::indexing_slicing, reason = "the cell was found by this number at the beginning")]
-    /// Takes the token that is there at `turn.at`, as take `number`.
+    /// Takes the token that is there at `turn.at`, as take `number`. Queue groups whose next token
+    /// now comes at another time are added to `unblocked`.
     #[inline]
-    pub(crate) fn take(&mut self, id: BucketId, turn: Turn, number: u64) {
+    pub(crate) fn take(&mut self, id: BucketId, turn: Turn, number: u64, unblocked: &mut Vec<GroupIndex>) {
         if let Some(cell) = self.cell(id) {
             let awaited = turn.waited_for(cell.bucket.ready_at(Moment::ZERO));
             let taken = cell.bucket.take(turn.at, number);
@@ -161,7 +149,7 @@ impl Buckets {
             if cell.bucket.learn(awaited, turn.now, number) {
                 // If they stayed set aside longer than necessary, they would look late, and
                 // lateness is made up for.
-                self.retimed.extend_from_slice(&self.cells[id.index as usize].users);
+                unblocked.extend_from_slice(&cell.users);
             }
         }
     }
@@ -189,56 +177,40 @@ impl Buckets {
     }
 
     /// Gives a token back and adds the queue groups that may now continue to `unblocked`.
-    pub(crate) fn give_back(&mut self, id: BucketId, number: u64, unblocked: &mut Vec<u32>) {
+    pub(crate) fn give_back(&mut self, id: BucketId, number: u64, unblocked: &mut Vec<GroupIndex>) {
         if let Some(cell) = self.cell(id) {
             cell.bucket.give_back(number);
             unblocked.extend_from_slice(&cell.users);
         }
     }
 
-    pub(crate) fn add_user(&mut self, id: BucketId, queue_group: u32) {
-        if let Some(cell) = self.cell(id) {
-            cell.users.push(queue_group);
-        }
-    }
-
-    pub(crate) fn remove_user(&mut self, id: BucketId, queue_group: u32) {
-        if let Some(cell) = self.cell(id)
-            && let Some(at) = cell.users.iter().position(|user| *user == queue_group)
-        {
-            cell.users.swap_remove(at);
-        }
+    /// Returns the queue groups that use a bucket.
+    pub(crate) fn users(&mut self, id: BucketId) -> Option<&mut Vec<GroupIndex>> {
+        self.cell(id).map(|cell| &mut cell.users)
     }
 
     /// Applies new policies; `origins` gives for each new class which old one it was. A bucket that
     /// existed keeps its level. One that did not, or was split differently, starts with one token:
     /// enough not to stop any call, and no free burst (P11).
-    pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &[Option<usize>], now: Moment) {
-        let mut old: Vec<_> = std::mem::take(&mut self.classes);
-        let classes = policy.classes.iter().zip(origins).map(|(class, origin)| {
-            let family = origin.and_then(|origin| old.get_mut(origin)).and_then(Option::take);
-            (family, class.bucket)
-        });
-        let classes: Vec<_> = classes.collect();
-        let (gate, retries) = (self.gate.take(), self.retries.take());
-        self.gate = self.adopt(gate, policy.bucket, now);
-        self.retries = self.adopt(retries, policy.retry_bucket, now);
-        self.classes = classes.into_iter().map(|(family, policy)| self.adopt(family, policy, now)).collect();
-        for family in old.into_iter().flatten() {
-            self.close(&family);
+    pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &Origins, now: Moment) {
+        let Families { gate, retries, mut classes } = std::mem::take(&mut self.families);
+        for family in classes.carry_over(origins).iter().flatten() {
+            self.close(family);
         }
+        let gate = self.adopt(gate, policy.bucket, now);
+        let retries = self.adopt(retries, policy.retry_bucket, now);
+        for (class, family) in policy.classes.iter().zip(classes.values_mut()) {
+            *family = self.adopt(family.take(), class.bucket, now);
+        }
+        self.families = Families { gate, retries, classes };
         for (_, cell) in &mut self.cells {
             cell.users.clear();
         }
     }
 
     fn adopt(&mut self, family: Option<Family>, policy: Option<BucketPolicy>, now: Moment) -> Option<Family> {
-        let Some(policy) = policy else {
-            family.iter().for_each(|family| self.close(family));
-            return None;
-        };
-        match family {
-            Some(mut family) if family.policy.per == policy.per => {
+        match (family, policy) {
+            (Some(mut family), Some(policy)) if family.policy.per == policy.per => {
                 if family.policy != policy {
                     family.start = family.start_after(&policy, now);
                 }
@@ -251,10 +223,9 @@ impl Buckets {
                 }
                 Some(family)
             }
-            other => {
-                other.iter().for_each(|family| self.close(family));
-                let tokens = u32::from(!policy.starts_empty);
-                Some(Family::new(policy, Start::Level(tokens, now)))
+            (family, policy) => {
+                family.iter().for_each(|family| self.close(family));
+                policy.map(|policy| Family::new(policy, Start::Level(u32::from(!policy.starts_empty), now)))
             }
         }
     }
@@ -268,51 +239,27 @@ impl Buckets {
     /// Makes a bucket of a family for `who`, or the shared one.
     #[cold]
     fn open(&mut self, owner: Owner, who: Option<u64>, now: Moment) -> Option<BucketId> {
-        if who.is_some() && self.family(owner)?.split.len() >= INSTANCES {
-            self.sweep(owner, now);
-        }
-        let family = self.family(owner)?;
-        let own = who.filter(|_| family.split.len() < INSTANCES);
-        if let (None, Some(shared)) = (own, family.shared) {
-            return Some(shared);
-        }
-        let bucket = Bucket::new(family.policy, family.start);
-        self.serial = self.serial.checked_add(1).unwrap_or(NonZeroU32::MIN);
-        let cell = Cell { serial: self.serial, bucket, users: Vec::new() };
-        let id = BucketId { index: u32::try_from(self.cells.insert(cell)).ok()?, serial: self.serial };
-        let family = self.family_mut(owner)?;
-        match own {
-            Some(who) => drop(family.split.insert(who, id)),
-            None => family.shared = Some(id),
-        }
-        Some(id)
-    }
-
-    /// Drops those of many buckets that are full and for which no call waits.
-    fn sweep(&mut self, owner: Owner, now: Moment) {
-        let idle = |cells: &Slab<Cell>, id: BucketId| {
-            cells.get(id.index as usize).is_none_or(|cell| cell.users.is_empty() && cell.bucket.is_idle(now))
-        };
-        let Some(family) = self.family(owner).filter(|family| now.since(family.swept) >= SWEEP_EVERY) else { return };
-        let gone: Vec<_> =
-            family.split.iter().filter(|(_, id)| idle(&self.cells, **id)).map(|(who, id)| (*who, *id)).collect();
-        for (who, id) in gone {
-            self.cells.try_remove(id.index as usize);
-            if let Some(family) = self.family_mut(owner) {
-                family.split.remove(&who);
+        let (family, cells) = (self.families.get_mut(owner)?, &mut self.cells);
+        let kept = |id: &mut Option<BucketId>| {
+            let place = id.map_or(usize::MAX, |id| id.index as usize);
+            let is_idle = |cell: &Cell| cell.users.is_empty() && cell.bucket.is_idle(now);
+            let kept = cells.get(place).is_some_and(|cell| !is_idle(cell));
+            if !kept {
+                cells.try_remove(place);
             }
+            kept
+        };
+        let place = match who {
+            Some(who) if family.split.open(who, now, kept) => family.split.own_or_rest_mut(who),
+            Some(_) | None => &mut family.split.rest,
+        };
+        if place.is_none() {
+            self.serial = self.serial.checked_add(1).unwrap_or(NonZeroU32::MIN);
+            let bucket = Bucket::new(family.policy, family.start);
+            let index = cells.insert(Cell { serial: self.serial, bucket, users: Vec::new() });
+            *place = Some(BucketId { index: u32::try_from(index).ok()?, serial: self.serial });
         }
-        if let Some(family) = self.family_mut(owner) {
-            family.swept = now;
-        }
-    }
-
-    fn family_mut(&mut self, owner: Owner) -> Option<&mut Family> {
-        match owner {
-            Owner::Gate => self.gate.as_mut(),
-            Owner::Retries => self.retries.as_mut(),
-            Owner::Class(class) => self.classes.get_mut(class)?.as_mut(),
-        }
+        *place
     }
 
     #[inline]
@@ -321,15 +268,46 @@ impl Buckets {
     }
 }
 
+// === impl Turn ===
+
+impl Turn {
+    /// Returns the turn of a call that need not wait.
+    pub(crate) fn at_once(now: Moment) -> Self {
+        Self { now, at: now, there_since: None }
+    }
+
+    /// True if a token that was there at `ready_at` was the last thing that the call waited for.
+    fn waited_for(self, ready_at: Moment) -> bool {
+        self.there_since.is_some_and(|there_since| ready_at >= there_since)
+    }
+}
+
+// === impl Families ===
+
+impl Families {
+    #[inline]
+    fn get(&self, owner: Owner) -> Option<&Family> {
+        match owner {
+            Owner::Gate => self.gate.as_ref(),
+            Owner::Retries => self.retries.as_ref(),
+            Owner::Class(class) => self.classes.get(class)?.as_ref(),
+        }
+    }
+
+    fn get_mut(&mut self, owner: Owner) -> Option<&mut Family> {
+        match owner {
+            Owner::Gate => self.gate.as_mut(),
+            Owner::Retries => self.retries.as_mut(),
+            Owner::Class(class) => self.classes.get_mut(class)?.as_mut(),
+        }
+    }
+}
+
 // === impl Family ===
 
 impl Family {
     fn new(policy: BucketPolicy, start: Start) -> Self {
-        Self { policy, start, split: HashMap::new(), shared: None, swept: Moment::ZERO }
-    }
-
-    pub(crate) fn policy(&self) -> &BucketPolicy {
-        &self.policy
+        Self { policy, start, split: Split::default() }
     }
 
     /// Returns the start of buckets that were not used before a change of policy: the level they
@@ -346,11 +324,7 @@ impl Family {
     }
 
     /// Returns all its buckets, the shared one first.
-    pub(crate) fn ids(&self) -> Vec<BucketId> {
-        self.shared.iter().chain(self.split.values()).copied().collect()
+    fn ids(&self) -> impl Iterator<Item = BucketId> {
+        self.split.all().filter_map(|id| *id)
     }
-}
-
-fn start(policy: &BucketPolicy, now: Moment) -> Start {
-    if policy.starts_empty { Start::Level(0, now) } else { Start::Full }
 }

@@ -3,19 +3,20 @@
 
 use std::num::NonZeroU32;
 
-use crate::{api::Group, limit::refusal::Reason, moment::Moment};
+use crate::{
+    api::Group,
+    limit::{policy::ClassId, refusal::Reason},
+    moment::Moment,
+};
 
 /// The facts about a call that decide its requirements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
-    pub(crate) class: usize,
+    pub(crate) class: ClassId,
     pub(crate) flow: u64,
     pub(crate) credential: u64,
     pub(crate) group: Group,
-    pub(crate) long_running: bool,
-    pub(crate) lists_first: bool,
-    /// True if its key is failing and the call is the trial.
-    pub(crate) retry: bool,
+    pub(crate) lasts: Lasts,
 }
 
 /// The id of a bucket; stale once the bucket is gone.
@@ -65,20 +66,20 @@ pub(crate) enum SlotShare {
 pub(crate) struct Requirements {
     pub(crate) group: Group,
     /// Its share of the gate's slots and of the class's.
-    pub(crate) places: [SlotShare; 2],
+    pub(crate) shares: [SlotShare; 2],
     pub(crate) charges: Charges,
     /// Its credential, if pauses are told apart by it.
     pub(crate) credential: Option<u64>,
 }
 
-/// How long a call goes on, and how it begins. One byte: a waiting call has no room for two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The duration of a call and its beginning. One byte: a waiting call has no room for two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lasts {
-    /// To the end of its answer.
+    /// It lasts to the end of its answer.
     Shortly,
-    /// Until one side ends it.
+    /// It lasts until one side ends it.
     Long,
-    /// The same, and it begins with a list.
+    /// It lasts as long, and begins with a list.
     LongAfterList,
 }
 
@@ -97,7 +98,8 @@ pub(crate) struct Block {
 
 impl Charges {
     #[inline]
-    pub(crate) fn push(&mut self, charge: Charge) {
+    pub(crate) fn push(&mut self, bucket: BucketId, reason: Reason, own: bool) {
+        let charge = Charge { bucket, reason, own };
         match self.first.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(charge),
             None => self.more.push(charge),
@@ -156,6 +158,6 @@ impl Requirements {
     pub(crate) fn have_own(&self) -> bool {
         self.credential.is_some()
             || self.charges.iter().any(|charge| charge.own)
-            || self.places.iter().any(|place| place.is_own())
+            || self.shares.iter().any(|share| share.is_own())
     }
 }

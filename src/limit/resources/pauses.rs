@@ -5,12 +5,12 @@
 //! it has succeeded. The number of credentials that are told apart is bounded; past it, all others
 //! share one pause.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
-use super::slots::INSTANCES;
+use super::split::Split;
 use crate::{
     api::{Pause, PauseLength, Scope},
-    limit::policy::{ClassId, Policy},
+    limit::policy::{ClassId, Origins, PerClass, Policy},
     moment::Moment,
 };
 
@@ -42,9 +42,9 @@ pub struct PauseView {
 pub(crate) struct Pauses {
     by_credential: bool,
     gate: Pausing,
-    classes: Vec<Pausing>,
-    credentials: HashMap<u64, Pausing>,
-    others: Pausing,
+    classes: PerClass<Pausing>,
+    /// The rest is the pause of all credentials past the number that is told apart.
+    credentials: Split<Pausing>,
     /// The moment at which the last of them ends. Until the first pause, asking costs one
     /// comparison.
     last: Moment,
@@ -67,7 +67,7 @@ struct Pausing {
 /// The call to which an answer belongs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
-    pub(crate) class: usize,
+    pub(crate) class: ClassId,
     pub(crate) credential: u64,
     /// The number of the call among all that have left.
     pub(crate) left: u64,
@@ -88,9 +88,8 @@ impl Pauses {
         Self {
             by_credential: policy.pause_scope == Scope::Credential,
             gate: Pausing::default(),
-            classes: vec![Pausing::default(); policy.classes.len()],
-            credentials: HashMap::new(),
-            others: Pausing::default(),
+            classes: policy.per_class(|_| Pausing::default()),
+            credentials: Split::default(),
             last: Moment::ZERO,
             grows: false,
         }
@@ -116,12 +115,12 @@ impl Pauses {
 
     /// Returns the moments at which a call's pauses end, or ended.
     #[inline]
-    pub(crate) fn ends(&self, class: usize, own: Option<u64>) -> Ends {
+    pub(crate) fn ends(&self, class: ClassId, own: Option<u64>) -> Ends {
         if self.last == Moment::ZERO {
             return Ends { shared: Moment::ZERO, own: Moment::ZERO };
         }
         let class = self.classes.get(class).map_or(Moment::ZERO, |class| class.until);
-        let own = own.map_or(Moment::ZERO, |who| self.credentials.get(&who).unwrap_or(&self.others).until);
+        let own = own.map_or(Moment::ZERO, |who| self.credentials.own_or_rest(who).until);
         Ends { shared: self.gate.until.max(class), own }
     }
 
@@ -161,17 +160,17 @@ impl Pauses {
         };
         heard(&mut self.gate);
         self.classes.get_mut(origin.class).into_iter().for_each(heard);
-        heard(self.credentials.get_mut(&origin.credential).unwrap_or(&mut self.others));
-        let all = self.credentials.values().chain(&self.classes).chain([&self.gate, &self.others]);
-        self.grows = all.into_iter().any(|pausing| !pausing.grown.is_zero());
+        heard(self.credentials.own_or_rest_mut(origin.credential));
+        let classes = self.classes.iter().map(|(_, pausing)| pausing);
+        let mut all = self.credentials.all().chain(classes).chain([&self.gate]);
+        self.grows = all.any(|pausing| !pausing.grown.is_zero());
     }
 
     /// Ends every pause at once and forgets their growth. Returns how many there were.
     pub(crate) fn lift(&mut self, now: Moment) -> usize {
         let lifted = self.views(now, usize::MAX).len();
-        self.classes.fill(Pausing::default());
-        self.credentials.clear();
-        (self.gate, self.others) = (Pausing::default(), Pausing::default());
+        self.classes = self.classes.map(|_| Pausing::default());
+        (self.gate, self.credentials) = (Pausing::default(), Split::default());
         // A call that leaves now could not have left before this moment.
         (self.gate.until, self.last, self.grows) = (now, now, false);
         lifted
@@ -179,23 +178,19 @@ impl Pauses {
 
     /// Applies new limits; `origins` gives for each new class which old one it was. Pauses of
     /// credentials end if credentials are no longer told apart.
-    pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &[Option<usize>]) {
-        let old = std::mem::take(&mut self.classes);
-        let kept = |origin: &Option<usize>| origin.and_then(|origin| old.get(origin)).copied().unwrap_or_default();
-        self.classes = origins.iter().map(kept).collect();
+    pub(crate) fn reconfigure(&mut self, policy: &Policy, origins: &Origins) {
+        self.classes.carry_over(origins);
         self.by_credential = policy.pause_scope == Scope::Credential;
         if !self.by_credential {
-            self.credentials = HashMap::new();
-            self.others = Pausing::default();
+            self.credentials = Split::default();
         }
     }
 
     /// Returns the pauses in force, at most `most` of them.
     pub(crate) fn views(&self, now: Moment, most: usize) -> Vec<PauseView> {
-        let class = |(place, pausing)| (Paused::Class(ClassId(place)), pausing);
-        let classes = (0_u16..).zip(&self.classes).map(class);
-        let credentials = self.credentials.iter().map(|(who, pausing)| (Paused::Credential(*who), pausing));
-        let whole = [(Paused::Gate, &self.gate), (Paused::OtherCredentials, &self.others)];
+        let classes = self.classes.iter().map(|(class, pausing)| (Paused::Class(class), pausing));
+        let credentials = self.credentials.parts().map(|(who, pausing)| (Paused::Credential(who), pausing));
+        let whole = [(Paused::Gate, &self.gate), (Paused::OtherCredentials, &self.credentials.rest)];
         let all = whole.into_iter().chain(classes).chain(credentials).filter(|(_, pausing)| pausing.until > now);
         all.take(most).map(|(who, pausing)| PauseView { who, until: pausing.until }).collect()
     }
@@ -213,14 +208,10 @@ impl Pauses {
     }
 
     fn of_credential(&mut self, who: u64, now: Moment) -> &mut Pausing {
-        if !self.credentials.contains_key(&who) && self.credentials.len() >= INSTANCES {
-            // A pause is forgotten when it has been over for as long as it lasted.
-            self.credentials.retain(|_, pausing| pausing.until + pausing.grown > now);
-        }
-        if !self.credentials.contains_key(&who) && self.credentials.len() >= INSTANCES {
-            return &mut self.others;
-        }
-        self.credentials.entry(who).or_default()
+        // A pause is forgotten when it has been over for as long as it lasted.
+        let kept = |pausing: &mut Pausing| pausing.until + pausing.grown > now;
+        self.credentials.open(who, now, kept);
+        self.credentials.own_or_rest_mut(who)
     }
 }
 
@@ -236,6 +227,7 @@ impl Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::resources::split::MOST;
 
     fn policy(pause_scope: Scope) -> Policy {
         Policy { pause_scope, ..Policy::default() }
@@ -248,7 +240,7 @@ mod tests {
     }
 
     fn from(credential: u64, left: u64) -> Origin {
-        Origin { class: 0, credential, left }
+        Origin { class: ClassId(0), credential, left }
     }
 
     #[test]
@@ -284,31 +276,31 @@ mod tests {
         assert_eq!(pauses.begin(known(3), from(0, 1), 5, at(1000)), None);
         assert_eq!(pauses.begin(known(10), from(0, 1), 5, at(1000)), Some(at(11_000)));
         assert_eq!(pauses.begin(known(0), from(0, 9), 9, at(20_000)), None);
-        assert_eq!(pauses.ends(0, None).all(), at(11_000));
+        assert_eq!(pauses.ends(ClassId(0), None).all(), at(11_000));
     }
 
     #[test]
     fn past_a_thousand_credentials_all_others_share_one_pause() {
         let mut pauses = Pauses::new(&policy(Scope::Credential));
-        for who in 0..INSTANCES as u64 {
+        for who in 0..MOST as u64 {
             pauses.begin(growing(Scope::Credential), from(who, 1), 1, Moment::ZERO);
         }
-        assert_eq!(pauses.ends(0, Some(1_000_000)).all(), Moment::ZERO);
+        assert_eq!(pauses.ends(ClassId(0), Some(1_000_000)).all(), Moment::ZERO);
         for who in 0..10_000 {
             pauses.begin(growing(Scope::Credential), from(1_000_000 + who, 1), 1, Moment::from_millis(1));
         }
-        assert_eq!(pauses.credentials.len(), INSTANCES);
-        assert!(pauses.ends(0, Some(77_777_777)).own > Moment::ZERO, "a stranger shares it");
+        assert_eq!(pauses.credentials.parts().count(), MOST);
+        assert!(pauses.ends(ClassId(0), Some(77_777_777)).own > Moment::ZERO, "a stranger shares it");
         assert_eq!(pauses.views(Moment::ZERO, 100).len(), 100);
         let later = Moment::ZERO + 3 * MINUTE;
         pauses.begin(growing(Scope::Credential), from(5_000_000, 9), 9, later);
-        assert_eq!(pauses.credentials.len(), 1, "what was over for long is forgotten");
+        assert_eq!(pauses.credentials.parts().count(), 1, "what was over for long is forgotten");
     }
 
     #[test]
     fn a_credential_that_is_not_told_apart_pauses_the_gate() {
         let mut pauses = Pauses::new(&policy(Scope::Gate));
         pauses.begin(growing(Scope::Credential), from(7, 1), 1, Moment::ZERO);
-        assert_eq!(pauses.ends(0, None).shared, Moment::ZERO + MINUTE);
+        assert_eq!(pauses.ends(ClassId(0), None).shared, Moment::ZERO + MINUTE);
     }
 }

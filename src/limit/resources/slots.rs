@@ -4,23 +4,23 @@
 //! They are counted even where nothing limits them, so that a limit that comes with a reload knows
 //! how many calls are in flight.
 
-use std::{collections::HashMap, time::Duration};
-
-use super::demand::SlotShare;
+use super::{demand::SlotShare, split::Split};
 use crate::{
-    limit::policy::{InFlight, Per},
+    limit::{
+        index::GroupIndex,
+        policy::{InFlight, Per},
+    },
     moment::Moment,
 };
 
 /// The slots of the gate or of one class.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Slots {
-    limit: Option<InFlight>,
+    pub(crate) limit: Option<InFlight>,
     used: u32,
-    split: HashMap<u64, Part>,
-    rest: Part,
+    split: Split<Part>,
+    /// Tells apart what they were split by.
     era: u32,
-    swept: Moment,
 }
 
 /// The slots of one flow or credential.
@@ -28,19 +28,14 @@ pub(crate) struct Slots {
 struct Part {
     used: u32,
     /// The queue groups that need one of these.
-    users: Vec<u32>,
+    users: Vec<GroupIndex>,
 }
 
 // === impl Slots ===
 
 impl Slots {
     pub(crate) fn new(limit: Option<InFlight>) -> Self {
-        Self { limit, used: 0, split: HashMap::new(), rest: Part::default(), era: 0, swept: Moment::ZERO }
-    }
-
-    /// Returns the unit that they are split by.
-    pub(crate) fn per(&self) -> Option<Per> {
-        self.limit.map(|limit| limit.per)
+        Self { limit, ..Self::default() }
     }
 
     /// Returns the number of calls in flight that hold one.
@@ -48,119 +43,82 @@ impl Slots {
         self.used
     }
 
-    pub(crate) fn limit(&self) -> Option<InFlight> {
-        self.limit
-    }
-
-    /// Returns the share that a call of `who` would hold.
+    /// Returns the share that a call of this flow and credential would hold.
     #[inline]
-    pub(crate) fn share(&mut self, who: u64, now: Moment) -> SlotShare {
-        if self.per().is_some_and(|per| per != Per::Gate) { self.share_of_many(who, now) } else { SlotShare::Whole }
+    pub(crate) fn share(&mut self, flow: u64, credential: u64, now: Moment) -> SlotShare {
+        match self.limit.map_or(Per::Gate, |limit| limit.per) {
+            Per::Gate => SlotShare::Whole,
+            Per::Flow => self.share_of_many(flow, now),
+            Per::Credential => self.share_of_many(credential, now),
+        }
     }
 
     #[inline(never)]
     fn share_of_many(&mut self, who: u64, now: Moment) -> SlotShare {
-        let era = self.era;
-        if self.split.contains_key(&who) {
-            return SlotShare::Split { who, era };
-        }
-        if self.split.len() >= INSTANCES && now.since(self.swept) >= SWEEP_EVERY {
-            self.swept = now;
-            self.split.retain(|_, part| part.used > 0 || !part.users.is_empty());
-        }
-        if self.split.len() >= INSTANCES {
-            return SlotShare::Rest { era };
-        }
-        self.split.insert(who, Part::default());
-        SlotShare::Split { who, era }
-    }
-
-    /// True if a call may take this share now.
-    #[inline]
-    pub(crate) fn is_free(&self, place: SlotShare) -> bool {
-        self.free(place) > 0
+        let (era, kept) = (self.era, |part: &mut Part| part.used > 0 || !part.users.is_empty());
+        if self.split.open(who, now, kept) { SlotShare::Split { who, era } } else { SlotShare::Rest { era } }
     }
 
     /// Returns how many calls may take this share now.
     #[inline]
-    pub(crate) fn free(&self, place: SlotShare) -> u32 {
+    pub(crate) fn free(&self, share: SlotShare) -> u32 {
         let Some(limit) = self.limit else { return u32::MAX };
-        let used = match place {
+        let used = match share {
             SlotShare::None => return u32::MAX,
             SlotShare::Whole => self.used,
-            SlotShare::Split { who, .. } => self.split.get(&who).map_or(0, |part| part.used),
-            SlotShare::Rest { .. } => self.rest.used,
+            SlotShare::Split { who, .. } => self.split.get(who).map_or(0, |part| part.used),
+            SlotShare::Rest { .. } => self.split.rest.used,
         };
         limit.max.get().saturating_sub(used)
     }
 
     #[inline]
-    pub(crate) fn take(&mut self, place: SlotShare) {
-        if place == SlotShare::None {
+    pub(crate) fn take(&mut self, share: SlotShare) {
+        if share == SlotShare::None {
             return;
         }
         self.used = self.used.saturating_add(1);
-        if let Some(part) = self.part(place) {
+        if let Some(part) = self.part(share) {
             part.used = part.used.saturating_add(1);
         }
     }
 
     /// Gives a share back and adds the queue groups that may now continue to `unblocked`.
     #[inline]
-    pub(crate) fn give_back(&mut self, place: SlotShare, unblocked: &mut Vec<u32>) {
-        if place == SlotShare::None {
+    pub(crate) fn give_back(&mut self, share: SlotShare, unblocked: &mut Vec<GroupIndex>) {
+        if share == SlotShare::None {
             return;
         }
         debug_assert!(self.used > 0, "a slot was given back twice");
         self.used = self.used.saturating_sub(1);
-        if let Some(part) = self.part(place) {
+        if let Some(part) = self.part(share) {
             part.used = part.used.saturating_sub(1);
             unblocked.extend_from_slice(&part.users);
         }
     }
 
-    pub(crate) fn add_user(&mut self, place: SlotShare, queue_group: u32) {
-        if let Some(part) = self.part(place) {
-            part.users.push(queue_group);
-        }
-    }
-
-    pub(crate) fn remove_user(&mut self, place: SlotShare, queue_group: u32) {
-        if let Some(part) = self.part(place)
-            && let Some(at) = part.users.iter().position(|user| *user == queue_group)
-        {
-            part.users.swap_remove(at);
-        }
+    /// Returns the queue groups that need a share, if it is one of many.
+    pub(crate) fn users(&mut self, share: SlotShare) -> Option<&mut Vec<GroupIndex>> {
+        self.part(share).map(|part| &mut part.users)
     }
 
     /// Applies a new limit. Calls in flight stay counted as a whole, and by flow or credential only
     /// if they are still split that way.
     pub(crate) fn reconfigure(&mut self, limit: Option<InFlight>) {
-        if limit.map(|limit| limit.per) != self.per() {
-            self.split.clear();
-            self.rest = Part::default();
+        if limit.map(|limit| limit.per) != self.limit.map(|limit| limit.per) {
+            self.split = Split::default();
             self.era = self.era.wrapping_add(1);
         }
         self.limit = limit;
-        for part in self.split.values_mut().chain([&mut self.rest]) {
-            part.users.clear();
-        }
+        self.split.all_mut().for_each(|part| part.users.clear());
     }
 
     #[inline]
-    fn part(&mut self, place: SlotShare) -> Option<&mut Part> {
-        match place {
-            SlotShare::Split { who, era } if era == self.era => self.split.get_mut(&who),
-            SlotShare::Rest { era } if era == self.era => Some(&mut self.rest),
+    fn part(&mut self, share: SlotShare) -> Option<&mut Part> {
+        match share {
+            SlotShare::Split { who, era } if era == self.era => self.split.get_mut(who),
+            SlotShare::Rest { era } if era == self.era => Some(&mut self.split.rest),
             SlotShare::None | SlotShare::Whole | SlotShare::Split { .. } | SlotShare::Rest { .. } => None,
         }
     }
 }
-
-/// The most sets; further flows or credentials share one. Memory must not grow with what clients
-/// make up.
-pub(crate) const INSTANCES: usize = 1000;
-
-/// The least time between two searches for idle sets, which look at every set: too expensive for
-/// each call.
-pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(1);

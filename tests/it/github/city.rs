@@ -253,7 +253,7 @@ impl City {
         if reply.refused.is_none() && call.worker.kind != Kind::Quota {
             self.hub.done();
         }
-        if let Err(receipt) = self.limiter.keys().settle(receipt, answer) {
+        if let Err(receipt) = receipt.settle(self.limiter.keys(), answer) {
             self.limiter.finish(receipt, answer, None, &|| "a call".to_owned(), self.now);
         }
         self.limiter.release(slot, self.now);

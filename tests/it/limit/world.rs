@@ -401,7 +401,7 @@ impl World {
         self.drain();
         self.events.push((self.now, Event::Answered(call, answer.outcome)));
         self.events.extend(answer.pause.map(|pause| (self.now, Event::Paused(call, pause))));
-        if let Err(receipt) = self.limiter.keys().settle(receipt, answer) {
+        if let Err(receipt) = receipt.settle(self.limiter.keys(), answer) {
             self.limiter.finish(receipt, answer, None, &|| format!("call {call}"), self.now);
         }
         self.drain();

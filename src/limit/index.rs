@@ -1,0 +1,89 @@
+//! The indexes of waiting calls, queues and queue groups, each of a type of its own, and the slab
+//! that such an index leads into.
+
+use std::{marker::PhantomData, num::NonZeroU32};
+
+use slab::Slab;
+
+/// A place in the store of one kind of thing. It is kept one higher, so that an `Option` of it
+/// takes no more room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Index<Kind>(NonZeroU32, PhantomData<Kind>);
+
+/// The kind of a [`WaiterIndex`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum OfWaiter {}
+/// The kind of a [`QueueIndex`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum OfQueue {}
+/// The kind of a [`GroupIndex`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum OfGroup {}
+
+/// The index of a waiting call.
+pub(super) type WaiterIndex = Index<OfWaiter>;
+/// The index of a queue.
+pub(super) type QueueIndex = Index<OfQueue>;
+/// The index of a queue group.
+pub(super) type GroupIndex = Index<OfGroup>;
+
+/// A slab of which only indexes of its own kind are indexes.
+#[derive(Debug)]
+pub(super) struct Store<Kind, T> {
+    slab: Slab<T>,
+    kind: PhantomData<Kind>,
+}
+
+// === impl Index ===
+
+impl<Kind> Index<Kind> {
+    /// The first index.
+    pub(super) const FIRST: Self = Self(NonZeroU32::MIN, PhantomData);
+
+    pub(super) fn at(place: usize) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(u32::try_from(place).unwrap_or(u32::MAX)), PhantomData)
+    }
+
+    pub(super) fn place(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+// === impl Store ===
+
+impl<Kind, T> Default for Store<Kind, T> {
+    fn default() -> Self {
+        Self { slab: Slab::new(), kind: PhantomData }
+    }
+}
+
+impl<Kind, T> Store<Kind, T> {
+    pub(super) fn insert(&mut self, value: T) -> Index<Kind> {
+        Index::at(self.slab.insert(value))
+    }
+
+    pub(super) fn remove(&mut self, index: Index<Kind>) -> Option<T> {
+        self.slab.try_remove(index.place())
+    }
+
+    pub(super) fn get(&self, index: Index<Kind>) -> Option<&T> {
+        self.slab.get(index.place())
+    }
+
+    pub(super) fn get_mut(&mut self, index: Index<Kind>) -> Option<&mut T> {
+        self.slab.get_mut(index.place())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slab.iter().map(|(_, value)| value)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Returns a number of places beyond which nothing is stored.
+    pub(super) fn places(&self) -> usize {
+        self.slab.capacity()
+    }
+}
