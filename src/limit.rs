@@ -70,6 +70,25 @@ mod resources;
 mod sweep;
 mod work;
 
+// Each room hands out its words here, and the others take them from here.
+pub(crate) use self::{
+    arrive::{Entry, Hold},
+    call::{Call, Grant, KeyGrant, Reserved},
+    dropped_requests::DroppedRequests,
+    index::{GroupIndex, Index, OfGroup, OfQueue, OfWaiter, QueueIndex, Store, WaiterIndex},
+    keys::{Failure, KeyId, Recorded, Spread, Stand, Table},
+    policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Per, PerClass, Strategy},
+    queue::{
+        ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step,
+        Sweep, Timer, Waiter, WaiterWalk, Waiting,
+    },
+    refusal::Why,
+    resources::{
+        Block, Bucket, BucketId, Charges, Demand, Lasts, Origin, Owner, Pauses, Requirements, Resources, SlotShare,
+        Slots, Turn,
+    },
+    work::Work,
+};
 pub use self::{
     keys::Keys,
     limiter::Limiter,

@@ -7,22 +7,14 @@
 //! (P8).
 
 use super::{
-    call::{Call, Grant, KeyGrant},
-    index::QueueIndex,
-    keys::KeyId,
-    limiter::Limiter,
-    permit::Permit,
-    policy::{Lane, Strategy},
-    queue::{MinWait, QueueKey, Waiter},
-    refusal::{KeyState, Reason, Refusal},
-    resources::{Block, BucketId, Demand, Lasts, Requirements, Turn},
-    verdict::{Arrival, Ticket, Verdict},
+    Arrival, Block, BucketId, Call, Demand, Grant, KeyGrant, KeyId, KeyState, Lane, Lasts, Limiter, MinWait, Permit,
+    QueueIndex, QueueKey, Reason, Refusal, Requirements, Strategy, Ticket, Turn, Verdict, Waiter,
 };
 use crate::moment::Moment;
 
 /// The way in which a call reaches its queue.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// The state of its failing key, if the call is the key's trial.
     pub(super) retry: Option<KeyState>,
     /// The retry bucket in which it reserves a token (`max_of`).
@@ -31,7 +23,7 @@ pub(super) struct Entry {
 
 /// What keeps a call at its key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hold {
+pub(crate) struct Hold {
     /// The state of the key, if it is failing.
     pub(super) state: Option<KeyState>,
     /// True if another call of the failing key is the trial, or comes before this one.

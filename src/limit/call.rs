@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use super::{
-    refusal::{Reason, Refusal},
-    resources::{BucketId, Demand, Requirements},
-};
+use super::{BucketId, Demand, Reason, Refusal, Requirements};
 use crate::{api::Key, moment::Moment};
 
 /// The facts that the limiter keeps about a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     pub(super) demand: Demand,
     /// Its class, by the number that stays the same over a reload.
     pub(super) serial: u32,
@@ -27,7 +24,7 @@ pub(super) struct Call {
 
 /// Everything that a call was given to leave with.
 #[derive(Clone, Debug)]
-pub(super) struct Grant {
+pub(crate) struct Grant {
     /// `None` for exempt calls, which take nothing.
     pub(super) needs: Option<Requirements>,
     /// The number of the take.
@@ -42,7 +39,7 @@ pub(super) struct Grant {
 
 /// What a call got at the key stage.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct KeyGrant {
+pub(crate) struct KeyGrant {
     /// The number of its trial; 0 for calls of healthy keys.
     pub(super) trial: u32,
     /// The retry token reserved on arrival (`max_of`).
@@ -53,7 +50,7 @@ pub(super) struct KeyGrant {
 
 /// A token reserved ahead of its time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reserved {
+pub(crate) struct Reserved {
     pub(super) bucket: BucketId,
     /// The number of the take.
     pub(super) number: u64,

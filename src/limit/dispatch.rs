@@ -4,12 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    call::{Call, Grant},
-    index::{QueueIndex, WaiterIndex},
-    limiter::Limiter,
-    queue::{Next, QueueKey, State, Timer, Waiter},
-    refusal::{KeyState, Reason, Refusal},
-    resources::{BucketId, Charges, Requirements, Turn},
+    BucketId, Call, Charges, Grant, KeyState, Limiter, Next, QueueIndex, QueueKey, Reason, Refusal, Requirements,
+    State, Timer, Turn, Waiter, WaiterIndex,
 };
 use crate::moment::Moment;
 

@@ -10,7 +10,7 @@ use crate::moment::Moment;
 
 /// Counts dropped requests per second.
 #[derive(Debug)]
-pub(super) struct DroppedRequests {
+pub(crate) struct DroppedRequests {
     retry_after: u64,
     doubled_at: u64,
     second: u64,

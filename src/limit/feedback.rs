@@ -2,15 +2,8 @@
 //! rates of buckets.
 
 use super::{
-    call::{Call, KeyGrant},
-    index::{Index, WaiterIndex},
-    keys::{Failure, KeyId, Recorded},
-    limiter::Limiter,
-    permit::Receipt,
-    policy::{Lane, Strategy},
-    queue::{State, Sweep},
-    refusal::{Reason, Refusal, Why},
-    resources::Origin,
+    Call, Failure, Index, KeyGrant, KeyId, Lane, Limiter, Origin, Reason, Receipt, Recorded, Refusal, State, Strategy,
+    Sweep, WaiterIndex, Why,
 };
 use crate::{
     api::{Answer, Gone, Key, Outcome, Pause},

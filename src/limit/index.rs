@@ -8,28 +8,28 @@ use slab::Slab;
 /// A place in the store of one kind of thing. It is kept one higher, so that an `Option` of it
 /// takes no more room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Index<Kind>(NonZeroU32, PhantomData<Kind>);
+pub(crate) struct Index<Kind>(NonZeroU32, PhantomData<Kind>);
 
 /// The kind of a [`WaiterIndex`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum OfWaiter {}
+pub(crate) enum OfWaiter {}
 /// The kind of a [`QueueIndex`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum OfQueue {}
+pub(crate) enum OfQueue {}
 /// The kind of a [`GroupIndex`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum OfGroup {}
+pub(crate) enum OfGroup {}
 
 /// The index of a waiting call.
-pub(super) type WaiterIndex = Index<OfWaiter>;
+pub(crate) type WaiterIndex = Index<OfWaiter>;
 /// The index of a queue.
-pub(super) type QueueIndex = Index<OfQueue>;
+pub(crate) type QueueIndex = Index<OfQueue>;
 /// The index of a queue group.
-pub(super) type GroupIndex = Index<OfGroup>;
+pub(crate) type GroupIndex = Index<OfGroup>;
 
 /// A slab of which only indexes of its own kind are indexes.
 #[derive(Debug)]
-pub(super) struct Store<Kind, T> {
+pub(crate) struct Store<Kind, T> {
     slab: Slab<T>,
     kind: PhantomData<Kind>,
 }

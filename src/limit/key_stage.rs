@@ -6,16 +6,8 @@
 //! is past this stage, whether the key fails or not.
 
 use super::{
-    arrive::{Entry, Hold},
-    call::{Call, Grant, KeyGrant, Reserved},
-    index::WaiterIndex,
-    keys::KeyId,
-    limiter::Limiter,
-    policy::Combine,
-    queue::{LOOKED_AT_ONCE, State, Waiter},
-    refusal::Reason,
-    resources::{BucketId, Lasts},
-    verdict::Ticket,
+    BucketId, Call, Combine, Entry, Grant, Hold, KeyGrant, KeyId, LOOKED_AT_ONCE, Lasts, Limiter, Reason, Reserved,
+    State, Ticket, Waiter, WaiterIndex,
 };
 use crate::moment::Moment;
 
@@ -32,8 +24,8 @@ impl Limiter {
     /// Re-evaluates the calls held for a key: releases those that are no longer blocked and refuses
     /// those that cannot leave in time.
     pub(super) fn review_held_calls(&mut self, key: KeyId, now: Moment) {
-        let Some(first) = self.waiting.first_held(key) else { return };
         self.waiting.timers.cancel_key(key);
+        let Some(first) = self.waiting.first_held(key) else { return };
         let whole = self.waiting.get(first).and_then(|waiter| waiter.call.key);
         let Some(view) = whole.and_then(|key| self.keys().view(&key, now)) else {
             return self.release_held_calls(key, now);

@@ -9,9 +9,11 @@ mod order;
 mod table;
 
 pub use self::failing::Keys;
-pub(super) use self::{
-    failing::Spread,
+pub(crate) use self::{
+    backoff::Dice,
+    due::Due,
+    failing::{Failing, Spread},
     id::KeyId,
-    order::Stand,
+    order::{Order, Stand},
     table::{Failure, Recorded, Table},
 };

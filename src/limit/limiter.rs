@@ -7,17 +7,9 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    call::{Call, Grant, KeyGrant},
-    dropped_requests::DroppedRequests,
-    index::WaiterIndex,
-    keys::{KeyId, Keys, Spread, Table},
-    permit::{Permit, Slot},
-    policy::{ClassId, ClassPolicy, Lane, PerClass, Policy},
-    queue::{Scheduler, State, Sweep, Waiter, WaiterWalk, Waiting},
-    refusal::{Ended, Refusal},
-    resources::Resources,
-    verdict::{Claim, Ticket},
-    work::Work,
+    Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys, Lane, PerClass, Permit,
+    Policy, Refusal, Resources, Scheduler, Slot, Spread, State, Sweep, Table, Ticket, Waiter, WaiterIndex, WaiterWalk,
+    Waiting, Work,
 };
 use crate::{api::Group, moment::Moment};
 
@@ -187,13 +179,10 @@ impl Limiter {
     /// Gives back everything that a call took, because it will not be sent.
     pub fn retract(&mut self, permit: Permit, now: Moment) {
         let now = self.catch_up(now);
-        let Permit { receipt, slot } = permit;
-        let (call, grant) = receipt.into_parts();
+        let (call, grant) = self.take_back(permit);
         if let Some(needs) = &grant.needs {
             self.resources.add_room(needs.group, 1);
-            self.resources.give_back_tokens(needs, grant.number);
         }
-        self.give_back_slot(&slot);
         self.end_key_grant(call.key.as_ref().map(KeyId::from), grant.key_grant);
         self.dispatch(now);
     }
@@ -202,16 +191,21 @@ impl Limiter {
     /// call waits again at the head of its queue (or for its key, if that has failed meanwhile).
     pub fn requeue(&mut self, permit: Permit, now: Moment) -> Ticket {
         let now = self.catch_up(now);
-        let Permit { receipt, slot } = permit;
-        let (mut call, mut grant) = receipt.into_parts();
-        self.give_back_slot(&slot);
-        if let Some(needs) = grant.needs.take() {
-            self.resources.give_back_tokens(&needs, grant.number);
-        }
+        let (mut call, grant) = self.take_back(permit);
         call.demand.class = self.class_of(call.serial);
         let ticket = self.come_back(call, &grant, now);
         self.dispatch(now);
         ticket
+    }
+
+    /// Gives back the tokens and the slot of a call that will not be sent.
+    fn take_back(&mut self, permit: Permit) -> (Call, Grant) {
+        let (call, grant) = permit.receipt.into_parts();
+        if let Some(needs) = &grant.needs {
+            self.resources.give_back_tokens(needs, grant.number);
+        }
+        self.give_back_slot(&permit.slot);
+        (call, grant)
     }
 
     /// Gives a slot back at the end of a body.

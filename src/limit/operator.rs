@@ -2,12 +2,7 @@
 //! while, and preview what would happen to a call.
 
 use super::{
-    index::WaiterIndex,
-    keys::Stand,
-    limiter::Limiter,
-    queue::{State, Sweep, WaiterWalk},
-    refusal::{KeyState, Reason, Refusal},
-    verdict::{Arrival, Ticket, Verdict},
+    Arrival, KeyState, Limiter, Reason, Refusal, Stand, State, Sweep, Ticket, Verdict, WaiterIndex, WaiterWalk,
 };
 use crate::moment::Moment;
 

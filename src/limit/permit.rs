@@ -3,13 +3,7 @@
 
 use std::time::Duration;
 
-use super::{
-    call::{Call, Grant},
-    keys::Keys,
-    policy::ClassId,
-    refusal::Reason,
-    resources::SlotShare,
-};
+use super::{Call, ClassId, Grant, Keys, Reason, SlotShare};
 use crate::{
     api::{Answer, Group, Key},
     moment::Moment,

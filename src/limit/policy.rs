@@ -18,10 +18,10 @@ pub struct ClassId(pub u16);
 
 /// One value for each class of a policy.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PerClass<T>(Vec<T>);
+pub(crate) struct PerClass<T>(Vec<T>);
 
 /// For each class of a new policy, the class of the old one that it was.
-pub(super) type Origins = PerClass<Option<ClassId>>;
+pub(crate) type Origins = PerClass<Option<ClassId>>;
 
 /// All limits of one gate.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +45,8 @@ pub struct Policy {
     pub classes: Vec<ClassPolicy>,
 }
 
-/// The limits that a class adds to the gate's.
-#[derive(Clone, Debug, PartialEq)]
+/// The limits that a class adds to the gate's: none by default, and no failure is remembered.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassPolicy {
     /// Its name in config, metrics and messages.
     pub name: Arc<str>,
@@ -68,13 +68,14 @@ pub struct ClassPolicy {
 }
 
 /// The rank of a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
     /// Never waits and never spends (P7).
     Exempt,
     /// Before `Normal`.
     High,
     /// The rest.
+    #[default]
     Normal,
     /// After `Normal`.
     Low,
@@ -189,7 +190,7 @@ pub enum Combine {
 // === impl Policy ===
 
 impl Default for Policy {
-    /// One class, nothing limited, and no call held.
+    /// One class, `default`; nothing is limited, and no call waits.
     fn default() -> Self {
         Self {
             bucket: None,
@@ -199,7 +200,7 @@ impl Default for Policy {
             max_keys: 1000,
             pause_scope: Scope::Key,
             one_at_a_time: false,
-            classes: vec![ClassPolicy::default()],
+            classes: vec![ClassPolicy { name: "default".into(), ..ClassPolicy::default() }],
         }
     }
 }
@@ -245,24 +246,6 @@ impl Policy {
             next = class.within.and_then(|outer| self.classes.get(usize::from(outer.0)));
         }
         false
-    }
-}
-
-// === impl ClassPolicy ===
-
-impl Default for ClassPolicy {
-    /// The class `default`: it adds no limit and remembers no failure.
-    fn default() -> Self {
-        Self {
-            name: "default".into(),
-            lane: Lane::Normal,
-            bucket: None,
-            within: None,
-            own_bucket_only: false,
-            backoff: Backoff::default(),
-            in_flight: None,
-            meter_long_running: false,
-        }
     }
 }
 

@@ -13,13 +13,16 @@ mod waiter;
 mod waiting;
 mod walk;
 
-pub(super) use self::{
+pub(crate) use self::{
     estimate::MinWait,
-    group::{Queue, QueueKey},
+    group::{Mode, Queue, QueueGroup, QueueGroups, QueueKey},
+    held_calls::HeldCalls,
+    lengths::QueueLengths,
     regroup::Move,
-    scheduler::{ClassTurns, Next, Scheduler},
-    timers::Timer,
-    waiter::{KeyList, State, Waiter},
+    scheduler::{ClassTurns, Next, PASSED, Scheduler},
+    shape_group::ShapeGroup,
+    timers::{Timer, Timers},
+    waiter::{By, KeyList, List, State, Waiter, Waiters},
     waiting::Waiting,
     walk::{LOOKED_AT_ONCE, STEPS, Step, Sweep, WaiterWalk},
 };

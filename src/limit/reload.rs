@@ -8,13 +8,8 @@
 //! A call that hangs up, or whose key fails, before it has moved moves first.
 
 use super::{
-    call::KeyGrant,
-    index::WaiterIndex,
-    keys::KeyId,
-    limiter::Limiter,
-    policy::{ClassId, Combine, Lane, Origins, Policy},
-    queue::{KeyList, Move, Scheduler, State, Step, Waiter},
-    verdict::Ticket,
+    ClassId, Combine, KeyGrant, KeyId, KeyList, Lane, Limiter, Move, Origins, Policy, Scheduler, State, Step, Ticket,
+    Waiter, WaiterIndex,
 };
 use crate::moment::Moment;
 

@@ -11,23 +11,22 @@ mod slots;
 mod split;
 
 pub use self::pauses::{PauseView, Paused};
-pub(super) use self::{
-    bucket::Bucket,
+pub(crate) use self::{
+    adaptive::Adaptive,
+    bucket::{Bucket, Start},
     buckets::{Buckets, Owner, Turn},
     demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare},
     pauses::{Origin, Pauses},
+    refund::Refunds,
     slots::Slots,
+    split::Split,
 };
-use super::{
-    index::GroupIndex,
-    policy::{ClassId, Combine, Origins, PerClass, Policy},
-    refusal::Reason,
-};
+use super::{ClassId, Combine, GroupIndex, Origins, PerClass, Policy, Reason};
 use crate::{api::Group, moment::Moment};
 
 /// The rooms, slots, buckets and pauses of one gate.
 #[derive(Debug)]
-pub(super) struct Resources {
+pub(crate) struct Resources {
     rooms: [i64; 4],
     pub(super) buckets: Buckets,
     pub(super) pauses: Pauses,

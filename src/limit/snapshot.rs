@@ -3,14 +3,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
-use super::{
-    index::QueueIndex,
-    limiter::Limiter,
-    policy::{ClassId, Lane},
-    queue::{ClassTurns, Queue},
-    refusal::{KeyState, Reason},
-    resources::{Bucket, Owner, Slots},
-};
+use super::{Bucket, ClassId, ClassTurns, KeyState, Lane, Limiter, Owner, Queue, QueueIndex, Reason, Slots};
 use crate::{
     api::{Group, Key},
     moment::Moment,

@@ -6,10 +6,7 @@
 //! moment; its sweep only refuses those that cannot make it. While anything is left, a new call
 //! queues behind those that wait, even where nothing stops it.
 
-use super::{
-    limiter::Limiter,
-    queue::{State, Step, Sweep, Waiter},
-};
+use super::{Limiter, State, Step, Sweep, Waiter};
 use crate::moment::Moment;
 
 // === impl Limiter ===

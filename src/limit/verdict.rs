@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::{index::WaiterIndex, permit::Permit, policy::ClassId, refusal::Refusal};
+use super::{ClassId, Permit, Refusal, WaiterIndex};
 use crate::api::{Group, Key};
 
 /// The unit between which a class is fair.

@@ -3,16 +3,12 @@
 
 use std::collections::VecDeque;
 
-use super::{
-    keys::KeyId,
-    queue::{Move, STEPS, Sweep},
-    verdict::Ticket,
-};
+use super::{KeyId, Move, STEPS, Sweep, Ticket};
 use crate::moment::Moment;
 
 /// What is left to do.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(crate) struct Work {
     /// The keys whose held calls must be reviewed; the last is next.
     pub(super) dirty_keys: Vec<KeyId>,
     /// The calls in retry queues whose `hold` ended while a retry token was there: refused as soon

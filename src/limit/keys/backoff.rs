@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{
     api::Key,
-    limit::policy::{Backoff, Strategy},
+    limit::{Backoff, Strategy},
 };
 
 /// A small seeded generator (splitmix64): enough for jitter, and the same seed replays the same

@@ -6,7 +6,7 @@
 //! again and again costs this nothing, and the first whose time is right is the first of all. What
 //! stays of objects that are gone is left behind by a copy, which is made a little at a time.
 
-use super::order::Stand;
+use super::Stand;
 use crate::moment::Moment;
 
 /// An object, and when it is due.

@@ -13,10 +13,9 @@ use std::{
 
 use dashmap::DashMap;
 
-use super::backoff::mix;
 use crate::{
     api::{Answer, Gone, Key, Outcome},
-    limit::refusal::KeyState,
+    limit::{KeyState, keys::backoff::mix},
     moment::Moment,
 };
 
@@ -131,9 +130,7 @@ impl Keys {
     /// Returns the name and the state of a failing key.
     #[must_use]
     pub fn find(&self, key: &Key, now: Moment) -> Option<(String, KeyState)> {
-        let facets = self.objects.get(&key.object)?;
-        let failing = facets.find(key.facet).filter(|failing| failing.forget_at > now)?;
-        Some((failing.name.to_string(), failing.state))
+        self.read(key, now, |failing| (failing.name.to_string(), failing.state))
     }
 
     /// Reads the failing keys of an object.
@@ -151,12 +148,16 @@ impl Keys {
     /// Returns the state of a key, if it is failing.
     #[inline]
     pub(crate) fn view(&self, key: &Key, now: Moment) -> Option<View> {
+        let view = |&Failing { state, trial, forget_at, .. }: &Failing| View { state, trial, forget_at };
+        self.read(key, now, view)
+    }
+
+    #[inline]
+    fn read<T>(&self, key: &Key, now: Moment, read: impl FnOnce(&Failing) -> T) -> Option<T> {
         if self.is_empty() {
             return None;
         }
-        let facets = self.objects.get(&key.object)?;
-        let failing = facets.find(key.facet).filter(|failing| failing.forget_at > now)?;
-        Some(View { state: failing.state, trial: failing.trial, forget_at: failing.forget_at })
+        self.objects.get(&key.object)?.find(key.facet).filter(|failing| failing.forget_at > now).map(read)
     }
 
     /// Changes a failing key in place.

@@ -7,19 +7,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    backoff::Dice,
-    due::Due,
-    failing::{Failing, Keys},
-    id::KeyId,
-    order::{Order, Stand},
-};
+use super::{Dice, Due, Failing, KeyId, Keys, Order, Stand};
 use crate::{
     api::Key,
-    limit::{
-        policy::Backoff,
-        refusal::{Ended, KeyState, Why},
-    },
+    limit::{Backoff, Ended, KeyState, Why},
     moment::Moment,
 };
 

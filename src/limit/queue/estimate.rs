@@ -7,18 +7,10 @@
 
 #![expect(clippy::indexing_slicing, reason = "lanes are numbered from zero to the number of lanes with queues")]
 
-use super::{
-    group::QueueKey,
-    scheduler::{ClassTurns, PASSED, Scheduler},
-    shape_group::ShapeGroup,
-};
+use super::{ClassTurns, PASSED, QueueGroup, QueueKey, Scheduler, ShapeGroup};
 use crate::{
     api::Group,
-    limit::{
-        policy::ClassId,
-        refusal::Reason,
-        resources::{Pauses, Requirements, Resources},
-    },
+    limit::{ClassId, Pauses, Reason, Requirements, Resources},
     moment::Moment,
 };
 
@@ -93,26 +85,17 @@ impl Scheduler {
         if self.waiting() == 0 {
             return None;
         }
-        let shape_groups =
-            self.active.iter().flatten().flat_map(|class| {
-                self.classes[*class].shape_groups.iter().map(move |shape_group| (class, shape_group))
-            });
-        let until = |(class, shape_group): (&ClassId, &ShapeGroup)| {
+        let until = |(class, shape_group): (ClassId, &ShapeGroup)| {
             let has_room = resources.room(shape_group.mode.group) > 0;
             // Without room this still matters if nothing else blocks the call: then a connection is
             // wanted.
             let (looked_at, free) = if has_room { (1, now) } else { (GROUPS_LOOKED_AT, Moment::MAX) };
-            let queue_groups = shape_group
-                .ready
-                .iter()
-                .take(looked_at)
-                .filter_map(|(_, queue_group)| self.queue_groups.get(*queue_group));
-            let blocks =
-                queue_groups.map(|queue_group| resources.blocked_but_for_room(&queue_group.needs, *class, now));
+            let queue_groups = self.ready(shape_group).take(looked_at);
+            let blocks = queue_groups.map(|queue_group| resources.blocked_but_for_room(&queue_group.needs, class, now));
             blocks.map(|block| block.map_or(free, |block| block.until)).min()
         };
         let parked = self.parked.first().map(|(until, _)| *until);
-        shape_groups.filter_map(until).filter(|until| *until < Moment::MAX).chain(parked).min()
+        self.shape_groups().filter_map(until).filter(|until| *until < Moment::MAX).chain(parked).min()
     }
 
     /// Returns the number of calls of a connection group that would leave if there were room.
@@ -120,23 +103,28 @@ impl Scheduler {
         if self.waiting() == 0 {
             return 0;
         }
-        let classes = self.active.iter().flatten().map(|class| (*class, &self.classes[*class]));
-        let shape_groups =
-            classes.flat_map(|(class, turns)| turns.shape_groups.iter().map(move |shape_group| (class, shape_group)));
-        let mut calls = 0_usize;
-        for (class, shape_group) in shape_groups.filter(|(_, shape_group)| shape_group.mode.group == group) {
-            for (_, queue_group) in shape_group.ready.iter().take(GROUPS_LOOKED_AT) {
-                let Some(queue_group) = self.queue_groups.get(*queue_group) else { continue };
-                if resources.blocked_but_for_room(&queue_group.needs, class, now).is_none() {
-                    calls = calls.saturating_add(queue_group.waiting.min(resources.enough_for(
-                        &queue_group.needs,
-                        class,
-                        now,
-                    )));
+        let of_group = self.shape_groups().filter(|(_, shape_group)| shape_group.mode.group == group);
+        let calls = of_group.flat_map(|(class, shape_group)| {
+            self.ready(shape_group).take(GROUPS_LOOKED_AT).map(move |queue_group| {
+                let needs = &queue_group.needs;
+                match resources.blocked_but_for_room(needs, class, now) {
+                    None => queue_group.waiting.min(resources.enough_for(needs, class, now)),
+                    Some(_) => 0,
                 }
-            }
-        }
-        calls
+            })
+        });
+        calls.fold(0, usize::saturating_add)
+    }
+
+    /// Returns the shape groups of all classes in which any call waits.
+    fn shape_groups(&self) -> impl Iterator<Item = (ClassId, &ShapeGroup)> {
+        let classes = self.active.iter().flatten();
+        classes.flat_map(|class| self.classes[*class].shape_groups.iter().map(|shape_group| (*class, shape_group)))
+    }
+
+    /// Returns the queue groups of a shape group that are not set aside, in their order.
+    fn ready(&self, shape_group: &ShapeGroup) -> impl Iterator<Item = &QueueGroup> {
+        shape_group.ready.iter().filter_map(|(_, queue_group)| self.queue_groups.get(*queue_group))
     }
 
     /// Returns the turns that the call's own queue group gives before it is its turn.

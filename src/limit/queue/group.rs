@@ -2,15 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{lengths::QueueLengths, waiter::List};
+use super::{List, QueueLengths};
 use crate::{
     api::Group,
-    limit::{
-        index::{GroupIndex, OfGroup, QueueIndex, Store},
-        policy::ClassId,
-        refusal::Reason,
-        resources::{Demand, Lasts, Requirements},
-    },
+    limit::{ClassId, Demand, GroupIndex, Lasts, OfGroup, QueueIndex, Reason, Requirements, Store},
     moment::Moment,
 };
 

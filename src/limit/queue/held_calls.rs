@@ -1,7 +1,7 @@
 //! The held calls of one key: those that it holds, and those that have passed it and still wait.
 
-use super::waiter::{By, KeyList, List, Waiters};
-use crate::limit::index::WaiterIndex;
+use super::{By, KeyList, List, Waiters};
+use crate::limit::WaiterIndex;
 
 /// The waiting calls of one key.
 #[derive(Debug, Default)]

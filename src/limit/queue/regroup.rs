@@ -5,18 +5,8 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-use super::{
-    group::QueueKey,
-    scheduler::Scheduler,
-    waiter::{By, List, Waiters},
-    walk::{LOOKED_AT_ONCE, WaiterWalk},
-};
-use crate::limit::{
-    index::{QueueIndex, WaiterIndex},
-    policy::Origins,
-    resources::{Requirements, Resources},
-    verdict::Ticket,
-};
+use super::{By, LOOKED_AT_ONCE, List, QueueKey, Scheduler, WaiterWalk, Waiters};
+use crate::limit::{Origins, QueueIndex, Requirements, Resources, Ticket, WaiterIndex};
 
 /// Waiters on their way from the queues of the old limits to those of the new.
 #[derive(Debug)]

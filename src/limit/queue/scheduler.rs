@@ -12,18 +12,12 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::{
-    group::{Mode, Queue, QueueGroup, QueueGroups, QueueKey},
-    lengths::QueueLengths,
-    shape_group::ShapeGroup,
-    waiter::{By, List, State, Waiters},
-    walk::LOOKED_AT_ONCE,
+    By, LOOKED_AT_ONCE, List, Mode, Queue, QueueGroup, QueueGroups, QueueKey, QueueLengths, ShapeGroup, State, Waiters,
 };
 use crate::{
     limit::{
-        index::{GroupIndex, OfQueue, QueueIndex, Store, WaiterIndex},
-        policy::{ClassId, Lane, PerClass, Policy},
-        refusal::Reason,
-        resources::{Requirements, Resources},
+        ClassId, GroupIndex, Lane, OfQueue, PerClass, Policy, QueueIndex, Reason, Requirements, Resources, Store,
+        WaiterIndex,
     },
     moment::Moment,
 };

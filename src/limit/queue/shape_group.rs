@@ -3,14 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::group::{Mode, QueueGroups};
+use super::{Mode, QueueGroups};
 use crate::{
-    limit::{
-        index::{GroupIndex, QueueIndex},
-        policy::ClassId,
-        refusal::Reason,
-        resources::Resources,
-    },
+    limit::{ClassId, GroupIndex, QueueIndex, Reason, Resources},
     moment::Moment,
 };
 

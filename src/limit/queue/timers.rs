@@ -6,10 +6,7 @@ use std::{
 };
 
 use crate::{
-    limit::{
-        index::WaiterIndex,
-        keys::{KeyId, Spread},
-    },
+    limit::{KeyId, Spread, WaiterIndex},
     moment::Moment,
 };
 

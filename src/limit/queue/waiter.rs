@@ -11,12 +11,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    limit::{
-        call::{Call, Grant, KeyGrant},
-        index::{OfWaiter, QueueIndex, Store, WaiterIndex},
-        keys::KeyId,
-        refusal::{Reason, Refusal},
-    },
+    limit::{Call, Grant, KeyGrant, KeyId, OfWaiter, QueueIndex, Reason, Refusal, Store, WaiterIndex},
     moment::Moment,
 };
 

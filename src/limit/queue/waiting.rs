@@ -3,17 +3,9 @@
 
 use std::collections::HashMap;
 
-use super::{
-    held_calls::HeldCalls,
-    timers::Timers,
-    waiter::{By, State, Waiter, Waiters},
-};
+use super::{By, HeldCalls, State, Timers, Waiter, Waiters};
 use crate::{
-    limit::{
-        index::WaiterIndex,
-        keys::{KeyId, Spread},
-        verdict::Ticket,
-    },
+    limit::{KeyId, Spread, Ticket, WaiterIndex},
     moment::Moment,
 };
 

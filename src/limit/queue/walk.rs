@@ -1,9 +1,9 @@
 //! Walks over all waiting calls, a few at a time.
 
-use super::waiter::{Waiter, Waiters};
+use super::{Waiter, Waiters};
 use crate::{
     api::Group,
-    limit::index::{GroupIndex, WaiterIndex},
+    limit::{GroupIndex, WaiterIndex},
     moment::Moment,
 };
 

@@ -8,7 +8,6 @@
 //! of its level and of rate times time.
 
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -24,8 +23,8 @@ use governor::{
     state::{NotKeyed, StateStore},
 };
 
-use super::{adaptive::Adaptive, refund::Refunds};
-use crate::{limit::policy::BucketPolicy, moment::Moment};
+use super::{Adaptive, Refunds};
+use crate::{limit::BucketPolicy, moment::Moment};
 
 /// The state in which a bucket starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +36,7 @@ pub(crate) enum Start {
 }
 
 /// Tokens at a rate, with a burst.
+#[derive(Debug)]
 pub(crate) struct Bucket {
     /// The configured limits.
     limits: BucketPolicy,
@@ -49,19 +49,19 @@ pub(crate) struct Bucket {
     short: bool,
     /// Nanoseconds per token.
     period: u64,
-    tat: Tat,
-    dial: Dial,
-    governor: RateLimiter<NotKeyed, Tat, Dial, NoOpMiddleware<Nanos>>,
+    /// The one number that governor keeps: when the bucket would be full.
+    tat: Shared,
+    /// The time that governor sees, set before every question.
+    time: Shared,
+    governor: Governor,
     refunds: Refunds,
 }
 
-/// The one number that governor keeps: when the bucket would be full, in nanoseconds.
-#[derive(Clone, Debug)]
-struct Tat(Arc<AtomicU64>);
-
-/// The time that governor sees, set before every question.
+/// A number of nanoseconds that governor has too.
 #[derive(Clone, Debug, Default)]
-struct Dial(Arc<AtomicU64>);
+struct Shared(Arc<AtomicU64>);
+
+type Governor = RateLimiter<NotKeyed, Shared, Shared, NoOpMiddleware<Nanos>>;
 
 // === impl Bucket ===
 
@@ -69,8 +69,9 @@ impl Bucket {
     /// Makes a bucket that starts as `start` says.
     pub(crate) fn new(policy: BucketPolicy, start: Start) -> Self {
         let period = period(&policy);
-        let (tat, dial) = (Tat(Arc::new(AtomicU64::new(FULL))), Dial::default());
-        let governor = governor(&policy, period, &tat, &dial);
+        // A bucket has always been full.
+        let (tat, time) = (Shared::default(), Shared::default());
+        let governor = governor(&policy, period, &tat, &time);
         let bucket = Self {
             limits: policy,
             policy,
@@ -79,7 +80,7 @@ impl Bucket {
             short: false,
             period,
             tat,
-            dial,
+            time,
             governor,
             refunds: Refunds::default(),
         };
@@ -163,7 +164,7 @@ impl Bucket {
     pub(crate) fn take(&mut self, at: Moment, number: u64) -> bool {
         let at = clamp(at);
         let missing = self.tat.get().saturating_sub(at);
-        self.dial.0.store(at, Relaxed);
+        self.time.set(at);
         let taken = self.governor.check().is_ok();
         if taken {
             self.note(missing, number);
@@ -241,7 +242,7 @@ impl Bucket {
         self.refunds.found(u64::try_from(tokens).unwrap_or(u64::MAX), number.saturating_add(1));
         self.policy = policy;
         self.period = new_period;
-        self.governor = governor(&policy, new_period, &self.tat, &self.dial);
+        self.governor = governor(&policy, new_period, &self.tat, &self.time);
         self.tat.set(u64::try_from(now + missing).unwrap_or(HORIZON));
     }
 
@@ -252,31 +253,20 @@ impl Bucket {
     }
 }
 
-impl fmt::Debug for Bucket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}/s burst {}, full at {:?}",
-            self.policy.rate,
-            self.policy.burst,
-            Moment::from_nanos(self.tat.get())
-        )
-    }
-}
+// === impl Shared ===
 
-// === impl Tat ===
-
-impl Tat {
+impl Shared {
     fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
+    /// Sets the number, to one that is safe for arithmetic.
     fn set(&self, nanos: u64) {
         self.0.store(nanos.min(HORIZON), Relaxed);
     }
 }
 
-impl StateStore for Tat {
+impl StateStore for Shared {
     type Key = NotKeyed;
 
     fn measure_and_replace<T, F, E>(&self, _key: &NotKeyed, decide: F) -> Result<T, E>
@@ -291,21 +281,16 @@ impl StateStore for Tat {
     }
 }
 
-// === impl Dial ===
-
-impl Clock for Dial {
+impl Clock for Shared {
     type Instant = Nanos;
 
     fn now(&self) -> Nanos {
-        self.0.load(Relaxed).into()
+        self.get().into()
     }
 }
 
 /// The time after its last call for which one of many buckets keeps what it has learnt.
 const REMEMBERED: Duration = Duration::from_secs(600);
-
-/// The TAT of a bucket that has always been full.
-const FULL: u64 = 0;
 
 /// 73 years: sums of two such times still fit, and a longer wait cannot be told from "never".
 const HORIZON: u64 = 1 << 61;
@@ -330,17 +315,12 @@ fn period(policy: &BucketPolicy) -> u64 {
 }
 
 #[expect(clippy::expect_used, reason = "`nanos` is clamped to at least 1 above")]
-fn governor(
-    policy: &BucketPolicy,
-    period: u64,
-    tat: &Tat,
-    dial: &Dial,
-) -> RateLimiter<NotKeyed, Tat, Dial, NoOpMiddleware<Nanos>> {
+fn governor(policy: &BucketPolicy, period: u64, tat: &Shared, time: &Shared) -> Governor {
     // governor counts from the clock's reading at this moment; this code counts from the start of
     // the process.
-    dial.0.store(0, Relaxed);
+    time.set(0);
     let quota = Quota::with_period(Duration::from_nanos(period)).expect("a period is at least 1 ns");
-    RateLimiter::new(quota.allow_burst(policy.burst), tat.clone(), dial.clone())
+    RateLimiter::new(quota.allow_burst(policy.burst), tat.clone(), time.clone())
 }
 
 #[cfg(test)]

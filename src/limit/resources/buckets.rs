@@ -5,16 +5,9 @@ use std::num::NonZeroU32;
 
 use slab::Slab;
 
-use super::{
-    bucket::{Bucket, Start},
-    demand::BucketId,
-    split::Split,
-};
+use super::{Bucket, BucketId, Split, Start};
 use crate::{
-    limit::{
-        index::GroupIndex,
-        policy::{BucketPolicy, ClassId, Origins, Per, PerClass, Policy},
-    },
+    limit::{BucketPolicy, ClassId, GroupIndex, Origins, Per, PerClass, Policy},
     moment::Moment,
 };
 

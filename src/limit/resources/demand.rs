@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use crate::{
     api::Group,
-    limit::{policy::ClassId, refusal::Reason},
+    limit::{ClassId, Reason},
     moment::Moment,
 };
 

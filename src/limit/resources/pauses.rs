@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use super::split::Split;
+use super::Split;
 use crate::{
     api::{Pause, PauseLength, Scope},
-    limit::policy::{ClassId, Origins, PerClass, Policy},
+    limit::{ClassId, Origins, PerClass, Policy},
     moment::Moment,
 };
 

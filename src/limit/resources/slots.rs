@@ -4,12 +4,9 @@
 //! They are counted even where nothing limits them, so that a limit that comes with a reload knows
 //! how many calls are in flight.
 
-use super::{demand::SlotShare, split::Split};
+use super::{SlotShare, Split};
 use crate::{
-    limit::{
-        index::GroupIndex,
-        policy::{InFlight, Per},
-    },
+    limit::{GroupIndex, InFlight, Per},
     moment::Moment,
 };
 
