@@ -76,7 +76,7 @@ pub(crate) use self::{
     call::{Call, Grant, KeyGrant, Reserved},
     dropped_requests::DroppedRequests,
     index::{GroupIndex, Index, OfGroup, OfQueue, OfWaiter, QueueIndex, Store, WaiterIndex},
-    keys::{Failure, KeyId, Recorded, Spread, Stand, Table},
+    keys::{Failure, KeyId, Position, Recorded, Spread, Table},
     policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Per, PerClass, Strategy},
     queue::{
         ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step,

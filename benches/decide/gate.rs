@@ -121,7 +121,7 @@ impl Gate {
         self.go_on();
     }
 
-    /// Does what the driver does when work is left; true if there is more.
+    /// Does what the driver does when something is left. Returns true if there is more.
     pub(crate) fn go_on(&mut self) -> bool {
         self.limiter.advance(self.now);
         self.follow_up();
@@ -156,7 +156,7 @@ impl Gate {
         self.follow_up();
     }
 
-    pub(crate) fn strand(&mut self, group: Group) {
+    pub(crate) fn unconnected(&mut self, group: Group) {
         self.limiter.fail_group(group, self.now);
         self.follow_up();
     }
@@ -180,7 +180,7 @@ impl Gate {
         self.limiter.leave(ticket, self.now);
     }
 
-    /// A call ends, and the call that waited for its slot goes.
+    /// Ends a call, and admits the one that waited for its slot.
     pub(crate) fn relay(&mut self, permit: Permit) -> Permit {
         self.finish(permit);
         let ticket = self.limiter.next_event().expect("the slot is free");
@@ -212,7 +212,7 @@ impl Gate {
     }
 }
 
-/// The default limits of a Kubernetes gate.
+/// The limits that a Kubernetes gate has by default.
 pub(crate) fn usual() -> Policy {
     policy("")
 }
@@ -234,7 +234,7 @@ pub(crate) fn roomy() -> Policy {
     policy
 }
 
-/// One call at a time: every other call waits.
+/// One call at a time: all others wait.
 pub(crate) fn one_slot() -> Policy {
     Policy { in_flight: Some(InFlight::new(NonZeroU32::MIN)), ..roomy() }
 }

@@ -3,8 +3,8 @@
 
 use std::{path::Path, process::Command};
 
-/// A line of `go test -bench`: its name, nanoseconds, and bytes of each item if the line has them.
-pub(crate) struct Line {
+/// One result of `go test -bench`: its name, nanoseconds, and bytes of each where they are given.
+pub(crate) struct Measured {
     pub(crate) what: String,
     pub(crate) nanos: f64,
     pub(crate) bytes: Option<f64>,
@@ -13,9 +13,8 @@ pub(crate) struct Line {
 /// Measures Go's limiters.
 ///
 /// # Errors
-///
-/// The reason why there is no figure.
-pub(crate) fn limiters() -> Result<Vec<Line>, String> {
+/// The reason it is not known.
+pub(crate) fn limiters() -> Result<Vec<Measured>, String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
     let mut command = Command::new("go");
     command.current_dir(module).args(["test", "-run=^$", "-bench=.", "-benchtime=200000x", "-count=3", "-cpu=2", "."]);
@@ -24,7 +23,7 @@ pub(crate) fn limiters() -> Result<Vec<Line>, String> {
     if !done.status.success() {
         return Err(format!("go test: {}\n{said}{}", done.status, String::from_utf8_lossy(&done.stderr)));
     }
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<Measured> = Vec::new();
     for line in said.lines().filter_map(read) {
         match lines.iter_mut().find(|known| known.what == line.what) {
             // A disturbance only ever adds time.
@@ -36,11 +35,11 @@ pub(crate) fn limiters() -> Result<Vec<Line>, String> {
 }
 
 /// Reads `BenchmarkItem/of_10000-2  1000000  53.1 ns/op  120 B/item`.
-fn read(line: &str) -> Option<Line> {
+fn read(line: &str) -> Option<Measured> {
     let mut words = line.strip_prefix("Benchmark")?.split_whitespace();
     let name = words.next()?;
     let what = name.rsplit_once('-').map_or(name, |(name, _)| name).replace('_', " ");
     let numbers: Vec<&str> = words.skip(1).collect();
     let of = |unit: &str| numbers.chunks_exact(2).find(|pair| pair[1] == unit)?[0].parse().ok();
-    Some(Line { what, nanos: of("ns/op")?, bytes: of("B/item") })
+    Some(Measured { what, nanos: of("ns/op")?, bytes: of("B/item") })
 }

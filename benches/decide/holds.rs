@@ -1,6 +1,6 @@
-//! The longest time for which the lock is held, and with it the one thread that carries every
-//! call: each operation of an operator, a reload or a moment on all failing keys and all waiting
-//! calls, in the pieces in which the proxy does it.
+//! The time for which the lock is held, and with it the one thread that carries every call: each
+//! thing that an operator, a reload or a moment may do to all failing keys and all waiting calls at
+//! once, in the pieces in which the proxy lets it happen.
 //!
 //! A piece is the work between two turns of other tasks. Its instructions are counted as those of a
 //! decision are: this binary runs itself under callgrind, for no piece, for one and for many, and
@@ -80,15 +80,15 @@ const HOLDS: &[Hold] = &[
     hold("metrics",     "/metrics: the gauges",                                   metrics),
     hold("explain",     "explain: what would happen to a call",                   explain),
     hold("forget",      "forget: every failing key",                              forget),
-    hold("forget_line", "forget: the one key that everyone waits for",            forget_line),
-    hold("bypass",      "bypass: everyone who waits is let go",                   bypass),
-    hold("lift",        "forget --pauses: everyone who was paused goes",          lift),
-    hold("pause",       "a pause begins that nobody who waits can make",          pause),
-    hold("pause_ends",  "a pause ends, and everyone goes",                        pause_ends),
-    hold("waits_end",   "everyone's wait ends at one moment",                     waits_end),
-    hold("strand",      "no connection can be made: everyone is told",            strand),
-    hold("reload",      "a reload: everyone moves to a new queue",                reload),
-    hold("reload_exempt", "a reload that limits nobody any more",                 reload_exempt),
+    hold("forget_line", "forget: the one key that all calls wait for",            forget_held_calls),
+    hold("bypass",      "bypass: all waiting calls are released",                 bypass),
+    hold("lift",        "forget --pauses: all paused calls go",                   lift),
+    hold("pause",       "a pause begins that ends too late for all waiting calls", pause),
+    hold("pause_ends",  "a pause ends, and all calls go",                         pause_ends),
+    hold("waits_end",   "all waits end at one moment",                            waits_end),
+    hold("unconnected", "no connection can be made: all waits end",               unconnected),
+    hold("reload",      "a reload: all calls move to new queues",                 reload),
+    hold("reload_exempt", "a reload that limits no call any more",                reload_exempt),
     hold("fewer_keys",  "a reload with half as many keys at most",                fewer_keys),
     hold("expire",      "every key is forgotten at one moment",                   expire),
     hold("crowded",     "a key fails, and another is dropped for it",             crowded),
@@ -120,8 +120,8 @@ fn table(names: &[&str]) {
     }
 }
 
-/// The processor time of this thread so far, without that of other threads. The system writes it
-/// down when a thread yields.
+/// Returns the time for which this thread has had a processor: other work is not counted. The
+/// system writes it down when a thread yields.
 fn on_processor() -> Duration {
     std::thread::yield_now();
     let known = fs::read_to_string("/proc/thread-self/schedstat").expect("a Linux that counts what threads do");
@@ -133,8 +133,7 @@ fn on_processor() -> Duration {
 /// if one is above the bar.
 ///
 /// # Errors
-///
-/// The output of valgrind, if there is no number in it.
+/// The output of valgrind, if it is not a number.
 fn check() -> Result<bool, String> {
     let mut below = true;
     for pair in HOLDS.chunks(2) {
@@ -153,7 +152,7 @@ fn check() -> Result<bool, String> {
     Ok(below)
 }
 
-/// Does the work of the child process.
+/// Plays a hold, in the child process.
 fn play(name: &str, pieces: u64) {
     let hold = HOLDS.iter().find(|hold| hold.name == name).expect("only this program asks");
     let mut piece = (hold.stage)(SMALL);
@@ -228,7 +227,7 @@ fn forget(size: Size) -> Box<dyn FnMut() -> bool> {
     })
 }
 
-fn forget_line(size: Size) -> Box<dyn FnMut() -> bool> {
+fn forget_held_calls(size: Size) -> Box<dyn FnMut() -> bool> {
     let mut policy = one_slot();
     policy.classes.iter_mut().for_each(|class| class.backoff.hold = LONG);
     let mut gate = Gate::new(policy);
@@ -274,8 +273,8 @@ fn waits_end(size: Size) -> Box<dyn FnMut() -> bool> {
     pieces(gate, |gate| gate.pass(Duration::from_secs(61)))
 }
 
-fn strand(size: Size) -> Box<dyn FnMut() -> bool> {
-    pieces(crowd(size, FLOWS), |gate| gate.strand(Group::Short))
+fn unconnected(size: Size) -> Box<dyn FnMut() -> bool> {
+    pieces(crowd(size, FLOWS), |gate| gate.unconnected(Group::Short))
 }
 
 /// Moves all calls into one queue for each flow where the gate had slots: the reload that changes
@@ -324,7 +323,7 @@ fn crowded(size: Size) -> Box<dyn FnMut() -> bool> {
     })
 }
 
-/// Repeats one piece, often enough for a mean.
+/// The number of pieces that is enough for a mean.
 fn again(mut piece: impl FnMut() + 'static) -> Box<dyn FnMut() -> bool> {
     let mut times = 0;
     Box::new(move || {
@@ -381,8 +380,8 @@ const ONE: u64 = 1;
 /// Longer than any call waits.
 const LONG: Duration = Duration::from_secs(1_000_000_000);
 const FULL: Size = Size { keys: 1_000_000, waiters: 100_000 };
-/// The size that CI has time for. The trees and heaps are a level or two lower than at full size;
-/// nothing else of a piece grows with the number of calls.
+/// The size that CI has the time for. The trees and heaps are a level or two lower than at full
+/// size; nothing else of a piece grows with how many there are.
 const SMALL: Size = Size { keys: 20_000, waiters: 10_000 };
 /// The preparation takes some ten thousand instructions more or fewer each time, because the
 /// standard library's tables hash at random: a first piece below this number cannot be told from

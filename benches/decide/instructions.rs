@@ -1,6 +1,6 @@
-//! Instructions per decision: this binary runs itself under callgrind, once for a number of
-//! decisions and once for twice as many. The difference is the cost of the decisions without their
-//! preparation, and the code needs no symbols or markers for it.
+//! Instructions per decision: this binary runs itself under callgrind, once for so many decisions
+//! and once for twice as many. The difference is what the decisions cost, without the stage, and
+//! without symbols or markers in the code.
 
 use std::{
     env,
@@ -18,8 +18,7 @@ pub(crate) fn can_count() -> bool {
 /// Returns the instructions of one decision.
 ///
 /// # Errors
-///
-/// The output of valgrind, if there is no number in it.
+/// The output of valgrind, if it is not a number.
 pub(crate) fn of(scene: &Scene) -> Result<u64, String> {
     let (once, twice) = std::thread::scope(|scope| {
         let once = scope.spawn(|| count(scene, TIMES));
@@ -28,11 +27,11 @@ pub(crate) fn of(scene: &Scene) -> Result<u64, String> {
     Ok((twice?.saturating_sub(once?) + TIMES / 2) / TIMES)
 }
 
-/// Does the work of the child process.
+/// Plays a scene, in the child process.
 pub(crate) fn play(scene: &Scene, times: u64) {
     let mut once = (scene.stage)();
     (0..WARM_UP + times).for_each(|_| once());
-    // The cost of dropping the gate belongs to no decision.
+    // Taking the stage apart is not counted.
     std::mem::forget(once);
 }
 

@@ -1,5 +1,5 @@
-//! The cost of a decision, beside bare governor and client-go: nanoseconds and instructions of each
-//! thing that the limiter does, and bytes of each thing that it keeps.
+//! The cost of a decision: nanoseconds and instructions of each thing the limiter does, bytes of
+//! each thing it keeps, beside bare governor and client-go.
 //!
 //! ```text
 //! cargo bench -p decide                               the whole table, and that of `holds`
@@ -9,10 +9,10 @@
 //! cargo bench -p decide --bench decide -- SCENE ...   lines of the table
 //! ```
 //!
-//! Instructions need valgrind, and client-go needs Go; the program says if one is missing. It is
-//! built as the product is: same flags, fat link-time optimisation, one unit. Nanoseconds are those
-//! of the best of five rounds, because a disturbance only ever adds time. They are never asserted,
-//! because a shared machine's clock proves nothing.
+//! Instructions need valgrind, and client-go needs Go; what is missing is said. It is linked as
+//! what ships is: same flags, fat link-time optimisation, one unit. Nanoseconds are those of the
+//! best of five rounds, as what disturbs a round only ever adds; they are never asserted, because a
+//! shared machine's clock proves nothing.
 
 #[expect(dead_code, reason = "`holds` uses the rest")]
 mod gate;

@@ -1,6 +1,6 @@
-//! Memory of what the limiter keeps: bytes requested from the heap, spare room in tables included,
-//! and bytes as the system counts them. Each is measured in a process of its own, so that no value
-//! lies in memory that another has freed.
+//! Bytes of what is kept: as they were asked of the heap, spare room in tables included, and as the
+//! system sees them. Each in a process of its own, so that nothing lies in room that something else
+//! has left.
 
 use std::{env, fs, process::Command};
 
@@ -15,7 +15,7 @@ pub(crate) struct Kept {
     pub(crate) resident: u64,
 }
 
-/// Measures the bytes of each item of a hoard.
+/// The bytes that each of a hoard takes.
 pub(crate) fn of(hoard: &Hoard) -> Kept {
     let this = env::current_exe().expect("the system knows");
     let done = Command::new(this).args(["keep", hoard.name]).output().expect("it has run before");
@@ -27,9 +27,9 @@ pub(crate) fn of(hoard: &Hoard) -> Kept {
     Kept { allocated, resident }
 }
 
-/// Does the work of the child process.
+/// Makes a hoard, in the child process.
 pub(crate) fn keep(hoard: &Hoard) {
-    // Memory that every process with a gate has once is counted for no item.
+    // Everything that a process has once, however many gates it makes, is not counted.
     let _first = Gate::new(usual());
     let before = resident();
     let mut kept = None;

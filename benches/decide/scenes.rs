@@ -1,8 +1,8 @@
-//! The scenes that are measured: one table, with the most that each decision may cost.
+//! The scenes that are measured: one table, with the cost that each decision may have.
 //!
 //! A bar is in instructions, as callgrind counts them, because those hardly differ between machines
-//! and runs; `decide check` fails above it. The bar of the usual call is a promise, as those of
-//! memory are. The others have a tenth or two of headroom over the measured figure.
+//! and runs; `decide check` fails above it. The usual call's is a promise, as those of memory are;
+//! the others have a tenth or two of head-room over what was measured.
 
 use std::hint::black_box;
 
@@ -24,8 +24,8 @@ const fn scene(name: &'static str, what: &'static str, bar: Option<u64>, stage: 
     Scene { name, what, bar, stage }
 }
 
-/// "A call" is everything that the limiter does for one: arrive, settle the outcome, release the
-/// slot, give the stream back.
+/// "A call" is all that the limiter does for it: arrive, settle the outcome, release the slot, give
+/// the stream back.
 #[rustfmt::skip]
 pub(crate) const SCENES: &[Scene] = &[
     //    name                what                                                                         bar           stage
@@ -51,7 +51,7 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("serve_100k_1k",    "enqueue one, a call ends, another is claimed; 100,000 wait in 1,000 flows", None,         || serve(100_000, 1_000)),
 ];
 
-/// Many items that the limiter keeps, and the memory that they may take.
+/// Something that is kept, and the bytes it may take.
 pub(crate) struct Hoard {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,

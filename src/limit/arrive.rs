@@ -21,7 +21,7 @@ pub(crate) struct Entry {
     pub(super) reserve: Option<BucketId>,
 }
 
-/// What keeps a call at its key.
+/// The causes that keep a call at its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     /// The state of the key, if it is failing.
@@ -30,7 +30,8 @@ pub(crate) struct Hold {
     pub(super) tried: bool,
     /// True if another write of the key is on its way, or comes before this one.
     pub(super) busy: bool,
-    /// The moment at which the delay is over, and the retry token there that is reserved on arrival.
+    /// The moment at which the delay is over, and the retry token there that is reserved on
+    /// arrival.
     pub(super) earliest: Moment,
     /// The one of the two that comes later.
     pub(super) later: Reason,
@@ -158,7 +159,8 @@ impl Limiter {
         let token_by = if self.reserves(&call) { hold_ends } else { now };
         // During a reload's move the calls before it are not known yet: it is asked when it is
         // placed.
-        let in_time = if self.work.moving.is_some() { Ok(()) } else { self.turn(&call, &id, &needs, token_by, now) };
+        let in_time =
+            if self.work.moving.is_some() { Ok(()) } else { self.turn_in_time(&call, &id, &needs, token_by, now) };
         let decided = in_time.and_then(|()| self.queue_full(&call, now));
         let decided = decided.and_then(|()| self.may_wait(&call, &needs, (blocked, block), now));
         let ends = match decided {
@@ -236,7 +238,8 @@ impl Limiter {
         Refusal { key: hold.state, ..call.refused(reason, retry_at, now) }
     }
 
-    /// 8 and 16. `pause`: one ends too late for it. `deadline` if only the client's own is too short.
+    /// 8 and 16. `pause`: one ends too late for it. `deadline` if only the client's own is too
+    /// short.
     pub(super) fn pause(&self, call: &Call, now: Moment) -> Result<(), Refusal> {
         let until = self.paused_until(call, now);
         let Some(until) = until.filter(|until| *until > self.ends(call) && !call.patient) else { return Ok(()) };
@@ -245,7 +248,7 @@ impl Limiter {
     }
 
     /// 9 and 10. The refusal of a call that would join the end of this queue now.
-    pub(super) fn turn(
+    pub(super) fn turn_in_time(
         &self,
         call: &Call,
         id: &QueueKey,
@@ -258,7 +261,7 @@ impl Limiter {
         }
         let min_wait = self.scheduler.min_wait(id, needs, &self.resources, now);
         self.retry_bucket(call, &min_wait, token_by, now)?;
-        self.in_time(call, &min_wait, now)
+        self.too_late(call, &min_wait, now)
     }
 
     /// 9. `retry_bucket`: the trial's tokens come after the moment until which it is held for them.
@@ -270,7 +273,7 @@ impl Limiter {
 
     /// 10. `deadline` if `max_wait` alone would have been enough, else `pause`, `bucket`,
     /// `class_bucket` or `slot`: it is certain not to get its turn in time.
-    fn in_time(&self, call: &Call, min_wait: &MinWait, now: Moment) -> Result<(), Refusal> {
+    fn too_late(&self, call: &Call, min_wait: &MinWait, now: Moment) -> Result<(), Refusal> {
         let ends = self.ends(call);
         let reason = match min_wait.at {
             at if at <= ends => return Ok(()),

@@ -37,7 +37,7 @@ pub(crate) struct Grant {
     pub(super) waited: Option<(Reason, Duration)>,
 }
 
-/// What a call got at the key stage.
+/// Everything that a call got at the key stage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeyGrant {
     /// The number of its trial; 0 for calls of healthy keys.

@@ -80,7 +80,7 @@ impl Limiter {
         match self.scheduler.next(&self.resources, now) {
             Next::Turn(queue) => self.grant_head(queue, now),
             Next::NotYetKnown => {}
-            Next::Nobody => match self.waiting.timers.pop(now) {
+            Next::None => match self.waiting.timers.pop(now) {
                 Some(Timer::Key(key)) => self.work.dirty_keys.push(key),
                 Some(Timer::Waiter(index)) => self.wait_is_over(index, now),
                 None => return false,
@@ -125,7 +125,7 @@ impl Limiter {
     pub(super) fn join_queue(&mut self, queue: QueueIndex, index: WaiterIndex, returns: bool, now: Moment) {
         self.waiting.enter(index, returns, now);
         self.scheduler.join(queue, index, returns, &mut self.waiting.waiters);
-        self.waiting.pass(index);
+        self.waiting.note_passed(index);
         self.set_timer(index);
     }
 

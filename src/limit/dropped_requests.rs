@@ -1,8 +1,8 @@
 //! Computes the retry time of calls refused because too many wait already: it grows while calls are
 //! being dropped.
 //!
-//! There is no queue place to reckon from, so this is kube-apiserver's dropped-request tracker: 1 to 32 s
-//! (docs/semantics.md, "Its 429s and 5xx").
+//! No queue tells how long the wait would be, so this is kube-apiserver's dropped-request tracker:
+//! 1 to 32 s (docs/semantics.md, "Its 429s and 5xx").
 
 use std::{collections::VecDeque, time::Duration};
 

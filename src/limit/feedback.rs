@@ -141,8 +141,8 @@ impl Limiter {
         let leaves = self.resources.buckets.takes();
         let until = self.resources.pauses.begin(pause, origin, leaves, now);
         self.keys().listen(self.resources.pauses.any_grows());
-        // Waiting calls whose wait ends before the pause are refused. A later end may still be worth
-        // the wait.
+        // Waiting calls whose wait ends before the pause are refused. A later end may still be
+        // worth the wait.
         if let Some(until) = until.filter(|_| !self.waiting.timers.is_empty()) {
             self.work.begin_sweep(Sweep::Paused { from: (Moment::ZERO, Index::FIRST), until });
         }

@@ -44,7 +44,7 @@ impl<Kind> Index<Kind> {
         Self(NonZeroU32::MIN.saturating_add(u32::try_from(place).unwrap_or(u32::MAX)), PhantomData)
     }
 
-    pub(super) fn place(self) -> usize {
+    pub(super) fn offset(self) -> usize {
         self.0.get() as usize - 1
     }
 }
@@ -63,15 +63,15 @@ impl<Kind, T> Store<Kind, T> {
     }
 
     pub(super) fn remove(&mut self, index: Index<Kind>) -> Option<T> {
-        self.slab.try_remove(index.place())
+        self.slab.try_remove(index.offset())
     }
 
     pub(super) fn get(&self, index: Index<Kind>) -> Option<&T> {
-        self.slab.get(index.place())
+        self.slab.get(index.offset())
     }
 
     pub(super) fn get_mut(&mut self, index: Index<Kind>) -> Option<&mut T> {
-        self.slab.get_mut(index.place())
+        self.slab.get_mut(index.offset())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
@@ -83,7 +83,7 @@ impl<Kind, T> Store<Kind, T> {
     }
 
     /// Returns a number of places beyond which nothing is stored.
-    pub(super) fn places(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.slab.capacity()
     }
 }

@@ -122,7 +122,7 @@ impl Limiter {
         let Some(waiter) = self.waiting.get(index) else { return };
         let (call, hold_ends) = (waiter.call, waiter.hold_ends);
         let (id, needs) = self.queue_of(&call, retry, now);
-        if let Err(refusal) = self.turn(&call, &id, &needs, hold_ends, now) {
+        if let Err(refusal) = self.turn_in_time(&call, &id, &needs, hold_ends, now) {
             return self.refuse(index, refusal, now);
         }
         self.waiting.leave_key(index);

@@ -14,6 +14,6 @@ pub(crate) use self::{
     due::Due,
     failing::{Failing, Spread},
     id::KeyId,
-    order::{Order, Stand},
+    order::{Order, Position},
     table::{Failure, Recorded, Table},
 };

@@ -2,7 +2,7 @@
 //! while, and preview what would happen to a call.
 
 use super::{
-    Arrival, KeyState, Limiter, Reason, Refusal, Stand, State, Sweep, Ticket, Verdict, WaiterIndex, WaiterWalk,
+    Arrival, KeyState, Limiter, Position, Reason, Refusal, State, Sweep, Ticket, Verdict, WaiterIndex, WaiterWalk,
 };
 use crate::moment::Moment;
 
@@ -26,7 +26,7 @@ pub enum Preview {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Walk {
     began: Option<Moment>,
-    place: Option<Stand>,
+    place: Option<Position>,
     is_over: bool,
 }
 
@@ -78,8 +78,8 @@ impl Limiter {
     }
 
     /// Switches the bypass: while it is on, every call leaves at once and spends nothing, and
-    /// waiting calls are released. Buckets fill and keys are remembered as usual, so that all limits
-    /// hold again from the moment it is off.
+    /// waiting calls are released. Buckets fill and keys are remembered as usual, so that all
+    /// limits hold again from the moment it is off.
     pub fn set_bypass(&mut self, on: bool, now: Moment) {
         let now = self.catch_up(now);
         self.bypassed = on;

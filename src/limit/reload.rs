@@ -1,11 +1,11 @@
 //! New limits at run time: buckets keep their level, calls in flight their slots, waiters their
 //! places (P11).
 //!
-//! Waiters hold a place, not a time, so there is nothing to convert. What applies changes at once.
-//! The queues are then rebuilt in the order in which calls entered them, under the identity that
-//! the new policy gives them, a few calls at a time. No turn is given before all have moved, so
-//! that none passes another; a call that comes meanwhile and is limited at all is put behind them.
-//! A call that hangs up, or whose key fails, before it has moved moves first.
+//! Waiters hold a place, not a time, so there is nothing to convert. The new limits apply at once.
+//! The queues are then rebuilt in the order in which calls entered them, under the keys that the
+//! new policy gives them, a few calls at a time. No turn is given before all calls have moved, so
+//! that none passes another; a call that arrives meanwhile, and that anything limits, queues behind
+//! them. If a call hangs up or its key fails before it has moved, it is moved first.
 
 use super::{
     ClassId, Combine, KeyGrant, KeyId, KeyList, Lane, Limiter, Move, Origins, Policy, Scheduler, State, Step, Ticket,
@@ -153,7 +153,7 @@ impl Limiter {
     /// Keeps a call that came during a move and may not go at once. It queues when all before it
     /// have moved.
     pub(super) fn await_move(&mut self, index: WaiterIndex, name: Box<str>) {
-        self.waiting.pass(index);
+        self.waiting.note_passed(index);
         let ticket = self.waiting.ticket(index);
         if let Some(moving) = &mut self.work.moving {
             moving.late.push_back((ticket, name));
@@ -167,7 +167,7 @@ impl Limiter {
         let Some(waiter) = self.waiting.find(ticket).filter(is_late) else { return };
         let (call, retry, index) = (waiter.call, waiter.key_grant.trial != 0, ticket.index);
         let (id, needs) = self.queue_of(&call, retry, now);
-        if let Err(refusal) = self.turn(&call, &id, &needs, now, now) {
+        if let Err(refusal) = self.turn_in_time(&call, &id, &needs, now, now) {
             return self.refuse(index, refusal, now);
         }
         self.waiting.leave_key(index);

@@ -171,7 +171,7 @@ impl Limiter {
 
     /// Looks at a few more queues. Returns true if there may be more.
     pub fn look_at_queues(&self, longest: &mut LongestQueues) -> bool {
-        let places = self.scheduler.queues.places();
+        let places = self.scheduler.queues.capacity();
         let end = places.min(longest.next + QUEUES_AT_ONCE);
         for place in longest.next..end {
             let index = QueueIndex::at(place);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::{KeyId, Move, STEPS, Sweep, Ticket};
 use crate::moment::Moment;
 
-/// What is left to do.
+/// The work that is left.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     /// The keys whose held calls must be reviewed; the last is next.
@@ -18,7 +18,7 @@ pub(crate) struct Work {
     pub(super) moving: Option<Box<Move>>,
     /// The waiting calls whose answer has changed.
     events: VecDeque<Ticket>,
-    /// What many waiting calls are yet to learn.
+    /// The sweeps under way.
     sweeps: VecDeque<Sweep>,
     /// True if something is left to do at this moment.
     behind: bool,

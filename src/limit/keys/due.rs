@@ -1,15 +1,16 @@
-//! Objects by a time of theirs that only becomes later: which comes first is known, at 16 bytes
-//! each and one step per question.
+//! Objects by a time of theirs that only becomes later: the first is known, at 16 bytes for each
+//! object and one step for each question.
 //!
-//! A change is not written down here. An object stands at the time it was added with, or before its
-//! own; when it comes first, the table compares the two and puts it right. So a key that fails
-//! again and again costs this nothing, and the first whose time is right is the first of all. What
-//! stays of objects that are gone is left behind by a copy, which is made a little at a time.
+//! A change is not recorded here. An object keeps the time it was added with, which is never later
+//! than its own; when it comes first, the table compares the two and corrects it. So a key that
+//! fails again and again costs nothing here, and the first object whose time is right is the first
+//! of all. Entries of objects that are gone are left behind by a copy, which is made a little at a
+//! time.
 
-use super::Stand;
+use super::Position;
 use crate::moment::Moment;
 
-/// An object, and when it is due.
+/// An object, and the moment it is due.
 type Entry = (Moment, u64);
 
 /// A binary heap, the earliest first, in pieces: one piece of memory for a million would be copied
@@ -24,8 +25,8 @@ struct Heap {
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     heap: Heap,
-    /// What takes its place, and up to where the objects are in it already.
-    copy: Option<(Heap, Option<Stand>)>,
+    /// The copy that will replace it, and the position up to which objects are in the copy.
+    copy: Option<(Heap, Option<Position>)>,
 }
 
 // === impl Due ===
@@ -38,12 +39,13 @@ impl Due {
         }
     }
 
-    /// The object that comes first, and when it was last known to be due: never later than it is.
+    /// Returns the object that comes first, and the moment it was last known to be due, which is
+    /// never later than its own.
     pub(crate) fn first(&self) -> Option<(Moment, u64)> {
         self.heap.get(0)
     }
 
-    /// Puts the first one where it belongs: at `at`, or nowhere.
+    /// Moves the first object to `at`, or removes it.
     pub(crate) fn correct_first(&mut self, at: Option<Moment>) {
         let Some((_, object)) = self.heap.get(0) else { return };
         match at.map(|at| (at, object)).or_else(|| self.heap.pop_last()) {
@@ -52,7 +54,7 @@ impl Due {
         }
     }
 
-    /// The objects that were last known to be due by `now`, each once; not more than `most` are
+    /// Returns the objects that were last known to be due by `now`, each once. At most `most` are
     /// looked at.
     pub(crate) fn by(&self, now: Moment, most: usize) -> Vec<u64> {
         let (mut found, mut next) = (Vec::new(), vec![0]);
@@ -69,17 +71,17 @@ impl Due {
         found
     }
 
-    /// Where to go on with the copy, if so many more stand here than there are objects that one is
-    /// worth making.
-    pub(crate) fn copies_after(&mut self, objects: usize) -> Option<Option<Stand>> {
+    /// Returns the position at which the copy goes on, if there are so many more entries than
+    /// objects that a copy is worth making.
+    pub(crate) fn copies_after(&mut self, objects: usize) -> Option<Option<Position>> {
         if self.copy.is_none() && self.heap.len > 2 * objects + SPARE {
             self.copy = Some((Heap::default(), None));
         }
         self.copy.as_ref().map(|(_, place)| *place)
     }
 
-    /// The next objects of the copy; without a last one it is whole, and takes its place.
-    pub(crate) fn copied(&mut self, next: impl IntoIterator<Item = (Moment, u64)>, last: Option<Stand>) {
+    /// Adds the next objects to the copy. Without a last one it is complete, and replaces the heap.
+    pub(crate) fn copied(&mut self, next: impl IntoIterator<Item = (Moment, u64)>, last: Option<Position>) {
         if let Some((copy, place)) = &mut self.copy {
             next.into_iter().for_each(|entry| copy.push(entry));
             *place = last;
@@ -89,7 +91,7 @@ impl Due {
         }
     }
 
-    /// Entries in it.
+    /// Returns the number of entries in it.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.heap.len
@@ -128,7 +130,7 @@ impl Heap {
         self.set(place, entry);
     }
 
-    /// Takes the one in the last place, which is not the last in time.
+    /// Takes the entry in the last place, which is not the last in time.
     fn pop_last(&mut self) -> Option<Entry> {
         let piece = self.pieces.last_mut()?;
         let last = piece.pop()?;
@@ -139,7 +141,7 @@ impl Heap {
         Some(last)
     }
 
-    /// Puts another in the place of the first, and from there where it belongs.
+    /// Replaces the first entry by another, and moves that to where it belongs.
     fn sink(&mut self, entry: Entry) {
         let mut place = 0;
         loop {
@@ -153,9 +155,9 @@ impl Heap {
     }
 }
 
-/// Entries of a piece: 16 KiB.
+/// The number of entries of a piece: 16 KiB.
 const PIECE: usize = 1024;
-/// A handful is not worth a copy.
+/// The number of superfluous entries that are not worth a copy.
 const SPARE: usize = 64;
 
 #[cfg(test)]

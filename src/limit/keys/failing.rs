@@ -38,9 +38,9 @@ pub(crate) struct Failing {
     pub(crate) collection: u64,
     pub(crate) name: Box<str>,
     pub(crate) state: KeyState,
-    /// The latest time that the upstream named: only a success ends it, or that it comes.
+    /// The latest time that the upstream named: only a success ends it before it comes.
     pub(crate) named: Moment,
-    /// It is forgotten then.
+    /// The moment it is forgotten.
     pub(crate) forget_at: Moment,
     /// The lower half of the number of the last recorded failure: the outcome of a call that left
     /// before it is not news.
@@ -114,7 +114,8 @@ impl Keys {
         self.len() == 0
     }
 
-    /// Every failing key by name, in no order. It takes as long as there are keys: for tests and simulations.
+    /// Returns every failing key by name, in no order: for tests and simulations, because the time
+    /// it takes grows with the number of keys.
     #[must_use]
     pub fn list(&self, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found = Vec::with_capacity(self.len());
@@ -217,7 +218,7 @@ impl Keys {
         facets.iter().map(|failing| (time(failing), failing.facet)).min()
     }
 
-    /// Whether a key (or, with `whole`, any key of its object) is here.
+    /// True if a key (or, with `whole`, any key of its object) is here.
     #[inline]
     fn holds(&self, key: Option<&Key>, whole: bool) -> bool {
         let Some(key) = key.filter(|_| !self.is_empty()) else { return false };

@@ -1,9 +1,9 @@
-//! Objects in the order of a time of theirs: the first few, and the rest from any place on, cost as
-//! much as they are.
+//! Objects in the order of a time of theirs. To read some of them, from the first or from any
+//! position on, costs in proportion to their number.
 //!
 //! Time is kept in sixtieths of a second, so that an object takes twelve bytes. A finer time
 //! would change neither what a status page shows nor which key is dropped. After two years of one
-//! process all objects of the years beyond stand side by side.
+//! process all objects of the years beyond share one position.
 
 use std::{
     collections::BTreeSet,
@@ -12,25 +12,25 @@ use std::{
 
 use crate::moment::Moment;
 
-/// Where an object stands: its time, and the two halves of its number.
+/// Where an object positions: its time, and the two halves of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Stand([u32; 3]);
+pub(crate) struct Position([u32; 3]);
 
 /// Objects by a time of theirs.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    stands: BTreeSet<Stand>,
+    positions: BTreeSet<Position>,
 }
 
-// === impl Stand ===
+// === impl Position ===
 
-impl Stand {
+impl Position {
     fn new(at: Moment, object: u64) -> Self {
         let units = at.as_nanos() >> UNIT;
         Self([u32::try_from(units).unwrap_or(u32::MAX), half(object >> 32), half(object & u64::from(u32::MAX))])
     }
 
-    /// Its time, to compare with those of others.
+    /// Returns its time, to compare with those of others.
     pub(crate) fn time(self) -> u32 {
         self.0[0]
     }
@@ -47,37 +47,37 @@ fn half(number: u64) -> u32 {
 // === impl Order ===
 
 impl Order {
-    /// An object has another time; `None` is for one that does not stand here.
+    /// Moves an object to another time; `None` is for one that is not in the order.
     pub(crate) fn change(&mut self, object: u64, before: Option<Moment>, after: Option<Moment>) {
-        let stand = |at: Moment| Stand::new(at, object);
+        let stand = |at: Moment| Position::new(at, object);
         let (before, after) = (before.map(stand), after.map(stand));
         if before == after {
             return;
         }
         if let Some(before) = before {
-            self.stands.remove(&before);
+            self.positions.remove(&before);
         }
         if let Some(after) = after {
-            self.stands.insert(after);
+            self.positions.insert(after);
         }
     }
 
-    /// The object that comes first.
+    /// Returns the object that comes first.
     pub(crate) fn first(&self) -> Option<u64> {
-        self.stands.first().map(|stand| stand.object())
+        self.positions.first().map(|stand| stand.object())
     }
 
-    /// Those that come next after a place, or from the first on.
-    pub(crate) fn after(&self, place: Option<Stand>) -> impl Iterator<Item = Stand> {
-        self.stands.range((place.map_or(Unbounded, Excluded), Unbounded)).copied()
+    /// Returns the positions after this one, or all from the first on.
+    pub(crate) fn after(&self, place: Option<Position>) -> impl Iterator<Item = Position> {
+        self.positions.range((place.map_or(Unbounded, Excluded), Unbounded)).copied()
     }
 
-    /// Objects in it.
+    /// Returns the number of objects in it.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.stands.len()
+        self.positions.len()
     }
 }
 
-/// As a power of two, in nanoseconds.
+/// The unit of time, as a power of two in nanoseconds.
 const UNIT: u32 = 24;

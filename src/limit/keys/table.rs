@@ -1,13 +1,13 @@
 //! The writing half of the key table: records failures, and forgets keys, drops them past the limit
 //! and expires them.
 //!
-//! Beside the table stand two orders of its objects: by when they are forgotten, and by when they
-//! may be tried. The first of the second order is dropped when there are too many (P9), and its
-//! first few are what a status page shows. No operation goes through all keys at once.
+//! Beside the table there are two orders of its objects: by the moment they are forgotten, and by
+//! the moment they may be tried. The first object of the second order is dropped when there are too
+//! many (P9), and a status page shows its first few. No operation goes through all keys at once.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Dice, Due, Failing, KeyId, Keys, Order, Stand};
+use super::{Dice, Due, Failing, KeyId, Keys, Order, Position};
 use crate::{
     api::Key,
     limit::{Backoff, Ended, KeyState, Why},
@@ -179,9 +179,9 @@ impl Table {
         std::mem::take(&mut self.ended)
     }
 
-    /// Forgets the failures of a key whose object is gone, if it fails, and adds it to `dirty_keys`. A
-    /// time that the upstream named stays: a controller that deletes and creates again would come
-    /// before it each time (P2).
+    /// Forgets the failures of a key whose object is gone, if it fails, and adds it to
+    /// `dirty_keys`. A time that the upstream named stays: a controller that deletes and creates
+    /// again would come before it each time (P2).
     pub(crate) fn forget_gone(&mut self, id: KeyId, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         let known = self.keys.change(id.object, id.facet, |failing| (failing.state, failing.named, failing.forget_at));
         let Some((state, named, forget_at)) = known else { return };
@@ -192,15 +192,15 @@ impl Table {
         self.put(id, KeyState { failures: 1, ready_at: named, ..state }, named);
     }
 
-    /// The same for every key of an object.
+    /// Does the same for every key of an object.
     pub(crate) fn forget_gone_object(&mut self, object: u64, now: Moment, dirty_keys: &mut Vec<KeyId>) {
         for facet in self.keys.facets(object) {
             self.forget_gone(KeyId { object, facet }, now, dirty_keys);
         }
     }
 
-    /// Forgets keys whose time is over, and drops those past the limit, a few at a time so that no operation pays for all of them; adds
-    /// them to `dropped`.
+    /// Forgets keys whose time is over, and drops those past the limit, a few at a time so that no
+    /// operation pays for all of them. Adds them to `dropped`.
     pub(crate) fn expire(&mut self, now: Moment, dropped: &mut Vec<KeyId>) {
         for _ in 0..EXPIRED_AT_ONCE {
             let Some((_, object)) = self.by_forget.first().filter(|(at, _)| *at <= now) else { break };
@@ -215,14 +215,14 @@ impl Table {
         self.drop_down_to(self.max_keys, dropped);
     }
 
-    /// Whether `expire` would do something.
+    /// True if `expire` would do something.
     #[inline]
     pub(crate) fn has_expired(&self, now: Moment) -> bool {
         self.keys.len() > self.max_keys || self.by_forget.first().is_some_and(|(at, _)| at <= now)
     }
 
-    /// How many keys fail: without those whose time is over, which go with the next operations. When thousands of them go at one moment,
-    /// some are counted until they have gone.
+    /// Returns the number of failing keys, without those whose time is over, which go with the next
+    /// operations. When thousands of them go at one moment, some are counted until they have gone.
     pub(crate) fn failing(&self, now: Moment) -> usize {
         if self.by_forget.first().is_none_or(|(at, _)| at > now) {
             return self.keys.len();
@@ -234,7 +234,8 @@ impl Table {
         self.keys.len().saturating_sub(over)
     }
 
-    /// The failing keys that may be tried first, by name; not more than `most`. Of keys whose time is over some hundreds are passed over.
+    /// Returns the failing keys that may be tried first, by name, at most `most`. Of keys whose
+    /// time is over some hundreds are passed over.
     pub(crate) fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found: Vec<(String, Key, KeyState)> = Vec::new();
         let mut last = 0;
@@ -257,13 +258,13 @@ impl Table {
         found
     }
 
-    /// The keys of the next few objects after a place, with whether `is_meant` says so of their names; and the place to go on at, if there
-    /// may be more.
+    /// Returns those keys of the next few objects after a position that `is_meant`, and the
+    /// position to go on at, if there may be more.
     pub(crate) fn next_meant(
         &self,
-        place: Option<Stand>,
+        place: Option<Position>,
         is_meant: &dyn Fn(&str, &KeyState) -> bool,
-    ) -> (Vec<KeyId>, Option<Stand>) {
+    ) -> (Vec<KeyId>, Option<Position>) {
         let (mut meant, mut looked_at, mut last) = (Vec::new(), 0, None);
         for stand in self.by_ready.after(place).take(WALKED_AT_ONCE) {
             let object = stand.object();
@@ -277,7 +278,7 @@ impl Table {
         (meant, last.filter(|_| looked_at == WALKED_AT_ONCE))
     }
 
-    /// A new limit. Keys past it are dropped a few at a time, as those whose time is over.
+    /// Sets a new limit. Keys past it are dropped a few at a time, as those whose time is over.
     pub(crate) fn set_max_keys(&mut self, max_keys: usize) {
         self.max_keys = max_keys.max(1);
     }
@@ -310,12 +311,13 @@ impl Table {
         self.leave_the_forgotten_behind();
     }
 
-    /// Copies a few more of the objects, if the order by when they are forgotten has come to hold far more than there are.
+    /// Copies a few more of the objects, if the order in which they are forgotten has come to hold
+    /// far more entries than there are objects.
     fn leave_the_forgotten_behind(&mut self) {
         let Some(place) = self.by_forget.copies_after(self.keys.len()) else { return };
         let stands: Vec<_> = self.by_ready.after(place).take(EXPIRED_AT_ONCE).collect();
         let last = stands.last().copied().filter(|_| stands.len() == EXPIRED_AT_ONCE);
-        let due = |stand: &Stand| Some((self.keys.earliest(stand.object(), forget_at)?.0, stand.object()));
+        let due = |stand: &Position| Some((self.keys.earliest(stand.object(), forget_at)?.0, stand.object()));
         self.by_forget.copied(stands.iter().filter_map(due), last);
     }
 
@@ -330,13 +332,13 @@ impl Table {
                 std::mem::replace(&mut failing.forget_at, forget_at)
             })
         });
-        // New limits can bring it forward, and that the object is gone.
+        // New limits can bring it forward, and so can the end of its object.
         if before.is_some_and(|before| forget_at < before) {
             self.by_forget.add(forget_at, id.object);
         }
     }
 
-    /// Changes something of an object's keys, and puts it where it then belongs.
+    /// Changes something of an object's keys, and moves the object to its new position.
     fn reordered<T>(&mut self, object: u64, change: impl FnOnce(&Keys) -> T) -> T {
         let time = |keys: &Keys| keys.earliest(object, ready_at).map(|(at, _)| at);
         let before = time(&self.keys);
@@ -363,12 +365,12 @@ fn forget_at(failing: &Failing) -> Moment {
 /// The most keys expired in one operation: more than a single operation can add, so the table
 /// cannot outgrow it.
 const EXPIRED_AT_ONCE: usize = 16;
-/// Objects that a walk over all of them looks at before it lets others go on: with their names compared and forgotten, a tenth of a
-/// millisecond.
+/// The number of objects that a walk over all of them looks at before other tasks have their turn:
+/// with their names compared and forgotten, a tenth of a millisecond.
 pub(crate) const WALKED_AT_ONCE: usize = 64;
-/// Entries that are looked at to count the keys whose time is over.
+/// The number of entries that are looked at to count the keys whose time is over.
 const COUNTED: usize = 4000;
-/// Objects that are looked at to show a few.
+/// The number of objects that are looked at to show a few.
 pub(crate) const LOOKED_AT: usize = 300;
 /// The most ends of keys that are kept until they are taken; a simulation takes none.
 const TOLD: usize = 64;
@@ -522,7 +524,8 @@ mod tests {
             let left = table.failures();
             fail(&mut table, 3, left, None, later);
         }
-        // It left before the last failure, and what it brings is shorter than the delay that is known.
+        // It left before the last failure, and what it brings is shorter than the delay that is
+        // known.
         fail(&mut table, 3, 0, named(20), later);
         assert_eq!(ready_at(&table, 3, later), Some(Moment::from_millis(61_000)));
         for object in 1..=3 {

@@ -27,7 +27,7 @@ impl HeldCalls {
         }
     }
 
-    pub(crate) fn pass(&mut self, waiters: &mut Waiters, index: WaiterIndex) {
+    pub(crate) fn note_passed(&mut self, waiters: &mut Waiters, index: WaiterIndex) {
         self.passed.push_back(waiters, By::Key, index);
         if let Some(waiter) = waiters.get_mut(index) {
             waiter.key_list = Some(KeyList::Passed);

@@ -34,7 +34,7 @@ impl Move {
 
     /// Looks at a few more of the old queues. Returns false if there were none.
     pub(crate) fn look_at_queues(&mut self, waiters: &Waiters) -> bool {
-        let places = self.old.queues.places();
+        let places = self.old.queues.capacity();
         if self.next_queue >= places {
             return false;
         }

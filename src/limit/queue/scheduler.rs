@@ -61,7 +61,7 @@ pub(crate) enum Next {
     /// So many queue groups had to be looked at that the rest is for another time.
     NotYetKnown,
     /// No head of a queue may leave.
-    Nobody,
+    None,
 }
 
 // === impl Scheduler ===
@@ -189,7 +189,7 @@ impl Scheduler {
     /// stopped by resources of their own are set aside.
     pub(crate) fn next(&mut self, resources: &Resources, now: Moment) -> Next {
         if self.waiting == 0 {
-            return Next::Nobody;
+            return Next::None;
         }
         // All of them come before the next turn: the order of queues does not depend on whose token
         // came first.
@@ -205,7 +205,7 @@ impl Scheduler {
         match turn {
             _ if looks == 0 => Next::NotYetKnown,
             Some(queue) => Next::Turn(queue),
-            None => Next::Nobody,
+            None => Next::None,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     moment::Moment,
 };
 
-/// What happens at a moment of its own.
+/// Something that happens at a moment of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// The backoff of a key is over for which a call waits.

@@ -171,8 +171,8 @@ impl Waiters {
     }
 
     /// Returns a number of places beyond which no call waits.
-    pub(crate) fn places(&self) -> usize {
-        self.store.places()
+    pub(crate) fn capacity(&self) -> usize {
+        self.store.capacity()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -122,9 +122,9 @@ impl Waiting {
     }
 
     /// Adds a call to those that are past their key.
-    pub(crate) fn pass(&mut self, index: WaiterIndex) {
+    pub(crate) fn note_passed(&mut self, index: WaiterIndex) {
         if let Some(key) = self.waiters.get(index).and_then(Waiter::key) {
-            self.held_calls.entry(key).or_default().pass(&mut self.waiters, index);
+            self.held_calls.entry(key).or_default().note_passed(&mut self.waiters, index);
         }
     }
 

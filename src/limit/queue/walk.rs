@@ -49,7 +49,7 @@ impl WaiterWalk {
     /// Returns the next waiter that is `meant`, if it is among the few that are looked at.
     pub(crate) fn step(&mut self, waiters: &Waiters, meant: impl Fn(&Waiter) -> bool) -> Step {
         for _ in 0..LOOKED_AT_ONCE {
-            if self.next >= waiters.places() {
+            if self.next >= waiters.capacity() {
                 return Step::Over;
             }
             let index = WaiterIndex::at(self.next);

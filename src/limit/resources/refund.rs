@@ -11,7 +11,7 @@
 /// found this many, which at worst gives back too little.
 const DEPTH: usize = 64;
 
-/// How close to full each take found its bucket.
+/// The distance from full at which each take found its bucket.
 #[derive(Debug, Default)]
 pub(crate) struct Refunds {
     /// The last take that found less than one token missing.

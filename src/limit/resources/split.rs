@@ -1,5 +1,6 @@
-//! What is split by flow or credential: each has a part of its own, up to a thousand of them, and
-//! all others share the rest. Memory must not grow with what clients make up.
+//! The splitter of buckets, slots and pauses: each flow or credential has a part of its own, up to
+//! a thousand of them, and all others share the rest. Memory must not grow with what clients make
+//! up.
 
 use std::{collections::HashMap, time::Duration};
 
