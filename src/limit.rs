@@ -20,8 +20,8 @@
 //! - A *queue* holds the waiting calls with one *queue key*, first come, first served. Queues with
 //!   equal requirements form a *queue group*; the queue groups of a class that share everything
 //!   except their own buckets and slots form a *shape group*. The *scheduler* decides whose turn it
-//!   is. *Unblocked* queue groups got something back; *retimed* ones wait for a token that now
-//!   comes at another time.
+//!   is. *Unblocked* queue groups are checked again: they got something back, or the token that
+//!   they wait for now comes at another time.
 //! - The *minimum wait* is the time a call must wait even if everything goes well. A call that
 //!   cannot wait that long is refused on arrival.
 //! - *Feedback* is what an answer does to its key, to the pauses and to the rates. A *preview*
@@ -37,7 +37,7 @@
 //!   that hung up.
 //! - Every [`Permit`] is either admitted with its request ([`Permit::admit`]) or given back
 //!   ([`Limiter::retract`], [`Limiter::requeue`]).
-//! - Every [`Receipt`] gets exactly one outcome, through [`Keys::settle`] or, if that returns it,
+//! - Every [`Receipt`] gets exactly one outcome, through [`Receipt::settle`] or, if that returns it,
 //!   [`Limiter::finish`].
 //! - Every [`Slot`] is released with [`Limiter::release`] at the end of the body.
 //! - [`Limiter::add_room`] reports each change of the room on connections, which starts at zero.
