@@ -82,7 +82,7 @@ impl Gate {
         let Verdict::Admit(permit) = self.arrive(object, 0) else { panic!("nothing is in its way") };
         self.follow_up();
         let (_, receipt, slot) = permit.admit(());
-        self.settle(receipt);
+        self.succeed(receipt);
         self.limiter.release(slot, self.now);
         self.follow_up();
         self.limiter.add_room(Group::Short, 1, self.now);
@@ -190,12 +190,12 @@ impl Gate {
 
     pub(crate) fn finish(&mut self, permit: Permit) {
         let (_, receipt, slot) = permit.admit(());
-        self.settle(receipt);
+        self.succeed(receipt);
         self.limiter.release(slot, self.now);
         self.limiter.add_room(Group::Short, 1, self.now);
     }
 
-    fn settle(&mut self, receipt: Receipt) {
+    fn succeed(&mut self, receipt: Receipt) {
         let answer = Answer::new(Outcome::Success, Some(200));
         if let Err(receipt) = receipt.settle(self.limiter.keys(), answer) {
             self.limiter.finish(receipt, answer, None, &String::new, self.now);

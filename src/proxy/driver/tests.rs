@@ -186,7 +186,7 @@ async fn send(driver: &Driver, permit: HeldPermit, open: &AtomicI64, dice: u64) 
     };
     let (_, owed, slot) = permit.admit(());
     tokio::task::yield_now().await;
-    owed.settle(Answer::new(crate::api::Outcome::Success, Some(200)), None, &String::new);
+    owed.finish(Answer::new(crate::api::Outcome::Success, Some(200)), None, &String::new);
     drop(slot);
     if dice.is_multiple_of(3) {
         open.fetch_sub(1, Ordering::SeqCst);
