@@ -145,45 +145,54 @@ impl Limiter {
         now: Moment,
     ) -> Verdict {
         let id = self.queue_key(&call, entry.retry.is_some());
-        let block = match blocked {
-            None if self.scheduler.find(&id).is_none() && !self.is_behind() => {
-                return Verdict::Admit(self.admit_past(call, needs, entry, now));
-            }
-            block => block.map_or(Reason::Bucket, |block| block.reason),
-        };
+        let is_new = self.scheduler.find(&id).is_none();
+        if blocked.is_none() && is_new && !self.is_behind() {
+            return Verdict::Admit(self.admit_past(call, needs, entry, now));
+        }
         self.resources.note_short(&needs, now);
-        let hold_ends = now + self.class(&call).backoff.hold;
-        // A retry is not held for its tokens, however soon they come: where many keys fail under
-        // one worker the bucket is always empty, and holding each retry until the next token would
-        // leave the worker no time for anything else. Only tokens reckoned on arrival are held for.
-        let token_by = if self.reserves(&call) { hold_ends } else { now };
-        // During a reload's move the calls before it are not known yet: it is asked when it is
-        // placed.
-        let in_time =
-            if self.work.moving.is_some() { Ok(()) } else { self.turn_in_time(&call, &id, &needs, token_by, now) };
-        let decided = in_time.and_then(|()| self.queue_full(&call, now));
-        let decided = decided.and_then(|()| self.may_wait(&call, &needs, (blocked, block), now));
-        let ends = match decided {
+        let reason = blocked.map_or(Reason::Bucket, |block| block.reason);
+        let ends = match self.may_queue(&call, &id, &needs, (blocked, reason), now) {
             Ok(ends) => ends,
             Err(refusal) => {
                 let key = entry.retry.filter(|_| refusal.reason.concerns_key());
                 return Verdict::Refuse(Refusal { key, ..refusal });
             }
         };
-        let key_grant = self.begin_key_grant(&call, entry, now);
+        let (key_grant, hold_ends) = (self.begin_key_grant(&call, entry, now), now + self.class(&call).backoff.hold);
         let index = self.waiting.start(Waiter::new(call, key_grant, ends, hold_ends));
         let name = || arrival.flow.name.to_string().into();
         if self.work.moving.is_some() {
             self.await_move(index, name());
         } else {
-            let is_new = self.scheduler.find(&id).is_none();
             let queue = self.scheduler.open(id, &needs, || Some(name()), &mut self.resources);
             if is_new {
-                self.scheduler.note_stopped(queue, now, block);
+                self.scheduler.note_stopped(queue, now, reason);
             }
             self.join_queue(queue, index, false, now);
         }
         Verdict::Wait(self.waiting.ticket(index))
+    }
+
+    /// Refuses a call that may not queue. Else returns the moment its wait ends.
+    fn may_queue(
+        &mut self,
+        call: &Call,
+        id: &QueueKey,
+        needs: &Requirements,
+        blocked: (Option<Block>, Reason),
+        now: Moment,
+    ) -> Result<Moment, Refusal> {
+        // A retry is not held for its tokens, however soon they come: where many keys fail under
+        // one worker the bucket is always empty, and holding each retry until the next token would
+        // leave the worker no time for anything else. Only tokens reckoned on arrival are held for.
+        let token_by = if self.reserves(call) { now + self.class(call).backoff.hold } else { now };
+        // During a reload's move the calls before it are not known yet: it is asked when it is
+        // placed.
+        if self.work.moving.is_none() {
+            self.turn_in_time(call, id, needs, token_by, now)?;
+        }
+        self.queue_full(call, now)?;
+        self.may_wait(call, needs, blocked, now)
     }
 
     /// Admits a call past waiting calls, some of which may wait for what it takes.
