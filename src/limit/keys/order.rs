@@ -12,7 +12,7 @@ use std::{
 
 use crate::moment::Moment;
 
-/// Where an object positions: its time, and the two halves of its number.
+/// The position of an object: its time, and the two halves of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position([u32; 3]);
 

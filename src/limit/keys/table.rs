@@ -240,7 +240,7 @@ impl Table {
         let mut found: Vec<(String, Key, KeyState)> = Vec::new();
         let mut last = 0;
         for stand in self.by_ready.after(None).take(LOOKED_AT) {
-            // Those of the same moment are shown by name.
+            // Keys of the same moment are shown by name.
             if found.len() >= most && stand.time() > last {
                 break;
             }

@@ -87,7 +87,7 @@ impl Scheduler {
         if let Some(found) = self.queue_groups.get_mut(queue_group) {
             found.queues.remove(&(stamp, queue));
             if found.queues.is_empty() {
-                // Now, and not all of them at the end.
+                // It is removed now, because all of them at the end would be too many.
                 self.queue_groups.remove(queue_group);
             }
         }
@@ -121,7 +121,7 @@ impl Scheduler {
         queue
     }
 
-    /// Takes over from before a reload whose turn it is. `origins` gives for each class which old
+    /// Takes over the order of turns from before a reload. `origins` gives for each class which old
     /// one it was.
     pub(crate) fn inherit(&mut self, old: &Self, origins: &Origins) {
         self.clock = old.clock;

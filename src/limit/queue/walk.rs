@@ -66,7 +66,7 @@ impl WaiterWalk {
 // === impl Sweep ===
 
 impl Sweep {
-    /// True if one of them does what both are for.
+    /// True if one of them does the work of both.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unconnected(one, _), Self::Unconnected(other, _)) => one == other,
@@ -78,6 +78,6 @@ impl Sweep {
 /// The number of waiters or queue groups that one step looks at to find one.
 pub(crate) const LOOKED_AT_ONCE: usize = 16;
 
-/// Steps of one operation, each of which may conclude one wait: what is left goes on with the next.
-/// Each operation has two turns of these, and stays far below a millisecond.
+/// The steps of one turn, each of which may conclude one wait: what is left is done in the next one.
+/// Each operation has two turns, and stays far below a millisecond.
 pub(crate) const STEPS: u32 = 80;

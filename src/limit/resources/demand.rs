@@ -121,8 +121,8 @@ impl Charges {
         self.iter().any(|charge| charge.bucket == bucket)
     }
 
-    /// The tokens for which a retry is held no longer than its key may hold it: the retry bucket's
-    /// and the gate's.
+    /// Returns the buckets for whose tokens a retry is held no longer than its key may hold it: the retry
+    /// bucket and the gate's.
     #[inline]
     pub(crate) fn of_retry(&self) -> impl Iterator<Item = BucketId> {
         self.iter().filter(|charge| charge.reason.is_of_retry()).map(|charge| charge.bucket)
