@@ -228,24 +228,17 @@ impl Policy {
     /// True if any bucket, slot or pause that applies to a class is split by credential, so that
     /// its queues must be split too.
     pub(super) fn splits_by_credential(&self, class: ClassId) -> bool {
-        let bucket = |bucket: &Option<BucketPolicy>| bucket.is_some_and(|bucket| bucket.per == Per::Credential);
-        let slots = |slots: &Option<InFlight>| slots.is_some_and(|slots| slots.per == Per::Credential);
-        let pauses = self.pause_scope == Scope::Credential;
-        if pauses || bucket(&self.bucket) || bucket(&self.retry_bucket) || slots(&self.in_flight) {
-            return true;
-        }
-        let mut next = self.classes.get(usize::from(class.0));
-        if next.is_some_and(|class| slots(&class.in_flight)) {
-            return true;
-        }
-        for _ in 0..self.classes.len() {
-            let Some(class) = next else { return false };
-            if bucket(&class.bucket) {
-                return true;
-            }
-            next = class.within.and_then(|outer| self.classes.get(usize::from(outer.0)));
-        }
-        false
+        let is_split = |per: Option<Per>| per == Some(Per::Credential);
+        let bucket = |bucket: &Option<BucketPolicy>| is_split(bucket.map(|bucket| bucket.per));
+        let slots = |slots: &Option<InFlight>| is_split(slots.map(|slots| slots.per));
+        let get = |id: ClassId| self.classes.get(usize::from(id.0));
+        let mut within = std::iter::successors(get(class), |class| get(class.within?)).take(self.classes.len());
+        self.pause_scope == Scope::Credential
+            || bucket(&self.bucket)
+            || bucket(&self.retry_bucket)
+            || slots(&self.in_flight)
+            || get(class).is_some_and(|class| slots(&class.in_flight))
+            || within.any(|class| bucket(&class.bucket))
     }
 }
 

@@ -100,7 +100,7 @@ impl Resources {
     /// of its class share come first.
     pub(super) fn blocked(&self, needs: &Requirements, class: ClassId, now: Moment) -> Option<Block> {
         if self.room(needs.group) <= 0 {
-            return Some(Block { reason: Reason::Slot, until: Moment::MAX, own: false });
+            return Some(Block::slot(false));
         }
         self.blocked_but_for_room(needs, class, now)
     }
@@ -117,7 +117,7 @@ impl Resources {
         {
             if slots.is_some_and(|slots| slots.free(share) == 0) {
                 if !share.is_own() {
-                    return Some(Block { reason: Reason::Slot, until: Moment::MAX, own: false });
+                    return Some(Block::slot(false));
                 }
                 own_slot = true;
             }
@@ -136,7 +136,7 @@ impl Resources {
             }
         }
         let own_pause = Block { reason: Reason::Pause, until: paused.own, own: true };
-        let own_slot = own_slot.then_some(Block { reason: Reason::Slot, until: Moment::MAX, own: true });
+        let own_slot = own_slot.then_some(Block::slot(true));
         shared.or_else(|| (paused.own > now).then_some(own_pause)).or(own_slot).or(own)
     }
 

@@ -120,7 +120,7 @@ impl Keys {
     pub fn list(&self, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found = Vec::with_capacity(self.len());
         for entry in &self.objects {
-            for failing in entry.value().iter().filter(|failing| failing.forget_at > now) {
+            for failing in entry.value().all().iter().filter(|failing| failing.forget_at > now) {
                 let key = Key { object: *entry.key(), collection: failing.collection, facet: failing.facet };
                 found.push((failing.name.to_string(), key, failing.state));
             }
@@ -137,7 +137,7 @@ impl Keys {
     /// Reads the failing keys of an object.
     pub(crate) fn each(&self, object: u64, mut read: impl FnMut(&Failing)) {
         if let Some(facets) = self.objects.get(&object) {
-            facets.iter().for_each(&mut read);
+            facets.all().iter().for_each(&mut read);
         }
     }
 
@@ -185,7 +185,10 @@ impl Keys {
             dashmap::Entry::Vacant(_) => None,
             dashmap::Entry::Occupied(mut facets) => match facets.get_mut().as_mut() {
                 Facets::One(only) if only.facet != facet => None,
-                Facets::One(_) => facets.remove().into_iter().next(),
+                Facets::One(_) => match *facets.remove() {
+                    Facets::One(only) => Some(only),
+                    Facets::Many(_) => None,
+                },
                 Facets::Many(many) => {
                     let at = many.iter().position(|failing| failing.facet == facet)?;
                     let removed = many.swap_remove(at);
@@ -209,13 +212,16 @@ impl Keys {
 
     /// Returns the failing facets of an object.
     pub(crate) fn facets(&self, object: u64) -> Vec<u64> {
-        self.objects.get(&object).map(|facets| facets.iter().map(|failing| failing.facet).collect()).unwrap_or_default()
+        self.objects
+            .get(&object)
+            .map(|facets| facets.all().iter().map(|failing| failing.facet).collect())
+            .unwrap_or_default()
     }
 
     /// Returns the facet of an object that has the earliest time, and that time.
     pub(crate) fn earliest(&self, object: u64, time: fn(&Failing) -> Moment) -> Option<(Moment, u64)> {
         let facets = self.objects.get(&object)?;
-        facets.iter().map(|failing| (time(failing), failing.facet)).min()
+        facets.all().iter().map(|failing| (time(failing), failing.facet)).min()
     }
 
     /// True if a key (or, with `whole`, any key of its object) is here.
@@ -256,22 +262,21 @@ fn low(number: u64) -> u32 {
 // === impl Facets ===
 
 impl Facets {
-    fn iter(&self) -> impl Iterator<Item = &Failing> {
+    fn all(&self) -> &[Failing] {
         match self {
             Self::One(only) => std::slice::from_ref(only),
-            Self::Many(many) => many.as_slice(),
+            Self::Many(many) => many,
         }
-        .iter()
     }
 
     fn find(&self, facet: u64) -> Option<&Failing> {
-        self.iter().find(|failing| failing.facet == facet)
+        self.all().iter().find(|failing| failing.facet == facet)
     }
 
     fn find_mut(&mut self, facet: u64) -> Option<&mut Failing> {
         let all = match self {
             Self::One(only) => std::slice::from_mut(only),
-            Self::Many(many) => many.as_mut_slice(),
+            Self::Many(many) => many,
         };
         all.iter_mut().find(|failing| failing.facet == facet)
     }
@@ -283,14 +288,6 @@ impl Facets {
         };
         all.push(failing);
         *self = Self::Many(all);
-    }
-
-    fn into_iter(self) -> impl Iterator<Item = Failing> {
-        let (one, many) = match self {
-            Self::One(only) => (Some(only), Vec::new()),
-            Self::Many(many) => (None, many),
-        };
-        one.into_iter().chain(many)
     }
 }
 

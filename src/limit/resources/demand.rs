@@ -94,6 +94,14 @@ pub(crate) struct Block {
     pub(crate) own: bool,
 }
 
+// === impl Block ===
+
+impl Block {
+    pub(crate) const fn slot(own: bool) -> Self {
+        Self { reason: Reason::Slot, until: Moment::MAX, own }
+    }
+}
+
 // === impl Charges ===
 
 impl Charges {
@@ -121,8 +129,8 @@ impl Charges {
         self.iter().any(|charge| charge.bucket == bucket)
     }
 
-    /// Returns the buckets for whose tokens a retry is held no longer than its key may hold it: the retry
-    /// bucket and the gate's.
+    /// Returns the buckets for whose tokens a retry is held no longer than its key may hold it: the
+    /// retry bucket and the gate's.
     #[inline]
     pub(crate) fn of_retry(&self) -> impl Iterator<Item = BucketId> {
         self.iter().filter(|charge| charge.reason.is_of_retry()).map(|charge| charge.bucket)
