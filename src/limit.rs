@@ -72,7 +72,7 @@ mod work;
 
 // Each room hands out its words here, and the others take them from here.
 pub(crate) use self::{
-    arrive::{Entry, Hold},
+    arrive::AtKey,
     call::{Call, Grant, KeyGrant, Reserved},
     dropped_requests::DroppedRequests,
     index::{GroupIndex, Index, OfGroup, OfQueue, OfWaiter, QueueIndex, Store, WaiterIndex},
@@ -82,7 +82,7 @@ pub(crate) use self::{
         ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step,
         Sweep, Timer, Waiter, WaiterWalk, Waiting,
     },
-    refusal::Why,
+    refusal::{Cause, Why},
     resources::{
         Block, Bucket, BucketId, Charges, Demand, Lasts, Origin, Owner, Pauses, Requirements, Resources, SlotShare,
         Slots, Turn,

@@ -6,24 +6,17 @@
 //! call passes those that wait already (P5), and a call that is certain to wait in vain is refused
 //! (P8).
 
+use std::time::Duration;
+
 use super::{
-    Arrival, Block, BucketId, Call, Demand, Grant, KeyGrant, KeyId, KeyState, Lane, Lasts, Limiter, MinWait, Permit,
-    QueueIndex, QueueKey, Reason, Refusal, Requirements, Strategy, Ticket, Turn, Verdict, Waiter,
+    Arrival, Block, BucketId, Call, Cause, Demand, Grant, KeyGrant, KeyId, KeyState, Lane, Lasts, Limiter, MinWait,
+    Permit, QueueIndex, QueueKey, Reason, Requirements, Strategy, Ticket, Turn, Verdict, Waiter,
 };
 use crate::moment::Moment;
 
-/// The way in which a call reaches its queue.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Entry {
-    /// The state of its failing key, if the call is the key's trial.
-    pub(super) retry: Option<KeyState>,
-    /// The retry bucket in which it reserves a token (`max_of`).
-    pub(super) reserve: Option<BucketId>,
-}
-
-/// The causes that keep a call at its key.
+/// A call at its key, and the causes that keep it there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hold {
+pub(crate) struct AtKey {
     /// The state of the key, if it is failing.
     pub(super) state: Option<KeyState>,
     /// True if another call of the failing key is the trial, or comes before this one.
@@ -35,7 +28,7 @@ pub(crate) struct Hold {
     pub(super) earliest: Moment,
     /// The one of the two that comes later.
     pub(super) later: Reason,
-    /// The retry bucket in which a token is reserved (`max_of`).
+    /// The retry bucket in which it reserves a token (`max_of`).
     pub(super) reserve: Option<BucketId>,
 }
 
@@ -50,17 +43,20 @@ impl Limiter {
         if self.is_exempt(&call) {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
         }
-        let entry = match self.at_key(&call, now) {
-            Ok(entry) => entry,
-            Err(hold) => return self.hold_or_refuse(call, arrival, &hold, now).into(),
-        };
-        let needs = self.resources.requirements(&self.policy, &call.demand, entry.retry.is_some(), now);
+        let at_key = self.at_key(&call, now);
+        if !at_key.passes(now) {
+            return match self.may_hold(&call, &at_key, now) {
+                Ok(()) => Verdict::Wait(self.hold_on_arrival(call, arrival, &at_key, now)),
+                Err(cause) => Verdict::Refuse(cause.refusal(Duration::ZERO, at_key.state)),
+            };
+        }
+        let needs = self.resources.requirements(&self.policy, &call.demand, at_key.state.is_some(), now);
         let blocked = self.resources.blocked(&needs, call.demand.class, now);
         // The order of queues matters only if any call waits.
         if blocked.is_none() && self.scheduler.waiting() == 0 {
-            return Verdict::Admit(self.admit(call, needs, entry, now));
+            return Verdict::Admit(self.admit(call, needs, &at_key, now));
         }
-        self.pass_or_queue(call, arrival, entry, (needs, blocked), now)
+        self.pass_or_queue(call, arrival, &at_key, (needs, blocked), now)
     }
 
     /// Admits a call without asking any limit: it takes nothing, and nothing is remembered of it.
@@ -90,47 +86,43 @@ impl Limiter {
         }
     }
 
-    /// Asks the key of a call: it may pass, or something keeps it there.
-    fn at_key(&mut self, call: &Call, now: Moment) -> Result<Entry, Hold> {
-        let Some(key) = &call.key else { return Ok(Entry::default()) };
+    /// Asks the key of a call.
+    fn at_key(&mut self, call: &Call, now: Moment) -> AtKey {
+        let Some(key) = &call.key else { return AtKey::healthy(false, now) };
         let (alone, id) = (self.goes_alone(call), KeyId::from(key));
         let busy = alone && self.writes.contains(&id.written());
         let Some(view) = self.keys().view(key, now) else {
-            let busy = busy || alone && self.waiting.first_held(id).is_some();
-            return if busy { Err(Hold::behind_a_write(now)) } else { Ok(Entry::default()) };
+            return AtKey::healthy(busy || alone && self.waiting.first_held(id).is_some(), now);
         };
         let reserve = if self.reserves(call) { self.resources.retry_bucket(&call.demand, now) } else { None };
         let token_at = reserve.map(|bucket| self.resources.buckets.ready_at(bucket, now));
         let tried = view.trial != 0 || self.waiting.first_held(id).is_some();
-        let hold = Hold { reserve, ..Hold::new(view.state, tried, busy, token_at, now) };
-        let passes = !tried && !busy && hold.earliest <= now;
-        if passes { Ok(Entry { retry: Some(view.state), reserve }) } else { Err(hold) }
+        AtKey { reserve, ..AtKey::failing(view.state, tried, busy, token_at, now) }
     }
 
-    /// Holds a call for its key, or refuses it.
-    fn hold_or_refuse(
-        &mut self,
-        call: Call,
-        arrival: &Arrival<'_>,
-        hold: &Hold,
-        now: Moment,
-    ) -> Result<Ticket, Refusal> {
-        let hold_ends = now + self.class(&call).backoff.hold;
-        self.backoff(&call, hold, hold_ends, now)?;
-        if hold_ends.min(self.ends(&call)) <= now {
-            return Err(self.hold_over(&call, hold, now));
+    /// Refuses a call that its key may not hold: the steps 6 to 8.
+    #[inline]
+    fn may_hold(&mut self, call: &Call, at_key: &AtKey, now: Moment) -> Result<(), Cause> {
+        let hold_ends = now + self.class(call).backoff.hold;
+        self.backoff(call, at_key, hold_ends)?;
+        if hold_ends.min(self.ends(call)) <= now {
+            return Err(self.hold_over(call, at_key, now));
         }
-        self.pause(&call, now)?;
-        self.queue_full(&call, now)?;
-        let key_grant = KeyGrant::of(self.reserve(hold.reserve, now));
-        let mut waiter = Waiter::new(call, key_grant, self.ends(&call), hold_ends);
-        waiter.held_for = Some(hold.reason());
+        self.pause(call, now)?;
+        self.queue_full(now)
+    }
+
+    fn hold_on_arrival(&mut self, call: Call, arrival: &Arrival<'_>, at_key: &AtKey, now: Moment) -> Ticket {
+        let (ends, hold_ends) = (self.ends(&call), now + self.class(&call).backoff.hold);
+        let key_grant = KeyGrant::of(self.reserve(at_key.reserve, now));
+        let mut waiter = Waiter::new(call, key_grant, ends, hold_ends);
+        waiter.held_for = Some(at_key.reason());
         let index = self.waiting.start(waiter);
         self.waiting.waiters.keep_flow_name(index, Some(arrival.flow.name.to_string().into()));
         let ticket = self.waiting.ticket(index);
         self.hold(index, false);
         self.dispatch(now);
-        Ok(ticket)
+        ticket
     }
 
     /// Admits a call past those that wait for what does not stop it, queues it or refuses it.
@@ -140,25 +132,22 @@ impl Limiter {
         &mut self,
         call: Call,
         arrival: &Arrival<'_>,
-        entry: Entry,
+        at_key: &AtKey,
         (needs, blocked): (Requirements, Option<Block>),
         now: Moment,
     ) -> Verdict {
-        let id = self.queue_key(&call, entry.retry.is_some());
+        let id = self.queue_key(&call, at_key.state.is_some());
         let is_new = self.scheduler.find(&id).is_none();
         if blocked.is_none() && is_new && !self.is_behind() {
-            return Verdict::Admit(self.admit_past(call, needs, entry, now));
+            return Verdict::Admit(self.admit_past(call, needs, &at_key, now));
         }
         self.resources.note_short(&needs, now);
         let reason = blocked.map_or(Reason::Bucket, |block| block.reason);
         let ends = match self.may_queue(&call, &id, &needs, (blocked, reason), now) {
             Ok(ends) => ends,
-            Err(refusal) => {
-                let key = entry.retry.filter(|_| refusal.reason.concerns_key());
-                return Verdict::Refuse(Refusal { key, ..refusal });
-            }
+            Err(cause) => return Verdict::Refuse(cause.refusal(Duration::ZERO, at_key.state)),
         };
-        let (key_grant, hold_ends) = (self.begin_key_grant(&call, entry, now), now + self.class(&call).backoff.hold);
+        let (key_grant, hold_ends) = (self.begin_key_grant(&call, at_key, now), now + self.class(&call).backoff.hold);
         let index = self.waiting.start(Waiter::new(call, key_grant, ends, hold_ends));
         let name = || arrival.flow.name.to_string().into();
         if self.work.moving.is_some() {
@@ -173,7 +162,7 @@ impl Limiter {
         Verdict::Wait(self.waiting.ticket(index))
     }
 
-    /// Refuses a call that may not queue. Else returns the moment its wait ends.
+    /// Refuses a call that may not queue: the steps 9 to 12. Else returns the moment its wait ends.
     fn may_queue(
         &mut self,
         call: &Call,
@@ -181,7 +170,7 @@ impl Limiter {
         needs: &Requirements,
         blocked: (Option<Block>, Reason),
         now: Moment,
-    ) -> Result<Moment, Refusal> {
+    ) -> Result<Moment, Cause> {
         // A retry is not held for its tokens, however soon they come: where many keys fail under
         // one worker the bucket is always empty, and holding each retry until the next token would
         // leave the worker no time for anything else. Only tokens reckoned on arrival are held for.
@@ -191,14 +180,14 @@ impl Limiter {
         if self.work.moving.is_none() {
             self.turn_in_time(call, id, needs, token_by, now)?;
         }
-        self.queue_full(call, now)?;
+        self.queue_full(now)?;
         self.may_wait(call, needs, blocked, now)
     }
 
     /// Admits a call past waiting calls, some of which may wait for what it takes.
-    fn admit_past(&mut self, call: Call, needs: Requirements, entry: Entry, now: Moment) -> Permit {
+    fn admit_past(&mut self, call: Call, needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let taken = if self.work.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
-        let permit = self.admit(call, needs, entry, now);
+        let permit = self.admit(call, needs, &at_key, now);
         if let Some(taken) = taken {
             self.refuse_expired_holds(&taken, now);
             self.dispatch_if_dirty(now);
@@ -208,8 +197,8 @@ impl Limiter {
 
     /// Admits a call that need not wait: everything that waits is stopped by something that does
     /// not stop this call.
-    fn admit(&mut self, call: Call, needs: Requirements, entry: Entry, now: Moment) -> Permit {
-        let key_grant = self.begin_key_grant(&call, entry, now);
+    fn admit(&mut self, call: Call, needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
+        let key_grant = self.begin_key_grant(&call, at_key, now);
         let sequence = self.waiting.next_sequence();
         let number = self.resources.take(&needs, call.demand.class, Turn::at_once(now));
         let left = self.table.failures();
@@ -222,38 +211,39 @@ impl Limiter {
 // === impl Limiter: the refusals, in their order ===
 
 impl Limiter {
-    /// 6. `backoff`: the delay of its key ends after its hold. `retry_bucket` if what comes later is
+    /// 6. `backoff`: the delay of its key ends after its at_key. `retry_bucket` if what comes later is
     /// the token that is reserved on arrival; `deadline` if only the client's own is too short.
-    pub(super) fn backoff(&self, call: &Call, hold: &Hold, hold_ends: Moment, now: Moment) -> Result<(), Refusal> {
-        if call.patient || hold.earliest <= hold_ends.min(self.ends(call)) {
+    #[inline]
+    pub(super) fn backoff(&self, call: &Call, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
+        let longest = hold_ends.min(self.longest_wait(call));
+        if call.patient || at_key.earliest <= longest.min(call.half_time) {
             return Ok(());
         }
-        let longest = self.class(call).backoff.hold.min(self.policy.queue.max_wait);
-        let reason = if hold.earliest <= call.arrived + longest { Reason::Deadline } else { hold.later };
-        Err(Refusal { key: hold.state, ..call.refused(reason, hold.earliest, now) })
+        let reason = if at_key.earliest <= longest { Reason::Deadline } else { at_key.later };
+        Err(Cause { of_key: true, ..Cause::new(reason, at_key.earliest) })
     }
 
     /// 7 and 15. `trial` or `one_at_a_time`: its hold is over, and another call of its key is the
     /// trial or the one write. Else `retry_bucket` or `backoff`.
-    pub(super) fn hold_over(&self, call: &Call, hold: &Hold, now: Moment) -> Refusal {
-        let reason = hold.reason();
+    pub(super) fn hold_over(&self, call: &Call, at_key: &AtKey, now: Moment) -> Cause {
+        let reason = at_key.reason();
         let after_trial = call
             .key
-            .zip(hold.state)
+            .zip(at_key.state)
             .filter(|_| reason == Reason::Trial)
             .map(|(key, state)| now + self.class(call).backoff.delay_of(&key, state.failures.saturating_add(1)));
         // The end of another write is unknown, so the earliest useful moment is now.
-        let retry_at = hold.earliest.max(after_trial.unwrap_or(now));
-        Refusal { key: hold.state, ..call.refused(reason, retry_at, now) }
+        let retry_at = at_key.earliest.max(after_trial.unwrap_or(now));
+        Cause::new(reason, retry_at)
     }
 
     /// 8 and 16. `pause`: one ends too late for it. `deadline` if only the client's own is too
     /// short.
-    pub(super) fn pause(&self, call: &Call, now: Moment) -> Result<(), Refusal> {
+    pub(super) fn pause(&self, call: &Call, now: Moment) -> Result<(), Cause> {
         let until = self.paused_until(call, now);
         let Some(until) = until.filter(|until| *until > self.ends(call) && !call.patient) else { return Ok(()) };
         let reason = if until <= self.longest_wait(call) { Reason::Deadline } else { Reason::Pause };
-        Err(call.refused(reason, until, now))
+        Err(Cause::new(reason, until))
     }
 
     /// 9 and 10. The refusal of a call that would join the end of this queue now.
@@ -264,25 +254,25 @@ impl Limiter {
         needs: &Requirements,
         token_by: Moment,
         now: Moment,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Cause> {
         if call.patient {
             return Ok(());
         }
         let min_wait = self.scheduler.min_wait(id, needs, &self.resources, now);
-        self.retry_bucket(call, &min_wait, token_by, now)?;
+        self.retry_bucket(call, &min_wait, token_by)?;
         self.too_late(call, &min_wait, now)
     }
 
     /// 9. `retry_bucket`: the trial's tokens come after the moment until which it is held for them.
-    fn retry_bucket(&self, call: &Call, min_wait: &MinWait, token_by: Moment, now: Moment) -> Result<(), Refusal> {
+    fn retry_bucket(&self, call: &Call, min_wait: &MinWait, token_by: Moment) -> Result<(), Cause> {
         let at = min_wait.retry_at.filter(|_| self.policy.retry_bucket.is_some());
         let late = at.filter(|at| *at > token_by.min(self.ends(call)));
-        late.map_or(Ok(()), |at| Err(call.refused(Reason::RetryBucket, at, now)))
+        late.map_or(Ok(()), |at| Err(Cause::new(Reason::RetryBucket, at)))
     }
 
     /// 10. `deadline` if `max_wait` alone would have been enough, else `pause`, `bucket`,
     /// `class_bucket` or `slot`: it is certain not to get its turn in time.
-    fn too_late(&self, call: &Call, min_wait: &MinWait, now: Moment) -> Result<(), Refusal> {
+    fn too_late(&self, call: &Call, min_wait: &MinWait, now: Moment) -> Result<(), Cause> {
         let ends = self.ends(call);
         let reason = match min_wait.at {
             at if at <= ends => return Ok(()),
@@ -290,15 +280,15 @@ impl Limiter {
             _ if self.paused_until(call, now).is_some_and(|until| until > ends) => Reason::Pause,
             _ => min_wait.reason,
         };
-        Err(call.refused(reason, min_wait.at, now))
+        Err(Cause::new(reason, min_wait.at))
     }
 
     /// 8 and 11. `queue_full`: too many calls wait.
-    fn queue_full(&mut self, call: &Call, now: Moment) -> Result<(), Refusal> {
+    fn queue_full(&mut self, now: Moment) -> Result<(), Cause> {
         if self.waiting() < self.policy.queue.max_waiting {
             return Ok(());
         }
-        Err(call.refused(Reason::QueueFull, self.dropped_requests.drop_one(now), now))
+        Err(Cause::new(Reason::QueueFull, self.dropped_requests.drop_one(now)))
     }
 
     /// 12. What stops it, if it may not wait at all. Returns the moment its wait ends.
@@ -308,7 +298,7 @@ impl Limiter {
         needs: &Requirements,
         (blocked, reason): (Option<Block>, Reason),
         now: Moment,
-    ) -> Result<Moment, Refusal> {
+    ) -> Result<Moment, Cause> {
         let ends = self.ends(call);
         if ends > now {
             return Ok(ends);
@@ -319,35 +309,36 @@ impl Limiter {
             return Ok(call.half_time.min(now + CONNECTING));
         }
         let retry_at = blocked.map(|block| block.until).filter(|until| *until < Moment::MAX).unwrap_or(now);
-        Err(call.refused(reason, retry_at, now))
+        Err(Cause::new(reason, retry_at))
     }
 
     /// 13. `bytes_full`: with these the bodies of waiting calls hold more than they may.
-    pub(super) fn bytes_full(&mut self, call: &Call, more: usize, now: Moment) -> Result<(), Refusal> {
+    pub(super) fn bytes_full(&mut self, more: usize, now: Moment) -> Result<(), Cause> {
         if self.waiting.bytes().saturating_add(more) <= self.policy.queue.max_waiting_bytes {
             return Ok(());
         }
-        Err(call.refused(Reason::BytesFull, self.dropped_requests.drop_one(now), now))
+        Err(Cause::new(Reason::BytesFull, self.dropped_requests.drop_one(now)))
     }
 
     /// 17. What stops it at the moment at which its wait in a queue is over. It may come back when
     /// it would leave from the end of that queue.
-    pub(super) fn wait_over(&self, call: &Call, queue: QueueIndex, now: Moment) -> Refusal {
+    pub(super) fn wait_over(&self, queue: QueueIndex, now: Moment) -> Cause {
         let Some((found, group)) = self.scheduler.queue(queue).zip(self.scheduler.group_of(queue)) else {
-            return call.refused(Reason::Bucket, now, now);
+            return Cause::new(Reason::Bucket, now);
         };
         let block = self.resources.blocked(&group.needs, group.class, now);
         let reason = block.map_or_else(|| self.scheduler.stopped(queue), |block| block.reason);
         let min_wait = self.scheduler.min_wait(&found.id, &group.needs, &self.resources, now);
-        call.refused(reason, min_wait.at, now)
+        Cause::new(reason, min_wait.at)
     }
 }
 
-// === impl Hold ===
+// === impl AtKey ===
 
-impl Hold {
-    /// Makes the hold of a call whose key is failing.
-    pub(super) fn new(state: KeyState, tried: bool, busy: bool, token_at: Option<Moment>, now: Moment) -> Self {
+impl AtKey {
+    /// A call whose key is failing.
+    #[inline]
+    pub(super) fn failing(state: KeyState, tried: bool, busy: bool, token_at: Option<Moment>, now: Moment) -> Self {
         let ready_at = state.ready_at.max(now);
         let (earliest, later) = match token_at {
             Some(token_at) if token_at > ready_at => (token_at, Reason::RetryBucket),
@@ -356,10 +347,16 @@ impl Hold {
         Self { state: Some(state), tried, busy, earliest, later, reserve: None }
     }
 
-    /// Makes the hold of a write whose key is healthy, and busy with another write.
-    pub(super) fn behind_a_write(now: Moment) -> Self {
-        let later = Reason::OneAtATime;
-        Self { state: None, tried: false, busy: true, earliest: now, later, reserve: None }
+    /// A call whose key is healthy, and perhaps busy with another write.
+    #[inline]
+    pub(super) fn healthy(busy: bool, now: Moment) -> Self {
+        Self { state: None, tried: false, busy, earliest: now, later: Reason::OneAtATime, reserve: None }
+    }
+
+    /// True if its key does not hold the call.
+    #[inline]
+    fn passes(&self, now: Moment) -> bool {
+        !self.tried && !self.busy && self.earliest <= now
     }
 
     /// Returns the reason for which its key holds the call.
@@ -374,4 +371,4 @@ impl Hold {
 
 /// The longest a call waits for a connection at a gate that never holds calls. A failed dial ends
 /// the wait sooner.
-const CONNECTING: std::time::Duration = std::time::Duration::from_secs(10);
+const CONNECTING: Duration = Duration::from_secs(10);

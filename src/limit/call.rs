@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{BucketId, Demand, Reason, Refusal, Requirements};
+use super::{BucketId, Demand, Reason, Requirements};
 use crate::{api::Key, moment::Moment};
 
 /// The facts that the limiter keeps about a call.
@@ -56,15 +56,6 @@ pub(crate) struct Reserved {
     pub(super) number: u64,
     /// The moment the token is there.
     pub(super) at: Moment,
-}
-
-// === impl Call ===
-
-impl Call {
-    /// Makes a refusal of this call that does not concern its key.
-    pub(super) fn refused(&self, reason: Reason, retry_at: Moment, now: Moment) -> Refusal {
-        Refusal { reason, retry_at, waited: now - self.arrived, key: None }
-    }
 }
 
 // === impl KeyGrant ===

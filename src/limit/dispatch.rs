@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    BucketId, Call, Charges, Grant, KeyState, Limiter, Next, QueueIndex, QueueKey, Reason, Refusal, Requirements,
-    State, Timer, Turn, Waiter, WaiterIndex,
+    BucketId, Call, Cause, Charges, Grant, Limiter, Next, QueueIndex, QueueKey, Reason, Requirements, State, Timer,
+    Turn, Waiter, WaiterIndex,
 };
 use crate::moment::Moment;
 
@@ -157,17 +157,14 @@ impl Limiter {
         }
     }
 
-    /// Ends a wait with a refusal. If it concerns a key, it tells the key's state.
-    pub(super) fn refuse(&mut self, index: WaiterIndex, refusal: Refusal, now: Moment) {
-        let key = if refusal.reason.concerns_key() { self.key_state(index, now) } else { None };
+    /// Ends a wait with a refusal.
+    pub(super) fn refuse(&mut self, index: WaiterIndex, cause: Cause, now: Moment) {
+        let Some(call) = self.waiting.get(index).map(|waiter| waiter.call) else { return };
+        let view = call.key.filter(|_| cause.of_key).and_then(|key| self.keys().view(&key, now));
         self.withdraw(index);
-        let refusal = Refusal { retry_at: refusal.retry_at.max(now), key: refusal.key.or(key), ..refusal };
+        let cause = Cause { retry_at: cause.retry_at.max(now), ..cause };
+        let refusal = cause.refusal(now - call.arrived, view.map(|view| view.state));
         self.conclude(index, State::Refused(Box::new(refusal)));
-    }
-
-    fn key_state(&self, index: WaiterIndex, now: Moment) -> Option<KeyState> {
-        let key = self.waiting.get(index)?.call.key?;
-        self.keys().view(&key, now).map(|view| view.state)
     }
 
     /// Refuses the retries whose `hold` is over, now that a bucket of which tokens were taken may
@@ -183,8 +180,7 @@ impl Limiter {
                 let State::Queued(queue) = waiter.state else { continue };
                 let group = self.scheduler.group_of(queue);
                 if group.is_some_and(|queue_group| queue_group.needs.charges.contains(bucket)) {
-                    let refusal = waiter.call.refused(Reason::RetryBucket, ready_at, now);
-                    self.refuse(ticket.index, refusal, now);
+                    self.refuse(ticket.index, Cause::new(Reason::RetryBucket, ready_at), now);
                 } else {
                     self.work.expired_holds.push(ticket);
                 }
@@ -239,19 +235,17 @@ impl Limiter {
         let tokens = self.retry_tokens(queue).into_iter().flatten();
         let tokens_at = tokens.map(|bucket| self.resources.buckets.ready_at(bucket, now)).max();
         let Some(waiter) = self.waiting.get_mut(index) else { return };
-        let call = waiter.call;
         if let Some(ready_at) = tokens_at.filter(|_| waiter.hold_ends <= now) {
             waiter.hold_ends = Moment::MAX;
             if ready_at > now {
-                return self.refuse(index, call.refused(Reason::RetryBucket, ready_at, now), now);
+                return self.refuse(index, Cause::new(Reason::RetryBucket, ready_at), now);
             }
             if waiter.ends > now {
                 self.note_expired_hold(index);
                 return self.set_timer(index);
             }
         }
-        let refusal = self.wait_over(&call, queue, now);
-        self.refuse(index, refusal, now);
+        self.refuse(index, self.wait_over(queue, now), now);
     }
 
     fn note_expired_hold(&mut self, index: WaiterIndex) {

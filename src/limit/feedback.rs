@@ -2,7 +2,7 @@
 //! rates of buckets.
 
 use super::{
-    Call, Failure, Index, KeyGrant, KeyId, Lane, Limiter, Origin, Reason, Receipt, Recorded, Refusal, State, Strategy,
+    Call, Cause, Failure, Index, KeyGrant, KeyId, Lane, Limiter, Origin, Reason, Receipt, Recorded, State, Strategy,
     Sweep, WaiterIndex, Why,
 };
 use crate::{
@@ -122,8 +122,8 @@ impl Limiter {
         self.scheduler.join(queue, index, true, &mut self.waiting.waiters);
         self.waiting.count_in(index);
         self.set_timer(index);
-        if let Err(refusal) = self.pause(&call, now) {
-            self.refuse(index, refusal, now);
+        if let Err(cause) = self.pause(&call, now) {
+            self.refuse(index, cause, now);
         }
         self.dispatch(now);
     }
@@ -153,9 +153,9 @@ impl Limiter {
         let Some(waiter) = self.waiting.get(index) else { return };
         let State::Queued(queue) = waiter.state else { return };
         let call = waiter.call;
-        if let Err(Refusal { reason, .. }) = self.pause(&call, now) {
-            let refusal = Refusal { reason, ..self.wait_over(&call, queue, now) };
-            self.refuse(index, refusal, now);
+        if let Err(cause) = self.pause(&call, now) {
+            let cause = Cause { retry_at: self.wait_over(queue, now).retry_at, ..cause };
+            self.refuse(index, cause, now);
         }
     }
 }

@@ -6,8 +6,8 @@
 //! is past this stage, whether the key fails or not.
 
 use super::{
-    BucketId, Call, Combine, Entry, Grant, Hold, KeyGrant, KeyId, LOOKED_AT_ONCE, Lasts, Limiter, Reason, Reserved,
-    State, Ticket, Waiter, WaiterIndex,
+    AtKey, BucketId, Call, Combine, Grant, KeyGrant, KeyId, LOOKED_AT_ONCE, Lasts, Limiter, Reason, Reserved, State,
+    Ticket, Waiter, WaiterIndex,
 };
 use crate::moment::Moment;
 
@@ -31,7 +31,7 @@ impl Limiter {
             return self.release_held_calls(key, now);
         };
         if view.state.ready_at > now {
-            self.refuse_late_held_calls(key, &Hold::new(view.state, false, false, None, now), now);
+            self.refuse_late_held_calls(key, &AtKey::failing(view.state, false, false, None, now), now);
         }
         if view.trial != 0 {
             // A trial may stay out for longer than its key is remembered.
@@ -66,14 +66,14 @@ impl Limiter {
 
     /// Refuses the held calls that the key will not release in time. The first to come can wait
     /// least, so only the beginning of a long list is looked at.
-    fn refuse_late_held_calls(&mut self, key: KeyId, hold: &Hold, now: Moment) {
+    fn refuse_late_held_calls(&mut self, key: KeyId, at_key: &AtKey, now: Moment) {
         let (first, before) = (self.waiting.held(key, LOOKED_AT_ONCE), self.waiting());
         for index in &first {
             let waiter = self.waiting.get(*index).map(|waiter| (waiter.call, waiter.hold_ends));
             if let Some((call, hold_ends)) = waiter
-                && let Err(refusal) = self.backoff(&call, hold, hold_ends, now)
+                && let Err(cause) = self.backoff(&call, at_key, hold_ends)
             {
-                self.refuse(*index, refusal, now);
+                self.refuse(*index, cause, now);
             }
         }
         self.review_more(key, before.saturating_sub(self.waiting()), first.len());
@@ -91,7 +91,8 @@ impl Limiter {
     /// Takes back every call of a key that has passed and not left. They are held before those that
     /// came later.
     pub(super) fn recall(&mut self, key: KeyId, now: Moment) {
-        for index in self.waiting.passed(key).into_iter().rev() {
+        let Some(passed) = self.waiting.passed(key) else { return };
+        for index in passed.into_iter().rev() {
             self.freshen(index, now);
             let Some(waiter) = self.waiting.get_mut(index) else { continue };
             waiter.hold_ends = now + self.policy.class(waiter.call.demand.class).backoff.hold;
@@ -122,8 +123,8 @@ impl Limiter {
         let Some(waiter) = self.waiting.get(index) else { return };
         let (call, hold_ends) = (waiter.call, waiter.hold_ends);
         let (id, needs) = self.queue_of(&call, retry, now);
-        if let Err(refusal) = self.turn_in_time(&call, &id, &needs, hold_ends, now) {
-            return self.refuse(index, refusal, now);
+        if let Err(cause) = self.turn_in_time(&call, &id, &needs, hold_ends, now) {
+            return self.refuse(index, cause, now);
         }
         self.waiting.leave_key(index);
         let trial = call.key.filter(|_| retry).map_or(0, |key| self.table.begin_trial(KeyId::from(&key)));
@@ -184,16 +185,16 @@ impl Limiter {
         let Some(waiter) = self.waiting.get(index) else { return };
         let (call, reserved) = (waiter.call, waiter.key_grant.reserved);
         let busy = self.waits_for_write(index);
-        let hold = match call.key.and_then(|key| Some((KeyId::from(&key), self.keys().view(&key, now)?))) {
+        let at_key = match call.key.and_then(|key| Some((KeyId::from(&key), self.keys().view(&key, now)?))) {
             Some((key, view)) => {
                 let tried = view.trial != 0 || self.waiting.first_held(key) != Some(index);
-                Hold::new(view.state, tried, busy, reserved.map(|reserved| reserved.at), now)
+                AtKey::failing(view.state, tried, busy, reserved.map(|reserved| reserved.at), now)
             }
-            None if busy => Hold::behind_a_write(now),
+            None if busy => AtKey::healthy(true, now),
             None => return self.work.dirty_keys.extend(call.key.as_ref().map(KeyId::from)),
         };
-        let refusal = self.hold_over(&call, &hold, now);
-        self.refuse(index, refusal, now);
+        let cause = self.hold_over(&call, &at_key, now);
+        self.refuse(index, cause, now);
     }
 
     /// True if at most one call like this one may be past the key stage.
@@ -219,22 +220,23 @@ impl Limiter {
 
     /// Gives a call that passes its key what it gets there.
     #[inline]
-    pub(super) fn begin_key_grant(&mut self, call: &Call, entry: Entry, now: Moment) -> KeyGrant {
-        if entry.retry.is_none() && !self.policy.one_at_a_time {
+    pub(super) fn begin_key_grant(&mut self, call: &Call, at_key: &AtKey, now: Moment) -> KeyGrant {
+        if at_key.state.is_none() && !self.policy.one_at_a_time {
             return KeyGrant::default();
         }
-        self.take_key(call, entry, now)
+        self.take_key(call, at_key, now)
     }
 
     /// Gives a call the trial, the place of the one write, and a reserved retry token.
     #[inline(never)]
-    fn take_key(&mut self, call: &Call, entry: Entry, now: Moment) -> KeyGrant {
-        let key = call.key.as_ref().filter(|_| entry.retry.is_some());
+    fn take_key(&mut self, call: &Call, at_key: &AtKey, now: Moment) -> KeyGrant {
+        let key = call.key.as_ref().filter(|_| at_key.state.is_some());
         let trial = key.map_or(0, |key| self.table.begin_trial(KeyId::from(key)));
-        KeyGrant { trial, reserved: self.reserve(entry.reserve, now), alone: self.begin_write(call) }
+        KeyGrant { trial, reserved: self.reserve(at_key.reserve, now), alone: self.begin_write(call) }
     }
 
     /// True if a retry token is reserved when the call arrives instead of taken when it leaves.
+    #[inline]
     pub(super) fn reserves(&self, call: &Call) -> bool {
         let metered = call.demand.lasts != Lasts::Long || self.class(call).meter_long_running;
         metered && self.policy.queue.combine == Combine::MaxOf

@@ -164,13 +164,11 @@ impl Limiter {
     /// The refusal, with reason `BytesFull`.
     pub fn hold_bytes(&mut self, ticket: Ticket, bytes: usize, now: Moment) -> Result<(), Refusal> {
         let now = self.catch_up(now);
-        let Some(call) = self.waiting.find(ticket).filter(|waiter| waiter.is_waiting()).map(|waiter| waiter.call)
-        else {
-            return Ok(());
-        };
-        if let Err(refusal) = self.bytes_full(&call, bytes, now) {
+        let waiter = self.waiting.find(ticket).filter(|waiter| waiter.is_waiting());
+        let Some(arrived) = waiter.map(|waiter| waiter.call.arrived) else { return Ok(()) };
+        if let Err(cause) = self.bytes_full(bytes, now) {
             self.leave(ticket, now);
-            return Err(refusal);
+            return Err(cause.refusal(now - arrived, None));
         }
         self.waiting.add_bytes(ticket.index, bytes);
         Ok(())
@@ -314,11 +312,13 @@ impl Limiter {
     }
 
     /// Returns the moment at which the gate would end the call's wait.
+    #[inline]
     pub(super) fn longest_wait(&self, call: &Call) -> Moment {
         call.arrived + self.policy.queue.max_wait
     }
 
     /// Returns the moment at which the call's wait ends in any case.
+    #[inline]
     pub(super) fn ends(&self, call: &Call) -> Moment {
         call.half_time.min(self.longest_wait(call))
     }

@@ -68,6 +68,15 @@ pub struct Refusal {
     pub key: Option<KeyState>,
 }
 
+/// The cause for which a call is refused, without what is known of the call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cause {
+    pub(super) reason: Reason,
+    pub(super) retry_at: Moment,
+    /// True if the refusal tells the state of the call's key.
+    pub(super) of_key: bool,
+}
+
 /// The state of a failing key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyState {
@@ -123,5 +132,21 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
+    }
+}
+
+// === impl Cause ===
+
+impl Cause {
+    #[inline]
+    pub(super) fn new(reason: Reason, retry_at: Moment) -> Self {
+        Self { reason, retry_at, of_key: reason.concerns_key() }
+    }
+
+    /// Makes the refusal of a call that has waited so long and whose key is in this state.
+    #[inline]
+    pub(super) fn refusal(self, waited: Duration, key: Option<KeyState>) -> Refusal {
+        let Self { reason, retry_at, of_key } = self;
+        Refusal { reason, retry_at, waited, key: key.filter(|_| of_key) }
     }
 }

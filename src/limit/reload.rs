@@ -167,8 +167,8 @@ impl Limiter {
         let Some(waiter) = self.waiting.find(ticket).filter(is_late) else { return };
         let (call, retry, index) = (waiter.call, waiter.key_grant.trial != 0, ticket.index);
         let (id, needs) = self.queue_of(&call, retry, now);
-        if let Err(refusal) = self.turn_in_time(&call, &id, &needs, now, now) {
-            return self.refuse(index, refusal, now);
+        if let Err(cause) = self.turn_in_time(&call, &id, &needs, now, now) {
+            return self.refuse(index, cause, now);
         }
         self.waiting.leave_key(index);
         self.queue_up(index, (id, needs), Some(name), now);

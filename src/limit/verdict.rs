@@ -74,14 +74,6 @@ pub struct Ticket {
     pub(super) generation: u32,
 }
 
-// === impl Verdict ===
-
-impl From<Result<Ticket, Refusal>> for Verdict {
-    fn from(decided: Result<Ticket, Refusal>) -> Self {
-        decided.map_or_else(Self::Refuse, Self::Wait)
-    }
-}
-
 // === impl Flow ===
 
 impl fmt::Debug for Flow<'_> {

@@ -140,6 +140,7 @@ impl Waiting {
     }
 
     /// Returns the first call that a key holds.
+    #[inline]
     pub(crate) fn first_held(&self, key: KeyId) -> Option<WaiterIndex> {
         self.held_calls.get(&key)?.held.first
     }
@@ -149,9 +150,9 @@ impl Waiting {
         self.held_calls.get(&key).map(|held| held.held.collect(&self.waiters, By::Key, most)).unwrap_or_default()
     }
 
-    /// Returns the calls that are past a key and have not left, in order.
-    pub(crate) fn passed(&self, key: KeyId) -> Vec<WaiterIndex> {
-        let all = |held: &HeldCalls| held.passed.collect(&self.waiters, By::Key, usize::MAX);
-        self.held_calls.get(&key).map(all).unwrap_or_default()
+    /// Returns the calls that are past a key and have not left, in order, if any call waits there.
+    pub(crate) fn passed(&self, key: KeyId) -> Option<Vec<WaiterIndex>> {
+        let held = self.held_calls.get(&key)?;
+        Some(held.passed.collect(&self.waiters, By::Key, usize::MAX))
     }
 }

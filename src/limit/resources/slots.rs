@@ -43,10 +43,11 @@ impl Slots {
     /// Returns the share that a call of this flow and credential would hold.
     #[inline]
     pub(crate) fn share(&mut self, flow: u64, credential: u64, now: Moment) -> SlotShare {
-        match self.limit.map_or(Per::Gate, |limit| limit.per) {
-            Per::Gate => SlotShare::Whole,
-            Per::Flow => self.share_of_many(flow, now),
-            Per::Credential => self.share_of_many(credential, now),
+        match self.limit {
+            Some(InFlight { per, .. }) if per != Per::Gate => {
+                self.share_of_many(if per == Per::Flow { flow } else { credential }, now)
+            }
+            Some(_) | None => SlotShare::Whole,
         }
     }
 
