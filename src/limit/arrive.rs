@@ -1,7 +1,7 @@
 //! Decides what happens to a call on arrival: it leaves at once, waits or is refused.
 //!
 //! This is the list of refusals. They stand here in the order in which a call meets them, each with
-//! the number that its step has in docs/design.md ("The order of refusals"): the first that says no
+//! the number of its step in docs/design.md ("The order of refusals"): the first that says no
 //! decides the reason. Where the situation of a waiting call changes, the same functions decide. No
 //! call passes those that wait already (P5), and a call that is certain to wait in vain is refused
 //! (P8).
@@ -77,7 +77,7 @@ impl Limiter {
         let lasts = Lasts::new(arrival.long_running, arrival.lists_first);
         Call {
             demand: Demand { class, flow: flow.id, credential, group, lasts },
-            serial: self.serials[class],
+            serial: *self.serials.of(class),
             key: arrival.key.filter(|_| !forgetful || alone),
             write: arrival.write,
             patient: arrival.patient,
@@ -139,7 +139,7 @@ impl Limiter {
         let id = self.queue_key(&call, at_key.state.is_some());
         let is_new = self.scheduler.find(&id).is_none();
         if blocked.is_none() && is_new && !self.is_behind() {
-            return Verdict::Admit(self.admit_past(call, needs, &at_key, now));
+            return Verdict::Admit(self.admit_past(call, needs, at_key, now));
         }
         self.resources.note_short(&needs, now);
         let reason = blocked.map_or(Reason::Bucket, |block| block.reason);
@@ -187,7 +187,7 @@ impl Limiter {
     /// Admits a call past waiting calls, some of which may wait for what it takes.
     fn admit_past(&mut self, call: Call, needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let taken = if self.work.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
-        let permit = self.admit(call, needs, &at_key, now);
+        let permit = self.admit(call, needs, at_key, now);
         if let Some(taken) = taken {
             self.refuse_expired_holds(&taken, now);
             self.dispatch_if_dirty(now);
@@ -211,8 +211,8 @@ impl Limiter {
 // === impl Limiter: the refusals, in their order ===
 
 impl Limiter {
-    /// 6. `backoff`: the delay of its key ends after its at_key. `retry_bucket` if what comes later is
-    /// the token that is reserved on arrival; `deadline` if only the client's own is too short.
+    /// Step 6, `backoff`: the delay of its key ends after its hold. `retry_bucket` if the token that
+    /// is reserved on arrival comes later; `deadline` if only the client's own is too short.
     #[inline]
     pub(super) fn backoff(&self, call: &Call, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
         let longest = hold_ends.min(self.longest_wait(call));
@@ -223,8 +223,8 @@ impl Limiter {
         Err(Cause { of_key: true, ..Cause::new(reason, at_key.earliest) })
     }
 
-    /// 7 and 15. `trial` or `one_at_a_time`: its hold is over, and another call of its key is the
-    /// trial or the one write. Else `retry_bucket` or `backoff`.
+    /// Steps 7 and 15, `trial` or `one_at_a_time`: its hold is over, and another call of its key is
+    /// the trial or the one write. Else `retry_bucket` or `backoff`.
     pub(super) fn hold_over(&self, call: &Call, at_key: &AtKey, now: Moment) -> Cause {
         let reason = at_key.reason();
         let after_trial = call
@@ -237,7 +237,7 @@ impl Limiter {
         Cause::new(reason, retry_at)
     }
 
-    /// 8 and 16. `pause`: one ends too late for it. `deadline` if only the client's own is too
+    /// Steps 8 and 16, `pause`: one ends too late for it. `deadline` if only the client's own is too
     /// short.
     pub(super) fn pause(&self, call: &Call, now: Moment) -> Result<(), Cause> {
         let until = self.paused_until(call, now);
@@ -246,7 +246,7 @@ impl Limiter {
         Err(Cause::new(reason, until))
     }
 
-    /// 9 and 10. The refusal of a call that would join the end of this queue now.
+    /// Steps 9 and 10, for a call that would join the end of this queue now.
     pub(super) fn turn_in_time(
         &self,
         call: &Call,
@@ -263,14 +263,15 @@ impl Limiter {
         self.too_late(call, &min_wait, now)
     }
 
-    /// 9. `retry_bucket`: the trial's tokens come after the moment until which it is held for them.
+    /// Step 9, `retry_bucket`: the tokens of a trial come after the moment until which it is held for
+    /// them.
     fn retry_bucket(&self, call: &Call, min_wait: &MinWait, token_by: Moment) -> Result<(), Cause> {
         let at = min_wait.retry_at.filter(|_| self.policy.retry_bucket.is_some());
         let late = at.filter(|at| *at > token_by.min(self.ends(call)));
         late.map_or(Ok(()), |at| Err(Cause::new(Reason::RetryBucket, at)))
     }
 
-    /// 10. `deadline` if `max_wait` alone would have been enough, else `pause`, `bucket`,
+    /// Step 10, `deadline` if `max_wait` alone would have been enough, else `pause`, `bucket`,
     /// `class_bucket` or `slot`: it is certain not to get its turn in time.
     fn too_late(&self, call: &Call, min_wait: &MinWait, now: Moment) -> Result<(), Cause> {
         let ends = self.ends(call);
@@ -283,7 +284,7 @@ impl Limiter {
         Err(Cause::new(reason, min_wait.at))
     }
 
-    /// 8 and 11. `queue_full`: too many calls wait.
+    /// Steps 8 and 11, `queue_full`: too many calls wait.
     fn queue_full(&mut self, now: Moment) -> Result<(), Cause> {
         if self.waiting() < self.policy.queue.max_waiting {
             return Ok(());
@@ -291,7 +292,8 @@ impl Limiter {
         Err(Cause::new(Reason::QueueFull, self.dropped_requests.drop_one(now)))
     }
 
-    /// 12. What stops it, if it may not wait at all. Returns the moment its wait ends.
+    /// Step 12: it may not wait at all, and the reason is what stops it. Returns the moment at which
+    /// the wait of any other call ends.
     fn may_wait(
         &self,
         call: &Call,
@@ -312,7 +314,7 @@ impl Limiter {
         Err(Cause::new(reason, retry_at))
     }
 
-    /// 13. `bytes_full`: with these the bodies of waiting calls hold more than they may.
+    /// Step 13, `bytes_full`: with these the bodies of waiting calls hold more than they may.
     pub(super) fn bytes_full(&mut self, more: usize, now: Moment) -> Result<(), Cause> {
         if self.waiting.bytes().saturating_add(more) <= self.policy.queue.max_waiting_bytes {
             return Ok(());
@@ -320,8 +322,8 @@ impl Limiter {
         Err(Cause::new(Reason::BytesFull, self.dropped_requests.drop_one(now)))
     }
 
-    /// 17. What stops it at the moment at which its wait in a queue is over. It may come back when
-    /// it would leave from the end of that queue.
+    /// Step 17: its wait in a queue is over, and the reason is what stops it at that moment. It may
+    /// come back when it would leave from the end of that queue.
     pub(super) fn wait_over(&self, queue: QueueIndex, now: Moment) -> Cause {
         let Some((found, group)) = self.scheduler.queue(queue).zip(self.scheduler.group_of(queue)) else {
             return Cause::new(Reason::Bucket, now);

@@ -3,12 +3,7 @@
 //! `config` checks a file and builds one of these. Nothing here needs checking again, so
 //! `Limiter::reconfigure` cannot fail.
 
-use std::{
-    num::NonZeroU32,
-    ops::{Index, IndexMut},
-    sync::Arc,
-    time::Duration,
-};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use crate::api::Scope;
 
@@ -273,6 +268,19 @@ impl ClassId {
 // === impl PerClass ===
 
 impl<T> PerClass<T> {
+    /// Returns the value of a class.
+    #[expect(clippy::indexing_slicing, reason = "an id comes from the policy that made the values")]
+    #[inline]
+    pub(super) fn of(&self, class: ClassId) -> &T {
+        &self.0[usize::from(class.0)]
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "an id comes from the policy that made the values")]
+    #[inline]
+    pub(super) fn of_mut(&mut self, class: ClassId) -> &mut T {
+        &mut self.0[usize::from(class.0)]
+    }
+
     pub(super) fn get(&self, class: ClassId) -> Option<&T> {
         self.0.get(usize::from(class.0))
     }
@@ -307,23 +315,5 @@ impl<T: Default> PerClass<T> {
         let mut kept = |origin: &Option<ClassId>| old.get_mut(usize::from(origin.as_ref()?.0))?.take();
         self.0 = origins.0.iter().map(|origin| kept(origin).unwrap_or_default()).collect();
         old.into_iter().flatten().collect()
-    }
-}
-
-#[expect(clippy::indexing_slicing, reason = "an id comes from the policy that made the number of values")]
-impl<T> Index<ClassId> for PerClass<T> {
-    type Output = T;
-
-    #[inline]
-    fn index(&self, class: ClassId) -> &T {
-        &self.0[usize::from(class.0)]
-    }
-}
-
-#[expect(clippy::indexing_slicing, reason = "an id comes from the policy that made the number of values")]
-impl<T> IndexMut<ClassId> for PerClass<T> {
-    #[inline]
-    fn index_mut(&mut self, class: ClassId) -> &mut T {
-        &mut self.0[usize::from(class.0)]
     }
 }

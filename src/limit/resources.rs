@@ -76,7 +76,7 @@ impl Resources {
             Lasts::Long | Lasts::LongAfterList => [SlotShare::None; 2],
             Lasts::Shortly => [
                 self.gate_slots.share(flow, credential, now),
-                self.class_slots[demand.class].share(flow, credential, now),
+                self.class_slots.of_mut(demand.class).share(flow, credential, now),
             ],
         };
         Requirements { group: demand.group, shares, charges, credential: self.pauses.own(credential) }

@@ -137,7 +137,7 @@ impl Limiter {
                 name: Arc::clone(&policy.name),
                 lane: policy.lane,
                 buckets: buckets(Owner::Class(id)),
-                slots: SlotView::of(&self.resources.class_slots[id]),
+                slots: SlotView::of(self.resources.class_slots.of(id)),
                 waiting: turns.waiting + self.unmoved(id),
             }
         };

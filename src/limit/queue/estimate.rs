@@ -119,7 +119,7 @@ impl Scheduler {
     /// Returns the shape groups of all classes in which any call waits.
     fn shape_groups(&self) -> impl Iterator<Item = (ClassId, &ShapeGroup)> {
         let classes = self.active.iter().flatten();
-        classes.flat_map(|class| self.classes[*class].shape_groups.iter().map(|shape_group| (*class, shape_group)))
+        classes.flat_map(|class| self.classes.of(*class).shape_groups.iter().map(|shape_group| (*class, shape_group)))
     }
 
     /// Returns the queue groups of a shape group that are not set aside, in their order.
@@ -157,19 +157,19 @@ impl Scheduler {
         let classes = self.active[lane].iter().copied().filter(beside);
         let (mut turns, mut counted) = (own, 0_usize);
         for class in classes {
-            let others = self.others(&self.classes[class], class, ask, &metered);
+            let others = self.others(self.classes.of(class), class, ask, &metered);
             counted = counted.saturating_add(others.in_turns(own));
-            let any = self.others(&self.classes[class], class, ask, &|_| true);
+            let any = self.others(self.classes.of(class), class, ask, &|_| true);
             turns = turns.saturating_add(any.metered.min(own));
         }
         // Higher lanes go first except for every tenth turn, and of the nine in between a lower
         // lane may have one. Calls of lower lanes whose requirements differ from this one's have
         // their turns at any time, and those too count as passing it.
         let lower = self.active[lane + 1..].iter().flatten();
-        let slips: usize = lower.map(|class| self.slips(&self.classes[*class], *class, ask)).sum();
+        let slips: usize = lower.map(|class| self.slips(self.classes.of(*class), *class, ask)).sum();
         let mut higher = Others::default();
         for class in self.active[..lane].iter().flatten() {
-            let others = self.others(&self.classes[*class], *class, ask, &metered);
+            let others = self.others(self.classes.of(*class), *class, ask, &metered);
             higher = Others { all: higher.all + others.all, metered: higher.metered + others.metered };
         }
         let passed = self.passed[lane] as usize;

@@ -286,7 +286,7 @@ impl Scheduler {
     fn candidate(&mut self, lane: usize, resources: &Resources, looks: &mut usize, now: Moment) -> Option<QueueIndex> {
         let mut best: Option<(u64, QueueIndex)> = None;
         for &class in &self.active[lane] {
-            let turns = &mut self.classes[class];
+            let turns = self.classes.of_mut(class);
             debug_assert_eq!(turns.lane, lane, "a class is in its own lane");
             if best.is_some_and(|(stamp, _)| stamp <= turns.stamp) {
                 continue;
