@@ -24,7 +24,7 @@ use crate::{
     api::{Failures, Throttling},
     classify::{FairBy, KeyParts, Kind, Rules},
     limit::{
-        Policy,
+        ClassId, Policy,
         policy::{Backoff, BucketPolicy, Strategy},
     },
     spec::{Credentials, Gate, Host, Listen, RetryAfter, Source},
@@ -136,7 +136,7 @@ impl Limits {
         let defaults = GateDefaults { kind, preset, bucket: policy.bucket, backoff, key };
         let classes = classes::numbered(&classes::classes(at, &defaults), policy.bucket);
         let policy = Policy { classes: classes.policies, ..policy };
-        let by_credential = (0..policy.classes.len()).any(|class| policy.splits_by_credential(class));
+        let by_credential = (0..policy.classes.len()).map(ClassId::at).any(|class| policy.splits_by_credential(class));
         let rules = Rules::new(kind, fair_by, by_credential, classes.traits, classes.rules);
         (policy, rules.with_keys(classes.keys), classes.failures)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{
     Arrival, Block, BucketId, Call, Cause, Demand, Grant, KeyGrant, KeyId, KeyState, Lane, Lasts, Limiter, MinWait,
-    Permit, QueueIndex, QueueKey, Reason, Requirements, Strategy, Ticket, Turn, Verdict, Waiter,
+    Permit, QueueIndex, QueueKey, Reason, Requirements, Strategy, Ticket, Turn, Verdict, Waiter, WaiterIndex,
 };
 use crate::moment::Moment;
 
@@ -315,8 +315,9 @@ impl Limiter {
     }
 
     /// Step 13, `bytes_full`: with these the bodies of waiting calls hold more than they may.
-    pub(super) fn bytes_full(&mut self, more: usize, now: Moment) -> Result<(), Cause> {
-        if self.waiting.bytes().saturating_add(more) <= self.policy.queue.max_waiting_bytes {
+    /// Otherwise they are counted.
+    pub(super) fn bytes_full(&mut self, index: WaiterIndex, more: usize, now: Moment) -> Result<(), Cause> {
+        if self.waiting.add_bytes(index, more, self.policy.queue.max_waiting_bytes) {
             return Ok(());
         }
         Err(Cause::new(Reason::BytesFull, self.dropped_requests.drop_one(now)))

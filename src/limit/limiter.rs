@@ -4,7 +4,10 @@
 //! its own work, then admits every call that may leave. Everything that happens to waiting calls
 //! comes out as events, so this code calls nothing outside the core.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
 use super::{
     Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys, Lane, PerClass, Permit,
@@ -57,8 +60,9 @@ impl Limiter {
 
     /// Shares the bound on waiting bytes with every limiter that has the same `sum`.
     #[must_use]
-    pub fn sharing_bytes(self, sum: Arc<AtomicUsize>) -> Self {
-        Self { waiting_bytes: WaitingBytes::sharing(sum), ..self }
+    pub fn sharing_bytes(mut self, sum: Arc<AtomicUsize>) -> Self {
+        self.waiting.share_bytes(sum);
+        self
     }
 
     /// Returns the key table, which answers without the limiter's lock.
@@ -166,11 +170,10 @@ impl Limiter {
         let now = self.catch_up(now);
         let waiter = self.waiting.find(ticket).filter(|waiter| waiter.is_waiting());
         let Some(arrived) = waiter.map(|waiter| waiter.call.arrived) else { return Ok(()) };
-        if let Err(cause) = self.bytes_full(bytes, now) {
+        if let Err(cause) = self.bytes_full(ticket.index, bytes, now) {
             self.leave(ticket, now);
             return Err(cause.refusal(now - arrived, None));
         }
-        self.waiting.add_bytes(ticket.index, bytes);
         Ok(())
     }
 

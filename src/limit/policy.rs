@@ -222,7 +222,7 @@ impl Policy {
 
     /// True if any bucket, slot or pause that applies to a class is split by credential, so that
     /// its queues must be split too.
-    pub(super) fn splits_by_credential(&self, class: ClassId) -> bool {
+    pub(crate) fn splits_by_credential(&self, class: ClassId) -> bool {
         let is_split = |per: Option<Per>| per == Some(Per::Credential);
         let bucket = |bucket: &Option<BucketPolicy>| is_split(bucket.map(|bucket| bucket.per));
         let slots = |slots: &Option<InFlight>| is_split(slots.map(|slots| slots.per));
@@ -260,7 +260,7 @@ impl InFlight {
 // === impl ClassId ===
 
 impl ClassId {
-    fn at(index: usize) -> Self {
+    pub(crate) fn at(index: usize) -> Self {
         Self(u16::try_from(index).unwrap_or(u16::MAX))
     }
 }

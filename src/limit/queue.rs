@@ -11,6 +11,7 @@ mod shape_group;
 mod timers;
 mod waiter;
 mod waiting;
+mod waiting_bytes;
 mod walk;
 
 pub(crate) use self::{

@@ -119,7 +119,7 @@ impl SentCall<'_> {
                 self.gate.last_signal.set(signal);
             }
         }
-        if let Some(key) = self.settle(told.answer) {
+        if let Some(key) = self.report(told.answer) {
             self.context.key = Some(key);
         }
         told.answer.outcome
@@ -154,15 +154,15 @@ impl SentCall<'_> {
             SendError::Lost { .. } => (Failure::Lost, lost()),
             SendError::Timeout { after } => (Failure::Timeout(*after), lost()),
         };
-        self.settle(answer);
+        self.report(answer);
         failure
     }
 
     /// Hands the outcome to the limiter. Returns the key, if it came to be known only now.
-    fn settle(&mut self, answer: Answer) -> Option<Key> {
+    fn report(&mut self, answer: Answer) -> Option<Key> {
         let owed = self.owed.take()?;
         let (key, start) = self.key_from_body(&owed, answer);
-        owed.settle(answer, key, &|| self.context.call.key_name(start.as_deref()));
+        owed.finish(answer, key, &|| self.context.call.key_name(start.as_deref()));
         key
     }
 
@@ -192,7 +192,7 @@ impl Drop for SentCall<'_> {
             let upstream_for = self.context.upstream_for().unwrap_or(Duration::ZERO);
             let left = || outcome::left(config.failures(call.class), &call.call, upstream_for);
             let answer = self.so_far.unwrap_or_else(left);
-            self.settle(answer);
+            self.report(answer);
         }
     }
 }

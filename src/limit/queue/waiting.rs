@@ -1,9 +1,12 @@
 //! Every waiting call with what is counted of them, the calls held for each key, and the moments at
 //! which waits end.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
-use super::{By, HeldCalls, State, Timers, Waiter, Waiters};
+use super::{By, HeldCalls, State, Timers, Waiter, Waiters, waiting_bytes::WaitingBytes};
 use crate::{
     limit::{KeyId, Spread, Ticket, WaiterIndex},
     moment::Moment,
@@ -17,8 +20,7 @@ pub(crate) struct Waiting {
     /// The waiting calls of each key that fails or for which several calls wait.
     held_calls: HashMap<KeyId, HeldCalls, Spread>,
     count: usize,
-    /// The bytes of their bodies.
-    bytes: usize,
+    bytes: WaitingBytes,
     /// The number of calls that have entered queues so far.
     sequence: u64,
 }
@@ -31,7 +33,12 @@ impl Waiting {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.get()
+    }
+
+    /// Shares the bound on bytes with everything that has the same `sum`.
+    pub(crate) fn share_bytes(&mut self, sum: Arc<AtomicUsize>) {
+        self.bytes = WaitingBytes::sharing(sum);
     }
 
     /// True if nothing is left of any wait.
@@ -67,7 +74,7 @@ impl Waiting {
     pub(crate) fn count_in(&mut self, index: WaiterIndex) {
         self.count += 1;
         if let Some(waiter) = self.waiters.get(index) {
-            self.bytes = self.bytes.saturating_add(waiter.bytes);
+            self.bytes.add(waiter.bytes);
         }
     }
 
@@ -75,17 +82,22 @@ impl Waiting {
     pub(crate) fn count_out(&mut self, index: WaiterIndex) {
         self.count = self.count.saturating_sub(1);
         if let Some(waiter) = self.waiters.get_mut(index) {
-            self.bytes = self.bytes.saturating_sub(waiter.bytes);
+            self.bytes.subtract(waiter.bytes);
             self.timers.cancel_waiter(std::mem::replace(&mut waiter.timer, Moment::MAX), index);
         }
     }
 
-    /// Counts bytes that are held for a waiting call.
-    pub(crate) fn add_bytes(&mut self, index: WaiterIndex, bytes: usize) {
-        self.bytes = self.bytes.saturating_add(bytes);
+    /// Counts bytes that are held for a waiting call, unless all would then hold more than `max`.
+    /// Returns true if they were counted.
+    #[must_use]
+    pub(crate) fn add_bytes(&mut self, index: WaiterIndex, bytes: usize, max: usize) -> bool {
+        if !self.bytes.try_add(bytes, max) {
+            return false;
+        }
         if let Some(waiter) = self.waiters.get_mut(index) {
             waiter.bytes = waiter.bytes.saturating_add(bytes);
         }
+        true
     }
 
     /// Sets a waiter's timer to the end of its present wait.

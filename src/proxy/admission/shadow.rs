@@ -95,7 +95,7 @@ async fn shadow_task(
     };
     if let Ok(Settlement { answer, key, name }) = told {
         let key = key.filter(|_| owed.receipt().and_then(Receipt::key).is_none());
-        owed.settle(answer, key, &|| name.clone());
+        owed.finish(answer, key, &|| name.clone());
     }
     drop(end.await); // an error too: its other end is gone, and so is the call
     drop(slot);

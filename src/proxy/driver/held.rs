@@ -164,7 +164,7 @@ impl OwedReceipt {
 
     /// Hands over the outcome. `key` is given where it was not known before; `name` names it in
     /// case it begins to fail.
-    pub(crate) fn settle(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
+    pub(crate) fn finish(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         match self.shadow.take() {
             Some(told) => drop(told.map(|told| told.send(Settlement { answer, key, name: name() }))), // it may have left
             None => self.receipt.take().into_iter().for_each(|receipt| self.driver.finish(receipt, answer, key, name)),
