@@ -14,36 +14,30 @@ pub mod control;
 mod readiness;
 mod socket;
 
-use std::{
-    convert::Infallible,
-    future::poll_fn,
-    io,
-    net::SocketAddr,
-    path::Path,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use hyper::{server::conn::http1, service::service_fn};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use self::{
-    answer::{Handler, Origin},
-    control::Operator,
-    socket::Socket,
-};
+use self::answer::{Handler, Origin};
+use self::control::Operator;
+use self::socket::Socket;
 use crate::clock::Clock;
 
-pub use self::{
-    readiness::{Latch, Readiness},
-    socket::SocketError,
-};
+pub use self::readiness::{Latch, Readiness};
+pub use self::socket::SocketError;
 
 /// The error of an admin port that could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -165,10 +159,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        client::{At, NoAnswer},
-        *,
-    };
+    use super::client::{At, NoAnswer};
+    use super::*;
 
     #[tokio::test]
     async fn health_asks_the_port_and_believes_it() {

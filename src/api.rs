@@ -20,10 +20,8 @@ mod query;
 mod selector;
 pub mod signals;
 
-pub use self::{
-    call::{Call, Verb},
-    key::{Group, Key, facet, written_facet},
-    outcome::{Answer, Failures, Gone, Outcome, Pause, Rejection, Scope, Throttling},
-    query::query_pairs,
-    signals::{PauseLength, Signal, Signals},
-};
+pub use self::call::{Call, Verb};
+pub use self::key::{Group, Key, facet, written_facet};
+pub use self::outcome::{Answer, Failures, Gone, Outcome, Pause, Rejection, Scope, Throttling};
+pub use self::query::query_pairs;
+pub use self::signals::{PauseLength, Signal, Signals};

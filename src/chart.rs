@@ -107,13 +107,11 @@ impl Chart {
     }
 
     /// Draws the chart as a complete SVG file.
-    #[must_use]
     pub fn svg(&self) -> String {
         svg::draw(&self.without_gaps())
     }
 
     /// Draws the chart as lines of text, each at most as wide as `look` allows.
-    #[must_use]
     pub fn terminal(&self, look: Look) -> String {
         terminal::draw(&self.without_gaps(), look)
     }

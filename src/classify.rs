@@ -9,17 +9,13 @@
 // In the path of a call nothing may panic: every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
-use crate::{
-    api::{Call, Group, Verb, apply, external, kubernetes},
-    limit::ClassId,
-};
+use crate::api::{Call, Group, Verb, apply, external, kubernetes};
+use crate::limit::ClassId;
 
 mod checksum;
 mod flow;
@@ -28,13 +24,11 @@ mod key;
 mod matcher;
 mod parts;
 
-pub use self::{
-    flow::{FairBy, FlowName},
-    glob::Glob,
-    key::KeySource,
-    matcher::{Matcher, Matching},
-    parts::{KeyPart, KeyPartError, KeyParts, KeyPartsError},
-};
+pub use self::flow::{FairBy, FlowName};
+pub use self::glob::Glob;
+pub use self::key::KeySource;
+pub use self::matcher::{Matcher, Matching};
+pub use self::parts::{KeyPart, KeyPartError, KeyParts, KeyPartsError};
 
 /// The rules of one gate, in order; the first match wins.
 #[derive(Clone, Debug)]

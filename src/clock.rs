@@ -3,10 +3,8 @@
 //! It is tokio's, so that a test with paused time moves everything at once; two clocks in one
 //! process would give wrong waits.
 
-use std::{
-    pin::Pin,
-    time::{Duration, SystemTime},
-};
+use std::pin::Pin;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, Sleep};
 
@@ -50,7 +48,6 @@ impl Clock {
 
     /// Returns the wall clock's time of a moment, in milliseconds since 1970: for display, never
     /// for calculation.
-    #[must_use]
     pub fn wall(&self, moment: Moment) -> u64 {
         let wall = wall_clock().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = self.now();

@@ -29,15 +29,14 @@ mod words;
 
 use std::path::PathBuf;
 
+use self::cursor::Cursor;
+use self::files::NamedFile;
+pub use self::origins::Origins;
+use self::path::Path;
+pub use self::problems::Problem;
+use self::problems::Text;
 pub(crate) use self::problems::did_you_mean;
-use self::{
-    cursor::Cursor,
-    files::NamedFile,
-    path::Path,
-    problems::Text,
-    report::{Findings, Report},
-};
-pub use self::{origins::Origins, problems::Problem};
+use self::report::{Findings, Report};
 use crate::spec::Settings;
 
 /// The input that a configuration is read from.
@@ -117,7 +116,6 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
 impl Loaded {
     /// Returns what is wrong now with the files that the configuration names: they are missing,
     /// cannot be read, or do not hold what is expected of them.
-    #[must_use]
     pub fn unreadable_files(&self) -> Vec<Problem> {
         self.files.iter().filter_map(NamedFile::problem).collect()
     }

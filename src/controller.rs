@@ -7,10 +7,8 @@
 mod lease;
 mod workqueue;
 
-pub(crate) use self::{
-    lease::LeaseHolder,
-    workqueue::{Item, RateLimiter, WorkQueue},
-};
+pub(crate) use self::lease::LeaseHolder;
+pub(crate) use self::workqueue::{Item, RateLimiter, WorkQueue};
 use crate::moment::Moment;
 
 /// The number of times that client-go itself makes a call again because its answer has a

@@ -12,7 +12,9 @@ mod pod_token;
 mod proxy;
 mod token;
 
-use std::{net::Ipv6Addr, path::PathBuf, sync::Arc};
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
 use http::uri::{Authority, Scheme};
@@ -229,7 +231,6 @@ impl Resolved {
 
     /// True if there is something to inject: a token, a client certificate or a plugin of the
     /// source.
-    #[must_use]
     pub fn has_credentials(&self) -> bool {
         self.credential.is_some() || self.own_identity.is_some()
     }

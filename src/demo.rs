@@ -16,30 +16,26 @@ mod store;
 mod story;
 mod table;
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use self::client::Client;
+use self::controller::HttpController;
+use self::record::{Backlog, Seen};
 pub use self::scene::{BURST, RATE};
-use self::{
-    client::Client,
-    controller::HttpController,
-    record::{Backlog, Seen},
-    scene::{CHANGES_PER_SECOND, KINDS, Kind, OBJECTS, RENEW_EVERY},
-    server::Api,
-    table::Now,
-};
-pub(crate) use self::{
-    scene::{RETRY_RATE, Scene},
-    story::Played,
-    table::Table,
-};
-use crate::{clock::Clock, moment::Moment, random::Random};
+use self::scene::{CHANGES_PER_SECOND, KINDS, Kind, OBJECTS, RENEW_EVERY};
+pub(crate) use self::scene::{RETRY_RATE, Scene};
+use self::server::Api;
+pub(crate) use self::story::Played;
+use self::table::Now;
+pub(crate) use self::table::Table;
+use crate::clock::Clock;
+use crate::moment::Moment;
+use crate::random::Random;
 
 /// The time between two measurements of the backlog.
 const SAMPLE: Duration = Duration::from_millis(100);

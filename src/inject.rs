@@ -17,7 +17,8 @@ mod workload;
 pub use self::sidecar::{Mode, Options, variables};
 pub use crate::yaml::Unreadable;
 
-use self::{documents::Document, workload::Found};
+use self::documents::Document;
+use self::workload::Found;
 use crate::yaml::{self, Node};
 
 /// The result of an edit.

@@ -71,31 +71,29 @@ mod sweep;
 mod work;
 
 // Each room hands out its words here, and the others take them from here.
-pub(crate) use self::{
-    arrive::AtKey,
-    call::{Call, Grant, KeyGrant, Reserved},
-    dropped_requests::DroppedRequests,
-    index::{GroupIndex, Index, OfGroup, OfQueue, OfWaiter, QueueIndex, Store, WaiterIndex},
-    keys::{Failure, KeyId, Position, Recorded, Spread, Table},
-    policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Per, PerClass, Strategy},
-    queue::{
-        ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step,
-        Sweep, Timer, Waiter, WaiterWalk, Waiting,
-    },
-    refusal::{Cause, Why},
-    resources::{
-        Block, Bucket, BucketId, Charges, Demand, Lasts, Origin, Owner, Pauses, Requirements, Resources, SlotShare,
-        Slots, Turn,
-    },
-    work::Work,
+pub(crate) use self::arrive::AtKey;
+pub(crate) use self::call::{Call, Grant, KeyGrant, Reserved};
+pub(crate) use self::dropped_requests::DroppedRequests;
+pub(crate) use self::index::{GroupIndex, Index, OfGroup, OfQueue, OfWaiter, QueueIndex, Store, WaiterIndex};
+pub use self::keys::Keys;
+pub(crate) use self::keys::{Failure, KeyId, Position, Recorded, Spread, Table};
+pub use self::limiter::Limiter;
+pub use self::operator::{Preview, Walk};
+pub use self::permit::{Admitted, Permit, Receipt, Slot};
+pub(crate) use self::policy::{
+    Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Per, PerClass, Strategy,
 };
-pub use self::{
-    keys::Keys,
-    limiter::Limiter,
-    operator::{Preview, Walk},
-    permit::{Admitted, Permit, Receipt, Slot},
-    policy::{ClassId, Policy},
-    refusal::{Ended, KeyState, Reason, Refusal},
-    snapshot::{LongestQueues, Snapshot},
-    verdict::{Arrival, Claim, Flow, Ticket, Verdict},
+pub use self::policy::{ClassId, Policy};
+pub(crate) use self::queue::{
+    ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step, Sweep,
+    Timer, Waiter, WaiterWalk, Waiting,
 };
+pub(crate) use self::refusal::{Cause, Why};
+pub use self::refusal::{Ended, KeyState, Reason, Refusal};
+pub(crate) use self::resources::{
+    Block, Bucket, BucketId, Charges, Demand, Lasts, Origin, Owner, Pauses, Requirements, Resources, SlotShare, Slots,
+    Turn,
+};
+pub use self::snapshot::{LongestQueues, Snapshot};
+pub use self::verdict::{Arrival, Claim, Flow, Ticket, Verdict};
+pub(crate) use self::work::Work;

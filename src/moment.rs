@@ -4,11 +4,9 @@
 //! time), `simulate` and the property tests (virtual time) drive the very same code. Nanoseconds in
 //! a `u64` last 584 years; all arithmetic saturates.
 
-use std::{
-    fmt,
-    ops::{Add, AddAssign, Sub},
-    time::Duration,
-};
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+use std::time::Duration;
 
 /// A point in monotonic time, counted from the start of the process (or of the simulation).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

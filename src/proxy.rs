@@ -30,10 +30,8 @@ mod tally;
 mod tunnel;
 mod view;
 
-pub use self::{
-    gate::{Gate, GateError},
-    options::Options,
-};
+pub use self::gate::{Gate, GateError};
+pub use self::options::Options;
 pub use crate::spec::{Listen, RetryAfter};
 
 #[cfg(test)]

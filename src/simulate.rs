@@ -18,12 +18,10 @@ mod tally;
 
 use crate::spec;
 
-pub use self::{
-    builtin::{ALL, Builtin, Setup, WrongParameter, find, usual},
-    picture::Picture,
-    play::{Played, play},
-    tally::{LeaseRow, Row},
-};
+pub use self::builtin::{ALL, Builtin, Setup, WrongParameter, find, usual};
+pub use self::picture::Picture;
+pub use self::play::{Played, play};
+pub use self::tally::{LeaseRow, Row};
 
 /// Limits with a name.
 #[derive(Clone, Debug)]

@@ -3,15 +3,18 @@
 //!
 //! Everything here has been checked and is possible.
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 
-use crate::{
-    api::{Failures, Throttling},
-    classify::{Kind, Rules},
-    limit::{Policy, Reason},
-};
+use crate::api::{Failures, Throttling};
+use crate::classify::{Kind, Rules};
+use crate::limit::{Policy, Reason};
 
 /// The whole process.
 #[derive(Clone, Debug)]
@@ -229,7 +232,6 @@ pub struct CredentialFile {
 impl Gate {
     /// True if clients must show the token that is in the folder, where the gate injects: off
     /// loopback, unless they show certificates.
-    #[must_use]
     pub fn asks_for_a_token(&self) -> bool {
         let is_guarded = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some());
         is_guarded && !self.is_local()
@@ -245,7 +247,6 @@ impl Gate {
 
     /// True if the upstream sees the gate's own credentials: `auto` is decided by where the gate
     /// listens and what it has.
-    #[must_use]
     pub fn injects(&self) -> bool {
         match self.credentials {
             Credentials::Inject => true,
@@ -273,7 +274,6 @@ impl fmt::Display for Listen {
 
 impl Source {
     /// True if it comes with an identity that the gate can lend.
-    #[must_use]
     pub fn has_identity(&self) -> bool {
         !matches!(self, Self::Url(_))
     }

@@ -18,10 +18,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use self::table::{Kind, TABLE};
 
-pub use self::{
-    call_log::{Asked, CallLog, CallRecord},
-    meters::{GateMeters, UpstreamMeters},
-};
+pub use self::call_log::{Asked, CallLog, CallRecord};
+pub use self::meters::{GateMeters, UpstreamMeters};
 
 /// Sets gauges that are not kept up to date otherwise, just before they are read.
 pub type Sampler = dyn Fn() + Send + Sync;

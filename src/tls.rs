@@ -15,7 +15,8 @@ mod unverified;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustls::crypto::CryptoProvider;
 
 pub use self::client::{Client, Roots, client};

@@ -34,7 +34,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use http::{Request, Response, uri::Scheme};
+use http::uri::Scheme;
+use http::{Request, Response};
 
 use self::body::{Budget, KEPT_TOGETHER};
 pub use self::body::{Kept, Outgoing, OutgoingError};
@@ -48,8 +49,14 @@ pub use self::protocol::Protocol;
 pub use self::streaming::{Streaming, StreamingError};
 pub(crate) use self::trailing::Trailing;
 pub use self::upgrade::{Dedicated, Upgraded};
-use crate::{api::Group, clock::Clock, credentials::Injector, limit::Admitted, telemetry::meters::UpstreamMeters, tls};
-pub use crate::{credentials::Target, spec::Host};
+use crate::api::Group;
+use crate::clock::Clock;
+use crate::credentials::Injector;
+pub use crate::credentials::Target;
+use crate::limit::Admitted;
+pub use crate::spec::Host;
+use crate::telemetry::meters::UpstreamMeters;
+use crate::tls;
 
 /// The receiver of changes in how many more calls the connections could take. Implemented by the
 /// proxy's driver.
@@ -168,7 +175,6 @@ impl Upstream {
 
     /// Returns the error by which new calls of `group` fail at once: the last dial failed, the next
     /// is not due yet and no stream is free.
-    #[must_use]
     pub fn down(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.down()
     }
@@ -176,7 +182,6 @@ impl Upstream {
     /// Returns the error of the last dial of `group` if none has succeeded since and no stream is
     /// free. Unlike [`Self::down`] this does not end while a dial is due that no call asks for: it
     /// is for people who look.
-    #[must_use]
     pub fn unreachable(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.unreachable()
     }
@@ -184,7 +189,6 @@ impl Upstream {
     /// Returns the stream that a grant of the limiter stands for. `None` when the connection went
     /// meanwhile: the unit of room that the grant took is then given back here, and the caller
     /// requeues.
-    #[must_use]
     pub fn checkout(&self, group: Group) -> Option<StreamLease> {
         self.inner.pool(group)?.checkout()
     }
@@ -234,7 +238,6 @@ impl Upstream {
 
     /// Returns the connections of a group, and the calls on them. A connection of an upgrade has
     /// one use, and is never free.
-    #[must_use]
     pub fn occupancy(&self, group: Group) -> Occupancy {
         self.inner.pool(group).map_or_else(
             || {
@@ -247,13 +250,11 @@ impl Upstream {
 
     /// Returns a flag that is true while the upstream speaks HTTP/2, which has no upper case in the
     /// names of fields; as far as the last connection tells.
-    #[must_use]
     pub fn lower_case(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.inner.dialer.lower_case)
     }
 
     /// Returns the credentials that the upstream sees: the proxy asks them what must be refused.
-    #[must_use]
     pub fn injector(&self) -> &Injector {
         &self.inner.injector
     }

@@ -1,17 +1,14 @@
 //! A gate to measure, and the calls that arrive at it.
 
-use std::{
-    fmt::{self, Display},
-    num::NonZeroU32,
-    time::Duration,
-};
+use std::fmt::{self, Display};
+use std::num::NonZeroU32;
+use std::time::Duration;
 
-use tidegate::{
-    api::{Answer, Group, Key, Outcome, Pause, PauseLength, Scope},
-    config,
-    limit::{Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Ticket, Verdict, Walk, policy::InFlight},
-    moment::Moment,
-};
+use tidegate::api::{Answer, Group, Key, Outcome, Pause, PauseLength, Scope};
+use tidegate::config;
+use tidegate::limit::policy::InFlight;
+use tidegate::limit::{Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Ticket, Verdict, Walk};
+use tidegate::moment::Moment;
 
 /// A limiter with room on its connections, and a clock that the scene moves on.
 pub(crate) struct Gate {

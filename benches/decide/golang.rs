@@ -1,7 +1,8 @@
 //! client-go's limiters on the same machine in the same run: the benchmarks of tests/golden, which
 //! pins their versions.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
+use std::process::Command;
 
 /// One result of `go test -bench`: its name, nanoseconds, and bytes of each where they are given.
 pub(crate) struct Measured {

@@ -20,20 +20,14 @@
 #[expect(dead_code, reason = "`decide` uses the rest")]
 mod gate;
 
-use std::{
-    env, fs,
-    num::NonZeroU32,
-    process::{Command, ExitCode, Stdio},
-    time::Duration,
-};
+use std::num::NonZeroU32;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+use std::{env, fs};
 
-use tidegate::{
-    api::{Group, PauseLength},
-    limit::{
-        LongestQueues, Policy, Ticket, Walk,
-        policy::{InFlight, Lane, Per},
-    },
-};
+use tidegate::api::{Group, PauseLength};
+use tidegate::limit::policy::{InFlight, Lane, Per};
+use tidegate::limit::{LongestQueues, Policy, Ticket, Walk};
 
 use self::gate::{Gate, one_slot, roomy};
 

@@ -2,10 +2,8 @@
 //! and once for twice as many. The difference is what the decisions cost, without the stage, and
 //! without symbols or markers in the code.
 
-use std::{
-    env,
-    process::{Command, Stdio},
-};
+use std::env;
+use std::process::{Command, Stdio};
 
 use crate::scenes::Scene;
 

@@ -21,19 +21,15 @@ mod instructions;
 mod memory;
 mod scenes;
 
-use std::{
-    env,
-    process::ExitCode,
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+use std::env;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use tidegate::limit::Verdict;
 
-use crate::{
-    gate::Gate,
-    scenes::{HOARDS, Hoard, SCENES, Scene},
-};
+use crate::gate::Gate;
+use crate::scenes::{HOARDS, Hoard, SCENES, Scene};
 
 fn main() -> ExitCode {
     // `cargo bench` adds a flag of its own.

@@ -2,12 +2,11 @@
 //! system sees them. Each in a process of its own, so that nothing lies in room that something else
 //! has left.
 
-use std::{env, fs, process::Command};
+use std::process::Command;
+use std::{env, fs};
 
-use crate::{
-    gate::{Gate, usual},
-    scenes::Hoard,
-};
+use crate::gate::{Gate, usual};
+use crate::scenes::Hoard;
 
 /// The bytes of one item of many.
 pub(crate) struct Kept {

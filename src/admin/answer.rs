@@ -1,18 +1,20 @@
 //! The answers to requests, on the port and on the socket.
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, OnceLock},
-};
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Full, Limited};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::{Readiness, control::Operator};
-use crate::{status::page, telemetry};
+use super::Readiness;
+use super::control::Operator;
+use crate::status::page;
+use crate::telemetry;
 
 /// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

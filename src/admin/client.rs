@@ -1,13 +1,15 @@
 //! The client with which commands speak to a running process: one request, by hand. An exec probe
 //! runs every second, and a client library would be most of what it starts.
 
-use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{fmt, io};
 
-use serde::{Serialize, de::DeserializeOwned};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpStream, UnixStream},
-};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 /// A place at which a process can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

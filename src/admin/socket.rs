@@ -1,12 +1,10 @@
 //! The control socket: it serves what the port serves, and takes orders. Only the process's own
 //! user can open it (0600).
 
-use std::{
-    fs::{self, Permissions},
-    io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
-    path::{Path, PathBuf},
-};
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixStream};
 

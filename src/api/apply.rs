@@ -4,9 +4,11 @@
 //! See kubernetes/kubernetes#139253 and #122480; the message is from `structuredmerge.go` of
 //! apimachinery. Taken for a failure, it would hold up the corrected patch and the DELETE as well.
 
-use http::{HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
 
-use super::{Call, signals::Response};
+use super::Call;
+use super::signals::Response;
 
 /// True if a PATCH with this head is a server-side apply, in YAML (or JSON) or CBOR.
 pub fn is_apply(headers: &HeaderMap) -> bool {

@@ -1,6 +1,7 @@
 //! A call: one API request, read into verb, group, resource, namespace, name and subresource.
 
-use std::{fmt, time::Duration};
+use std::fmt;
+use std::time::Duration;
 
 use super::path::ESCAPED_SLASH;
 

@@ -2,10 +2,8 @@
 
 use http::{Method, Uri};
 
-use super::{
-    call::{Call, Verb},
-    path,
-};
+use super::call::{Call, Verb};
+use super::path;
 
 /// Reads a request by its method and path, without its query.
 pub fn read(method: &Method, uri: &Uri) -> Call {

@@ -7,12 +7,9 @@
 
 use http::{Method, Uri};
 
-use super::{
-    call::{Call, Part, Verb},
-    duration, external, path,
-    query::{self, Query},
-    selector,
-};
+use super::call::{Call, Part, Verb};
+use super::query::{self, Query};
+use super::{duration, external, path, selector};
 
 /// Reads a request to a kube-apiserver.
 pub fn read(method: &Method, uri: &Uri) -> Call {

@@ -5,7 +5,8 @@
 //! whole or cut off. If the name is not certain there is none, and nothing is remembered of the
 //! call. YAML and CBOR bodies are not read.
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
+use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, StatusCode};
 
-use super::{
-    Call, Verb, apply,
-    signals::{self, PauseLength, Reach, Reading, Refused, Response, Signal, Signals},
-};
+use super::signals::{self, PauseLength, Reach, Reading, Refused, Response, Signal, Signals};
+use super::{Call, Verb, apply};
 
 /// The meaning of a response for its key (docs/design.md, "Outcomes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

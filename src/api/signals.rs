@@ -7,7 +7,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
 
 mod aws;
 mod azure;

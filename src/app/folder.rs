@@ -2,20 +2,19 @@
 //! folder that the controller mounts. Kubelet renews a pod's token, and the controller reads the
 //! copy.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::reachable::reachable;
-use crate::{
-    clock::Clock,
-    credentials::{
-        PodToken, Secret,
-        folder::{self, Contents, FolderError},
-    },
-    moment::Moment,
-    tls::{self, Listener},
-};
+use crate::clock::Clock;
+use crate::credentials::folder::{self, Contents, FolderError};
+use crate::credentials::{PodToken, Secret};
+use crate::moment::Moment;
+use crate::tls::{self, Listener};
 
 /// The folder, and what goes into it.
 #[derive(Debug)]

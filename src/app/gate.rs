@@ -1,17 +1,17 @@
 //! Puts one gate together from upstream, credentials and TLS, as the configuration says.
 
-use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::folder::{Folder, Token};
-use crate::{
-    classify::Kind,
-    clock::Clock,
-    credentials::{self, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret},
-    proxy,
-    spec::{CredentialFile, Credentials, Gate, Listen, ListenerTls, TlsMode},
-    tls,
-    upstream::{self, Dns},
-};
+use crate::classify::Kind;
+use crate::clock::Clock;
+use crate::credentials::{self, Credential, CredentialsError, Environment, Injector, PodToken, Resolved, Secret};
+use crate::spec::{CredentialFile, Credentials, Gate, Listen, ListenerTls, TlsMode};
+use crate::upstream::{self, Dns};
+use crate::{proxy, tls};
 use anyhow::anyhow;
 use http::uri::Scheme;
 

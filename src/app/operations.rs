@@ -1,26 +1,21 @@
 //! The operator's view of, and orders to, all gates of the process.
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::reloads::Reloads;
-use crate::{
-    admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator},
-    classify::Glob,
-    clock::Clock,
-    moment::Moment,
-    proxy::Gate,
-    spec::{Settings, ShowNames, Socket},
-    status,
-};
+use crate::admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator};
+use crate::classify::Glob;
+use crate::clock::Clock;
+use crate::moment::Moment;
+use crate::proxy::Gate;
+use crate::spec::{Settings, ShowNames, Socket};
+use crate::status;
 
 /// The gates, and the state beside them that the operator sees.
 pub(crate) struct Operations {

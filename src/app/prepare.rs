@@ -7,17 +7,13 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::{
-    failure::Failure,
-    gate::{PreparedGate, Trouble, prepare_gate},
-};
-use crate::{
-    clock::Clock,
-    config::{Loaded, Problem},
-    credentials::Environment,
-    spec::{Log, Settings},
-    telemetry::CallLog,
-};
+use super::failure::Failure;
+use super::gate::{PreparedGate, Trouble, prepare_gate};
+use crate::clock::Clock;
+use crate::config::{Loaded, Problem};
+use crate::credentials::Environment;
+use crate::spec::{Log, Settings};
+use crate::telemetry::CallLog;
 
 /// Everything that is needed to start.
 #[derive(Debug)]

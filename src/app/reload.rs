@@ -8,23 +8,23 @@
 
 mod restart;
 
-use std::{io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::signal::unix::Signal;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    failure::Failure,
-    operations::Operations,
-    prepare::{Prepared, call_log},
-    reloads::Outcome,
-    source::Sources,
-};
-use crate::{
-    clock::Clock,
-    spec::Settings,
-    telemetry::{CallLog, log::Level},
-};
+use super::failure::Failure;
+use super::operations::Operations;
+use super::prepare::{Prepared, call_log};
+use super::reloads::Outcome;
+use super::source::Sources;
+use crate::clock::Clock;
+use crate::spec::Settings;
+use crate::telemetry::CallLog;
+use crate::telemetry::log::Level;
 
 /// Everything that a reload can change, and the content it came from.
 pub(crate) struct Reloader {

@@ -2,11 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{
-    clock::Clock,
-    status::{Config, Reload},
-    telemetry::table,
-};
+use crate::clock::Clock;
+use crate::status::{Config, Reload};
+use crate::telemetry::table;
 
 words! {
     /// The result of a reload.

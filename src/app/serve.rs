@@ -6,22 +6,18 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Failure, folder,
-    gate::PreparedGate,
-    operations::{self, Operations},
-    prepare::{Prepared, call_log},
-    reload::{Content, Reloader},
-    source::Sources,
-};
-use crate::{
-    admin::{Admin, Readiness},
-    clock::Clock,
-    credentials::Target,
-    proxy::Gate,
-    spec::{Settings, Socket},
-    telemetry::log::{self, Level},
-};
+use super::gate::PreparedGate;
+use super::operations::{self, Operations};
+use super::prepare::{Prepared, call_log};
+use super::reload::{Content, Reloader};
+use super::source::Sources;
+use super::{Failure, folder};
+use crate::admin::{Admin, Readiness};
+use crate::clock::Clock;
+use crate::credentials::Target;
+use crate::proxy::Gate;
+use crate::spec::{Settings, Socket};
+use crate::telemetry::log::{self, Level};
 
 /// Runs the configuration until a signal ends it.
 pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {

@@ -2,15 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{
-    failure::Failure,
-    prepare::{Prepared, prepare},
-};
-use crate::{
-    clock::Clock,
-    config::{self, Input, Loaded, Problem},
-    credentials::Environment,
-};
+use super::failure::Failure;
+use super::prepare::{Prepared, prepare};
+use crate::clock::Clock;
+use crate::config::{self, Input, Loaded, Problem};
+use crate::credentials::Environment;
 
 /// The file that was named, if any. Its content is read at each use, so that a reload sees what has
 /// changed.

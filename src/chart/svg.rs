@@ -4,10 +4,8 @@
 //! Colours are plain values in classes and are overridden by media queries, not custom properties:
 //! viewers that do not know CSS variables would paint everything black.
 
-use super::{
-    Band, Chart, Mark, Series,
-    axis::{Scale, label},
-};
+use super::axis::{Scale, label};
+use super::{Band, Chart, Mark, Series};
 
 /// The width of the chart, in its own units.
 const WIDTH: f64 = 960.0;

@@ -3,10 +3,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::{
-    Band, Chart, Mark, Series,
-    axis::{Scale, label},
-};
+use super::axis::{Scale, label};
+use super::{Band, Chart, Mark, Series};
 
 /// The size and colours of a chart in the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,7 +274,8 @@ fn legend(chart: &Chart, look: Look) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::sample, Look};
+    use super::super::tests::sample;
+    use super::Look;
 
     #[test]
     fn it_fits_the_width_it_was_given() {

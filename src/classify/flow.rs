@@ -1,14 +1,10 @@
 //! Flows: the parties between which a class is fair.
 
-use std::{
-    fmt,
-    hash::{BuildHasher, Hash, Hasher, RandomState},
-};
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-use http::{
-    HeaderMap, HeaderName,
-    header::{AUTHORIZATION, USER_AGENT},
-};
+use http::header::{AUTHORIZATION, USER_AGENT};
+use http::{HeaderMap, HeaderName};
 
 use super::Kind;
 use crate::api::Call;

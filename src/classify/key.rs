@@ -3,19 +3,13 @@
 //! They are hashes under the process's own hasher: the lookup of a healthy call does not allocate,
 //! and no client can aim for a collision. The readable name is only made when a key starts to fail.
 
-use std::{
-    fmt::Write as _,
-    hash::{BuildHasher, RandomState},
-};
+use std::fmt::Write as _;
+use std::hash::{BuildHasher, RandomState};
 
-use super::{
-    Kind,
-    checksum::{START, checksum},
-};
-use crate::api::{
-    self, Call, Key, Verb,
-    names::{self, PEEK},
-};
+use super::Kind;
+use super::checksum::{START, checksum};
+use crate::api::names::{self, PEEK};
+use crate::api::{self, Call, Key, Verb};
 
 /// The source of a call's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

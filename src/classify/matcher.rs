@@ -1,6 +1,7 @@
 //! The patterns of a rule.
 
-use http::{HeaderMap, HeaderName, Method, header::USER_AGENT};
+use http::header::USER_AGENT;
+use http::{HeaderMap, HeaderName, Method};
 
 use super::glob::Glob;
 use crate::api::{Call, Verb, query_pairs};

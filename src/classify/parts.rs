@@ -4,21 +4,17 @@
 //! Values of parts come from clients and may be secrets. So a key's readable name shows a checksum
 //! of them, except for the few that are known to name an operation.
 
-use std::{
-    borrow::Cow,
-    fmt::{self, Write as _},
-    hash::{BuildHasher, Hash, Hasher, RandomState},
-    str::FromStr,
-};
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::str::FromStr;
 
 use http::{HeaderName, header};
 
-use super::{
-    Kind,
-    checksum::{START, checksum},
-    key::{KeySource, verb_class},
-    matcher::Subject,
-};
+use super::Kind;
+use super::checksum::{START, checksum};
+use super::key::{KeySource, verb_class};
+use super::matcher::Subject;
 use crate::api::{self, Call, Key, query_pairs};
 
 /// One part of a key.

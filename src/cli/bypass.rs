@@ -5,11 +5,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{Configured, Failure, running, show};
-use crate::{
-    admin::control::{Bypass, Bypassed, LONGEST},
-    api::duration,
-    status::text::{clock, printable},
-};
+use crate::admin::control::{Bypass, Bypassed, LONGEST};
+use crate::api::duration;
+use crate::status::text::{clock, printable};
 
 pub(super) const EXAMPLES: &str = "\
 Example:

@@ -1,23 +1,22 @@
 //! `tidegate demo`: plays the story of [`crate::demo`] with the real proxy in between.
 
-use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{
-    Failure,
-    show::{self, Screen},
-};
-use crate::{
-    app::prepare::prepare,
-    chart::Look,
-    clock::Clock,
-    config::{self, Problem},
-    credentials::Environment,
-    demo::{self, GateError, Played, Scene, Table},
-    proxy::Gate,
-};
+use super::Failure;
+use super::show::{self, Screen};
+use crate::app::prepare::prepare;
+use crate::chart::Look;
+use crate::clock::Clock;
+use crate::config::{self, Problem};
+use crate::credentials::Environment;
+use crate::demo::{self, GateError, Played, Scene, Table};
+use crate::proxy::Gate;
 
 pub(super) const EXAMPLES: &str = "\
 Example:

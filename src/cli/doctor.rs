@@ -13,12 +13,11 @@ mod upstream;
 use anyhow::anyhow;
 use clap::Args;
 
-use super::{
-    Configured, Failure,
-    running::block_on,
-    show::{self, Screen},
-};
-use crate::{clock::Clock, status::text::printable};
+use super::running::block_on;
+use super::show::{self, Screen};
+use super::{Configured, Failure};
+use crate::clock::Clock;
+use crate::status::text::printable;
 
 pub(super) const EXAMPLES: &str = "\
 Example:

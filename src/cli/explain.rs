@@ -9,22 +9,15 @@ use anyhow::anyhow;
 use clap::Args;
 use http::HeaderMap;
 
-use super::{
-    Configured, Failure,
-    running::{self, block_on},
-    show,
-};
-use crate::{
-    admin::control::Ask,
-    app::operations,
-    classify::{Classified, Kind},
-    config::Loaded,
-    spec::Gate,
-    status::{
-        Explained,
-        text::{duration, meaning, printable},
-    },
-};
+use super::running::{self, block_on};
+use super::{Configured, Failure, show};
+use crate::admin::control::Ask;
+use crate::app::operations;
+use crate::classify::{Classified, Kind};
+use crate::config::Loaded;
+use crate::spec::Gate;
+use crate::status::Explained;
+use crate::status::text::{duration, meaning, printable};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

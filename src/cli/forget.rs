@@ -4,10 +4,8 @@
 use clap::Args;
 
 use super::{Configured, Failure, running, show};
-use crate::{
-    admin::control::{Forget, Forgotten},
-    status::text::{count, printable},
-};
+use crate::admin::control::{Forget, Forgotten};
+use crate::status::text::{count, printable};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

@@ -3,11 +3,11 @@
 
 use anyhow::anyhow;
 
-use super::{Configured, running::block_on};
-use crate::{
-    admin::client::At,
-    app::{Failure, reachable::reachable},
-};
+use super::Configured;
+use super::running::block_on;
+use crate::admin::client::At;
+use crate::app::Failure;
+use crate::app::reachable::reachable;
 
 pub(super) const EXAMPLES: &str = "\
 Example, in a pod:

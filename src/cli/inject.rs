@@ -1,19 +1,15 @@
 //! `tidegate inject`: adds the sidecar to workloads read as YAML, or takes it out.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, ValueEnum};
 
 use super::{Failure, show};
-use crate::{
-    app::source,
-    config::Input,
-    inject::{self, Mode},
-};
+use crate::app::source;
+use crate::config::Input;
+use crate::inject::{self, Mode};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

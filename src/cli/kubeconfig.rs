@@ -1,21 +1,18 @@
 //! `tidegate kubeconfig`: prints a kubeconfig that points at a gate, for a controller, or for a try
 //! with kubectl.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 
 use super::{Configured, Failure, show};
-use crate::{
-    app::{operations::no_such_gate, reachable::tcp_addresses},
-    classify::Kind,
-    credentials::folder::{self, User},
-    spec::{Gate, Settings, Source, TlsMode},
-};
+use crate::app::operations::no_such_gate;
+use crate::app::reachable::tcp_addresses;
+use crate::classify::Kind;
+use crate::credentials::folder::{self, User};
+use crate::spec::{Gate, Settings, Source, TlsMode};
 
 pub(super) const EXAMPLES: &str = "\
 Example:

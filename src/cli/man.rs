@@ -1,6 +1,7 @@
 //! `tidegate man`: manual pages, made from the definitions of the commands.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;

@@ -1,15 +1,15 @@
 //! Finds the process that runs with a configuration, to query it or to give it orders.
 
 use anyhow::anyhow;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::{Configured, Failure};
-use crate::{
-    admin::client::{At, NoAnswer},
-    app::{operations, reachable::reachable},
-    spec::Settings,
-    status::Status,
-};
+use crate::admin::client::{At, NoAnswer};
+use crate::app::operations;
+use crate::app::reachable::reachable;
+use crate::spec::Settings;
+use crate::status::Status;
 
 /// Returns the places where the process of these settings can be asked, best first.
 pub(super) fn places(settings: &Settings) -> Vec<At> {

@@ -1,9 +1,7 @@
 //! Prints without ever panicking: a reader that has left (`tidegate check | head`) is no failure.
 
-use std::{
-    io::{self, ErrorKind, IsTerminal as _, Write as _},
-    path::Path,
-};
+use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
+use std::path::Path;
 
 /// Prints `text` as it stands.
 pub(super) fn text(text: &str) -> io::Result<()> {

@@ -1,27 +1,19 @@
 //! `tidegate simulate`: tries limits on scenarios and recorded calls, in virtual time.
 
-use std::{
-    fs::File,
-    io::BufReader,
-    path::{Path, PathBuf},
-};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 
-use super::{
-    Failure,
-    show::{self, Screen},
-};
-use crate::{
-    app::source,
-    chart::{Chart, Look},
-    config::{self, Problem, scenario},
-    simulate::{
-        self, Builtin, Limits, Picture, Setup,
-        replay::{Recorded, report},
-    },
-};
+use super::Failure;
+use super::show::{self, Screen};
+use crate::app::source;
+use crate::chart::{Chart, Look};
+use crate::config::{self, Problem, scenario};
+use crate::simulate::replay::{Recorded, report};
+use crate::simulate::{self, Builtin, Limits, Picture, Setup};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

@@ -1,8 +1,10 @@
 //! Checks the commands against their help, and against every document that names them.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
-use clap::{CommandFactory as _, error::ErrorKind};
+use clap::CommandFactory as _;
+use clap::error::ErrorKind;
 
 use super::{Typed, definition};
 

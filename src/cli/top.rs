@@ -1,17 +1,14 @@
 //! `tidegate top`: the status page in a terminal.
 
-use std::{io::Write as _, time::Duration};
+use std::io::Write as _;
+use std::time::Duration;
 
 use clap::Args;
 
-use super::{
-    Configured, Failure, running,
-    show::{self, Screen},
-};
-use crate::{
-    clock::Clock,
-    status::terminal::{self, Look},
-};
+use super::show::{self, Screen};
+use super::{Configured, Failure, running};
+use crate::clock::Clock;
+use crate::status::terminal::{self, Look};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

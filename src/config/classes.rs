@@ -1,23 +1,17 @@
 //! Reads the classes: the built-in ones and the user's, in the order in which they are matched.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::{
-    cursor::Cursor,
-    limits,
-    matching::matching,
-    names,
-    presets::{Preset, bucket},
-    problems::did_you_mean,
-};
-use crate::{
-    api::Failures,
-    classify::{KeyParts, Kind, Matcher, Matching, Rule, Traits},
-    limit::{
-        ClassId,
-        policy::{Backoff, BucketPolicy, ClassPolicy, Lane, Per, Strategy},
-    },
-};
+use super::cursor::Cursor;
+use super::matching::matching;
+use super::presets::{Preset, bucket};
+use super::problems::did_you_mean;
+use super::{limits, names};
+use crate::api::Failures;
+use crate::classify::{KeyParts, Kind, Matcher, Matching, Rule, Traits};
+use crate::limit::ClassId;
+use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Lane, Per, Strategy};
 
 /// A class as it was read.
 #[derive(Clone, Debug)]

@@ -8,12 +8,10 @@ use std::path::PathBuf;
 
 use toml::Value;
 
-use super::{
-    files::Holds,
-    path::Path,
-    report::Report,
-    shape::{Shape, describe},
-};
+use super::files::Holds;
+use super::path::Path;
+use super::report::Report;
+use super::shape::{Shape, describe};
 
 /// A place in the configuration, and the value there, if there is one.
 #[derive(Clone, Debug)]

@@ -1,7 +1,8 @@
 //! The files that a configuration names, looked at before anything starts, so that `check` and
 //! `run` say the same of them.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use super::problems::Problem;
 

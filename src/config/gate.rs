@@ -1,34 +1,25 @@
 //! Reads one gate.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use toml::Value;
 
-use super::{
-    classes::{self, GateDefaults},
-    cursor::{Cursor, TomlValue},
-    limits, names,
-    presets::{self, Numbers, Preset},
-    problems::did_you_mean,
-    shape::Shape,
-    signals, sources,
-    values::OrOff,
-    words::Impersonation,
-};
-use crate::{
-    api::{Failures, Throttling},
-    classify::{FairBy, KeyParts, Kind, Rules},
-    limit::{
-        ClassId, Policy,
-        policy::{Backoff, BucketPolicy, Strategy},
-    },
-    spec::{Credentials, Gate, Host, Listen, RetryAfter, Source},
-};
+use super::classes::{self, GateDefaults};
+use super::cursor::{Cursor, TomlValue};
+use super::presets::{self, Numbers, Preset};
+use super::problems::did_you_mean;
+use super::shape::Shape;
+use super::values::OrOff;
+use super::words::Impersonation;
+use super::{limits, names, signals, sources};
+use crate::api::{Failures, Throttling};
+use crate::classify::{FairBy, KeyParts, Kind, Rules};
+use crate::limit::policy::{Backoff, BucketPolicy, Strategy};
+use crate::limit::{ClassId, Policy};
+use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Source};
 
 /// Reads the gate `name`.
 pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {

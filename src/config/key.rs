@@ -2,11 +2,9 @@
 
 use toml::Value;
 
-use super::{
-    cursor::{Cursor, TomlValue},
-    problems::did_you_mean,
-    shape::{Shape, describe},
-};
+use super::cursor::{Cursor, TomlValue};
+use super::problems::did_you_mean;
+use super::shape::{Shape, describe};
 use crate::classify::{KeyPart, KeyPartError, KeyParts, KeyPartsError};
 
 /// `None` is `"auto"`: the kind of API decides.

@@ -7,10 +7,8 @@ use std::collections::HashMap;
 
 use toml::{Table, Value};
 
-use super::{
-    path::Path,
-    problems::{Problem, Text, Variable},
-};
+use super::path::Path;
+use super::problems::{Problem, Text, Variable};
 
 /// Returns the variables that set keys, in order of their names, and what is wrong with the others.
 pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem>) {

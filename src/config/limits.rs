@@ -1,20 +1,17 @@
 //! Reads the limits: buckets, backoff, queue, slots.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 use toml::Value;
 
-use super::{
-    cursor::{Cursor, TomlValue},
-    shape::Shape,
-    values::{Bytes, OrAuto},
-    words::{Start, StrategyWord},
-};
-use crate::{
-    api::Failures,
-    classify::{FairBy, Kind},
-    limit::policy::{Adapt, Backoff, BucketPolicy, Combine, InFlight, Per, QueuePolicy, Strategy},
-};
+use super::cursor::{Cursor, TomlValue};
+use super::shape::Shape;
+use super::values::{Bytes, OrAuto};
+use super::words::{Start, StrategyWord};
+use crate::api::Failures;
+use crate::classify::{FairBy, Kind};
+use crate::limit::policy::{Adapt, Backoff, BucketPolicy, Combine, InFlight, Per, QueuePolicy, Strategy};
 
 /// Reads a bucket: `base` with what the table changes.
 pub(super) fn bucket(at: &Cursor<'_>, base: Option<BucketPolicy>) -> Option<BucketPolicy> {

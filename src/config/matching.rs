@@ -1,14 +1,15 @@
 //! Reads what a class matches: patterns that can match something, in words that exist.
 
-use std::{collections::BTreeMap, mem};
+use std::collections::BTreeMap;
+use std::mem;
 
 use http::{HeaderName, Method};
 
-use super::{cursor::Cursor, problems::did_you_mean, values::alternatives};
-use crate::{
-    api::Verb,
-    classify::{Kind, Matcher, Matching},
-};
+use super::cursor::Cursor;
+use super::problems::did_you_mean;
+use super::values::alternatives;
+use crate::api::Verb;
+use crate::classify::{Kind, Matcher, Matching};
 
 /// A list of patterns in a matcher.
 type List = fn(&mut Matcher) -> &mut Vec<String>;

@@ -1,9 +1,7 @@
 //! The origins of keys, for `explain`, which names the line that a limit stands in.
 
-use super::{
-    path::Path,
-    problems::{Text, Variable},
-};
+use super::path::Path;
+use super::problems::{Text, Variable};
 
 /// The file and the variables that the keys of a configuration come from.
 #[derive(Debug)]
@@ -21,13 +19,11 @@ impl Origins {
 
     /// Returns `FILE:LINE:COL` of the key, or the variable that sets it or something in it; `None`
     /// if nothing does.
-    #[must_use]
     pub fn of(&self, keys: &[&str]) -> Option<String> {
         self.at(&keys.iter().map(|key| (*key).to_owned()).collect())
     }
 
     /// Does the same for a key of a class, or without a key for the class itself.
-    #[must_use]
     pub fn of_class(&self, gate: &str, class: &str, key: Option<&str>) -> Option<String> {
         let classes = Path::default().key("gates").key(gate).key("classes");
         let found = (0..).map(|index| classes.index(index)).take_while(|at| self.text.location(at).is_some());

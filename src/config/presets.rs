@@ -1,12 +1,11 @@
 //! Presets: numbers for a whole gate, each of which can be overridden.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::num::NonZeroU32;
+use std::time::Duration;
 
-use crate::{
-    api::{Failures, Scope, Signal},
-    classify::Kind,
-    limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy},
-};
+use crate::api::{Failures, Scope, Signal};
+use crate::classify::Kind;
+use crate::limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy};
 
 /// A preset by name (docs/configuration.md, "Presets").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

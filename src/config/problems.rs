@@ -1,6 +1,8 @@
 //! The problems of a configuration, each with its location, and the text that they are located in.
 
-use std::{collections::BTreeMap, fmt, ops::Range};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 

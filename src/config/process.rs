@@ -1,18 +1,19 @@
 //! Reads the whole configuration: the keys of the process, and each gate.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use toml::Value;
 
-use super::{
-    cursor::{Cursor, TomlValue},
-    gate::gate,
-    names::{self, address},
-    problems::did_you_mean,
-    shape::Shape,
-    values::alternatives,
-    words::Format,
-};
+use super::cursor::{Cursor, TomlValue};
+use super::gate::gate;
+use super::names::{self, address};
+use super::problems::did_you_mean;
+use super::shape::Shape;
+use super::values::alternatives;
+use super::words::Format;
 use crate::spec::{Admin, Listen, Log, Settings, ShowNames, Socket};
 
 /// Reads it all. The result is only good if nothing was reported.

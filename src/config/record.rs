@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use toml::Value;
 
-use super::{path::Path, shape::Shape};
+use super::path::Path;
+use super::shape::Shape;
 
 /// The keys that were asked for, by table.
 #[derive(Debug, Default)]

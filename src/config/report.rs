@@ -1,19 +1,15 @@
 //! Collects what reading a configuration finds out. No problem stops the search for the next.
 
-use std::{
-    cell::{RefCell, RefMut},
-    path::PathBuf,
-};
+use std::cell::{RefCell, RefMut};
+use std::path::PathBuf;
 
 use toml::Value;
 
-use super::{
-    files::{Holds, NamedFile},
-    path::Path,
-    problems::{Problem, Text, Variable, did_you_mean},
-    record::Record,
-    shape::Shape,
-};
+use super::files::{Holds, NamedFile};
+use super::path::Path;
+use super::problems::{Problem, Text, Variable, did_you_mean};
+use super::record::Record;
+use super::shape::Shape;
 
 /// Collects what reading finds out: problems, warnings, the files that will be read, and the record
 /// of keys.

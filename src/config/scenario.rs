@@ -6,7 +6,8 @@
 
 mod file;
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
 pub use self::file::load;
 #[cfg(test)]

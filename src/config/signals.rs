@@ -2,16 +2,12 @@
 
 use toml::Value;
 
-use super::{
-    cursor::{Cursor, TomlValue},
-    presets::Numbers,
-    shape::Shape,
-    values::{alternatives, one_of},
-};
-use crate::{
-    api::{Scope, Signal, Signals, Throttling},
-    classify::Kind,
-};
+use super::cursor::{Cursor, TomlValue};
+use super::presets::Numbers;
+use super::shape::Shape;
+use super::values::{alternatives, one_of};
+use crate::api::{Scope, Signal, Signals, Throttling};
+use crate::classify::Kind;
 
 /// Reads the signals of a gate.
 pub(super) fn throttling(at: &Cursor<'_>, kind: Kind, numbers: &Numbers) -> Throttling {

@@ -5,17 +5,13 @@ use std::path::PathBuf;
 
 use toml::Value;
 
-use super::{
-    cursor::{Cursor, TomlValue},
-    files::Holds,
-    problems::did_you_mean,
-    shape::Shape,
-    words::Mode,
-};
-use crate::{
-    classify::Kind,
-    spec::{CredentialFile, Credentials, Gate, Listen, ListenerTls, Source, TlsMode, UpstreamTls},
-};
+use super::cursor::{Cursor, TomlValue};
+use super::files::Holds;
+use super::problems::did_you_mean;
+use super::shape::Shape;
+use super::words::Mode;
+use crate::classify::Kind;
+use crate::spec::{CredentialFile, Credentials, Gate, Listen, ListenerTls, Source, TlsMode, UpstreamTls};
 
 /// Reads where calls go.
 pub(super) fn upstream(gate: &Cursor<'_>, kind: Kind) -> Option<Source> {

@@ -4,7 +4,8 @@
 use proptest::prelude::*;
 
 use self::fits::Judge;
-use super::{record::Record, *};
+use super::record::Record;
+use super::*;
 
 mod fits;
 pub(in crate::config) mod schema;

@@ -2,15 +2,16 @@
 //!
 //! Types are strict: a number in quotes is not a number, and a whole number has no fraction.
 
-use std::{collections::BTreeMap, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use toml::Value;
 
-use super::{
-    cursor::{Cursor, TomlValue},
-    problems::did_you_mean,
-    shape::{Shape, describe},
-};
+use super::cursor::{Cursor, TomlValue};
+use super::problems::did_you_mean;
+use super::shape::{Shape, describe};
 use crate::api::duration;
 
 /// A number of bytes with its unit.

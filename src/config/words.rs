@@ -2,18 +2,14 @@
 
 use toml::Value;
 
-use super::{
-    cursor::{Cursor, TomlValue},
-    presets::Preset,
-    shape::Shape,
-    values::one_of,
-};
-use crate::{
-    api::Scope,
-    classify::{FairBy, Kind},
-    limit::policy::{Combine, Lane, Per},
-    spec::{Credentials, RetryAfter, ShowNames},
-};
+use super::cursor::{Cursor, TomlValue};
+use super::presets::Preset;
+use super::shape::Shape;
+use super::values::one_of;
+use crate::api::Scope;
+use crate::classify::{FairBy, Kind};
+use crate::limit::policy::{Combine, Lane, Per};
+use crate::spec::{Credentials, RetryAfter, ShowNames};
 
 /// Log lines as text or JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

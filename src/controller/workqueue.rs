@@ -1,9 +1,11 @@
 //! client-go's rate-limited work queue: it has one entry per object however often it is added, and
 //! never gives an object to two workers.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
+use std::time::Duration;
 
-use crate::{agenda::Agenda, moment::Moment};
+use crate::agenda::Agenda;
+use crate::moment::Moment;
 
 /// An object, by its index in the informer's store.
 pub(crate) type Item = usize;

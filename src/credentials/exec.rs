@@ -16,7 +16,9 @@ use tokio::sync::watch;
 
 pub(super) use self::plugin::Plugin;
 use self::plugin::PluginFailure;
-use crate::{clock::Clock, moment::Moment, tls};
+use crate::clock::Clock;
+use crate::moment::Moment;
+use crate::tls;
 
 /// The gate's own credentials cannot be had. Shows no credential.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,8 @@
 //! Never "inject only if missing": what the upstream sees must not depend on what the client
 //! happens to send.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -115,7 +116,6 @@ impl Injector {
 
     /// Returns the time since the gate's credential was last read well from its file; `None` where
     /// there is none, or no file.
-    #[must_use]
     pub fn age(&self) -> Option<Duration> {
         let inject = self.0.as_ref()?;
         inject.credential.as_ref()?.secret.age(inject.clock.now())

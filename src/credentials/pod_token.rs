@@ -2,7 +2,8 @@
 //! pod begins, and in the folder which only the controller mounts. A client that merely reaches the
 //! port does not have it.
 
-use http::{HeaderMap, header::AUTHORIZATION};
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use subtle::ConstantTimeEq;
 
 use crate::tls::{self, TlsError};
@@ -29,7 +30,6 @@ impl PodToken {
     }
 
     /// Returns its text, to be written where the controller reads it.
-    #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,7 +1,8 @@
 //! The proxy on the way to an upstream, as a kubeconfig's `proxy-url` names it. Shows its host, and
 //! never the password in it.
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use percent_encoding::percent_decode_str;
 
@@ -54,7 +55,6 @@ impl Proxy {
     }
 
     /// Returns the login as `Proxy-Authorization` has it.
-    #[must_use]
     pub fn basic(&self) -> Option<String> {
         self.login.as_ref().map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
     }

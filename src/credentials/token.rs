@@ -14,7 +14,8 @@ use http::HeaderValue;
 
 use super::CredentialsError;
 use super::exec::{CredentialError, Exec};
-use crate::{clock::Clock, moment::Moment};
+use crate::clock::Clock;
+use crate::moment::Moment;
 
 /// A secret. Shows nothing of itself.
 #[derive(Clone, derive_more::Debug)]
@@ -116,7 +117,6 @@ impl Secret {
     }
 
     /// Returns its text, to be written where the controller reads it; a plugin's is not for that.
-    #[must_use]
     pub fn reveal(&self, now: Moment) -> Option<String> {
         match &self.0 {
             Kind::Fixed(text) => Some(text.clone()),

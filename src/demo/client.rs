@@ -1,26 +1,22 @@
 //! An API client that behaves as client-go does: it sleeps on a Retry-After inside the worker, up
 //! to ten times, and retries nothing else.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{
-    Method, Request, Response, StatusCode,
-    header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT},
-};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
-    rt::TokioExecutor,
-};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{self};
+use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-use crate::{clock::Clock, controller::MAX_RETRIES};
+use crate::clock::Clock;
+use crate::controller::MAX_RETRIES;
 
 /// The client of one controller: its connections, its user agent, and the calls that are out.
 #[derive(Clone, Debug)]

@@ -1,22 +1,19 @@
 //! A controller over HTTP: an informer (list, then watch) feeds the work queue, and workers write.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
-use super::{
-    client::{CallError, Client},
-    lock,
-    scene::{OBJECTS, WORKERS},
-    store::{self, collection, generation, object_name, object_number},
-};
+use super::client::{CallError, Client};
+use super::lock;
+use super::scene::{OBJECTS, WORKERS};
+use super::store::{self, collection, generation, object_name, object_number};
 use crate::controller::{Controller, Item, RateLimiter, Reconciled};
 
 /// A reflector's first backoff. In client-go it grows; the demo ends before that matters.

@@ -1,16 +1,15 @@
 //! Leader election over HTTP, as client-go does it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{
-    client::{CallError, Client},
-    lock,
-    scene::{RENEW_DEADLINE, RENEW_EVERY},
-    server::Api,
-};
+use super::client::{CallError, Client};
+use super::lock;
+use super::scene::{RENEW_DEADLINE, RENEW_EVERY};
+use super::server::Api;
 use crate::controller::LeaseHolder;
 
 /// The path of leases.

@@ -1,37 +1,32 @@
 //! The embedded API server: HTTP/1.1 on loopback, with list, watch, get, patch, status updates and
 //! leases, a capacity, and an admission webhook that goes down for a while.
 
-use std::{
-    convert::Infallible,
-    io,
-    net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex},
-};
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
-use http_body_util::{BodyExt as _, Collected, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
-use hyper::{
-    body::{Frame, Incoming},
-    server::conn::http1,
-    service::service_fn,
-};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Collected, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
-use super::{
-    capacity::Capacity,
-    lock,
-    record::{Arrived, Converged, Seen},
-    scene::{CAPACITY, KINDS, Kind, SERVICE_TIME, Scene},
-    store::{Denied, Store},
-};
-use crate::{clock::Clock, moment::Moment};
+use super::capacity::Capacity;
+use super::lock;
+use super::record::{Arrived, Converged, Seen};
+use super::scene::{CAPACITY, KINDS, Kind, SERVICE_TIME, Scene};
+use super::store::{Denied, Store};
+use crate::clock::Clock;
+use crate::moment::Moment;
 
 /// The API, shared by its connections and by the observers inside the process.
 #[derive(Debug)]

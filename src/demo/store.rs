@@ -1,10 +1,8 @@
 //! The objects of the embedded API: JSON by path, with generations, resource versions, conflicts,
 //! and a stream of changes for each watcher.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};

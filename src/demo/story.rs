@@ -3,14 +3,10 @@
 
 use std::time::Duration;
 
-use super::{
-    record::Seen,
-    scene::{BURST, CAPACITY, KINDS, OBJECTS, RATE, Scene},
-};
-use crate::{
-    chart::{Axis, Band, Chart, Level, Mark, Series, short, thousands},
-    moment::Moment,
-};
+use super::record::Seen;
+use super::scene::{BURST, CAPACITY, KINDS, OBJECTS, RATE, Scene};
+use crate::chart::{Axis, Band, Chart, Level, Mark, Series, short, thousands};
+use crate::moment::Moment;
 
 /// The two runs.
 #[derive(Clone, Debug)]

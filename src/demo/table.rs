@@ -1,15 +1,11 @@
 //! The table on the screen during the demo: redrawn in place on a terminal, a line a second
 //! elsewhere.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::io::{self, Write};
+use std::time::Duration;
 
-use crate::{
-    chart::{short, sparkline, thousands},
-    moment::Moment,
-};
+use crate::chart::{short, sparkline, thousands};
+use crate::moment::Moment;
 
 /// The window of the table's quantiles: they are about the objects that converged within this time.
 pub(super) const RECENTLY: Duration = Duration::from_secs(3);

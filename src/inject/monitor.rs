@@ -1,7 +1,8 @@
 //! A `PodMonitor` beside each workload, through which a Prometheus operator finds the sidecar's
 //! metrics.
 
-use super::{record::ANNOTATION, template};
+use super::record::ANNOTATION;
+use super::template;
 use crate::yaml::Node;
 
 /// True if an object is a `PodMonitor` that tidegate made.

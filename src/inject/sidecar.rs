@@ -1,10 +1,8 @@
 //! The edit itself: adds the sidecar to a pod, and takes it out again.
 
-use super::{
-    record::{ANNOTATION, Record},
-    shape, template,
-    workload::{Found, PACKAGE_RUNTIME},
-};
+use super::record::{ANNOTATION, Record};
+use super::workload::{Found, PACKAGE_RUNTIME};
+use super::{shape, template};
 use crate::yaml::Node;
 
 /// The options of an injection.

@@ -1,7 +1,8 @@
 //! Finds the pods of a document: in every kind that makes pods, in Crossplane's
 //! `DeploymentRuntimeConfig`, and in lists of them.
 
-use super::{monitor, record::Record};
+use super::monitor;
+use super::record::Record;
 use crate::yaml::Node;
 
 /// A workload of a document.

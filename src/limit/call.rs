@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{BucketId, Demand, Reason, Requirements};
-use crate::{api::Key, moment::Moment};
+use crate::api::Key;
+use crate::moment::Moment;
 
 /// The facts that the limiter keeps about a call.
 #[derive(Clone, Copy, Debug)]

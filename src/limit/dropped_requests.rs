@@ -4,7 +4,8 @@
 //! No queue tells how long the wait would be, so this is kube-apiserver's dropped-request tracker:
 //! 1 to 32 s (docs/semantics.md, "Its 429s and 5xx").
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::moment::Moment;
 

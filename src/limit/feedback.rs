@@ -5,10 +5,8 @@ use super::{
     Call, Cause, Failure, Index, KeyGrant, KeyId, Lane, Limiter, Origin, Reason, Receipt, Recorded, State, Strategy,
     Sweep, WaiterIndex, Why,
 };
-use crate::{
-    api::{Answer, Gone, Key, Outcome, Pause},
-    moment::Moment,
-};
+use crate::api::{Answer, Gone, Key, Outcome, Pause};
+use crate::moment::Moment;
 
 // === impl Limiter ===
 

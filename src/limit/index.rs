@@ -1,7 +1,8 @@
 //! The indexes of waiting calls, queues and queue groups, each of a type of its own, and the slab
 //! that such an index leads into.
 
-use std::{marker::PhantomData, num::NonZeroU32};
+use std::marker::PhantomData;
+use std::num::NonZeroU32;
 
 use slab::Slab;
 

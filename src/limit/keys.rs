@@ -8,12 +8,10 @@ mod id;
 mod order;
 mod table;
 
+pub(crate) use self::backoff::Dice;
+pub(crate) use self::due::Due;
 pub use self::failing::Keys;
-pub(crate) use self::{
-    backoff::Dice,
-    due::Due,
-    failing::{Failing, Spread},
-    id::KeyId,
-    order::{Order, Position},
-    table::{Failure, Recorded, Table},
-};
+pub(crate) use self::failing::{Failing, Spread};
+pub(crate) use self::id::KeyId;
+pub(crate) use self::order::{Order, Position};
+pub(crate) use self::table::{Failure, Recorded, Table};

@@ -4,17 +4,17 @@
 //! its own work, then admits every call that may leave. Everything that happens to waiting calls
 //! comes out as events, so this code calls nothing outside the core.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::AtomicUsize},
-};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use super::{
     Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys, Lane, PerClass, Permit,
     Policy, Refusal, Resources, Scheduler, Slot, Spread, State, Sweep, Table, Ticket, Waiter, WaiterIndex, WaiterWalk,
     Waiting, Work,
 };
-use crate::{api::Group, moment::Moment};
+use crate::api::Group;
+use crate::moment::Moment;
 
 /// The limits of one gate at work.
 #[derive(Debug)]
@@ -66,19 +66,16 @@ impl Limiter {
     }
 
     /// Returns the key table, which answers without the limiter's lock.
-    #[must_use]
     pub fn keys(&self) -> &Arc<Keys> {
         self.table.keys()
     }
 
     /// Returns the number of waiting calls.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.count()
     }
 
     /// True if no call waits or is in flight and no trial is out: the limiter owes nothing.
-    #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.waiting.is_empty()
             && self.scheduler.is_empty()
@@ -90,7 +87,6 @@ impl Limiter {
 
     /// True if something is left to do that no moment is awaited for: `advance` does a little of
     /// it.
-    #[must_use]
     pub fn is_behind(&self) -> bool {
         self.work.is_behind()
     }
@@ -119,7 +115,6 @@ impl Limiter {
 
     /// Returns the moment to `advance` if nothing else happens; `None` if time alone changes
     /// nothing. The answer may change with every operation.
-    #[must_use]
     pub fn next_wakeup(&self) -> Option<Moment> {
         if self.is_behind() {
             return Some(self.now);
@@ -227,7 +222,6 @@ impl Limiter {
     /// Returns the number of calls of `group` that would leave now if there were room and that wait
     /// for nothing else. Zero is exact; a higher number is an estimate, never too high for one
     /// class alone.
-    #[must_use]
     pub fn wants_room(&self, group: Group) -> usize {
         if self.resources.room(group) > 0 {
             return 0;

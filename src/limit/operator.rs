@@ -34,7 +34,6 @@ pub struct Walk {
 
 impl Walk {
     /// True if it has been to every key.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -72,7 +71,6 @@ impl Limiter {
 
     /// True if keys are still there that no longer fail, or that are too many: `advance` forgets a
     /// few of them.
-    #[must_use]
     pub fn has_expired_keys(&self, now: Moment) -> bool {
         self.table.has_expired(self.now.max(now))
     }
@@ -90,7 +88,6 @@ impl Limiter {
     }
 
     /// True while every call is admitted without limits.
-    #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.bypassed
     }

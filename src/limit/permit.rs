@@ -4,10 +4,8 @@
 use std::time::Duration;
 
 use super::{Call, ClassId, Grant, Keys, Reason, SlotShare};
-use crate::{
-    api::{Answer, Group, Key},
-    moment::Moment,
-};
+use crate::api::{Answer, Group, Key};
+use crate::moment::Moment;
 
 /// Proof that a call was admitted, until it is sent or retracted.
 #[derive(Debug)]
@@ -53,20 +51,17 @@ impl Permit {
     }
 
     /// Returns the class it was given for.
-    #[must_use]
     pub fn class(&self) -> ClassId {
         self.receipt.call().demand.class
     }
 
     /// True if it was given without asking any limit: such a call waits for nothing, not even for
     /// room on a connection.
-    #[must_use]
     pub fn is_exempt(&self) -> bool {
         self.receipt.grant().needs.is_none()
     }
 
     /// Returns the time the call waited and the main reason for it, if it waited at all.
-    #[must_use]
     pub fn waited(&self) -> Option<(Reason, Duration)> {
         self.receipt.waited()
     }
@@ -76,13 +71,11 @@ impl Permit {
 
 impl Receipt {
     /// Returns the key for which a failure of the call will be remembered.
-    #[must_use]
     pub fn key(&self) -> Option<Key> {
         self.call().key
     }
 
     /// Returns the time the call waited and the main reason for it, if it waited at all.
-    #[must_use]
     pub fn waited(&self) -> Option<(Reason, Duration)> {
         self.grant().waited
     }
@@ -101,7 +94,6 @@ impl Receipt {
     }
 
     /// Returns the moment at which its tokens were taken, and with them everything else it needed.
-    #[must_use]
     pub fn granted(&self) -> Moment {
         self.call().arrived + self.grant().waited.map_or(Duration::ZERO, |(_, waited)| waited)
     }
@@ -133,7 +125,6 @@ impl<T> Admitted<T> {
 
 impl Slot {
     /// Returns the group of connections that the call used.
-    #[must_use]
     pub fn group(&self) -> Group {
         self.group
     }

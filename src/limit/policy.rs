@@ -3,7 +3,9 @@
 //! `config` checks a file and builds one of these. Nothing here needs checking again, so
 //! `Limiter::reconfigure` cannot fail.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::api::Scope;
 

@@ -14,16 +14,14 @@ mod waiting;
 mod waiting_bytes;
 mod walk;
 
-pub(crate) use self::{
-    estimate::MinWait,
-    group::{Mode, Queue, QueueGroup, QueueGroups, QueueKey},
-    held_calls::HeldCalls,
-    lengths::QueueLengths,
-    regroup::Move,
-    scheduler::{ClassTurns, Next, PASSED, Scheduler},
-    shape_group::ShapeGroup,
-    timers::{Timer, Timers},
-    waiter::{By, KeyList, List, State, Waiter, Waiters},
-    waiting::Waiting,
-    walk::{LOOKED_AT_ONCE, STEPS, Step, Sweep, WaiterWalk},
-};
+pub(crate) use self::estimate::MinWait;
+pub(crate) use self::group::{Mode, Queue, QueueGroup, QueueGroups, QueueKey};
+pub(crate) use self::held_calls::HeldCalls;
+pub(crate) use self::lengths::QueueLengths;
+pub(crate) use self::regroup::Move;
+pub(crate) use self::scheduler::{ClassTurns, Next, PASSED, Scheduler};
+pub(crate) use self::shape_group::ShapeGroup;
+pub(crate) use self::timers::{Timer, Timers};
+pub(crate) use self::waiter::{By, KeyList, List, State, Waiter, Waiters};
+pub(crate) use self::waiting::Waiting;
+pub(crate) use self::walk::{LOOKED_AT_ONCE, STEPS, Step, Sweep, WaiterWalk};

@@ -1,6 +1,7 @@
 //! The reasons for which a call waits or is refused, and the state of a failing key.
 
-use std::{fmt, time::Duration};
+use std::fmt;
+use std::time::Duration;
 
 use crate::moment::Moment;
 

@@ -10,19 +10,18 @@ mod refund;
 mod slots;
 mod split;
 
+pub(crate) use self::adaptive::Adaptive;
+pub(crate) use self::bucket::{Bucket, Start};
+pub(crate) use self::buckets::{Buckets, Owner, Turn};
+pub(crate) use self::demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare};
+pub(crate) use self::pauses::{Origin, Pauses};
 pub use self::pauses::{PauseView, Paused};
-pub(crate) use self::{
-    adaptive::Adaptive,
-    bucket::{Bucket, Start},
-    buckets::{Buckets, Owner, Turn},
-    demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare},
-    pauses::{Origin, Pauses},
-    refund::Refunds,
-    slots::Slots,
-    split::Split,
-};
+pub(crate) use self::refund::Refunds;
+pub(crate) use self::slots::Slots;
+pub(crate) use self::split::Split;
 use super::{ClassId, Combine, GroupIndex, Origins, PerClass, Policy, Reason};
-use crate::{api::Group, moment::Moment};
+use crate::api::Group;
+use crate::moment::Moment;
 
 /// The rooms, slots, buckets and pauses of one gate.
 #[derive(Debug)]

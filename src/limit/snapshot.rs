@@ -1,13 +1,14 @@
 //! The numbers and names that the status page shows of a limiter, taken at one moment without side
 //! effects.
 
-use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Bucket, ClassId, ClassTurns, KeyState, Lane, Limiter, Owner, Queue, QueueIndex, Reason, Slots};
-use crate::{
-    api::{Group, Key},
-    moment::Moment,
-};
+use crate::api::{Group, Key};
+use crate::moment::Moment;
 
 pub use super::resources::{PauseView, Paused};
 
@@ -118,7 +119,6 @@ impl LongestQueues {
 impl Limiter {
     /// Returns everything that the status page shows. It looks at every queue:
     /// [`Limiter::overview`] and a [`LongestQueues`] do the same a little at a time.
-    #[must_use]
     pub fn snapshot(&self, now: Moment) -> Snapshot {
         let mut longest = LongestQueues::default();
         while self.look_at_queues(&mut longest) {}
@@ -126,7 +126,6 @@ impl Limiter {
     }
 
     /// Returns the same without queues.
-    #[must_use]
     pub fn overview(&self, now: Moment) -> Snapshot {
         let now = self.now.max(now);
         let room = |group| (group, self.resources.room(group));
@@ -158,13 +157,11 @@ impl Limiter {
     }
 
     /// Returns the pauses in force, at most a hundred.
-    #[must_use]
     pub fn pauses(&self, now: Moment) -> Vec<PauseView> {
         self.resources.pauses.views(self.now.max(now), SHOWN)
     }
 
     /// Returns the failing keys that may be tried first, by name, at most `most`.
-    #[must_use]
     pub fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         self.table.next_tried(most, self.now.max(now))
     }
@@ -184,7 +181,6 @@ impl Limiter {
     }
 
     /// Returns the queues that were found to be longest.
-    #[must_use]
     pub fn queue_views(&self, longest: &LongestQueues, now: Moment) -> Vec<QueueView> {
         let now = self.now.max(now);
         let found = longest.found.iter().filter_map(|Reverse((_, at))| Some((*at, self.scheduler.queue(*at)?)));

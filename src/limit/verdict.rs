@@ -1,6 +1,7 @@
 //! The inputs of the limiter and its answers: arrivals, verdicts, tickets and claims.
 
-use std::{fmt, time::Duration};
+use std::fmt;
+use std::time::Duration;
 
 use super::{ClassId, Permit, Refusal, WaiterIndex};
 use crate::api::{Group, Key};

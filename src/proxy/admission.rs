@@ -8,26 +8,27 @@ mod body_key;
 mod intake;
 mod shadow;
 
-use std::{future::poll_fn, hash::RandomState, sync::Arc, task::Poll};
+use std::future::poll_fn;
+use std::hash::RandomState;
+use std::sync::Arc;
+use std::task::Poll;
 
-use http::{Request, request::Parts};
+use http::Request;
+use http::request::Parts;
 
-use self::{body_key::key_in_body, intake::Intake};
-use super::{
-    coalesce::{Identity, Leader, Member, Whole},
-    driver::{HeldPermit, HeldTicket, Stale, Verdict},
-    failure::Failure,
-    gate_config::GateConfig,
-    observe::CallContext,
-    parts::GateParts,
-    tunnel::Switch,
-};
-use crate::{
-    api::{Group, Key},
-    classify::{Classified, FlowName},
-    limit::{Arrival, Flow},
-    upstream::{Dedicated, Inbound, Outgoing, StreamLease},
-};
+use self::body_key::key_in_body;
+use self::intake::Intake;
+use super::coalesce::{Identity, Leader, Member, Whole};
+use super::driver::{HeldPermit, HeldTicket, Stale, Verdict};
+use super::failure::Failure;
+use super::gate_config::GateConfig;
+use super::observe::CallContext;
+use super::parts::GateParts;
+use super::tunnel::Switch;
+use crate::api::{Group, Key};
+use crate::classify::{Classified, FlowName};
+use crate::limit::{Arrival, Flow};
+use crate::upstream::{Dedicated, Inbound, Outgoing, StreamLease};
 
 /// A request that waits to be admitted.
 pub(crate) struct PendingCall {

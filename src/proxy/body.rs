@@ -6,11 +6,9 @@
 
 mod peek;
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -18,12 +16,10 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 
 pub(crate) use self::peek::Peeked;
-use super::{
-    coalesce::{Capture, Whole},
-    driver::HeldSlot,
-    observe::{Held, InFlight},
-    tunnel::UpgradeSlot,
-};
+use super::coalesce::{Capture, Whole};
+use super::driver::HeldSlot;
+use super::observe::{Held, InFlight};
+use super::tunnel::UpgradeSlot;
 use crate::upstream::{Streaming, StreamingError};
 
 pin_project! {

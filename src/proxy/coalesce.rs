@@ -13,19 +13,13 @@ mod identity;
 mod shareable;
 mod table;
 
-use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Waker},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
+pub(crate) use self::capture::{Capture, Whole};
+pub(crate) use self::identity::Identity;
 use self::table::{Seat, Table};
-pub(crate) use self::{
-    capture::{Capture, Whole},
-    identity::Identity,
-};
 
 /// The groups of one gate. Cheap to clone.
 #[derive(Clone, Default)]

@@ -10,33 +10,31 @@ mod dice;
 mod rest;
 mod upstream;
 
-use std::{
-    num::NonZeroU32,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use http::uri::Scheme;
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::{client::client, dice::Dice};
-use super::{Listen, Options, RetryAfter, driver::Driver, listener::Server, section::Section};
-use crate::{
-    api::{Failures, Scope, Signal, Throttling},
-    classify::{FairBy, Kind, Matching, Rule, Rules, Traits},
-    clock::Clock,
-    credentials::Injector,
-    limit::{
-        ClassId, Policy,
-        policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, QueuePolicy, Strategy},
-    },
-    telemetry::{CallLog, CallRecord, call_log::Entry},
-    upstream as pool,
-};
+use self::client::client;
+use self::dice::Dice;
+use super::driver::Driver;
+use super::listener::Server;
+use super::section::Section;
+use super::{Listen, Options, RetryAfter};
+use crate::api::{Failures, Scope, Signal, Throttling};
+use crate::classify::{FairBy, Kind, Matching, Rule, Rules, Traits};
+use crate::clock::Clock;
+use crate::credentials::Injector;
+use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, QueuePolicy, Strategy};
+use crate::limit::{ClassId, Policy};
+use crate::telemetry::call_log::Entry;
+use crate::telemetry::{CallLog, CallRecord};
+use crate::upstream as pool;
 
 /// More tokens than any story spends, and none gained: what is missing in the end was spent.
 const TOKENS: u32 = 1000;

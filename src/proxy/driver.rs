@@ -12,29 +12,23 @@ mod log;
 mod operator;
 mod tell;
 
-use std::{
-    cell::RefCell,
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::Waker,
-};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, Settlement, ShadowEntry};
 use self::tell::Teller;
-pub(crate) use self::{
-    held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, Settlement, ShadowEntry},
-    tell::Wants,
-};
-use crate::{
-    api::{Answer, Group, Key},
-    clock::Clock,
-    limit::{self, Arrival, Keys, Limiter, Receipt, Refusal, Ticket},
-    moment::Moment,
-    telemetry::meters::Decision,
-    upstream::Rooms,
-};
+pub(crate) use self::tell::Wants;
+use crate::api::{Answer, Group, Key};
+use crate::clock::Clock;
+use crate::limit::{self, Arrival, Keys, Limiter, Receipt, Refusal, Ticket};
+use crate::moment::Moment;
+use crate::telemetry::meters::Decision;
+use crate::upstream::Rooms;
 
 /// The limiter of one gate, shared by its calls. Cheap to clone.
 #[derive(Clone)]

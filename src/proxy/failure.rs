@@ -1,8 +1,11 @@
 //! The reasons for which a call gets no answer of the upstream's.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::{credentials::Forbidden, limit::Refusal, upstream::DialError};
+use crate::credentials::Forbidden;
+use crate::limit::Refusal;
+use crate::upstream::DialError;
 
 /// The reason for which a call gets no answer of the upstream's.
 #[derive(Debug, thiserror::Error)]

@@ -3,29 +3,25 @@
 //! The limiter gets the outcome at the response head; the slot stays with the body. A caller who
 //! leaves before the head is an outcome too.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use http::{HeaderMap, Response, StatusCode, Version, header::DATE, response::Parts};
+use http::header::DATE;
+use http::response::Parts;
+use http::{HeaderMap, Response, StatusCode, Version};
 
-use super::{
-    admission::{PendingCall, Route},
-    body::{Body, Peeked},
-    coalesce::{Capture, Leader},
-    driver::{HeldPermit, OwedReceipt},
-    failure::Failure,
-    observe::CallContext,
-    parts::GateParts,
-};
-use crate::{
-    api::{
-        Answer, Gone, Key, Outcome, Verb,
-        outcome::{self, Told},
-        signals,
-    },
-    clock::wall_clock,
-    limit::Receipt,
-    upstream::{Kept, SendError, Streaming, Upgraded},
-};
+use super::admission::{PendingCall, Route};
+use super::body::{Body, Peeked};
+use super::coalesce::{Capture, Leader};
+use super::driver::{HeldPermit, OwedReceipt};
+use super::failure::Failure;
+use super::observe::CallContext;
+use super::parts::GateParts;
+use crate::api::outcome::{self, Told};
+use crate::api::{Answer, Gone, Key, Outcome, Verb, signals};
+use crate::clock::wall_clock;
+use crate::limit::Receipt;
+use crate::upstream::{Kept, SendError, Streaming, Upgraded};
 
 /// A call that was sent and is owed an outcome. If it is dropped before, the caller left.
 struct SentCall<'a> {

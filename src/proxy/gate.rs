@@ -1,24 +1,22 @@
 //! A gate: how it starts and how it stops.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::{fmt, io};
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::{
-    gauges,
-    listener::{Bound, Server},
-    options::Options,
-    parts::GateParts,
-    pauses,
-    section::Section,
-};
-use crate::{
-    clock::Clock,
-    spec::Listen,
-    telemetry::{self, Sampler},
-    upstream::{Target, Upstream},
-};
+use super::listener::{Bound, Server};
+use super::options::Options;
+use super::parts::GateParts;
+use super::section::Section;
+use super::{gauges, pauses};
+use crate::clock::Clock;
+use crate::spec::Listen;
+use crate::telemetry::{self, Sampler};
+use crate::upstream::{Target, Upstream};
 
 /// A gate that could not start.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +88,6 @@ impl Gate {
     /// Makes another gate of the same section, whose calls go to `target`. It has limits, keys and
     /// connections of its own and shares everything else; it listens nowhere (see [`Gate::serve`]).
     /// Its tasks end when it is dropped and no client is connected to it.
-    #[must_use]
     pub fn sibling(&self, target: Target) -> Self {
         Self::open(Arc::clone(&self.section), target, Arc::clone(&self.sampler)).0
     }
@@ -112,13 +109,11 @@ impl Gate {
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.section.name
     }
 
     /// The TCP addresses it listens on, with the ports that were given for port 0.
-    #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -137,7 +132,6 @@ impl Gate {
     }
 
     /// The connections to its upstream.
-    #[must_use]
     pub fn upstream(&self) -> &Upstream {
         &self.own().upstream
     }
@@ -177,19 +171,20 @@ impl fmt::Debug for Gate {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+    use std::collections::BTreeSet;
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
 
     use futures_util::future::join_all;
     use http::uri::Scheme;
-    use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt, duplex},
-        net::TcpListener,
-        runtime::Handle,
-        sync::mpsc,
-    };
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::net::TcpListener;
+    use tokio::runtime::Handle;
+    use tokio::sync::mpsc;
 
     use super::*;
-    use crate::{proxy::conservation, telemetry::CallLog};
+    use crate::proxy::conservation;
+    use crate::telemetry::CallLog;
 
     /// An API that answers every request with its name, one for each connection's read.
     async fn api(name: &'static str) -> SocketAddr {

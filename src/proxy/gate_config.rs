@@ -4,19 +4,15 @@
 //! numbers, and a number means something only under the rules that gave it. The limiter knows the
 //! generation that it works under, and a call that was read under an older one is read again.
 
-use std::{
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use super::hosts::Hosts;
-use crate::{
-    api::{Failures, Throttling},
-    classify::Rules,
-    limit::ClassId,
-    spec::RetryAfter,
-    telemetry::{CallLog, GateMeters},
-};
+use crate::api::{Failures, Throttling};
+use crate::classify::Rules;
+use crate::limit::ClassId;
+use crate::spec::RetryAfter;
+use crate::telemetry::{CallLog, GateMeters};
 
 /// Everything that a reload may change, except the limits themselves.
 #[derive(Debug)]

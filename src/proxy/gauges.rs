@@ -1,25 +1,21 @@
 //! Numbers that are not counted as they happen: gauges that are set just before they are read, and
 //! the log line when calls begin to wait or no longer wait.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::Gauge;
 use tokio_util::sync::CancellationToken;
 
-use super::{parts::GateParts, section::Section};
-use crate::{
-    api::Group,
-    clock::Clock,
-    limit::{
-        Snapshot,
-        snapshot::{BucketView, Paused},
-    },
-    telemetry::{self, Sampler, UpstreamMeters, meters::as_f64, table},
-    upstream::Occupancy,
-};
+use super::parts::GateParts;
+use super::section::Section;
+use crate::api::Group;
+use crate::clock::Clock;
+use crate::limit::Snapshot;
+use crate::limit::snapshot::{BucketView, Paused};
+use crate::telemetry::meters::as_f64;
+use crate::telemetry::{self, Sampler, UpstreamMeters, table};
+use crate::upstream::Occupancy;
 
 /// Sets the gauges of a section: sums over its gates.
 pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {

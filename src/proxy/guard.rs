@@ -7,18 +7,19 @@ pub(crate) mod buffers;
 pub(crate) mod request;
 pub(crate) mod scan;
 
-use std::{
-    future::{Ready, ready},
-    net::IpAddr,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::future::{Ready, ready};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures_util::future::Either;
-use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response, Version};
 use tower::{Layer, Service};
 
-use super::{body::Body, gate_config::CurrentConfig, respond::Responder};
+use super::body::Body;
+use super::gate_config::CurrentConfig;
+use super::respond::Responder;
 use crate::telemetry::table;
 
 /// Puts the request half before a service.

@@ -14,19 +14,25 @@ mod socket;
 mod stream;
 mod wire;
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tokio_rustls::TlsAcceptor;
-use tokio_util::{sync::DropGuard, task::TaskTracker};
+use tokio_util::sync::DropGuard;
+use tokio_util::task::TaskTracker;
 
+use self::handshake_errors::HandshakeErrors;
+use self::parting::Parting;
 pub(crate) use self::socket::Bound;
-use self::{handshake_errors::HandshakeErrors, parting::Parting, stream::Stream};
-use super::{parts::GateParts, section::Section};
-use crate::{moment::Moment, telemetry::table, tls, upstream::Target};
+use self::stream::Stream;
+use super::parts::GateParts;
+use super::section::Section;
+use crate::moment::Moment;
+use crate::telemetry::table;
+use crate::tls;
+use crate::upstream::Target;
 
 /// Everything that serving clients of one gate takes.
 pub(crate) struct Server {

@@ -1,15 +1,14 @@
 //! The settings of a section: what its gates are made of.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::{
-    api::{Failures, Throttling},
-    classify::Rules,
-    limit::Policy,
-    spec::{Listen, RetryAfter},
-    telemetry::CallLog,
-    tls, upstream,
-};
+use crate::api::{Failures, Throttling};
+use crate::classify::Rules;
+use crate::limit::Policy;
+use crate::spec::{Listen, RetryAfter};
+use crate::telemetry::CallLog;
+use crate::{tls, upstream};
 
 /// The settings of a section. They were checked before: nothing here can be wrong, but a socket may
 /// be taken.

@@ -1,15 +1,17 @@
 //! The parts of a gate that its calls share.
 
-use std::{
-    hash::RandomState,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-};
+use std::hash::RandomState;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::{coalesce::Coalescer, driver::Driver, gate_config::CurrentConfig, respond::Responder, tally::Tally};
-use crate::{api::Signal, upstream::Upstream};
+use super::coalesce::Coalescer;
+use super::driver::Driver;
+use super::gate_config::CurrentConfig;
+use super::respond::Responder;
+use super::tally::Tally;
+use crate::api::Signal;
+use crate::upstream::Upstream;
 
 /// The parts of a gate that its calls share.
 pub(crate) struct GateParts {

@@ -1,16 +1,15 @@
 //! Logs when the upstream has asked for a pause, on which signal, and when it is over: one line
 //! each.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::parts::GateParts;
-use crate::{
-    api::Signal,
-    limit::snapshot::{PauseView, Paused},
-    telemetry::GateMeters,
-};
+use crate::api::Signal;
+use crate::limit::snapshot::{PauseView, Paused};
+use crate::telemetry::GateMeters;
 
 /// Looks every second until it is `over`: shorter pauses show in the metrics.
 pub(super) async fn watch(gate: Arc<GateParts>, over: CancellationToken) {
@@ -61,7 +60,8 @@ const EVERY: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{limit::ClassId, moment::Moment};
+    use crate::limit::ClassId;
+    use crate::moment::Moment;
 
     #[test]
     fn each_pause_is_told_when_it_begins_and_when_it_ends() {

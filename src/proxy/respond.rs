@@ -5,29 +5,25 @@
 
 mod text;
 
-use std::{
-    fmt::Display,
-    hash::{BuildHasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::fmt::Display;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 pub(crate) use self::text::add_timing;
 use self::text::{Answer, message};
-use super::{body::Body, failure::Failure, observe::CallContext};
-use crate::{
-    api::Verb,
-    classify::Kind,
-    clock::Clock,
-    credentials::Forbidden,
-    limit::{Reason, Refusal},
-    spec::RetryAfter,
-};
+use super::body::Body;
+use super::failure::Failure;
+use super::observe::CallContext;
+use crate::api::Verb;
+use crate::classify::Kind;
+use crate::clock::Clock;
+use crate::credentials::Forbidden;
+use crate::limit::{Reason, Refusal};
+use crate::spec::RetryAfter;
 
 /// Makes the gate's own answers.
 #[derive(Debug)]

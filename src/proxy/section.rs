@@ -4,31 +4,26 @@
 //! memory. Each gate owns its limiter, keys and connections ([`GateParts`]), so that a gate is cheap to
 //! make and to drop while others of the section run.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    mem::replace,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicUsize},
-};
+use std::hash::{BuildHasher, RandomState};
+use std::mem::replace;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::{
-    coalesce::Coalescer,
-    driver::Driver,
-    gate_config::{CurrentConfig, GateConfig},
-    guard::buffers::Buffers,
-    hosts::Hosts,
-    options::Options,
-    parts::{GateParts, LastSignal},
-    respond::Responder,
-    tally::Tally,
-};
-use crate::{
-    classify::Kind,
-    clock::Clock,
-    limit::{Limiter, Policy},
-    telemetry::{GateMeters, UpstreamMeters},
-    tls,
-    upstream::{self, Target, Upstream},
-};
+use super::coalesce::Coalescer;
+use super::driver::Driver;
+use super::gate_config::{CurrentConfig, GateConfig};
+use super::guard::buffers::Buffers;
+use super::hosts::Hosts;
+use super::options::Options;
+use super::parts::{GateParts, LastSignal};
+use super::respond::Responder;
+use super::tally::Tally;
+use crate::classify::Kind;
+use crate::clock::Clock;
+use crate::limit::{Limiter, Policy};
+use crate::telemetry::{GateMeters, UpstreamMeters};
+use crate::tls;
+use crate::upstream::{self, Target, Upstream};
 
 /// Everything that the gates of a section share.
 pub(crate) struct Section {

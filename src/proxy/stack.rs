@@ -2,21 +2,23 @@
 //!
 //! Read it from top to bottom as a call goes down; answers come back up the same way.
 
-use std::{any::Any, convert::Infallible, net::IpAddr, pin::Pin, sync::Arc};
+use std::any::Any;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use http::{Request, Response};
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::{CatchPanicLayer, ResponseForPanic};
 
-use super::{
-    admission::{self, Admission, PendingCall},
-    body::Body,
-    forward,
-    guard::GuardLayer,
-    observe::CallContext,
-    parts::GateParts,
-    respond::{self, Responder},
-};
+use super::admission::{self, Admission, PendingCall};
+use super::body::Body;
+use super::forward;
+use super::guard::GuardLayer;
+use super::observe::CallContext;
+use super::parts::GateParts;
+use super::respond::{self, Responder};
 use crate::upstream::Inbound;
 
 /// The body that reaches hyper: boxed once per response by `catch-panic`, never per frame.
@@ -97,7 +99,8 @@ mod tests {
     use http::StatusCode;
 
     use super::*;
-    use crate::{classify::Kind, clock::Clock};
+    use crate::classify::Kind;
+    use crate::clock::Clock;
 
     #[tokio::test]
     async fn a_fault_is_one_500_that_says_whose_it_is() {

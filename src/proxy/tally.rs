@@ -1,24 +1,19 @@
 //! The recent past of a gate: ten minutes of numbers, and the last refusals. They are for people
 //! who look, not for decisions.
 
-use std::{
-    array,
-    collections::VecDeque,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::array;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{
-    api::Rejection,
-    classify::Classified,
-    clock::Clock,
-    limit::{Reason, Refusal},
-    moment::Moment,
-    status,
-    telemetry::table,
-};
+use crate::api::Rejection;
+use crate::classify::Classified;
+use crate::clock::Clock;
+use crate::limit::{Reason, Refusal};
+use crate::moment::Moment;
+use crate::status;
+use crate::telemetry::table;
 
 /// Counts the calls that left and those that were refused, and remembers a little of both.
 #[derive(Debug)]

@@ -5,20 +5,16 @@
 //! connection, the connection's own task finds it and carries the bytes. Two buffers of 16 KiB (a
 //! TLS record's worth) are all that a tunnel holds; a side that does not read stops the other.
 
-use std::{
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional_with_sizes;
 
-use super::{
-    driver::HeldSlot,
-    observe::{Held, InFlight},
-};
+use super::driver::HeldSlot;
+use super::observe::{Held, InFlight};
 use crate::upstream::Protocol;
 
 /// The place where a call leaves the tunnel that its connection is to become.

@@ -4,25 +4,17 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, Uri};
 
-use super::{
-    admission::arrival,
-    gate::Gate,
-    gauges::{self, GROUPS, buckets_by_name},
-    tally::shortened,
-};
-use crate::{
-    api::Group,
-    classify::{Classified, FairBy, Kind},
-    limit::{
-        KeyState, Preview, Reason, Snapshot,
-        snapshot::{BucketView, Paused, QueueView, SlotView},
-    },
-    status,
-    telemetry::{
-        meters::{GateMeters, lane_word},
-        table,
-    },
-};
+use super::admission::arrival;
+use super::gate::Gate;
+use super::gauges::{self, GROUPS, buckets_by_name};
+use super::tally::shortened;
+use crate::api::Group;
+use crate::classify::{Classified, FairBy, Kind};
+use crate::limit::snapshot::{BucketView, Paused, QueueView, SlotView};
+use crate::limit::{KeyState, Preview, Reason, Snapshot};
+use crate::status;
+use crate::telemetry::meters::{GateMeters, lane_word};
+use crate::telemetry::table;
 
 // === impl Gate ===
 
@@ -88,13 +80,11 @@ impl Gate {
     }
 
     /// The number of pauses in force.
-    #[must_use]
     pub fn pauses(&self) -> usize {
         self.own().driver.look(|limiter, now| limiter.pauses(now).len())
     }
 
     /// True if everything is let through.
-    #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.own().driver.bypassed_until().is_some()
     }
@@ -112,7 +102,6 @@ impl Gate {
     }
 
     /// The gate's reading of a call, and what would happen to the call now. Nothing is spent.
-    #[must_use]
     pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explained {
         let own = self.own();
         let (config, call, preview) = loop {

@@ -6,15 +6,12 @@ use std::time::Duration;
 
 use self::parameters::Parameters;
 pub use self::parameters::WrongParameter;
-use super::{Limits, picture::Picture};
-use crate::{
-    api::Verb,
-    chart::thousands,
-    config::{
-        self,
-        scenario::{Changes, Controller, Failure, Lease, Requeue, Scenario, Upstream},
-    },
-};
+use super::Limits;
+use super::picture::Picture;
+use crate::api::Verb;
+use crate::chart::thousands;
+use crate::config::scenario::{Changes, Controller, Failure, Lease, Requeue, Scenario, Upstream};
+use crate::config::{self};
 
 /// A scenario with a name.
 #[derive(Debug)]

@@ -3,13 +3,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::{
-    agenda::Agenda,
-    api::{Answer, Group},
-    limit::{Arrival, Claim, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict},
-    moment::Moment,
-    spec,
-};
+use crate::agenda::Agenda;
+use crate::api::{Answer, Group};
+use crate::limit::{Arrival, Claim, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict};
+use crate::moment::Moment;
+use crate::spec;
 
 /// A gate without connections, its waiting calls by number, and the events to come.
 #[derive(Debug)]

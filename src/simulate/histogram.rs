@@ -1,7 +1,8 @@
 //! Durations counted in steps of less than one percent, so that a million of them take no more
 //! memory than a thousand.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The number of steps in each doubling.
 const STEPS: u64 = 128;

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use super::{
-    play::Played,
-    series::{Column, Counts},
-    tally::Row,
-};
-use crate::{
-    chart::{Axis, Band, Chart, Level, Mark, Series, Steps, thousands},
-    config::scenario::{Failure, Scenario},
-    moment::Moment,
-};
+use super::play::Played;
+use super::series::{Column, Counts};
+use super::tally::Row;
+use crate::chart::{Axis, Band, Chart, Level, Mark, Series, Steps, thousands};
+use crate::config::scenario::{Failure, Scenario};
+use crate::moment::Moment;
 
 /// The quantity that a picture shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +28,6 @@ pub enum Picture {
 
 impl Picture {
     /// Draws a scenario under different limits.
-    #[must_use]
     pub fn chart(&self, scenario: &Scenario, played: &[Played]) -> Chart {
         let length = scenario.length.as_secs_f64();
         let objects: usize = scenario.controllers.iter().map(|controller| controller.objects).sum();

@@ -11,14 +11,18 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use self::{controller::Controller, lease::Lease, server::Server};
-use super::{
-    Limits,
-    event_loop::{EventLoop, Happening, Sent},
-    request::{Read, Reader, whole_seconds},
-    tally::{LeaseRow, Row},
-};
-use crate::{config::scenario::Scenario, controller::MAX_RETRIES, limit::Refusal, moment::Moment, random::Random};
+use self::controller::Controller;
+use self::lease::Lease;
+use self::server::Server;
+use super::Limits;
+use super::event_loop::{EventLoop, Happening, Sent};
+use super::request::{Read, Reader, whole_seconds};
+use super::tally::{LeaseRow, Row};
+use crate::config::scenario::Scenario;
+use crate::controller::MAX_RETRIES;
+use crate::limit::Refusal;
+use crate::moment::Moment;
+use crate::random::Random;
 
 /// The result of a scenario under some limits, from its start to its end.
 #[derive(Clone, Debug)]

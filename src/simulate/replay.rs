@@ -12,17 +12,15 @@ mod log_entry;
 mod reader;
 pub mod report;
 
-use std::{collections::HashMap, fmt, io, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
+use std::{fmt, io};
 
-use self::{
-    candidate::{Candidate, is_failure},
-    log_entry::Ending,
-    reader::{Reader, Record},
-};
-use super::{
-    Limits,
-    tally::{LeaseRow, Row},
-};
+use self::candidate::{Candidate, is_failure};
+use self::log_entry::Ending;
+use self::reader::{Reader, Record};
+use super::Limits;
+use super::tally::{LeaseRow, Row};
 use crate::moment::Moment;
 
 pub use self::reader::ReadCounts;

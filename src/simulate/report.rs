@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    picture::{Picture, delays},
-    play::Played,
-    series::Column,
-    tally::{LeaseRow, Row},
-};
+use super::picture::{Picture, delays};
+use super::play::Played;
+use super::series::Column;
+use super::tally::{LeaseRow, Row};
 use crate::chart::{cut, short, thousands};
 
 /// Writes the table: a line for each of the limits and, if there are several, each controller.
@@ -186,13 +184,11 @@ pub(super) fn lease_json(lease: &LeaseRow) -> Value {
 
 impl Played {
     /// Returns the number of calls that left in the first second.
-    #[must_use]
     pub fn calls_in_first_second(&self) -> u64 {
         self.rows.iter().map(|row| row.early[0]).sum()
     }
 
     /// Returns the number of retries that left in the first second.
-    #[must_use]
     pub fn retries_in_first_second(&self) -> u64 {
         self.rows.iter().map(|row| row.early[1]).sum()
     }

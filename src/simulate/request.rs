@@ -1,24 +1,17 @@
 //! Requests that were never sent, read and classified as the proxy does with real ones.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher as _, RandomState},
-    rc::Rc,
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::rc::Rc;
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
-use crate::{
-    api::{
-        self, Answer, Call, Group, Key, Outcome, Verb,
-        outcome::{self, Failures},
-        signals,
-    },
-    classify::Kind,
-    limit::{Arrival, ClassId, Flow},
-    spec::Gate,
-};
+use crate::api::outcome::{self, Failures};
+use crate::api::{self, Answer, Call, Group, Key, Outcome, Verb, signals};
+use crate::classify::Kind;
+use crate::limit::{Arrival, ClassId, Flow};
+use crate::spec::Gate;
 
 /// A request, described in words.
 #[derive(Clone, Copy, Debug, Hash)]

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use super::{
-    histogram::Histogram,
-    series::{Column, Series},
-};
-use crate::{limit::Reason, moment::Moment};
+use super::histogram::Histogram;
+use super::series::{Column, Series};
+use crate::limit::Reason;
+use crate::moment::Moment;
 
 /// The counts of one controller, or one class.
 #[derive(Clone, Debug, Default)]
@@ -87,7 +86,6 @@ impl Row {
     }
 
     /// Returns the number of refused calls, for all reasons together.
-    #[must_use]
     pub fn refusals(&self) -> u64 {
         self.refused.iter().sum()
     }
@@ -98,19 +96,16 @@ impl Row {
     }
 
     /// Returns the wait that `permille` of a thousand calls that left did not exceed.
-    #[must_use]
     pub fn wait(&self, permille: u64) -> Duration {
         self.waits.quantile(permille)
     }
 
     /// Returns the longest wait of a call that left.
-    #[must_use]
     pub fn longest_wait(&self) -> Duration {
         self.waits.max
     }
 
     /// Returns the time from change to reconcile, with `permille` as in [`Row::wait`].
-    #[must_use]
     pub fn convergence(&self, permille: u64) -> Duration {
         self.reconciled.quantile(permille)
     }

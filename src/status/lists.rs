@@ -1,9 +1,7 @@
 //! The lists of a gate as data: the page and the terminal show the same tables.
 
-use super::{
-    Gate,
-    text::{ago, bytes, count, duration, meaning, number, rejected_by, until},
-};
+use super::Gate;
+use super::text::{ago, bytes, count, duration, meaning, number, rejected_by, until};
 
 /// A list with headings.
 pub(super) struct List {

@@ -4,12 +4,9 @@
 //! The first question at night is "who is held back, and why", so that comes first: first the
 //! problems, then the numbers, then the lists.
 
-use super::{
-    Gate, Status,
-    lists::{Cell, List, lists},
-    spark,
-    text::{ago, clock, count, duration, escaped, until},
-};
+use super::lists::{Cell, List, lists};
+use super::text::{ago, clock, count, duration, escaped, until};
+use super::{Gate, Status, spark};
 
 /// The path of the style sheet: a file of its own, so that the policy needs no exception for inline
 /// styles.

@@ -1,9 +1,7 @@
 //! The state of a gate in a word and in sentences: what is wrong comes first.
 
-use super::{
-    Gate,
-    text::{ago, count, duration, meaning, rejected_by, until},
-};
+use super::Gate;
+use super::text::{ago, count, duration, meaning, rejected_by, until};
 
 /// The age at which an event no longer counts as recent.
 const LATELY_MS: u64 = 60_000;
@@ -37,7 +35,6 @@ impl Gate {
 
     /// Returns sentences about conditions at the gate other than waits, refusals and keys; the
     /// worst first.
-    #[must_use]
     pub fn remarks(&self, now_ms: u64) -> Vec<String> {
         let mut says = Vec::new();
         for group in &self.connections {

@@ -1,11 +1,9 @@
 //! The status as text, for a terminal or a pipe.
 
-use super::{
-    Gate, Status,
-    lists::{Cell, List, lists},
-    summary::BAD,
-    text::{ago, clock, duration, printable, until},
-};
+use super::lists::{Cell, List, lists};
+use super::summary::BAD;
+use super::text::{ago, clock, duration, printable, until};
+use super::{Gate, Status};
 use crate::chart::{cut, sparkline};
 
 /// The width and colours of the text.

@@ -12,19 +12,21 @@
 //! process. The names of groups, resources, subresources and namespaces are in it, because classes
 //! are matched by them.
 
-use std::{
-    fs::OpenOptions,
-    io::{self, BufWriter, Write},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use tokio::sync::{mpsc, oneshot};
 
 use super::table;
-use crate::{api::Key, clock::Clock, limit::Reason, moment::Moment};
+use crate::api::Key;
+use crate::clock::Clock;
+use crate::limit::Reason;
+use crate::moment::Moment;
 
 /// The log to which records are handed. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -263,10 +265,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    };
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 

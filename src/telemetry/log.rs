@@ -4,19 +4,14 @@
 //! field, so that a JSON reader needs no parsing. No client can forge a line or steer a terminal:
 //! the writer escapes every control character that comes from outside.
 
-use std::{
-    borrow::Cow,
-    io::{self, IsTerminal, Write},
-};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
 
-use tracing_subscriber::{
-    Registry,
-    filter::{ParseError, Targets},
-    fmt::{self, MakeWriter},
-    layer::SubscriberExt,
-    reload,
-    util::SubscriberInitExt,
-};
+use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
 
 /// The reason why the log could not be set up.
 #[derive(Debug, thiserror::Error)]

@@ -4,22 +4,16 @@
 //! counter, one gauge and one histogram. Cells are filled at their first use, so that a scrape
 //! shows what happened and not every possible combination.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
-};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram};
 
 use super::table;
-use crate::{
-    api::{Group, Rejection, Signal, Verb},
-    limit::{
-        ClassId, Policy, Reason,
-        policy::{ClassPolicy, Lane},
-    },
-};
+use crate::api::{Group, Rejection, Signal, Verb};
+use crate::limit::policy::{ClassPolicy, Lane};
+use crate::limit::{ClassId, Policy, Reason};
 
 /// The metrics about a gate's calls.
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use rustls::{ClientConfig, RootCertStore};
 
-use super::{Identity, Pem, TlsError, Warning, provider, unverified::NoVerification};
+use super::unverified::NoVerification;
+use super::{Identity, Pem, TlsError, Warning, provider};
 use crate::moment::Moment;
 
 /// The certificates to trust.
@@ -87,19 +88,16 @@ impl Client {
     }
 
     /// Returns the configuration of new connections; it offers h2 and HTTP/1.1.
-    #[must_use]
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current().any)
     }
 
     /// Returns the same configuration, offering HTTP/1.1 only.
-    #[must_use]
     pub fn http1_config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current().http1)
     }
 
     /// Returns the number of changes: a connection that was made under another number is outdated.
-    #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }

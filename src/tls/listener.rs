@@ -85,20 +85,17 @@ impl Listener {
 
     /// Returns the configuration of the next handshake, for `tokio_rustls::TlsAcceptor`; it offers
     /// h2 and HTTP/1.1.
-    #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current().config)
     }
 
     /// Returns the certificates that clients are to trust, as PEM: the pod-local CA, or the chain
     /// from the files.
-    #[must_use]
     pub fn ca(&self) -> Arc<str> {
         Arc::clone(&self.current().ca)
     }
 
     /// Returns the key of the pod-local CA, as PEM: secret.
-    #[must_use]
     pub fn ca_key(&self) -> Option<String> {
         match &self.current().source {
             Source::Own(authority, _) => Some(authority.key()),

@@ -114,7 +114,6 @@ impl Outgoing {
 
     /// Returns a handle on the beginning of the body, to be taken before the body is sent and read
     /// at the response head.
-    #[must_use]
     pub fn kept(&self) -> Kept {
         if let Some(mut state) = self.state() {
             state.named = true;
@@ -320,13 +319,11 @@ impl Drop for Charge {
 
 impl Kept {
     /// Returns at most the first 64 KiB of what has been read so far.
-    #[must_use]
     pub fn bytes(&self) -> Vec<Bytes> {
         self.shared.as_deref().map_or_else(Vec::new, |shared| beginning(&lock(shared).kept, KEPT_FOR_NAMES))
     }
 
     /// True if [`bytes`](Self::bytes) is the whole body.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         self.shared.as_deref().map(lock).is_none_or(|state| {
             !state.partial && state.kept_bytes <= KEPT_FOR_NAMES && state.rest.as_ref().is_none_or(Body::is_end_stream)

@@ -1,6 +1,8 @@
 //! The failures on the way up, each with what to do about it.
 
-use std::{error::Error as StdError, sync::Arc, time::Duration};
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError};
 
@@ -98,7 +100,6 @@ pub enum SendError {
 
 impl DialError {
     /// Returns the underlying cause: for the log, and not for clients.
-    #[must_use]
     pub fn cause(&self) -> Option<String> {
         match &self.what {
             DialFailure::WrongHost(cause) | DialFailure::Expired(cause) | DialFailure::UnknownIssuer(cause) => {

@@ -14,7 +14,9 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
-use super::{dial::Socket, error::DialFailure, trailing::Trailing};
+use super::dial::Socket;
+use super::error::DialFailure;
+use super::trailing::Trailing;
 
 /// The half of a connection that drives it.
 pub(super) type Connection<B> = http1::Connection<TokioIo<CountedSocket>, B>;

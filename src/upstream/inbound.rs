@@ -16,7 +16,8 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Version, header::EXPECT};
+use http::header::EXPECT;
+use http::{Request, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
@@ -100,7 +101,6 @@ impl Inbound {
     }
 
     /// True if the client waits to be asked for the body, and has not been asked.
-    #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| lock(shared).expects)
     }
@@ -163,7 +163,6 @@ impl Drop for Inbound {
 
 impl Unread {
     /// Returns what is left of the body, where at most `most` bytes of it are worth reading.
-    #[must_use]
     pub fn remainder(&self, most: u64) -> Remainder {
         let state = lock(&self.shared);
         match &state.body {

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use super::dns::{Dns, LookupError, NameServers};
 use super::error::DialFailure;
-use crate::{clock::Clock, moment::Moment};
+use crate::clock::Clock;
+use crate::moment::Moment;
 
 /// Looks up one name.
 #[derive(Debug)]

@@ -4,7 +4,8 @@
 //! Pure. An outage must neither pin callers nor be met with a storm of dials; the first success
 //! ends it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::error::DialError;
 use crate::moment::Moment;

@@ -23,7 +23,9 @@ use super::dial::Dialer;
 use super::error::{DialError, DialFailure};
 use super::stream_accounts::ConnectionId;
 use super::{Occupancy, Rooms};
-use crate::{api::Group, clock::Clock, moment::Moment};
+use crate::api::Group;
+use crate::clock::Clock;
+use crate::moment::Moment;
 
 /// The connections of one group.
 pub(super) struct Pool {

@@ -1,9 +1,12 @@
 //! From addresses to a TCP connection: each is tried after a head start of those before it, and the
 //! first connection wins (RFC 8305 in short).
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request};
-use hyper::{client::conn::TrySendError, ext::on_informational};
+use hyper::client::conn::TrySendError;
+use hyper::ext::on_informational;
 use rustls::AlertDescription;
 
 use super::body::Outgoing;

@@ -1,13 +1,15 @@
 //! Through a proxy on the way to the upstream: HTTP CONNECT, over TLS or not, and SOCKS5.
 
-use std::{error::Error as StdError, io};
+use std::error::Error as StdError;
+use std::io;
 
 use http::{HeaderValue, Uri};
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 use tower::Service;
 

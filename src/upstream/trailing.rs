@@ -109,7 +109,8 @@ const HELD: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, pin::pin};
+    use std::future::poll_fn;
+    use std::pin::pin;
 
     use http::HeaderValue;
     use tokio::io::{AsyncReadExt as _, duplex};

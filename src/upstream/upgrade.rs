@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
-use hyper::{client::conn::http1, upgrade::OnUpgrade};
+use hyper::client::conn::http1;
+use hyper::upgrade::OnUpgrade;
 
 use super::Upstream;
 use super::body::Outgoing;
@@ -19,7 +20,8 @@ use super::prepare::{self, Head};
 use super::protocol::Protocol;
 use super::send::BrokenAnswer;
 use super::streaming::{Hold, Streaming};
-use crate::{api::Group, limit::Admitted};
+use crate::api::Group;
+use crate::limit::Admitted;
 
 /// An HTTP/1.1 connection for one call.
 #[derive(Debug)]

@@ -6,14 +6,9 @@
 use std::fmt;
 
 use granit_parser::ScalarStyle;
-use serde::{
-    Deserialize, Deserializer,
-    de::{
-        self, IntoDeserializer, MapAccess, Visitor,
-        value::{MapDeserializer, SeqDeserializer},
-    },
-    forward_to_deserialize_any,
-};
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
 
 use super::{Node, Scalar, read};
 

@@ -4,11 +4,9 @@ mod circles;
 mod prose;
 mod words;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// The modules of the crate that each top-level module may import. A module that is missing here
 /// fails the test: it must be placed first.

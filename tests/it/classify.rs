@@ -3,13 +3,10 @@
 use std::hash::RandomState;
 
 use http::{HeaderMap, Uri};
-use tidegate::{
-    api::{Group, Scope, Signal},
-    classify::Classified,
-    config,
-    limit::policy::{BucketPolicy, Lane, Per, Strategy},
-    spec,
-};
+use tidegate::api::{Group, Scope, Signal};
+use tidegate::classify::Classified;
+use tidegate::limit::policy::{BucketPolicy, Lane, Per, Strategy};
+use tidegate::{config, spec};
 
 fn load(text: &str) -> spec::Gate {
     let loaded = config::load_text("f.toml".to_owned(), text.to_owned(), &[]);

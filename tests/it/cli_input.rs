@@ -1,15 +1,11 @@
 //! Bad input: each message says what is wrong, where, and what to do; nothing panics; `check` and
 //! `run` agree.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::TcpStream,
-};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 
-use super::{
-    cli::{Ended, config, end, start, tidegate, with_config},
-    ports::free_port,
-};
+use super::cli::{Ended, config, end, start, tidegate, with_config};
+use super::ports::free_port;
 
 /// Runs `check` and `run` on the same file; both must refuse it with the same words. Returns those
 /// words.

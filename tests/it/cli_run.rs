@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use super::{
-    cli::{config, end, start, with_config},
-    cli_input::get,
-    ports::free_port,
-};
+use super::cli::{config, end, start, with_config};
+use super::cli_input::get;
+use super::ports::free_port;
 
 fn plain(port: u16, more: &str) -> String {
     format!(

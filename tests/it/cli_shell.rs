@@ -1,10 +1,8 @@
 //! The files for shells, editors and `man`, tried with the real programs where they are installed.
 
-use std::{
-    fs,
-    io::Write as _,
-    process::{Command, Stdio},
-};
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use super::cli::{end, tidegate};
 

@@ -1,9 +1,7 @@
 //! The command's help and version, and its exit codes.
 
-use super::{
-    cli::{config, end, start, tidegate, with_config},
-    ports::free_port,
-};
+use super::cli::{config, end, start, tidegate, with_config};
+use super::ports::free_port;
 
 #[test]
 fn help_fits_a_screen_and_is_no_failure() {

@@ -1,13 +1,12 @@
 //! The configuration's messages about bad input: one line for each problem, with its place and what
 //! was expected, and all problems at once.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
-use tidegate::{
-    api::{Scope, Signal},
-    config::{self, Input, Loaded, Problem},
-    spec::{Listen, Source},
-};
+use tidegate::api::{Scope, Signal};
+use tidegate::config::{self, Input, Loaded, Problem};
+use tidegate::spec::{Listen, Source};
 
 const SMALLEST: &str = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
 

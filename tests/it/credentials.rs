@@ -1,22 +1,17 @@
 //! Upstreams from a pod, a kubeconfig or a URL, and what a controller is given to find the gate.
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
-use base64::{Engine, engine::general_purpose::STANDARD};
-use http::{HeaderMap, uri::Scheme};
-use tidegate::{
-    clock::Clock,
-    credentials::{
-        CredentialsError, Environment, Inject, Injector, Resolved, Source, UpstreamTls,
-        folder::{self, Contents, User},
-        resolve,
-    },
-    tls,
-};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+use http::uri::Scheme;
+use tidegate::clock::Clock;
+use tidegate::credentials::folder::{self, Contents, User};
+use tidegate::credentials::{CredentialsError, Environment, Inject, Injector, Resolved, Source, UpstreamTls, resolve};
+use tidegate::tls;
 
 /// A secret that no error and no `Debug` may show.
 const CANARY: &str = "canary-hunter2";

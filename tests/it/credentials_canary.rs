@@ -1,15 +1,14 @@
 //! No credential shows anywhere: the binary runs at its most verbose log level with every form of
 //! credential, gets correct and wrong calls, and then the test searches all its output.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    path::Path,
-    sync::{Arc, Mutex},
-};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::Request;
@@ -19,12 +18,10 @@ use rustls::pki_types::ServerName;
 use tidegate::tls::{self, Pem, Roots};
 use tokio_rustls::TlsConnector;
 
-use crate::{
-    cli::{start, with_config},
-    pool_support::{Server, answer},
-    ports::free_port,
-    support::{Backend, reply, within},
-};
+use crate::cli::{start, with_config};
+use crate::pool_support::{Server, answer};
+use crate::ports::free_port;
+use crate::support::{Backend, reply, within};
 
 /// A text in every secret of this test.
 const CANARY: &str = "canary-hunter2";

@@ -1,22 +1,17 @@
 //! Upstreams behind a proxy: HTTP CONNECT, the same over TLS, and SOCKS5.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex},
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use futures_util::FutureExt as _;
-use tidegate::{
-    api::Group,
-    credentials::{Environment, Resolved, Source, UpstreamTls, resolve},
-    tls,
-    upstream::DialFailure,
-};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpStream,
-};
+use tidegate::api::Group;
+use tidegate::credentials::{Environment, Resolved, Source, UpstreamTls, resolve};
+use tidegate::tls;
+use tidegate::upstream::DialFailure;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::pool_support::{Caller, Server, answer, options, soon, text};

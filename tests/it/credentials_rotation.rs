@@ -1,28 +1,26 @@
 //! CAs, serving certificates and client certificates of the upstream change while calls are
 //! running.
 
-use std::{
-    convert::Infallible,
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::convert::Infallible;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
-use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
-use hyper::{body::Incoming, service::service_fn};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
-use tidegate::{
-    api::Group,
-    tls::{self, Client, Identity, Listener, Pem, Roots},
-    upstream::{DialFailure, Streaming},
-};
+use tidegate::api::Group;
+use tidegate::tls::{self, Client, Identity, Listener, Pem, Roots};
+use tidegate::upstream::{DialFailure, Streaming};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 

@@ -1,15 +1,11 @@
 //! The files in `deploy/` are what the commands print, and name only things that exist.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use tidegate::{
-    inject::{Mode, Options, inject, uninject},
-    telemetry::table::TABLE,
-};
+use tidegate::inject::{Mode, Options, inject, uninject};
+use tidegate::telemetry::table::TABLE;
 
 fn file(path: &str) -> (PathBuf, String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);

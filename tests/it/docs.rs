@@ -1,11 +1,9 @@
 //! Holds the documents to the code: links and anchors lead somewhere, configurations are valid, and
 //! figures from the simulator are those that it prints.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use tidegate::config::{self, scenario};
 

@@ -1,14 +1,13 @@
 //! `tidegate doctor` against everything that it can find wrong: each finding has a remedy, the exit
 //! code is 1, and a sound setup has no findings.
 
-use std::{net::TcpStream, process::Command};
+use std::net::TcpStream;
+use std::process::Command;
 
-use super::{
-    cli::Ended,
-    cli_input::{certificate, tls_server},
-    operate::{Process, answering, api},
-    ports::free_port,
-};
+use super::cli::Ended;
+use super::cli_input::{certificate, tls_server};
+use super::operate::{Process, answering, api};
+use super::ports::free_port;
 
 /// The findings: lines with their remedies.
 fn wrong(ended: &Ended) -> Vec<String> {

@@ -4,7 +4,8 @@
 use std::hash::RandomState;
 
 use http::{HeaderMap, Uri};
-use tidegate::{classify::Classified, config, spec};
+use tidegate::classify::Classified;
+use tidegate::{config, spec};
 
 struct Gate(spec::Gate);
 

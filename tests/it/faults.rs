@@ -17,7 +17,9 @@ mod restart;
 mod table;
 mod throttled;
 
-use std::{fmt::Display, io::Write, process::Command};
+use std::fmt::Display;
+use std::io::Write;
+use std::process::Command;
 
 /// Prints a figure for the report, past libtest's capture, so that it shows in a passing run.
 fn say(line: impl Display) {

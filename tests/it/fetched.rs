@@ -2,12 +2,10 @@
 //! has the control plane's programs. A program that cannot be fetched is a reason to skip, with a
 //! message; with `TIDEGATE_REQUIRE_KUBERNETES=1` it is a failure.
 
-use std::{
-    fs::{self, File},
-    io::Write as _,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Downloads the packages named as arguments, with `DEPENDS=1` also the packages that they need and
 /// this machine lacks, and unpacks all of them here. Updates the package lists where the machine

@@ -9,30 +9,23 @@ mod clients;
 mod frames;
 mod many;
 
-use std::{
-    fs,
-    process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    task::JoinHandle,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
-use crate::{
-    cli_input::get,
-    operate::Process,
-    pool_support::soon,
-    support::{Backend, reply},
-};
+use crate::cli_input::get;
+use crate::operate::Process;
+use crate::pool_support::soon;
+use crate::support::{Backend, reply};
 
 /// A gate under attack, and a leader that keeps renewing its lease through it.
 struct Flooded {

@@ -6,10 +6,8 @@ mod hub;
 
 use std::time::Duration;
 
-use self::{
-    city::{City, Kind, Plan, Sent},
-    hub::{Hub, Trouble},
-};
+use self::city::{City, Kind, Plan, Sent};
+use self::hub::{Hub, Trouble};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SECOND: Duration = Duration::from_secs(1);

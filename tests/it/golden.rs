@@ -13,7 +13,8 @@ mod limits;
 mod regenerate;
 mod requestinfo;
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 

@@ -1,6 +1,7 @@
 //! `tidegate inject` over manifests in the styles that people and their tools write.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 use tidegate::inject::{Edited, Mode, Options, inject, uninject};

@@ -1,15 +1,14 @@
 //! The log while everything happens that has a line: one line each, in text and in JSON, none for a
 //! call, and no caller can forge one.
 
-use std::{io::Write as _, net::TcpStream};
+use std::io::Write as _;
+use std::net::TcpStream;
 
 use serde_json::Value;
 
-use super::{
-    cli::Running,
-    cli_input::get,
-    operate::{Process, responding},
-};
+use super::cli::Running;
+use super::cli_input::get;
+use super::operate::{Process, responding};
 
 /// Answers 500 to calls that name `bad`, except a DELETE, and to those that name `wait` a 429 that
 /// asks all calls to wait.

@@ -1,33 +1,24 @@
 //! Every metric of the table is in the manual, and a Prometheus scrapes exactly that table.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    fs,
-    io::{Read as _, Write as _},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    path::Path,
-    process::{Command, Stdio},
-    thread,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::{fs, thread};
 
 use serde_json::Value;
-use tidegate::{
-    api::{Rejection, Verb},
-    clock::Clock,
-    limit::Reason,
-    telemetry::{
-        meters::{Decision, FailureKind},
-        table::{Kind, Metric, Since, TABLE},
-    },
-};
+use tidegate::api::{Rejection, Verb};
+use tidegate::clock::Clock;
+use tidegate::limit::Reason;
+use tidegate::telemetry::meters::{Decision, FailureKind};
+use tidegate::telemetry::table::{Kind, Metric, Since, TABLE};
 
-use super::{
-    cli::{PATIENCE, start, with_config},
-    fetched::{or_skip, prometheus},
-    operate::{Process, api, command, responding},
-    ports::free_port,
-};
+use super::cli::{PATIENCE, start, with_config};
+use super::fetched::{or_skip, prometheus};
+use super::operate::{Process, api, command, responding};
+use super::ports::free_port;
 
 fn is_there(metric: &Metric) -> String {
     match metric.since {

@@ -1,25 +1,19 @@
 //! The operator's view of a running gate, and the operator's commands: status, top, explain,
 //! forget, bypass, and the log.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread::{self, JoinHandle},
-};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
 
 use serde_json::Value;
 use tidegate::clock::Clock;
 
-use super::{
-    cli::{Ended, PATIENCE, Running, end, start, tidegate, with_config},
-    cli_input::get,
-    ports::free_port,
-};
+use super::cli::{Ended, PATIENCE, Running, end, start, tidegate, with_config};
+use super::cli_input::get;
+use super::ports::free_port;
 
 /// An API that answers 500 for every path or body with `bad` in it, else 200. Returns its port, and
 /// the number of calls that reached it.

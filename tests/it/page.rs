@@ -2,24 +2,20 @@
 //! everyone can read it on every screen, it needs no scripts, and it requests nothing from
 //! elsewhere.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::Write as _,
-    net::{SocketAddr, TcpStream},
-    path::Path,
-    time::Duration,
-};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::clock::Clock;
 
-use super::{
-    browser::{Browser, Proxy, Screen},
-    cli_input::get,
-    fetched::{axe, chromium, or_skip},
-    operate::{Process, responding},
-};
+use super::browser::{Browser, Proxy, Screen};
+use super::cli_input::get;
+use super::fetched::{axe, chromium, or_skip};
+use super::operate::{Process, responding};
 
 /// A webhook is down, so that no object of one kind can be written; the API server asks one class
 /// to wait; a client lists without end.

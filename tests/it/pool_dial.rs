@@ -1,24 +1,20 @@
 //! Upstreams that cannot be reached: the error is clear, the retries are calm, and the gate finds
 //! the upstream again.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
-use tidegate::{
-    api::Group,
-    tls::{self, Pem, Roots},
-    upstream::DialFailure,
-};
-use tokio::{io::AsyncReadExt, net::TcpListener, task::JoinSet};
+use tidegate::api::Group;
+use tidegate::tls::{self, Pem, Roots};
+use tidegate::upstream::DialFailure;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
-use crate::{
-    pool_support::{Caller, Server, admitted, answer, get, options, soon, text},
-    ports::free_port,
-};
+use crate::pool_support::{Caller, Server, admitted, answer, get, options, soon, text};
+use crate::ports::free_port;
 
 /// An address where no server listens.
 fn nowhere() -> SocketAddr {

@@ -1,15 +1,12 @@
 //! Calls over HTTP/1.1: one connection each, reused where that is allowed, with the client's
 //! framing.
 
-use std::{
-    convert::Infallible,
-    net::{Ipv4Addr, SocketAddr},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -17,16 +14,12 @@ use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::BodyExt;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tidegate::{
-    api::Group,
-    upstream::{Occupancy, Outgoing, Protocol, SendError, Upgraded},
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::{Barrier, Notify},
-    task::JoinSet,
-};
+use tidegate::api::Group;
+use tidegate::upstream::{Occupancy, Outgoing, Protocol, SendError, Upgraded};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Barrier, Notify};
+use tokio::task::JoinSet;
 
 use crate::pool_support::{Caller, Server, admitted, get, put, soon, text, until};
 

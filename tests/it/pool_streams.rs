@@ -1,28 +1,24 @@
 //! Many calls over HTTP/2: streams are counted, stalled readers delay no other call, and a request
 //! that was not processed is sent again.
 
-use std::{
-    collections::HashMap,
-    io,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use http::{Method, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use tidegate::{api::Group, upstream::SendError};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    sync::Notify,
-    task::JoinSet,
-};
+use tidegate::api::Group;
+use tidegate::upstream::SendError;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio_rustls::server::TlsStream;
 
 use crate::pool_http1::front;

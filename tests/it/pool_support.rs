@@ -1,40 +1,36 @@
 //! The basis of the pool's tests: a stand-in for limiter and driver that counts room, and servers
 //! over loopback.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    future::Future,
-    net::{Ipv4Addr, SocketAddr},
-    pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use hyper::{body::Incoming, service::service_fn};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tidegate::{
-    api::Group,
-    clock::Clock,
-    credentials::{Injector, Target},
-    limit::{Admitted, Arrival, ClassId, Flow, Limiter, Verdict, policy},
-    moment::Moment,
-    tls::{self, Pem, Roots},
-    upstream::{DialError, Dns, Host, Options, Outgoing, Rooms, SendError, StreamLease, Streaming, Upstream},
-};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{Notify, watch},
-    task::JoinSet,
-};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tidegate::api::Group;
+use tidegate::clock::Clock;
+use tidegate::credentials::{Injector, Target};
+use tidegate::limit::{Admitted, Arrival, ClassId, Flow, Limiter, Verdict, policy};
+use tidegate::moment::Moment;
+use tidegate::tls::{self, Pem, Roots};
+use tidegate::upstream::{DialError, Dns, Host, Options, Outgoing, Rooms, SendError, StreamLease, Streaming, Upstream};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// No test measures this time; it only keeps a hang from lasting forever.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {

@@ -1,12 +1,14 @@
 //! Facts that only a body tells: the object that a create makes, and the operation of a POST, for
 //! bodies of any length and speed.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 use http_body_util::{BodyExt, Full};
 use miniz_oxide::deflate::compress_to_vec;
-use tidegate::{classify::Kind, limit::policy::Strategy};
+use tidegate::classify::Kind;
+use tidegate::limit::policy::Strategy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{Backend, Proxy, ProxyBuilder, reply, rules, status, within};

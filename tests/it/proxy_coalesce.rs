@@ -1,14 +1,18 @@
 //! Identical GETs that wait become one: one request goes upstream, and its answer is for all of
 //! them, but never across identities.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use tidegate::{classify::Kind, limit::policy::Strategy};
-use tokio::{io::AsyncWriteExt, sync::Semaphore, task::JoinHandle};
+use tidegate::classify::Kind;
+use tidegate::limit::policy::Strategy;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 use crate::support::{AnyBody, Backend, Proxy, Seen, reply, rules, status, within};
 

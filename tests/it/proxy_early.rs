@@ -3,30 +3,23 @@
 //! their head, after the answer, in pieces, and from clients that write everything before they
 //! read.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use tidegate::tls::{self, Pem, Roots};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpStream, UnixStream},
-    sync::Semaphore,
-};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
-use crate::{
-    pool_support::{Server, answer},
-    support::{Backend, Proxy, ProxyBuilder, status, within},
-};
+use crate::pool_support::{Server, answer};
+use crate::support::{Backend, Proxy, ProxyBuilder, status, within};
 
 /// A client's connection of any kind.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}

@@ -1,14 +1,13 @@
 //! External APIs: base path, Host, and links that must not lead around the gate.
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, uri::Scheme};
+use http::uri::Scheme;
+use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tidegate::upstream;
 
-use super::{
-    cli::{config, start, with_config},
-    ports::free_port,
-};
+use super::cli::{config, start, with_config};
+use super::ports::free_port;
 use crate::support::{AnyBody, Backend, Proxy, within};
 
 /// The value of each line of a header, in order.

@@ -1,7 +1,9 @@
 //! Behaviour of kube-apiserver that proxies get wrong, item by item, from the client through the
 //! gate to the API and back.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -10,20 +12,14 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate::{
-    clock::Clock,
-    tls::{self, Pem, Roots},
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    sync::mpsc,
-};
+use tidegate::clock::Clock;
+use tidegate::tls::{self, Pem, Roots};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
-use crate::{
-    pool_support::{Answer, Server, answer, until},
-    support::{Backend, Proxy, ProxyBuilder, raw_backend, reply, status, within},
-};
+use crate::pool_support::{Answer, Server, answer, until};
+use crate::support::{Backend, Proxy, ProxyBuilder, raw_backend, reply, status, within};
 
 /// A gate to a server that speaks h2.
 pub(crate) fn before_http2(server: &Server) -> ProxyBuilder {

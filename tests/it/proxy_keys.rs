@@ -4,9 +4,11 @@
 //! Delays are an hour, so that one of each failing write may reach the upstream within a test, on a
 //! machine of any speed.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use tidegate::{classify::Kind, limit::policy::Strategy};
+use tidegate::classify::Kind;
+use tidegate::limit::policy::Strategy;
 
 use crate::support::{Backend, Proxy, header, reply, rules, status};
 

@@ -1,24 +1,19 @@
 //! The upstream's name: a hosts file that points it at the gate, and name servers that change, fail
 //! and know several addresses.
 
-use std::{
-    collections::HashMap,
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tidegate::{proxy::Listen, upstream};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, UdpSocket},
-};
+use tidegate::proxy::Listen;
+use tidegate::upstream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UdpSocket};
 
-use crate::{
-    pool_support::Server,
-    support::{Proxy, ProxyBuilder, within},
-};
+use crate::pool_support::Server;
+use crate::support::{Proxy, ProxyBuilder, within};
 
 /// A name server's answer about a name.
 #[derive(Clone)]

@@ -1,19 +1,16 @@
 //! The answer to a refused call, and the effects of a failing key.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::Response;
-use tidegate::{
-    classify::{KeyParts, Kind},
-    proxy::RetryAfter,
-};
+use tidegate::classify::{KeyParts, Kind};
+use tidegate::proxy::RetryAfter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::{
-    support::{Backend, Proxy, header, reply, rules, status, within},
-    window::worst_excess,
-};
+use crate::support::{Backend, Proxy, header, reply, rules, status, within};
+use crate::window::worst_excess;
 
 const CREATE: &str = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
 

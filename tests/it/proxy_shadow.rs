@@ -1,7 +1,8 @@
 //! A gate with `shadow = true`: it decides and counts everything, and holds nothing back; clients
 //! notice nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate::limit::policy::Strategy;
 use tokio::task::JoinHandle;

@@ -1,20 +1,18 @@
 //! The gate follows an upstream's signals about its limits, and bodies arrive as they were sent.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 use http_body_util::{BodyExt, Full};
 use miniz_oxide::deflate::{compress_to_vec, compress_to_vec_zlib};
-use tidegate::{
-    api::{Scope, Signal},
-    classify::{FairBy, Kind, Matcher, Matching, Rule, Rules, Traits},
-    limit::ClassId,
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-    sync::Notify,
-};
+use tidegate::api::{Scope, Signal};
+use tidegate::classify::{FairBy, Kind, Matcher, Matching, Rule, Rules, Traits};
+use tidegate::limit::ClassId;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 use crate::support::{AnyBody, Backend, Proxy, ProxyBuilder, raw_backend, reply, rules, status, within};
 

@@ -1,26 +1,24 @@
 //! A gate with TLS: Go clients send credentials, and speak HTTP/2, over TLS only.
 
-use std::{os::unix::fs::PermissionsExt as _, path::Path, sync::Arc};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use tidegate::tls::{self, Identity, Pem, Roots};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-use crate::{
-    pool_support::Server,
-    support::{Backend, Proxy, status, within},
-};
+use crate::pool_support::Server;
+use crate::support::{Backend, Proxy, status, within};
 
 /// A gate with its own certificate, and a client that trusts it and offers these protocols.
 async fn gate(backend: &Backend) -> (Proxy, impl AsyncFn(&[&str]) -> TlsStream<TcpStream>) {

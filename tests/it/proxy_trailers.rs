@@ -10,11 +10,9 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::{
-    pool_support::Server,
-    proxy_fidelity::before_http2,
-    support::{Backend, Proxy, raw_backend, reply, status, within},
-};
+use crate::pool_support::Server;
+use crate::proxy_fidelity::before_http2;
+use crate::support::{Backend, Proxy, raw_backend, reply, status, within};
 
 /// Head lines of a client, and of a server, that announce trailers.
 const ANNOUNCEMENTS: [&str; 4] =

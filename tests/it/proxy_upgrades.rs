@@ -1,23 +1,17 @@
 //! Upgrades through the gate: exec, attach, port-forward and cp as kubectl requests them, byte by
 //! byte.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tidegate::tls::{self, Pem, Roots};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpStream,
-    sync::mpsc,
-};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
-use crate::{
-    pool_support::Server,
-    support::{Backend, Proxy, ProxyBuilder, raw_backend, status, within},
-};
+use crate::pool_support::Server;
+use crate::support::{Backend, Proxy, ProxyBuilder, raw_backend, status, within};
 
 const WEBSOCKET: &str = "GET /api/v1/namespaces/d/pods/p/exec?command=sh HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
      Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\

@@ -1,10 +1,8 @@
 //! References lead somewhere: a document, a source or a folder that a comment, a message or a page
 //! names is in the repository.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -1,15 +1,18 @@
 //! A changed configuration takes effect while the gate runs, or changes nothing and says why (P11).
 
-use std::{io::Write as _, net::TcpStream, os::unix::fs::symlink, path::Path, time::Duration};
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
 
-use tidegate::{clock::Clock, limit::policy::Lane};
+use tidegate::clock::Clock;
+use tidegate::limit::policy::Lane;
 
-use super::{
-    cli::{Running, config, start, with_config},
-    cli_input::get,
-    ports::free_port,
-    support::{Backend, Proxy, status, within},
-};
+use super::cli::{Running, config, start, with_config};
+use super::cli_input::get;
+use super::ports::free_port;
+use super::support::{Backend, Proxy, status, within};
 
 const RATE: &str = "tidegate_bucket_rate{gate=\"k\",bucket=\"gate\"}";
 

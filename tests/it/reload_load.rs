@@ -1,28 +1,24 @@
 //! A thousand reloads under load: no call is dropped or fails, the order is kept, and the rate
 //! holds across all of them (P11, P5, P1).
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate::clock::Clock;
-use tokio::{net::TcpStream, sync::Semaphore, task::JoinSet};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
-use super::{
-    cli::{config, start, with_config},
-    ports::free_port,
-    support::{Backend, reply},
-};
+use super::cli::{config, start, with_config};
+use super::ports::free_port;
+use super::support::{Backend, reply};
 
 const RELOADS: usize = 1000;
 /// Tokens that a window may have beyond the rate under any of the configurations: the largest

@@ -5,19 +5,15 @@ mod cli;
 mod live;
 mod replayed;
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
-use tidegate::{
-    config,
-    limit::policy::Combine,
-    moment::Moment,
-    simulate::{self, Limits, Played, Setup},
-};
+use tidegate::config;
+use tidegate::limit::policy::Combine;
+use tidegate::moment::Moment;
+use tidegate::simulate::{self, Limits, Played, Setup};
 
 /// A scenario, and its run under each of its limits.
 type Outcome = (Setup, Vec<Played>);

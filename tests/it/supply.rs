@@ -1,7 +1,10 @@
 //! The dependencies of the product: held to the lists of deny.toml, with nothing to install, and
 //! written down as a bill of materials.
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 

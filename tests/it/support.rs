@@ -1,39 +1,32 @@
 //! An upstream, a gate and a client in one process, for tests over loopback.
 
-use std::{
-    future::Future,
-    net::SocketAddr,
-    num::NonZeroU32,
-    pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, uri::Scheme};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use hyper::{body::Incoming, service::service_fn};
+use http::uri::Scheme;
+use http::{HeaderMap, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate::{
-    api::{Failures, Scope, Signal, Throttling},
-    classify::{FairBy, Kind, Matching, Rule, Rules, Traits},
-    clock::Clock,
-    credentials::Injector,
-    limit::{
-        ClassId, Policy,
-        policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, Lane, QueuePolicy, Strategy},
-    },
-    proxy::{Gate, GateError, Listen, Options, RetryAfter},
-    telemetry, upstream,
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use tidegate::api::{Failures, Scope, Signal, Throttling};
+use tidegate::classify::{FairBy, Kind, Matching, Rule, Rules, Traits};
+use tidegate::clock::Clock;
+use tidegate::credentials::Injector;
+use tidegate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, Lane, QueuePolicy, Strategy};
+use tidegate::limit::{ClassId, Policy};
+use tidegate::proxy::{Gate, GateError, Listen, Options, RetryAfter};
+use tidegate::{telemetry, upstream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, std::io::Error>;

@@ -1,12 +1,10 @@
 //! The listener's TLS: the certificate that a client must trust, and the names by which it finds
 //! the gate.
 
-use std::{
-    net::IpAddr,
-    os::unix::fs::symlink,
-    path::Path,
-    time::{Duration, SystemTime},
-};
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::ServerName;
 use tidegate::tls::{self, Identity, Listener, Pem, Roots, TlsError};

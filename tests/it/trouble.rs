@@ -3,11 +3,9 @@
 
 use std::net::TcpStream;
 
-use super::{
-    cli_input::{certificate, get, tls_server},
-    operate::{Process, answering, api},
-    ports::free_port,
-};
+use super::cli_input::{certificate, get, tls_server};
+use super::operate::{Process, answering, api};
+use super::ports::free_port;
 
 const POD: &str = "/api/v1/namespaces/n/pods/good";
 

@@ -4,24 +4,20 @@
 //! With TLS the test's own ends stay plain: one relay beside the gate encrypts the bytes to it, and
 //! another decrypts those from it.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::{Shutdown, TcpListener, TcpStream},
-    sync::atomic::{AtomicU64, Ordering},
-    thread,
-    time::Duration,
-};
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use std::{fs, thread};
 
 use rustls::pki_types::ServerName;
 use tidegate::tls::{self, Pem, Roots};
-use tokio::{io::copy_bidirectional, runtime::Runtime};
+use tokio::io::copy_bidirectional;
+use tokio::runtime::Runtime;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::{
-    cli::{Running, config, start, with_config},
-    ports::free_port,
-};
+use super::cli::{Running, config, start, with_config};
+use super::ports::free_port;
 
 /// Bytes in each direction: 4 s without optimization.
 const BYTES: u64 = 1 << 30;

@@ -1,7 +1,8 @@
 //! A watch that begins with a list: to the API server a list, and metered like one; in every other
 //! way a watch.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::support::{Backend, Proxy, status};
 

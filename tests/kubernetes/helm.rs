@@ -10,9 +10,8 @@ use serde_json::Value;
 
 use crate::deploy::{self, taken};
 use crate::support::control_plane::ControlPlane;
-use crate::support::installed;
 use crate::support::process::scratch_dir;
-use crate::support::{say, turn};
+use crate::support::{installed, say, turn};
 
 /// The Kubernetes version that the charts are rendered for.
 const KUBERNETES: &str = "--kube-version=1.36.3";

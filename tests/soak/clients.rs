@@ -1,23 +1,25 @@
 //! The clients: readers, writers and listers over HTTP/1.1 and HTTP/2, watchers, a leader for each
 //! gate, and clients that hang up.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::{ClientConfig, pki_types::ServerName};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tidegate::clock::Clock;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    sync::watch,
-    task::JoinSet,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use crate::{dice::Dice, process::Process};
+use crate::dice::Dice;
+use crate::process::Process;
 
 /// The number of each kind for each gate.
 const ORDINARY: usize = 16;

@@ -20,11 +20,17 @@ mod weather;
 #[path = "../support/window.rs"]
 mod window;
 
-use std::{fmt::Display, io::Write, sync::Arc, time::Duration};
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate::clock::Clock;
 
-use self::{clients::Clients, dice::Dice, process::Process, weather::Sky};
+use self::clients::Clients;
+use self::dice::Dice;
+use self::process::Process;
+use self::weather::Sky;
 
 /// A number from the environment.
 fn number(name: &str, default: u64) -> u64 {

@@ -1,26 +1,20 @@
 //! The gate as a process: start, look, reload, end.
 
-use std::{
-    fmt, fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::{fmt, fs};
 
 use rustls::ClientConfig;
 use serde_json::Value;
-use tidegate::{
-    clock::Clock,
-    tls::{self, Pem, Roots},
-};
+use tidegate::clock::Clock;
+use tidegate::tls::{self, Pem, Roots};
 
-use crate::{
-    cli::{Running, start, with_config},
-    dice::Dice,
-    ports::free_port,
-    upstream::Api,
-};
+use crate::cli::{Running, start, with_config};
+use crate::dice::Dice;
+use crate::ports::free_port;
+use crate::upstream::Api;
 
 /// The rate that both gates are held to.
 pub(crate) const RATE: f64 = 40.0;

@@ -1,18 +1,14 @@
 //! The call log held against the promises: the rate (P1), the backoff (P2), one trial at a time
 //! (P3), one end for each call, and leases that do not wait (P7).
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{
-    process::{BACKOFF_MILLIS, BURST, FORGET_SECONDS, RATE},
-    window::worst_excess,
-};
+use crate::process::{BACKOFF_MILLIS, BURST, FORGET_SECONDS, RATE};
+use crate::window::worst_excess;
 
 /// The numbers of what was checked.
 pub(crate) struct Found {

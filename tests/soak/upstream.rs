@@ -1,31 +1,29 @@
 //! The scripted API: HTTP/1.1 without TLS, or HTTP/2 with it. Leases are known by their path, as
 //! everywhere.
 
-use std::{
-    convert::Infallible,
-    io,
-    net::SocketAddr,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{Request, Response};
 use http_body::Frame;
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::{body::Incoming, service::service_fn};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tidegate::{clock::Clock, tls};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Notify,
-};
+use tidegate::clock::Clock;
+use tidegate::tls;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
-use crate::{
-    dice::Dice,
-    weather::{Sky, Weather},
-};
+use crate::dice::Dice;
+use crate::weather::{Sky, Weather};
 
 type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 

@@ -1,12 +1,8 @@
 //! The API's current trouble.
 
-use std::{
-    fmt::Write as _,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 

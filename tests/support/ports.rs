@@ -1,11 +1,9 @@
 //! Ports for programs that a test starts: they are given a port, so the system cannot choose one
 //! when they listen.
 
-use std::{
-    net::TcpListener,
-    process,
-    sync::atomic::{AtomicU16, Ordering},
-};
+use std::net::TcpListener;
+use std::process;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// A loopback port on which no program listens, and that no other test of this process gets.
 ///

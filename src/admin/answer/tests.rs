@@ -2,10 +2,8 @@
 
 use futures_util::future::BoxFuture;
 
-use super::{
-    super::control::{Ask, Bypass, Bypassed, Forget, Forgotten},
-    *,
-};
+use super::super::control::{Ask, Bypass, Bypassed, Forget, Forgotten};
+use super::*;
 use crate::status::{Explained, Gate, Key, Status};
 
 struct Fake {

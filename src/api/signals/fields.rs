@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderMap, header::DATE};
+use http::HeaderMap;
+use http::header::DATE;
 
 use super::Response;
 

@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
 
 use super::{PauseLength, Reach, Refused, Response, Spent, fields, json};
 

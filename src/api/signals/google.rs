@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
 
 use super::{Refused, Response, json};
 
@@ -47,10 +48,8 @@ const REASONS: [&str; 3] = ["rateLimitExceeded", "userRateLimitExceeded", "RATE_
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::signals::{
-        Reach,
-        tests::{For, Growing, headers, refusal},
-    };
+    use crate::api::signals::Reach;
+    use crate::api::signals::tests::{For, Growing, headers, refusal};
 
     const RETRY_INFO: &str = r#"{"error":{"code":429,"message":"Quota exceeded","status":"RESOURCE_EXHAUSTED","details":[
         {"@type":"type.googleapis.com/google.rpc.QuotaFailure"},{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34.5s"}]}}"#;

@@ -4,10 +4,12 @@
 //! a body that was cut is inflated as far as it goes. gzip and deflate are read: Go asks for gzip
 //! in every call, the SDKs for both. A body in br or zstd is not, nor one coded twice.
 
-use std::{borrow::Cow, io::Read};
+use std::borrow::Cow;
+use std::io::Read;
 
 use flate2::bufread::{DeflateDecoder, GzDecoder, ZlibDecoder};
-use http::{HeaderMap, header::CONTENT_ENCODING};
+use http::HeaderMap;
+use http::header::CONTENT_ENCODING;
 
 use super::PEEK;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode, header::RETRY_AFTER};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
 
 use super::{Reach, Refused, Response, fields};
 
@@ -39,7 +40,8 @@ fn duration(value: &HeaderValue, response: &Response<'_>) -> Option<Duration> {
 mod tests {
     use std::time::SystemTime;
 
-    use http::{HeaderMap, header::DATE};
+    use http::HeaderMap;
+    use http::header::DATE;
     use proptest::prelude::*;
 
     use super::*;

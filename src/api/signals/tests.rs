@@ -1,6 +1,7 @@
 //! Tests of every family, and of all of them together.
 
-use http::{HeaderValue, Method, Uri, header::HeaderName};
+use http::header::HeaderName;
+use http::{HeaderValue, Method, Uri};
 use proptest::prelude::*;
 
 pub(super) use self::Told::{For, Growing};

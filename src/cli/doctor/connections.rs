@@ -1,15 +1,17 @@
 //! Checks in the kernel's own table if a process of this network namespace is connected to an
 //! upstream past the gate.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use super::Finding;
-use crate::{app::gate::prepare_gate, clock::Clock, credentials::Environment, spec::Gate, status::Status};
+use crate::app::gate::prepare_gate;
+use crate::clock::Clock;
+use crate::credentials::Environment;
+use crate::spec::Gate;
+use crate::status::Status;
 
 /// An established connection as seen from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

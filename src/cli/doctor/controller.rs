@@ -1,11 +1,17 @@
 //! Checks that the controller's environment leads it to the gate.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
-use http::{Uri, uri::Scheme};
+use http::Uri;
+use http::uri::Scheme;
 
 use super::Finding;
-use crate::{app::reachable::tcp_addresses, classify::Kind, spec::Settings, status::Status, yaml};
+use crate::app::reachable::tcp_addresses;
+use crate::classify::Kind;
+use crate::spec::Settings;
+use crate::status::Status;
+use crate::yaml;
 
 /// A process whose environment names its API server.
 struct Controller {

@@ -1,9 +1,12 @@
 //! Checks that the folders of the configuration can be written to.
 
-use std::{collections::HashSet, fs, io, path::Path};
+use std::collections::HashSet;
+use std::path::Path;
+use std::{fs, io};
 
 use super::Finding;
-use crate::{app::operations, spec::Settings};
+use crate::app::operations;
+use crate::spec::Settings;
 
 /// Checks every folder that tidegate writes to, once each. The first use of a folder decides the
 /// advice.

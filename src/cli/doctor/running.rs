@@ -3,15 +3,11 @@
 use tokio::net::{TcpStream, UnixStream};
 
 use super::{Finding, Verdict};
-use crate::{
-    app::reachable::reachable,
-    cli::running,
-    spec::{Gate, Listen, Settings},
-    status::{
-        self, Status,
-        text::{ago, count, duration, meaning, rejected_by, until},
-    },
-};
+use crate::app::reachable::reachable;
+use crate::cli::running;
+use crate::spec::{Gate, Listen, Settings};
+use crate::status::text::{ago, count, duration, meaning, rejected_by, until};
+use crate::status::{self, Status};
 
 /// Returns the status of the process, and what is wrong with it.
 pub(super) async fn findings(settings: &Settings) -> (Option<Status>, Vec<Finding>) {

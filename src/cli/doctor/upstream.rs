@@ -1,22 +1,21 @@
 //! Checks that the upstream answers and accepts the credentials. The call goes through a gate of
 //! its own, so that the check tries exactly what runs.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::Finding;
-use crate::{
-    admin::client,
-    app::gate::{PreparedGate, Trouble, prepare_gate},
-    classify::Kind,
-    clock::Clock,
-    credentials::Environment,
-    proxy,
-    spec::{Credentials, Gate, Listen},
-    status::text::duration,
-};
+use crate::admin::client;
+use crate::app::gate::{PreparedGate, Trouble, prepare_gate};
+use crate::classify::Kind;
+use crate::clock::Clock;
+use crate::credentials::Environment;
+use crate::proxy;
+use crate::spec::{Credentials, Gate, Listen};
+use crate::status::text::duration;
 
 /// Reports the result of one call.
 pub(super) async fn findings(gate: &Gate, around: &Environment, clock: Clock) -> Vec<Finding> {

@@ -3,15 +3,13 @@
 use http::HeaderMap;
 
 use super::Rows;
-use crate::{
-    api::duration,
-    classify::Classified,
-    config::Loaded,
-    limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, Strategy},
-    spec::Gate,
-    status::text::number,
-    telemetry::meters::lane_word,
-};
+use crate::api::duration;
+use crate::classify::Classified;
+use crate::config::Loaded;
+use crate::limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, Strategy};
+use crate::spec::Gate;
+use crate::status::text::number;
+use crate::telemetry::meters::lane_word;
 
 /// Adds the rows for class, flow, key and every limit.
 pub(super) fn add(rows: &mut Rows, loaded: &Loaded, gate: &Gate, call: &Classified, headers: &HeaderMap) {

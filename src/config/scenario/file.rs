@@ -1,20 +1,17 @@
 //! Reads a scenario file.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
+use std::time::Duration;
 
 use toml::Value;
 
 use super::{Changes, Controller, Failure, Lease, LimitsOf, Requeue, Scenario, Upstream};
-use crate::{
-    api::Verb,
-    config::{
-        cursor::{Cursor, TomlValue},
-        problems::{Problem, Text, did_you_mean},
-        report::Report,
-        shape::Shape,
-        values::{RawValue, one_of},
-    },
-};
+use crate::api::Verb;
+use crate::config::cursor::{Cursor, TomlValue};
+use crate::config::problems::{Problem, Text, did_you_mean};
+use crate::config::report::Report;
+use crate::config::shape::Shape;
+use crate::config::values::{RawValue, one_of};
 
 /// Reads and checks a scenario file. Configurations that it names are not looked at.
 ///

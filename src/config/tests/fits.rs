@@ -1,7 +1,9 @@
 //! The committed schemas are what the code makes; they fit whatever `check` accepts, and nothing of
 //! what it can tell to be wrong by itself.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 use boon::{Compiler, SchemaIndex, Schemas};
 

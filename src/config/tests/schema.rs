@@ -8,10 +8,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{REFERENCE, record};
-use crate::{
-    api::Signal,
-    config::{path::Path, record::Record, shape::Shape},
-};
+use crate::api::Signal;
+use crate::config::path::Path;
+use crate::config::record::Record;
+use crate::config::shape::Shape;
 
 /// Go's durations, with a unit.
 const DURATION: &str = "\\+?(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|\u{b5}s|\u{3bc}s|ms|s|m|h))+";

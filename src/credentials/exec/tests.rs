@@ -1,6 +1,7 @@
 //! Real programs are run; time is moved on between the runs.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use futures_util::future::join_all;
 use tempfile::TempDir;

@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use crate::{
-    api::Key,
-    limit::{Backoff, Strategy},
-};
+use crate::api::Key;
+use crate::limit::{Backoff, Strategy};
 
 /// A small seeded generator (splitmix64): enough for jitter, and the same seed replays the same
 /// run.
@@ -18,7 +16,6 @@ pub(crate) struct Dice(u64);
 impl Strategy {
     /// Returns the delay after the `failures`-th consecutive failure, without jitter; zero when
     /// nothing is remembered.
-    #[must_use]
     pub fn delay(&self, failures: u32) -> Duration {
         match *self {
             Self::Off => Duration::ZERO,

@@ -162,7 +162,8 @@ const SPARE: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use std::{cmp::Reverse, collections::BinaryHeap};
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
 
     use super::*;
     use crate::limit::keys::backoff::mix;

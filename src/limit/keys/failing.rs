@@ -5,19 +5,17 @@
 //! are made by the limiter's `table::Table`, under its lock; this half is shared with the request
 //! path and the status page.
 
-use std::{
-    fmt,
-    hash::{BuildHasherDefault, Hasher},
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-};
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use dashmap::DashMap;
 
-use crate::{
-    api::{Answer, Gone, Key, Outcome},
-    limit::{KeyState, keys::backoff::mix},
-    moment::Moment,
-};
+use crate::api::{Answer, Gone, Key, Outcome};
+use crate::limit::KeyState;
+use crate::limit::keys::backoff::mix;
+use crate::moment::Moment;
 
 /// The failing keys and what is remembered of each.
 pub struct Keys {
@@ -95,7 +93,6 @@ impl Keys {
     }
 
     /// True if any key of the collection is failing, so that names in bodies are worth reading.
-    #[must_use]
     pub fn any_failing_in(&self, collection: u64) -> bool {
         !self.is_empty() && self.collections.contains_key(&collection)
     }
@@ -116,7 +113,6 @@ impl Keys {
 
     /// Returns every failing key by name, in no order: for tests and simulations, because the time
     /// it takes grows with the number of keys.
-    #[must_use]
     pub fn list(&self, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found = Vec::with_capacity(self.len());
         for entry in &self.objects {
@@ -129,7 +125,6 @@ impl Keys {
     }
 
     /// Returns the name and the state of a failing key.
-    #[must_use]
     pub fn find(&self, key: &Key, now: Moment) -> Option<(String, KeyState)> {
         self.read(key, now, |failing| (failing.name.to_string(), failing.state))
     }

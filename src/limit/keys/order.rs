@@ -5,10 +5,8 @@
 //! would change neither what a status page shows nor which key is dropped. After two years of one
 //! process all objects of the years beyond share one position.
 
-use std::{
-    collections::BTreeSet,
-    ops::Bound::{Excluded, Unbounded},
-};
+use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::moment::Moment;
 

@@ -5,14 +5,13 @@
 //! the moment they may be tried. The first object of the second order is dropped when there are too
 //! many (P9), and a status page shows its first few. No operation goes through all keys at once.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Dice, Due, Failing, KeyId, Keys, Order, Position};
-use crate::{
-    api::Key,
-    limit::{Backoff, Ended, KeyState, Why},
-    moment::Moment,
-};
+use crate::api::Key;
+use crate::limit::{Backoff, Ended, KeyState, Why};
+use crate::moment::Moment;
 
 /// The writing half of the key table.
 #[derive(Debug)]

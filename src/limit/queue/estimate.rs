@@ -8,11 +8,9 @@
 #![expect(clippy::indexing_slicing, reason = "lanes are numbered from zero to the number of lanes with queues")]
 
 use super::{ClassTurns, PASSED, QueueGroup, QueueKey, Scheduler, ShapeGroup};
-use crate::{
-    api::Group,
-    limit::{ClassId, Pauses, Reason, Requirements, Resources},
-    moment::Moment,
-};
+use crate::api::Group;
+use crate::limit::{ClassId, Pauses, Reason, Requirements, Resources};
+use crate::moment::Moment;
 
 /// The earliest moment at which a call could leave, and the reason it would wait for.
 #[derive(Clone, Copy, Debug)]

@@ -3,11 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{List, QueueLengths};
-use crate::{
-    api::Group,
-    limit::{ClassId, Demand, GroupIndex, Lasts, OfGroup, QueueIndex, Reason, Requirements, Store},
-    moment::Moment,
-};
+use crate::api::Group;
+use crate::limit::{ClassId, Demand, GroupIndex, Lasts, OfGroup, QueueIndex, Reason, Requirements, Store};
+use crate::moment::Moment;
 
 /// The key of a queue: everything by which one call may be stopped while another may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

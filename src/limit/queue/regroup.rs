@@ -1,9 +1,7 @@
 //! Waiting calls on their way from the queues of the old limits to those of the new.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::{By, LOOKED_AT_ONCE, List, QueueKey, Scheduler, WaiterWalk, Waiters};
 use crate::limit::{Origins, QueueIndex, Requirements, Resources, Ticket, WaiterIndex};

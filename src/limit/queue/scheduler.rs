@@ -14,13 +14,11 @@ use std::collections::{BTreeSet, HashMap};
 use super::{
     By, LOOKED_AT_ONCE, List, Mode, Queue, QueueGroup, QueueGroups, QueueKey, QueueLengths, ShapeGroup, State, Waiters,
 };
-use crate::{
-    limit::{
-        ClassId, GroupIndex, Lane, OfQueue, PerClass, Policy, QueueIndex, Reason, Requirements, Resources, Store,
-        WaiterIndex,
-    },
-    moment::Moment,
+use crate::limit::{
+    ClassId, GroupIndex, Lane, OfQueue, PerClass, Policy, QueueIndex, Reason, Requirements, Resources, Store,
+    WaiterIndex,
 };
+use crate::moment::Moment;
 
 /// Every queue of a gate, in the order in which they get their turns.
 #[derive(Debug)]

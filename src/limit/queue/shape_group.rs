@@ -4,10 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::{Mode, QueueGroups};
-use crate::{
-    limit::{ClassId, GroupIndex, QueueIndex, Reason, Resources},
-    moment::Moment,
-};
+use crate::limit::{ClassId, GroupIndex, QueueIndex, Reason, Resources};
+use crate::moment::Moment;
 
 /// The queue groups of a class that share everything except buckets and slots of their own.
 #[derive(Debug)]

@@ -1,14 +1,10 @@
 //! Everything of waiting calls and of keys that happens at a moment of its own, in order.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    ops::Bound::Excluded,
-};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound::Excluded;
 
-use crate::{
-    limit::{KeyId, Spread, WaiterIndex},
-    moment::Moment,
-};
+use crate::limit::{KeyId, Spread, WaiterIndex};
+use crate::moment::Moment;
 
 /// Something that happens at a moment of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

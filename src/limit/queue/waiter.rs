@@ -10,10 +10,8 @@
 
 use std::collections::HashMap;
 
-use crate::{
-    limit::{Call, Grant, KeyGrant, KeyId, OfWaiter, QueueIndex, Reason, Refusal, Store, WaiterIndex},
-    moment::Moment,
-};
+use crate::limit::{Call, Grant, KeyGrant, KeyId, OfWaiter, QueueIndex, Reason, Refusal, Store, WaiterIndex};
+use crate::moment::Moment;
 
 /// The state of a waiting call.
 #[derive(Debug)]

@@ -1,16 +1,14 @@
 //! Every waiting call with what is counted of them, the calls held for each key, and the moments at
 //! which waits end.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::AtomicUsize},
-};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
-use super::{By, HeldCalls, State, Timers, Waiter, Waiters, waiting_bytes::WaitingBytes};
-use crate::{
-    limit::{KeyId, Spread, Ticket, WaiterIndex},
-    moment::Moment,
-};
+use super::waiting_bytes::WaitingBytes;
+use super::{By, HeldCalls, State, Timers, Waiter, Waiters};
+use crate::limit::{KeyId, Spread, Ticket, WaiterIndex};
+use crate::moment::Moment;
 
 /// The waiting calls of a gate.
 #[derive(Debug, Default)]

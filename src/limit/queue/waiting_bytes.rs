@@ -1,9 +1,8 @@
 //! The bytes of the bodies of waiting calls, bounded over all limiters that share the bound.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// One limiter's bytes, which leave the sum with it.
 #[derive(Debug, Default)]

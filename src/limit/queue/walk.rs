@@ -1,11 +1,9 @@
 //! Walks over all waiting calls, a few at a time.
 
 use super::{Waiter, Waiters};
-use crate::{
-    api::Group,
-    limit::{GroupIndex, WaiterIndex},
-    moment::Moment,
-};
+use crate::api::Group;
+use crate::limit::{GroupIndex, WaiterIndex};
+use crate::moment::Moment;
 
 /// An event that many waiting calls have not learned of yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

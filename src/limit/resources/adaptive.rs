@@ -7,7 +7,8 @@
 //! where it began. And the recovery is measured in time during which calls had to wait for this
 //! bucket: a gate that is not short of tokens learns nothing about what the upstream bears.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 /// The rate of one bucket. Tokens per second throughout.
 #[derive(Clone, Copy, Debug)]

@@ -7,24 +7,20 @@
 //! rate keeps the level. Between two changes a rate is constant, so a bucket yields exactly the sum
 //! of its level and of rate times time.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use governor::{
-    Quota, RateLimiter,
-    clock::Clock,
-    middleware::NoOpMiddleware,
-    nanos::Nanos,
-    state::{NotKeyed, StateStore},
-};
+use governor::clock::Clock;
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::{NotKeyed, StateStore};
+use governor::{Quota, RateLimiter};
 
 use super::{Adaptive, Refunds};
-use crate::{limit::BucketPolicy, moment::Moment};
+use crate::limit::BucketPolicy;
+use crate::moment::Moment;
 
 /// The state in which a bucket starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,8 @@ use std::num::NonZeroU32;
 use slab::Slab;
 
 use super::{Bucket, BucketId, Split, Start};
-use crate::{
-    limit::{BucketPolicy, ClassId, GroupIndex, Origins, Per, PerClass, Policy},
-    moment::Moment,
-};
+use crate::limit::{BucketPolicy, ClassId, GroupIndex, Origins, Per, PerClass, Policy};
+use crate::moment::Moment;
 
 /// The owner of a family of buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

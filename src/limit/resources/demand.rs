@@ -3,11 +3,9 @@
 
 use std::num::NonZeroU32;
 
-use crate::{
-    api::Group,
-    limit::{ClassId, Reason},
-    moment::Moment,
-};
+use crate::api::Group;
+use crate::limit::{ClassId, Reason};
+use crate::moment::Moment;
 
 /// The facts about a call that decide its requirements.
 #[derive(Clone, Copy, Debug)]

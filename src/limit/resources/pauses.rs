@@ -8,11 +8,9 @@
 use std::time::Duration;
 
 use super::Split;
-use crate::{
-    api::{Pause, PauseLength, Scope},
-    limit::{ClassId, Origins, PerClass, Policy},
-    moment::Moment,
-};
+use crate::api::{Pause, PauseLength, Scope};
+use crate::limit::{ClassId, Origins, PerClass, Policy};
+use crate::moment::Moment;
 
 /// The calls that wait while a pause is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

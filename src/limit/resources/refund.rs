@@ -67,15 +67,13 @@ impl Refunds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        limit::{
-            policy::BucketPolicy,
-            resources::bucket::{Bucket, Start},
-        },
-        moment::Moment,
-    };
-    use proptest::{collection::vec, prelude::*};
-    use std::{num::NonZeroU32, time::Duration};
+    use crate::limit::policy::BucketPolicy;
+    use crate::limit::resources::bucket::{Bucket, Start};
+    use crate::moment::Moment;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::num::NonZeroU32;
+    use std::time::Duration;
 
     /// Makes a bucket with one second per token.
     fn bucket(burst: u32) -> Bucket {

@@ -5,10 +5,8 @@
 //! how many calls are in flight.
 
 use super::{SlotShare, Split};
-use crate::{
-    limit::{GroupIndex, InFlight, Per},
-    moment::Moment,
-};
+use crate::limit::{GroupIndex, InFlight, Per};
+use crate::moment::Moment;
 
 /// The slots of the gate or of one class.
 #[derive(Debug, Default)]

@@ -2,7 +2,8 @@
 //! a thousand of them, and all others share the rest. Memory must not grow with what clients make
 //! up.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
 use crate::moment::Moment;
 

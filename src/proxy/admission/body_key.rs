@@ -4,14 +4,16 @@
 //! fails, whatever its length or framing, and for a moment at most. A name is enough, so a body is
 //! read no further than to its name; a digest needs the whole body.
 
-use std::{future::poll_fn, pin::pin, time::Duration};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::time::Duration;
 
-use super::{PendingCall, intake::declared};
-use crate::{
-    api::{Key, names::PEEK},
-    classify::{Classified, KeySource},
-    proxy::parts::GateParts,
-};
+use super::PendingCall;
+use super::intake::declared;
+use crate::api::Key;
+use crate::api::names::PEEK;
+use crate::classify::{Classified, KeySource};
+use crate::proxy::parts::GateParts;
 
 /// Returns the key of a call whose body must be asked; `None` if that is not worth it, or if the
 /// key cannot be known.

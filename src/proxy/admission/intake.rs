@@ -1,14 +1,14 @@
 //! A request body, read as far as makes sense while its call waits, and what a call holds
 //! meanwhile.
 
-use std::{
-    mem,
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header::CONTENT_LENGTH, request::Parts};
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
 use http_body::Body as _;
 
 use crate::upstream::{Inbound, InboundError, Outgoing};

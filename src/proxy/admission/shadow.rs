@@ -9,20 +9,17 @@
 //! answered if it had been spared, and how long an answer would have taken at its proper time (a
 //! task whose call has ended already gives its slot back at once).
 
-use std::{future::poll_fn, sync::Arc};
+use std::future::poll_fn;
+use std::sync::Arc;
 
 use http::request::Parts;
 use tokio::sync::oneshot;
 
 use super::intake::{ENOUGH, declared, large_head};
-use crate::{
-    api::{Group, Outcome},
-    limit::{Arrival, ClassId, Reason, Receipt},
-    proxy::{
-        driver::{Driver, HeldPermit, HeldTicket, Settlement, ShadowEntry, Verdict},
-        gate_config::GateConfig,
-    },
-};
+use crate::api::{Group, Outcome};
+use crate::limit::{Arrival, ClassId, Reason, Receipt};
+use crate::proxy::driver::{Driver, HeldPermit, HeldTicket, Settlement, ShadowEntry, Verdict};
+use crate::proxy::gate_config::GateConfig;
 
 /// The meters that count what would have happened to a call.
 struct ShadowMeters {

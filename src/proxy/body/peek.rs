@@ -4,18 +4,17 @@
 //! order. The body's declared length stays what it was, so that it is framed downstream as it would
 //! have been.
 
-use std::{
-    collections::VecDeque,
-    future::poll_fn,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::{api::signals::PEEK, clock::Clock};
+use crate::api::signals::PEEK;
+use crate::clock::Clock;
 
 /// A body whose beginning may have been read.
 #[derive(Debug)]
@@ -127,7 +126,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use http::HeaderMap;
-    use http_body_util::{BodyExt, Empty, Full, StreamBody, combinators::UnsyncBoxBody};
+    use http_body_util::combinators::UnsyncBoxBody;
+    use http_body_util::{BodyExt, Empty, Full, StreamBody};
 
     use super::*;
 

@@ -1,12 +1,15 @@
 //! The leader's answer, kept as it flows to the leader's own client.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, response::Parts};
+use http::response::Parts;
+use http::{HeaderMap, Response};
 use http_body::Frame;
 
-use super::{Leader, Shared, shareable::is_shareable};
+use super::shareable::is_shareable;
+use super::{Leader, Shared};
 use crate::classify::Kind;
 
 /// A complete answer, for any number of clients.

@@ -1,10 +1,8 @@
 //! The identity of a call: all of it that its answer can depend on.
 
-use http::{
-    HeaderName, HeaderValue, Method, Uri, Version,
-    header::{CONNECTION, UPGRADE},
-    request::Parts,
-};
+use http::header::{CONNECTION, UPGRADE};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method, Uri, Version};
 
 /// All of a request that its answer can depend on: the target as bytes, and every header except
 /// those that only trace it. Credentials and impersonation are among the headers, so that no client

@@ -1,9 +1,7 @@
 //! The answers that may be given to other clients than the one whose call brought them.
 
-use http::{
-    HeaderMap,
-    header::{CACHE_CONTROL, SET_COOKIE, VARY},
-};
+use http::HeaderMap;
+use http::header::{CACHE_CONTROL, SET_COOKIE, VARY};
 
 use crate::classify::Kind;
 

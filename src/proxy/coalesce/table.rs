@@ -1,6 +1,9 @@
 //! The groups of calls that wait for one answer, as a value: no locks, no requests.
 
-use std::{collections::HashMap, hash::Hash, sync::Arc, task::Waker};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::task::Waker;
 
 /// The groups, by identity.
 #[derive(Debug)]

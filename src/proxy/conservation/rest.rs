@@ -1,19 +1,17 @@
 //! Connections that rest between their calls: hyper is let go and another begins, and the client
 //! must not notice.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream},
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
-use super::{
-    dice::{Dice, is_whole},
-    idle_gate, options, server,
-};
-use crate::{clock::Clock, telemetry::CallLog};
+use super::dice::{Dice, is_whole};
+use super::{idle_gate, options, server};
+use crate::clock::Clock;
+use crate::telemetry::CallLog;
 
 /// Answers whatever it is asked, in its time.
 async fn honest(mut stream: TcpStream, dice: Dice, clock: Clock) {

@@ -1,17 +1,11 @@
 //! The upstream of a story: it answers, fails, stalls, breaks off and closes.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use tokio::{
-    io::{AsyncRead, AsyncReadExt},
-    net::{TcpListener, TcpStream},
-};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::dice::{Dice, dribble, is_whole};
 use crate::clock::Clock;

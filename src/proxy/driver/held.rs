@@ -8,11 +8,9 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 
 use super::Driver;
-use crate::{
-    api::{Answer, Key, Outcome},
-    limit::{Admitted, Claim, Permit, Receipt, Refusal, Slot, Ticket},
-    moment::Moment,
-};
+use crate::api::{Answer, Key, Outcome};
+use crate::limit::{Admitted, Claim, Permit, Receipt, Refusal, Slot, Ticket};
+use crate::moment::Moment;
 
 /// A ticket, until the wait is over. If it is dropped before, the call leaves the queue.
 pub(crate) struct HeldTicket {

@@ -1,9 +1,8 @@
 //! The log's lines about keys: one when a key begins to fail, one when it does not any more.
 
-use crate::{
-    api::Answer,
-    limit::{Ended, refusal::Why},
-};
+use crate::api::Answer;
+use crate::limit::Ended;
+use crate::limit::refusal::Why;
 
 pub(super) fn began(gate: &str, key: &str, answer: Answer) {
     tracing::info!(gate, key, status = answer.status, "key is backing off");

@@ -1,11 +1,9 @@
 //! The orders of an operator to a gate at work, and calls that are admitted without asking a limit.
 
 use super::{Driver, HeldPermit, ShadowEntry, Stale};
-use crate::{
-    api::Group,
-    limit::{Arrival, Limiter, LongestQueues, Policy, Preview, Snapshot, Walk},
-    moment::Moment,
-};
+use crate::api::Group;
+use crate::limit::{Arrival, Limiter, LongestQueues, Policy, Preview, Snapshot, Walk};
+use crate::moment::Moment;
 
 // === impl Driver ===
 

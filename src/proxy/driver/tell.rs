@@ -7,7 +7,9 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::interleave;
-use crate::{api::Group, limit::Limiter, upstream::Upstream};
+use crate::api::Group;
+use crate::limit::Limiter;
+use crate::upstream::Upstream;
 
 /// The pool, which learns how many calls wait for room.
 pub(crate) trait Wants: Send + Sync {

@@ -1,21 +1,17 @@
 //! The driver's hand-over: nobody who may go sleeps on, whoever leaves, whatever the pool does, on
 //! however many threads.
 
-use std::{
-    future::poll_fn,
-    num::NonZeroU32,
-    sync::atomic::{AtomicI64, AtomicU64, Ordering},
-    task::Poll,
-    time::Duration,
-};
+use std::future::poll_fn;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::limit::{
-    ClassId, Flow, Policy,
-    policy::{BucketPolicy, InFlight, QueuePolicy},
-};
+use crate::limit::policy::{BucketPolicy, InFlight, QueuePolicy};
+use crate::limit::{ClassId, Flow, Policy};
 
 fn policy(in_flight: u32, bucket: Option<(f64, u32)>) -> Policy {
     let some = |number| NonZeroU32::new(number).expect("some");

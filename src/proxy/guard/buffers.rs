@@ -7,13 +7,9 @@
 //! and given back when hyper is done with the connection; and a connection that had a large head
 //! ends with its answer.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Waker},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 
 /// The bytes that all HTTP/1 clients of a section together have in large heads, and those that
 /// hyper has of their answers and has not written.

@@ -7,10 +7,8 @@
 
 use std::net::IpAddr;
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header,
-    uri::{Authority, Scheme},
-};
+use http::uri::{Authority, Scheme};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 
 use super::scan::LONGEST_TARGET;
 use crate::proxy::hosts::Hosts;

@@ -18,11 +18,9 @@ use std::borrow::Cow;
 use memchr::memchr;
 
 pub(crate) use self::fault::Fault;
+use self::syntax::{CAPITAL, checked, chunk_size, header, kinds, number, request_line};
 pub(super) use self::target::LONGEST as LONGEST_TARGET;
-use self::{
-    syntax::{CAPITAL, checked, chunk_size, header, kinds, number, request_line},
-    target::{Target, is_plain},
-};
+use self::target::{Target, is_plain};
 
 /// The requests that come in on one connection.
 #[derive(Debug, Default)]

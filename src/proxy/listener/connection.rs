@@ -1,46 +1,34 @@
 //! One client's connection, from its first byte to its last.
 
-use std::{
-    convert::Infallible,
-    iter::successors,
-    net::IpAddr,
-    pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::convert::Infallible;
+use std::iter::successors;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
-use hyper::{
-    body::Incoming,
-    server::conn::{
-        http1::{self, UpgradeableConnection},
-        http2,
-    },
-};
+use hyper::body::Incoming;
+use hyper::server::conn::http1::{self, UpgradeableConnection};
+use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use pin_project_lite::pin_project;
 use tower::Service;
 use tower_http::BoxError;
 
-use super::{
-    Server,
-    early::{self, Early},
-    idle::Ready,
-    linger::linger,
-    stream::Stream,
-    wire::{ActiveCall, Wire, WireHandle},
-};
-use crate::{
-    proxy::{
-        stack::{self, Sent},
-        tunnel::UpgradeSlot,
-    },
-    telemetry::table,
-    upstream::{Inbound, Unread},
-};
+use super::Server;
+use super::early::{self, Early};
+use super::idle::Ready;
+use super::linger::linger;
+use super::stream::Stream;
+use super::wire::{ActiveCall, Wire, WireHandle};
+use crate::proxy::stack::{self, Sent};
+use crate::proxy::tunnel::UpgradeSlot;
+use crate::telemetry::table;
+use crate::upstream::{Inbound, Unread};
 
 /// The client has left: there is no one to answer.
 #[derive(Debug, thiserror::Error)]
@@ -349,7 +337,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
-    use crate::{clock::Clock, proxy::conservation};
+    use crate::clock::Clock;
+    use crate::proxy::conservation;
 
     #[tokio::test(start_paused = true)]
     async fn hyper_is_let_go_after_a_call_however_long_that_took() {

@@ -7,20 +7,16 @@
 //! the answer says `Connection: close`, and the connection lingers after it
 //! ([`linger`](super::linger)).
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{HeaderValue, Response, header};
 use tokio::time::Sleep;
 
-use crate::{
-    clock::timer,
-    proxy::stack::Sent,
-    upstream::{Remainder, Unread},
-};
+use crate::clock::timer;
+use crate::proxy::stack::Sent;
+use crate::upstream::{Remainder, Unread};
 
 /// An answer that waits for the end of its request's body.
 pub(super) struct Early {

@@ -1,11 +1,9 @@
 //! TLS handshakes that failed over certificates: the operator wants to know of them, but not once
 //! per attempt.
 
-use std::{
-    io,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError, Error};
 

@@ -10,24 +10,18 @@
 //! [`Idle::ready`] always be [`Ready::All`]; the scanner, which security depends on, stays as it
 //! is.
 
-use std::{
-    mem::take,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::mem::take;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::time::Sleep;
 
 use super::read_ahead::ReadAhead;
-use crate::{
-    clock::timer,
-    proxy::guard::scan::{Head, Rest, Scanner},
-};
+use crate::clock::timer;
+use crate::proxy::guard::scan::{Head, Rest, Scanner};
 
 /// The use that hyper makes of a connection, as far as it decides on a rest.
 #[derive(Default)]

@@ -1,10 +1,9 @@
 //! Notifies every connection of a gate, some of them at a time: a hundred thousand that woke at one
 //! moment would hold the one thread that still carries leases.
 
-use std::{
-    array,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::array;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tokio_util::sync::CancellationToken;
 
@@ -44,11 +43,9 @@ const PARTS: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        pin::{Pin, pin},
-        sync::Arc,
-        task::{Context, Poll, Wake, Waker},
-    };
+    use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Wake, Waker};
 
     use super::*;
 

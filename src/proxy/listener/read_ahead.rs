@@ -4,12 +4,10 @@
 //! is being answered, and so does not notice that the client has left (measured).
 //! [`ReadAhead::poll_gone`] reads on into a small buffer, from which hyper is served first.
 
-use std::{
-    io,
-    mem::{MaybeUninit, replace, take},
-    pin::Pin,
-    task::{Context, Poll, Waker, ready},
-};
+use std::io;
+use std::mem::{MaybeUninit, replace, take};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf, Take};

@@ -5,14 +5,12 @@
 //! replaced, one on which a living process listens is not, and at the end the gate removes its own
 //! and no other.
 
-use std::{
-    fs::{self, Permissions},
-    io,
-    net::{IpAddr, SocketAddr},
-    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fs::{self, Permissions};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, UnixListener, UnixStream};

@@ -4,10 +4,8 @@
 use std::pin::Pin;
 
 use socket2::SockRef;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest, Join, ReadHalf, WriteHalf},
-    net::{TcpStream, UnixStream},
-};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, Join, ReadHalf, WriteHalf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 /// A client's connection. It is behind a box, so that the code above it exists once and not once

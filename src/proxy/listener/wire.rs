@@ -7,31 +7,24 @@
 
 mod filter;
 
-use std::{
-    future::poll_fn,
-    io::{self, IoSlice},
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
-    task::{Context, Poll, ready},
-};
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::filter::Filter;
-use super::{
-    idle::{Idle, Ready},
-    read_ahead::ReadAhead,
-    stream::Stream,
-};
-use crate::{
-    proxy::guard::{
-        buffers::{AnswerShare, Buffers},
-        scan::Fault,
-    },
-    upstream::Trailing,
-};
+use super::idle::{Idle, Ready};
+use super::read_ahead::ReadAhead;
+use super::stream::Stream;
+use crate::proxy::guard::buffers::{AnswerShare, Buffers};
+use crate::proxy::guard::scan::Fault;
+use crate::upstream::Trailing;
 
 /// The connection as hyper reads and writes it.
 pub(super) struct Wire {
@@ -319,12 +312,11 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-    use super::{filter::HEAD, *};
+    use super::filter::HEAD;
+    use super::*;
     use crate::proxy::guard::buffers::HeadShare;
-    use crate::proxy::listener::{
-        idle::PAUSE,
-        read_ahead::{AHEAD, STEP},
-    };
+    use crate::proxy::listener::idle::PAUSE;
+    use crate::proxy::listener::read_ahead::{AHEAD, STEP};
 
     fn wire(stream: DuplexStream) -> Wire {
         Wire::unscanned(&WireHandle::new(Box::new(stream), Arc::default(), Arc::default()))

@@ -1,23 +1,25 @@
 //! The context of one call while it is under way.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-use http::{HeaderMap, Method, StatusCode, header::USER_AGENT, request::Parts};
+use http::header::USER_AGENT;
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
 
 use super::in_flight::InFlight;
-use crate::{
-    api::{self, Call, Key, Outcome, PauseLength, outcome::Told},
-    classify::Classified,
-    clock::Clock,
-    limit::{Reason, Refusal},
-    moment::Moment,
-    proxy::{failure::Failure, gate_config::GateConfig, tally::Tally},
-    telemetry::{Asked, CallRecord, meters::FailureKind},
-};
+use crate::api::outcome::Told;
+use crate::api::{self, Call, Key, Outcome, PauseLength};
+use crate::classify::Classified;
+use crate::clock::Clock;
+use crate::limit::{Reason, Refusal};
+use crate::moment::Moment;
+use crate::proxy::failure::Failure;
+use crate::proxy::gate_config::GateConfig;
+use crate::proxy::tally::Tally;
+use crate::telemetry::meters::FailureKind;
+use crate::telemetry::{Asked, CallRecord};
 
 /// Everything that is known of one call while it is under way: what it asks for, the configuration
 /// it keeps to its end, and what has become of it. If it is dropped before it is closed, the caller

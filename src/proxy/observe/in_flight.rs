@@ -1,12 +1,10 @@
 //! The end of a call: its gauge goes down, and its line is written, when its response body has
 //! ended.
 
-use crate::{
-    clock::Clock,
-    moment::Moment,
-    proxy::driver::HeldSlot,
-    telemetry::{CallLog, CallRecord},
-};
+use crate::clock::Clock;
+use crate::moment::Moment;
+use crate::proxy::driver::HeldSlot;
+use crate::telemetry::{CallLog, CallRecord};
 
 /// Everything that a call holds until its response body has ended. It is only ever dropped.
 pub(crate) type Held = (Option<HeldSlot>, Option<InFlight>);

@@ -5,10 +5,8 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 
-use crate::{
-    limit::{KeyState, Reason, Refusal},
-    moment::Moment,
-};
+use crate::limit::{KeyState, Reason, Refusal};
+use crate::moment::Moment;
 
 /// One of the gate's own answers.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{api::duration, config::did_you_mean};
+use crate::api::duration;
+use crate::config::did_you_mean;
 
 /// The numbers of a scenario. All of them are present and valid.
 #[derive(Clone, Debug)]

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use super::{Event, Maker, World};
-use crate::{
-    config::scenario::{self, Changes, Requeue},
-    controller::{self, RateLimiter, Reconciled},
-    moment::Moment,
-    simulate::{request::Request, tally::Row},
-};
+use crate::config::scenario::{self, Changes, Requeue};
+use crate::controller::{self, RateLimiter, Reconciled};
+use crate::moment::Moment;
+use crate::simulate::request::Request;
+use crate::simulate::tally::Row;
 
 /// A controller at work.
 pub(super) struct Controller {

@@ -1,13 +1,12 @@
 //! The holder of a lease in virtual time.
 
 use super::{Event, Maker, World};
-use crate::{
-    api::Verb,
-    config::scenario,
-    controller::LeaseHolder,
-    moment::Moment,
-    simulate::{request::Request, tally::LeaseRow},
-};
+use crate::api::Verb;
+use crate::config::scenario;
+use crate::controller::LeaseHolder;
+use crate::moment::Moment;
+use crate::simulate::request::Request;
+use crate::simulate::tally::LeaseRow;
 
 /// A lease at one moment.
 #[derive(Debug)]

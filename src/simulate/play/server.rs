@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{
-    config::scenario::{Controller, Failure, Upstream},
-    moment::Moment,
-};
+use crate::config::scenario::{Controller, Failure, Upstream};
+use crate::moment::Moment;
 
 /// The API at work.
 #[derive(Debug)]

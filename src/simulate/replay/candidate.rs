@@ -1,24 +1,20 @@
 //! A gate to which recorded calls come once more.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
-use super::{
-    Leases, Replayed, STEP,
-    log_entry::Ending,
-    reader::{Asked, Record},
-};
-use crate::{
-    api::{Group, Key},
-    classify::{FairBy, Kind},
-    limit::{Arrival, ClassId, Flow, Slot, policy::Lane},
-    moment::Moment,
-    simulate::{
-        Limits,
-        event_loop::{EventLoop, Happening, Sent},
-        request::{NOTHING, Read, Reader, Request},
-        tally::Row,
-    },
-};
+use super::log_entry::Ending;
+use super::reader::{Asked, Record};
+use super::{Leases, Replayed, STEP};
+use crate::api::{Group, Key};
+use crate::classify::{FairBy, Kind};
+use crate::limit::policy::Lane;
+use crate::limit::{Arrival, ClassId, Flow, Slot};
+use crate::moment::Moment;
+use crate::simulate::Limits;
+use crate::simulate::event_loop::{EventLoop, Happening, Sent};
+use crate::simulate::request::{NOTHING, Read, Reader, Request};
+use crate::simulate::tally::Row;
 
 /// A gate under limits, and the calls that are under way through it.
 pub(super) struct Candidate<'a> {

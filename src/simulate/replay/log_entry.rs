@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{
-    api::{self, Verb},
-    limit::Reason,
-};
+use crate::api::{self, Verb};
+use crate::limit::Reason;
 
 /// A line of the file.
 #[derive(Debug, Deserialize)]

@@ -4,16 +4,16 @@
 //! fixed number of them is held back; a line that comes later than that is replayed late, and
 //! counted.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
-    io::{self, BufRead},
-    rc::Rc,
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufRead};
+use std::rc::Rc;
+use std::time::Duration;
 
 use super::log_entry::{Ending, Hashes, LogEntry};
-use crate::{agenda::Agenda, api::Verb, moment::Moment};
+use crate::agenda::Agenda;
+use crate::api::Verb;
+use crate::moment::Moment;
 
 /// A call that was recorded.
 #[derive(Clone, Debug)]

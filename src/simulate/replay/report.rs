@@ -3,15 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{ReadCounts, Replayed, Replays};
-use crate::{
-    chart::{Axis, Chart, Mark, Series, cut, short, thousands},
-    limit::Reason,
-    simulate::{
-        picture::rates,
-        report::{csv_of, lease_json, peak, row_json},
-        tally::Row,
-    },
-};
+use crate::chart::{Axis, Chart, Mark, Series, cut, short, thousands};
+use crate::limit::Reason;
+use crate::simulate::picture::rates;
+use crate::simulate::report::{csv_of, lease_json, peak, row_json};
+use crate::simulate::tally::Row;
 
 /// Writes the table: a block for each class, a line for each number, a column for each of the
 /// limits.

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Pool, connection::Handle, stream_lease::StreamLease};
+use super::Pool;
+use super::connection::Handle;
+use super::stream_lease::StreamLease;
 use crate::moment::Moment;
 use crate::upstream::error::DialError;
 use crate::upstream::pacing::Pacing;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use hyper::client::conn::{http1, http2};
 
 use super::Pool;
-use crate::{
-    api::Group,
-    upstream::{body::AttemptBody, http1::Traffic, stream_accounts::ConnectionId},
-};
+use crate::api::Group;
+use crate::upstream::body::AttemptBody;
+use crate::upstream::http1::Traffic;
+use crate::upstream::stream_accounts::ConnectionId;
 
 /// One stream of a live connection. Given back when dropped.
 #[derive(derive_more::Debug)]
@@ -57,7 +57,6 @@ pub(in crate::upstream) struct Exclusive {
 
 impl StreamLease {
     /// Returns the group of connections that it belongs to.
-    #[must_use]
     pub fn group(&self) -> Group {
         self.pool.group
     }

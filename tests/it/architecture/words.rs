@@ -1,6 +1,7 @@
 //! The words of src are the field's: none that was given up for one of them comes back as the name of a type, a function or a file.
 
-use std::{collections::BTreeSet, path::Path};
+use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::{code, is_test, sources};
 

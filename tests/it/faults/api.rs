@@ -1,13 +1,11 @@
 //! A scripted API over HTTP/1.1 on its own threads, for a gate in another process: it answers 200
 //! to everything, and counts.
 
-use std::{
-    collections::HashMap,
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    sync::{Arc, Mutex, PoisonError},
-    thread,
-};
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 /// The requests it got, and how often.
 #[derive(Debug, Default)]

@@ -1,14 +1,13 @@
 //! Clients of a gate in another process: each has one connection, on which it sends one call after
 //! the other.
 
-use std::{
-    io::{self, Read as _, Write as _},
-    net::TcpStream,
-    sync::Arc,
-    time::Duration,
-};
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
 
-use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::cli::PATIENCE;
 

@@ -1,16 +1,15 @@
 //! The process runs out of file descriptors.
 
-use std::{fs, net::TcpStream, process::Command, thread, time::Duration};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+use std::{fs, thread};
 
-use super::{
-    api::Api,
-    clients::{Came, Client},
-    say,
-};
-use crate::{
-    cli::{config, start, with_config},
-    ports::free_port,
-};
+use super::api::Api;
+use super::clients::{Came, Client};
+use super::say;
+use crate::cli::{config, start, with_config};
+use crate::ports::free_port;
 
 /// The descriptors that the process may open; a gate with one client has about 20.
 const MAY_OPEN: usize = 60;

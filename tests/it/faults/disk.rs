@@ -1,20 +1,14 @@
 //! The disk is full: a file system of a few pages, in a mount namespace of the test's own.
 
-use std::{
-    fs::{self, File},
-    io::Write as _,
-    path::Path,
-};
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
 
-use super::{
-    api::Api,
-    clients::{Came, Client},
-    is_alone, must, say,
-};
-use crate::{
-    cli::{config, end, start, with_config},
-    ports::free_port,
-};
+use super::api::Api;
+use super::clients::{Came, Client};
+use super::{is_alone, must, say};
+use crate::cli::{config, end, start, with_config};
+use crate::ports::free_port;
 
 /// Mounts a small disk at a folder.
 fn small_disk(at: &Path) {

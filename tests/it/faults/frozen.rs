@@ -1,16 +1,13 @@
 //! The gate's process stops and goes on: a paused virtual machine, a node that swaps, a debugger.
 
-use std::{fs, thread, time::Duration};
+use std::time::Duration;
+use std::{fs, thread};
 
-use super::{
-    api::Api,
-    clients::{Came, Client},
-    say,
-};
-use crate::{
-    cli::{config, start, with_config},
-    ports::free_port,
-};
+use super::api::Api;
+use super::clients::{Came, Client};
+use super::say;
+use crate::cli::{config, start, with_config};
+use crate::ports::free_port;
 
 const RATE: f64 = 100.0;
 const BURST: u32 = 5;

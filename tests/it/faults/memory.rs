@@ -1,21 +1,14 @@
 //! A memory limit, and clients that hold more than that with the bodies of waiting calls.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    thread,
-};
+use std::path::{Path, PathBuf};
+use std::{fs, thread};
 
-use super::{
-    api::Api,
-    clients::{Came, Client},
-    say,
-};
-use crate::{
-    cli::{config, start, with_config},
-    cli_input::get,
-    ports::free_port,
-};
+use super::api::Api;
+use super::clients::{Came, Client};
+use super::say;
+use crate::cli::{config, start, with_config};
+use crate::cli_input::get;
+use crate::ports::free_port;
 
 /// The limit that the deployment examples give the sidecar.
 const LIMIT: u64 = 256 << 20;

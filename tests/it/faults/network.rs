@@ -14,18 +14,14 @@ use http::Request;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tidegate::{
-    clock::Clock,
-    moment::Moment,
-    tls::{self, Roots},
-};
+use tidegate::clock::Clock;
+use tidegate::moment::Moment;
+use tidegate::tls::{self, Roots};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{is_alone, must, say};
-use crate::{
-    pool_support::{Answer, Server, answer},
-    support::{Proxy, within},
-};
+use crate::pool_support::{Answer, Server, answer};
+use crate::support::{Proxy, within};
 
 const UPSTREAM: &str = "10.77.0.1";
 

@@ -1,13 +1,12 @@
 //! A connection is reset in the middle of a body, in either direction: the other side sees it as
 //! incomplete, as it would without the gate.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 use super::say;
 use crate::support::{Proxy, within};

@@ -1,28 +1,20 @@
 //! The gate ends under load: killed and started again, or asked to stop.
 
-use std::{
-    fs, io,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::{fs, io};
 
 use rustls::ClientConfig;
 use tidegate::tls::{self, Pem, Roots};
 
-use super::{
-    api::Api,
-    clients::{Came, Client},
-    say,
-};
-use crate::{
-    cli::{Running, config, start, with_config},
-    ports::free_port,
-};
+use super::api::Api;
+use super::clients::{Came, Client};
+use super::say;
+use crate::cli::{Running, config, start, with_config};
+use crate::ports::free_port;
 
 const WORKERS: usize = 8;
 

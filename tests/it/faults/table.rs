@@ -1,11 +1,9 @@
 //! Holds docs/reliability.md to the sources: no row without a test, and no fault tested here that
 //! is missing from the page.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// The tables of faults, attacks and the rest name a test in their last column. The table of what
 /// others promise names none of our tests.

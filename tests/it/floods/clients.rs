@@ -3,16 +3,12 @@
 use futures_util::FutureExt as _;
 use http::Response;
 use http_body_util::{BodyExt as _, Full};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::{Flooded, LEASES, connections, many};
-use crate::{
-    pool_support::{Server, soon},
-    support::Backend,
-};
+use crate::pool_support::{Server, soon};
+use crate::support::Backend;
 
 /// Opens connections, and sends these bytes on each.
 async fn open(flooded: &Flooded, count: usize, bytes: &[u8]) -> Vec<TcpStream> {

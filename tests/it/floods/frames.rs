@@ -1,18 +1,14 @@
 //! Floods of HTTP/2 frames.
 
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::oneshot,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::oneshot;
 
 use super::{Flooded, LEASES};
-use crate::{
-    frames::{
-        self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS,
-        WINDOW_UPDATE, block, frame, good, hello, request,
-    },
-    pool_support::soon,
+use crate::frames::{
+    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE,
+    block, frame, good, hello, request,
 };
+use crate::pool_support::soon;
 
 /// GOAWAY's code for a peer that does too much.
 const ENHANCE_YOUR_CALM: u32 = 11;

@@ -1,21 +1,17 @@
 //! Clients, the limiter with the preset `github`, and the hub behind it, one event after the other.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap},
-    hash::RandomState,
-    time::Duration,
-};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::RandomState;
+use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode, Uri};
-use tidegate::{
-    api::{Group, outcome, signals},
-    classify::Classified,
-    config,
-    limit::{Arrival, Claim, Flow, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict},
-    moment::Moment,
-    spec::Gate,
-};
+use tidegate::api::{Group, outcome, signals};
+use tidegate::classify::Classified;
+use tidegate::config;
+use tidegate::limit::{Arrival, Claim, Flow, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict};
+use tidegate::moment::Moment;
+use tidegate::spec::Gate;
 
 use super::hub::{Hub, Reply};
 

@@ -1,10 +1,8 @@
 //! A GitHub with the limits that
 //! docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api documents.
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, SystemTime},
-};
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue};
 

@@ -1,17 +1,15 @@
 //! A failing key waits as an item of client-go's limiters does.
 
-use std::{cmp, collections::HashMap, time::Duration};
+use std::cmp;
+use std::collections::HashMap;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tidegate::{
-    api::Outcome,
-    limit::{
-        Reason,
-        policy::{Backoff, Strategy},
-    },
-    moment::Moment,
-};
+use tidegate::api::Outcome;
+use tidegate::limit::Reason;
+use tidegate::limit::policy::{Backoff, Strategy};
+use tidegate::moment::Moment;
 
 use super::gate::{AGES, Gate, NANO, bucket, key, policy};
 

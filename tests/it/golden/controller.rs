@@ -1,17 +1,14 @@
 //! Backoff and retry bucket, combined by `max_of`, act as client-go's
 //! `DefaultControllerRateLimiter` does, over 10,000 objects.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::Duration;
 
 use serde::Deserialize;
-use tidegate::{
-    api::Outcome,
-    limit::policy::{Backoff, Combine, Policy, Strategy},
-    moment::Moment,
-};
+use tidegate::api::Outcome;
+use tidegate::limit::policy::{Backoff, Combine, Policy, Strategy};
+use tidegate::moment::Moment;
 
 use super::gate::{AGES, Gate, NANO, bucket, key, policy};
 

@@ -1,17 +1,15 @@
 //! A limiter in virtual time, driven as the proxy drives it: never late, and with room on every
 //! connection.
 
-use std::{collections::HashMap, num::NonZeroU32, time::Duration};
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
 
-use tidegate::{
-    api::{Answer, Group, Key, Outcome},
-    limit::{
-        Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Refusal, Ticket, Verdict,
-        policy::{Backoff, BucketPolicy, ClassPolicy, QueuePolicy},
-        refusal::KeyState,
-    },
-    moment::Moment,
-};
+use tidegate::api::{Answer, Group, Key, Outcome};
+use tidegate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, QueuePolicy};
+use tidegate::limit::refusal::KeyState;
+use tidegate::limit::{Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Receipt, Refusal, Ticket, Verdict};
+use tidegate::moment::Moment;
 
 /// Longer than anything here lasts; two of them still fit into a [`Moment`].
 pub(super) const AGES: Duration = Duration::from_nanos(1 << 62);

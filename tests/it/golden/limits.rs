@@ -3,13 +3,9 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tidegate::{
-    config,
-    limit::{
-        Policy,
-        policy::{BucketPolicy, Strategy},
-    },
-};
+use tidegate::config;
+use tidegate::limit::Policy;
+use tidegate::limit::policy::{BucketPolicy, Strategy};
 
 #[derive(Deserialize)]
 struct File {

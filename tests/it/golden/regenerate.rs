@@ -1,11 +1,9 @@
 //! The committed vectors are, byte for byte, what the committed module versions print. Needs Go.
 
-use std::{
-    collections::BTreeSet,
-    env, fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::{env, fs};
 
 #[test]
 fn the_committed_vectors_are_what_the_originals_answer() {

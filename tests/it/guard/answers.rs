@@ -2,22 +2,19 @@
 //! answers to no request. The client gets a 502 or a body that is visibly cut, never a smuggled
 //! field or answer, and the next call gets its own answer.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::SeqCst},
-};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 
 use tidegate::tls::{self, Pem, Roots};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
-use crate::{
-    frames::{self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PUSH_PROMISE, SETTINGS, block, frame},
-    pool_support::Server,
-    support::{Proxy, status, within},
+use crate::frames::{
+    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PUSH_PROMISE, SETTINGS, block, frame,
 };
+use crate::pool_support::Server;
+use crate::support::{Proxy, status, within};
 
 /// The result that the client gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,21 +4,17 @@
 //!
 //! Time is paused in each gate's runtime, so that the end of an answer is known at once.
 
-use std::{
-    env,
-    io::Write as _,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::{Arc, Mutex},
-    thread,
-    time::Duration,
-};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use std::{env, thread};
 
-use tidegate::{proxy::Gate, upstream::Host};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
-    net::{TcpListener, TcpStream},
-};
+use tidegate::proxy::Gate;
+use tidegate::upstream::Host;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::corpus::{CORPUS, Mutations};
 use crate::support::Proxy;

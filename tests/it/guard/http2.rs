@@ -1,19 +1,14 @@
 //! Heads that no HTTP/2 library would send, in frames made by hand: each is refused, and no byte of
 //! it reaches an HTTP/1.1 upstream.
 
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
-use crate::{
-    frames::{
-        self, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, block, frame, good, hello,
-        request,
-    },
-    support::{Backend, Proxy, within},
+use crate::frames::{
+    self, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, block, frame, good, hello, request,
 };
+use crate::support::{Backend, Proxy, within};
 
 /// The fate of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,13 +3,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::{api::Failures, config};
+use tidegate::api::Failures;
+use tidegate::config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::{
-    pool_support::Server,
-    support::{Proxy, ProxyBuilder, status},
-};
+use crate::pool_support::Server;
+use crate::support::{Proxy, ProxyBuilder, status};
 
 /// Request lines as they reach the upstream.
 async fn recording() -> (Server, Arc<Mutex<Vec<String>>>) {

@@ -1,21 +1,16 @@
 //! The adaptive bucket in front of a server that throttles.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{
-    api::{Answer, Outcome},
-    limit::{
-        Policy,
-        policy::{Adapt, BucketPolicy, QueuePolicy},
-    },
-    moment::Moment,
-};
+use tidegate::api::{Answer, Outcome};
+use tidegate::limit::Policy;
+use tidegate::limit::policy::{Adapt, BucketPolicy, QueuePolicy};
+use tidegate::moment::Moment;
 
-use super::{
-    judge::{self, Meter},
-    world::{Caller, World, at, bucket, ms, open, secs},
-};
+use super::judge::{self, Meter};
+use super::world::{Caller, World, at, bucket, ms, open, secs};
 
 /// A server that accepts this many calls per second and turns the rest away.
 struct Server {

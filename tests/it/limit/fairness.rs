@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use proptest::{collection::vec, prelude::*};
+use proptest::collection::vec;
+use proptest::prelude::*;
 use tidegate::limit::Policy;
 
-use super::{
-    promises::config,
-    world::{Caller, World, bucket, ms, open, secs},
-};
+use super::promises::config;
+use super::world::{Caller, World, bucket, ms, open, secs};
 
 proptest! {
     #![proptest_config(config(60))]

@@ -1,15 +1,12 @@
 //! Judges of a run: they read the record of what happened, and count in the plainest way.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
-use tidegate::{
-    api::{Outcome, Pause, PauseLength, Scope},
-    limit::{
-        ClassId, Policy,
-        policy::{Backoff, BucketPolicy, Lane, Per, Strategy},
-    },
-    moment::Moment,
-};
+use tidegate::api::{Outcome, Pause, PauseLength, Scope};
+use tidegate::limit::policy::{Backoff, BucketPolicy, Lane, Per, Strategy};
+use tidegate::limit::{ClassId, Policy};
+use tidegate::moment::Moment;
 
 use super::world::{Caller, Event, World};
 

@@ -5,26 +5,23 @@
 //! knows neither hashes nor heads: it has words for requests, a table of what answers mean, and a
 //! list of waiting calls.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    hash::RandomState,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::hash::RandomState;
+use std::time::Duration;
 
-use http::{HeaderMap, Method, StatusCode, Uri, header::RETRY_AFTER};
-use proptest::{collection::vec, prelude::*, sample::select};
-use tidegate::{
-    api::{Answer, Call, Failures, Scope, Signal, Throttling, outcome, signals},
-    classify::{Kind, Rules},
-    limit::{Reason, policy},
-    moment::Moment,
-};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, Method, StatusCode, Uri};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tidegate::api::{Answer, Call, Failures, Scope, Signal, Throttling, outcome, signals};
+use tidegate::classify::{Kind, Rules};
+use tidegate::limit::{Reason, policy};
+use tidegate::moment::Moment;
 
-use super::{
-    promises::config,
-    world::{Caller, World, ms, open, secs},
-};
+use super::promises::config;
+use super::world::{Caller, World, ms, open, secs};
 
 /// The operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,17 @@
 //! Random runs of a gate: policies, and the actions of callers, upstream and driver, step by step.
 
-use std::{fmt, ops::Range, time::Duration};
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
 
-use proptest::{collection::vec, prelude::*, sample::select};
-use tidegate::{
-    api::{Answer, Group, Outcome, Pause, PauseLength, Scope},
-    limit::{
-        ClassId, Policy,
-        policy::{Adapt, Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy as Delays},
-    },
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tidegate::api::{Answer, Group, Outcome, Pause, PauseLength, Scope};
+use tidegate::limit::policy::{
+    Adapt, Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy as Delays,
 };
+use tidegate::limit::{ClassId, Policy};
 
 use super::world::{Caller, Life, World, bucket, class, ms, open, secs, slots};
 

@@ -4,22 +4,17 @@
 //! It has no keys and no retries. What is compared is which call leaves when, over classes, lanes,
 //! flows, buckets, slots and room.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{
-    api::{Answer, Group, Outcome, Pause, PauseLength, Scope},
-    limit::{
-        ClassId, Policy,
-        policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, QueuePolicy},
-    },
-    moment::Moment,
-};
+use tidegate::api::{Answer, Group, Outcome, Pause, PauseLength, Scope};
+use tidegate::limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, QueuePolicy};
+use tidegate::limit::{ClassId, Policy};
+use tidegate::moment::Moment;
 
-use super::{
-    lives::{self, Cast, Limits, Op, Story, stories},
-    world::{Caller, World, ms, open, secs},
-};
+use super::lives::{self, Cast, Limits, Op, Story, stories};
+use super::world::{Caller, World, ms, open, secs};
 
 /// A bucket that counts tokens, in nanoseconds' worth of them.
 #[derive(Debug)]

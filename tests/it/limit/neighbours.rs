@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use proptest::{collection::vec, prelude::*};
-use tidegate::{
-    limit::{
-        Policy,
-        policy::{ClassPolicy, QueuePolicy},
-    },
-    moment::Moment,
-};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tidegate::limit::Policy;
+use tidegate::limit::policy::{ClassPolicy, QueuePolicy};
+use tidegate::moment::Moment;
 
 use super::world::{Caller, World, bucket, class, ms, open, secs, slots};
 

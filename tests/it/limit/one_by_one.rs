@@ -1,15 +1,12 @@
 //! Limits that the random runs cannot tell from their absence, one by one.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use tidegate::{
-    api::Outcome,
-    limit::{
-        Policy, Reason,
-        policy::{BucketPolicy, ClassPolicy, Per, Strategy},
-    },
-    moment::Moment,
-};
+use tidegate::api::Outcome;
+use tidegate::limit::policy::{BucketPolicy, ClassPolicy, Per, Strategy};
+use tidegate::limit::{Policy, Reason};
+use tidegate::moment::Moment;
 
 use super::world::{Caller, World, at, bucket, class, ms, open, secs, slots};
 

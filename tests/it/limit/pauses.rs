@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    api::{Answer, Group, Outcome, Pause, PauseLength, Scope},
-    limit::{
-        ClassId, Policy, Reason,
-        policy::{Lane, QueuePolicy},
-        snapshot::{PauseView, Paused},
-    },
-    moment::Moment,
-};
+use tidegate::api::{Answer, Group, Outcome, Pause, PauseLength, Scope};
+use tidegate::limit::policy::{Lane, QueuePolicy};
+use tidegate::limit::snapshot::{PauseView, Paused};
+use tidegate::limit::{ClassId, Policy, Reason};
+use tidegate::moment::Moment;
 
 use super::world::{Caller, Life, World, at, bucket, class, ms, open, secs};
 

@@ -1,23 +1,20 @@
 //! P1 to P9 and P11 of docs/design.md, each over random runs of a gate. P10 and P12 are promises of
 //! the proxy.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
+use std::time::Duration;
 
-use proptest::{collection::vec, prelude::*, sample::select};
-use tidegate::{
-    api::Scope,
-    limit::{
-        Policy,
-        policy::{Combine, QueuePolicy, Strategy},
-    },
-    moment::Moment,
-};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tidegate::api::Scope;
+use tidegate::limit::Policy;
+use tidegate::limit::policy::{Combine, QueuePolicy, Strategy};
+use tidegate::moment::Moment;
 
-use super::{
-    judge::{self, Meter},
-    lives::{self, Cast, Limits, live, stories},
-    world::{Caller, Life, World, at, bucket, ms, open, secs, slots},
-};
+use super::judge::{self, Meter};
+use super::lives::{self, Cast, Limits, live, stories};
+use super::world::{Caller, Life, World, at, bucket, ms, open, secs, slots};
 
 const METERS: [Meter; 5] =
     [Meter::Gate, Meter::Class("default"), Meter::Class("beside"), Meter::Class("high"), Meter::Class("low")];

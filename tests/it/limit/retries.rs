@@ -4,13 +4,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{
-    api::Outcome,
-    limit::{
-        Policy, Preview, Reason,
-        policy::{Combine, InFlight, Per},
-    },
-};
+use tidegate::api::Outcome;
+use tidegate::limit::policy::{Combine, InFlight, Per};
+use tidegate::limit::{Policy, Preview, Reason};
 
 use super::world::{Caller, Life, World, at, bucket, ms, open, secs, slots};
 

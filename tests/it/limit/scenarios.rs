@@ -2,14 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    api::{Answer, Gone, Group, Outcome},
-    limit::{
-        Policy, Reason,
-        policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy},
-    },
-    moment::Moment,
-};
+use tidegate::api::{Answer, Gone, Group, Outcome};
+use tidegate::limit::policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy};
+use tidegate::limit::{Policy, Reason};
+use tidegate::moment::Moment;
 
 use super::world::{Caller, Life, World, at, bucket, class, ms, open, secs, slots};
 

@@ -1,10 +1,9 @@
 //! Work that concerns many waiting calls or many keys is done a little at a time: no operation pays
 //! for all of it, and it makes nothing late that was promised.
 
-use tidegate::{
-    api::{Answer, Group, Outcome, Pause, PauseLength, Scope},
-    limit::{Limiter, LongestQueues, Policy, Reason, Walk, policy::Lane},
-};
+use tidegate::api::{Answer, Group, Outcome, Pause, PauseLength, Scope};
+use tidegate::limit::policy::Lane;
+use tidegate::limit::{Limiter, LongestQueues, Policy, Reason, Walk};
 
 use super::world::{Caller, Life, Record, World, at, bucket, class, ms, open, secs, slots};
 

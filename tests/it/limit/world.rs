@@ -1,23 +1,18 @@
 //! A gate in virtual time: callers, a driver that may be late, and a record of everything that
 //! happened.
 
-use std::{
-    collections::HashMap,
-    fmt::{self, Display},
-    num::NonZeroU32,
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::fmt::{self, Display};
+use std::num::NonZeroU32;
+use std::time::Duration;
 
-use tidegate::{
-    api::{Answer, Group, Key, Outcome, Pause, facet},
-    limit::{
-        Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Preview, Reason, Receipt, Refusal, Slot, Ticket,
-        Verdict,
-        policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, QueuePolicy, Strategy},
-        snapshot::BucketView,
-    },
-    moment::Moment,
+use tidegate::api::{Answer, Group, Key, Outcome, Pause, facet};
+use tidegate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, QueuePolicy, Strategy};
+use tidegate::limit::snapshot::BucketView;
+use tidegate::limit::{
+    Arrival, Claim, ClassId, Flow, Limiter, Permit, Policy, Preview, Reason, Receipt, Refusal, Slot, Ticket, Verdict,
 };
+use tidegate::moment::Moment;
 
 /// The properties of a caller.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,13 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    api::{Group, Outcome},
-    limit::{
-        Policy, Reason,
-        policy::{Lane, Strategy},
-    },
-};
+use tidegate::api::{Group, Outcome};
+use tidegate::limit::policy::{Lane, Strategy};
+use tidegate::limit::{Policy, Reason};
 
 use super::world::{Caller, World, at, bucket, class, ms, open, secs};
 

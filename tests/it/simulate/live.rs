@@ -1,18 +1,15 @@
 //! A log that a real gate wrote under load, replayed under the same limits: the waits are the same.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use tidegate::{
-    clock::Clock,
-    simulate::{
-        Limits,
-        replay::{Recorded, Replays, replay},
-    },
-    spec::Gate,
-    telemetry::CallLog,
-};
+use tidegate::clock::Clock;
+use tidegate::simulate::Limits;
+use tidegate::simulate::replay::{Recorded, Replays, replay};
+use tidegate::spec::Gate;
+use tidegate::telemetry::CallLog;
 
 use super::replayed::limits;
 use crate::support::{Backend, Proxy, reply, within};

@@ -2,13 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    config,
-    simulate::{
-        Limits, Row,
-        replay::{Recorded, ReplayError, Replays, replay, report},
-    },
-};
+use tidegate::config;
+use tidegate::simulate::replay::{Recorded, ReplayError, Replays, replay, report};
+use tidegate::simulate::{Limits, Row};
 
 /// The limits of a gate with this configuration.
 pub(super) fn limits(name: &str, lines: &str) -> Limits {

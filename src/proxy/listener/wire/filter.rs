@@ -4,25 +4,20 @@
 //! If the scanner finds a fault, hyper gets a byte that no parser takes. It then answers 400 in its
 //! turn, after the answers that are still owed, and closes.
 
-use std::{
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::{io::ReadBuf, time::Sleep};
+use tokio::io::ReadBuf;
+use tokio::time::Sleep;
 
 use super::Shared;
-use crate::{
-    clock::timer,
-    proxy::guard::{
-        buffers::{Buffers, HeadShare},
-        scan::{Fault, Rest, Scanned, Scanner},
-    },
-};
+use crate::clock::timer;
+use crate::proxy::guard::buffers::{Buffers, HeadShare};
+use crate::proxy::guard::scan::{Fault, Rest, Scanned, Scanner};
 
 /// The scanner of a connection, and the bounds on the head that comes in.
 pub(super) struct Filter {
