@@ -166,6 +166,16 @@ fn every_file_opens_with_what_it_is_and_stays_readable() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+#[test]
+fn the_limiter_has_at_most_twenty_rooms() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/limit");
+    let rooms: BTreeSet<_> = fs::read_dir(root)
+        .expect("src/limit is there")
+        .map(|entry| entry.expect("it is readable").path().with_extension(""))
+        .collect();
+    assert!((5..=20).contains(&rooms.len()), "{rooms:#?}");
+}
+
 /// A panic's text goes to the log of the pod. The panics that are left (an index, an `expect` with
 /// its reason) have fixed texts, and errors whose `Debug` shows no secret. A panic that formats
 /// values could show any.
