@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    BucketId, Call, Cause, Charges, Grant, Limiter, Next, QueueIndex, QueueKey, Reason, Requirements, State, Timer,
-    Turn, Waiter, WaiterIndex,
+    BucketId, Call, Cause, Charges, Grant, Limiter, Next, QueueIndex, QueueKey, Reason, Requirements, STEPS, State,
+    Timer, Turn, Waiter, WaiterIndex,
 };
 use crate::moment::Moment;
 
@@ -41,7 +41,7 @@ impl Limiter {
         // By far the most frequent case: no call waits.
         if self.scheduler.waiting() == 0 && self.waiting.timers.is_empty() && self.work.dirty_keys.is_empty() {
             self.resources.unblocked.clear();
-            self.work.rest(now);
+            self.work.idle_since = now;
         } else {
             self.dispatch_turns(now);
         }
@@ -51,14 +51,15 @@ impl Limiter {
     /// from the next operation on.
     #[inline(never)]
     pub(super) fn dispatch_turns(&mut self, now: Moment) {
-        self.work.begin_turn();
-        while self.work.has_steps() {
+        self.work.steps = STEPS;
+        while self.work.steps > 0 {
             if !self.step(now) {
-                return self.work.end_turn(now);
+                (self.work.idle_since, self.work.behind) = (now, false);
+                return;
             }
             self.work.count_steps(1);
         }
-        self.work.fall_behind();
+        self.work.behind = true;
     }
 
     /// Does what comes next at this moment. Returns false if there is nothing.
@@ -153,7 +154,7 @@ impl Limiter {
     pub(super) fn conclude(&mut self, index: WaiterIndex, state: State) {
         if let Some(waiter) = self.waiting.get_mut(index) {
             waiter.state = state;
-            self.work.announce(self.waiting.ticket(index));
+            self.work.events.push_back(self.waiting.ticket(index));
         }
     }
 
@@ -198,7 +199,7 @@ impl Limiter {
         // tokens were there, before it entered the queue, or before anything else that held it was
         // over. The lateness made up for is bounded, or a driver that slept for a minute would
         // admit a minute's calls at once (P1).
-        let could_leave = self.resources.there_since(&needs, class).max(self.work.idle_since()).max(entered);
+        let could_leave = self.resources.there_since(&needs, class).max(self.work.idle_since).max(entered);
         let at = could_leave.min(now).max(now.back(LATENESS));
         let turn = Turn { now, at, there_since: Some(could_leave) };
         let number = self.resources.take(&needs, class, turn);

@@ -51,7 +51,7 @@ impl Limiter {
             policy,
             waiting: Waiting::default(),
             writes: HashSet::default(),
-            work: Work::new(now),
+            work: Work { idle_since: now, ..Work::default() },
             dropped_requests: DroppedRequests::new(),
             now,
             bypassed: false,
@@ -88,7 +88,7 @@ impl Limiter {
     /// True if something is left to do that no moment is awaited for: `advance` does a little of
     /// it.
     pub fn is_behind(&self) -> bool {
-        self.work.is_behind()
+        self.work.behind
     }
 
     /// Admits the calls whose turn has come and ends the waits that are over. Advancing too often
@@ -104,7 +104,7 @@ impl Limiter {
     /// every operation.
     pub fn next_event(&mut self) -> Option<Ticket> {
         let is_news = |ticket: &Ticket| self.waiting.find(*ticket).is_some_and(|waiter| !waiter.is_waiting());
-        std::iter::from_fn(|| self.work.next_event()).find(is_news)
+        std::iter::from_fn(|| self.work.events.pop_front()).find(is_news)
     }
 
     /// Returns the keys that have stopped failing since the last call: at most a few dozen, further

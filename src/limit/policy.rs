@@ -243,7 +243,6 @@ impl Policy {
 
 impl BucketPolicy {
     /// One bucket for the gate, which starts full and whose rate never gives way.
-    #[must_use]
     pub const fn new(rate: f64, burst: NonZeroU32) -> Self {
         Self { rate, burst, per: Per::Gate, starts_empty: false, adapt: None }
     }
@@ -253,7 +252,6 @@ impl BucketPolicy {
 
 impl InFlight {
     /// One set of slots for the gate.
-    #[must_use]
     pub const fn new(max: NonZeroU32) -> Self {
         Self { max, per: Per::Gate }
     }

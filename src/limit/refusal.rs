@@ -1,59 +1,37 @@
 //! The reasons for which a call waits or is refused, and the state of a failing key.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// Declares the reasons with their words, so that no reason can be without one.
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $reason:ident = $word:literal,)*) => {
-        /// The reason a call waits or is refused. The list is closed; header, metric, log and
-        /// status page use the same word.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason {
-            $($(#[$doc])* $reason,)*
-        }
-
-        impl Reason {
-            /// Every reason, for tables.
-            pub const ALL: [Self; [$($word),*].len()] = [$(Self::$reason),*];
-
-            /// Returns its word in headers, metrics, logs and the status page.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self {
-                    $(Self::$reason => $word,)*
-                }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// Its key failed, and the delay is not over.
-    Backoff = "backoff",
-    /// The gate's bucket is empty.
-    Bucket = "bucket",
-    /// The bodies of waiting calls take up all the bytes allowed.
-    BytesFull = "bytes_full",
-    /// The class's bucket (or that of the class it is within) is empty.
-    ClassBucket = "class_bucket",
-    /// It cannot leave before its client's own deadline.
-    Deadline = "deadline",
-    /// Another write of the key is out.
-    OneAtATime = "one_at_a_time",
-    /// The upstream asked for a pause.
-    Pause = "pause",
-    /// Too many calls wait already.
-    QueueFull = "queue_full",
-    /// There is no token for a retry: the retry bucket is empty, or the gate's is, for which a
-    /// retry does not wait.
-    RetryBucket = "retry_bucket",
-    /// No free slot, or no room on a connection.
-    Slot = "slot",
-    /// Another call of its failing key is the trial.
-    Trial = "trial",
+words! {
+    /// The reason a call waits or is refused. The list is closed; header, metric, log and status
+    /// page use the same word.
+    pub enum Reason {
+        /// Its key failed, and the delay is not over.
+        Backoff = "backoff",
+        /// The gate's bucket is empty.
+        Bucket = "bucket",
+        /// The bodies of waiting calls take up all the bytes allowed.
+        BytesFull = "bytes_full",
+        /// The class's bucket (or that of the class it is within) is empty.
+        ClassBucket = "class_bucket",
+        /// It cannot leave before its client's own deadline.
+        Deadline = "deadline",
+        /// Another write of the key is out.
+        OneAtATime = "one_at_a_time",
+        /// The upstream asked for a pause.
+        Pause = "pause",
+        /// Too many calls wait already.
+        QueueFull = "queue_full",
+        /// There is no token for a retry: the retry bucket is empty, or the gate's is, for which a
+        /// retry does not wait.
+        RetryBucket = "retry_bucket",
+        /// No free slot, or no room on a connection.
+        Slot = "slot",
+        /// Another call of its failing key is the trial.
+        Trial = "trial",
+    }
 }
 
 /// A refusal: the reason, and when to come back.
@@ -124,15 +102,8 @@ impl Reason {
 
     /// True if it concerns a failing key: then the gate holds the call for `backoff.hold` at most,
     /// so as not to pin the controller's worker.
-    #[must_use]
     pub const fn concerns_key(self) -> bool {
         matches!(self, Self::Backoff | Self::OneAtATime | Self::RetryBucket | Self::Trial)
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
     }
 }
 

@@ -57,7 +57,7 @@ impl Limiter {
         self.scheduler.waiting = old.waiting() + 1;
         self.waiting.waiters.era = self.waiting.waiters.era.wrapping_add(1);
         self.work.moving = Some(Box::new(Move::new(old, origins, &self.waiting.waiters)));
-        self.work.fall_behind();
+        self.work.behind = true;
     }
 
     /// Returns the number of calls that wait in the old queues of a class.

@@ -14,9 +14,9 @@ use crate::moment::Moment;
 impl Limiter {
     /// Makes one step of the sweep whose turn it is. Returns false if there is none.
     pub(super) fn sweep(&mut self, now: Moment) -> bool {
-        let Some(mut sweep) = self.work.next_sweep() else { return false };
+        let Some(mut sweep) = self.work.sweeps.pop_front() else { return false };
         if self.sweep_on(&mut sweep, now) {
-            self.work.resume(sweep);
+            self.work.sweeps.push_front(sweep);
         }
         true
     }

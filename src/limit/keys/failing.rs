@@ -98,14 +98,12 @@ impl Keys {
     }
 
     /// Returns the number of failing keys.
-    #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.len.load(Relaxed)
     }
 
     /// True if no key is failing.
-    #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
