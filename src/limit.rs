@@ -86,7 +86,7 @@ pub(crate) use self::policy::{
 pub use self::policy::{ClassId, Policy};
 pub(crate) use self::queue::{
     ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step, Sweep,
-    Timer, Waiter, WaiterWalk, Waiting,
+    Timer, Waiter, WaiterWalk, Waiting, WaitingBytes,
 };
 pub(crate) use self::refusal::{Cause, Why};
 pub use self::refusal::{Ended, KeyState, Reason, Refusal};

@@ -53,7 +53,7 @@ impl Limiter {
         let needs = self.resources.requirements(&self.policy, &call.demand, at_key.state.is_some(), now);
         let blocked = self.resources.blocked(&needs, call.demand.class, now);
         // The order of queues matters only if any call waits.
-        if blocked.is_none() && self.scheduler.waiting() == 0 {
+        if blocked.is_none() && self.scheduler.waiting == 0 {
             return Verdict::Admit(self.admit(call, needs, &at_key, now));
         }
         self.pass_or_queue(call, arrival, &at_key, (needs, blocked), now)
@@ -200,7 +200,8 @@ impl Limiter {
     fn admit(&mut self, call: Call, needs: Requirements, at_key: &AtKey, now: Moment) -> Permit {
         let key_grant = self.begin_key_grant(&call, at_key, now);
         let sequence = self.waiting.next_sequence();
-        let number = self.resources.take(&needs, call.demand.class, Turn::at_once(now));
+        let turn = Turn { now, at: now, there_since: None };
+        let number = self.resources.take(&needs, call.demand.class, turn);
         let left = self.table.failures();
         let grant = Grant { needs: Some(needs), number, left, key_grant, sequence, waited: None };
         self.dispatch_if_dirty(now);

@@ -39,7 +39,7 @@ impl Limiter {
     #[inline]
     pub(super) fn dispatch(&mut self, now: Moment) {
         // By far the most frequent case: no call waits.
-        if self.scheduler.waiting() == 0 && self.waiting.timers.is_empty() && self.work.dirty_keys.is_empty() {
+        if self.scheduler.waiting == 0 && self.waiting.timers.is_empty() && self.work.dirty_keys.is_empty() {
             self.resources.unblocked.clear();
             self.work.idle_since = now;
         } else {
@@ -251,7 +251,7 @@ impl Limiter {
 
     fn note_expired_hold(&mut self, index: WaiterIndex) {
         let expired_holds = &mut self.work.expired_holds;
-        if expired_holds.len() > 2 * self.waiting.waiters.len() + 16 {
+        if expired_holds.len() > 2 * self.waiting.waiters.store.len() + 16 {
             expired_holds.retain(|ticket| self.waiting.find(*ticket).is_some_and(Waiter::is_waiting));
         }
         expired_holds.push(self.waiting.ticket(index));

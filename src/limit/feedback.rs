@@ -85,9 +85,9 @@ impl Limiter {
         }
         // An exempt call ignores every pause, so its success says nothing about one.
         let exempt = self.policy.class(class).lane == Lane::Exempt;
-        if answer.outcome == Outcome::Success && !exempt && self.resources.pauses.any_grows() {
+        if answer.outcome == Outcome::Success && !exempt && self.resources.pauses.grows {
             self.resources.pauses.succeeded(origin);
-            self.keys().listen(self.resources.pauses.any_grows());
+            self.keys().listen(self.resources.pauses.grows);
         }
         // The last call of a quota may succeed and still ask for a pause.
         if let Some(pause) = answer.pause {
@@ -136,9 +136,9 @@ impl Limiter {
     }
 
     fn begin_pause(&mut self, pause: Pause, origin: Origin, now: Moment) {
-        let leaves = self.resources.buckets.takes();
+        let leaves = self.resources.buckets.takes;
         let until = self.resources.pauses.begin(pause, origin, leaves, now);
-        self.keys().listen(self.resources.pauses.any_grows());
+        self.keys().listen(self.resources.pauses.grows);
         // Waiting calls whose wait ends before the pause are refused. A later end may still be
         // worth the wait.
         if let Some(until) = until.filter(|_| !self.waiting.timers.is_empty()) {

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicUsize;
 use super::{
     Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys, Lane, PerClass, Permit,
     Policy, Refusal, Resources, Scheduler, Slot, Spread, State, Sweep, Table, Ticket, Waiter, WaiterIndex, WaiterWalk,
-    Waiting, Work,
+    Waiting, WaitingBytes, Work,
 };
 use crate::api::Group;
 use crate::moment::Moment;
@@ -61,7 +61,7 @@ impl Limiter {
     /// Shares the bound on waiting bytes with every limiter that has the same `sum`.
     #[must_use]
     pub fn sharing_bytes(mut self, sum: Arc<AtomicUsize>) -> Self {
-        self.waiting.share_bytes(sum);
+        self.waiting.bytes = WaitingBytes::sharing(sum);
         self
     }
 
@@ -72,7 +72,7 @@ impl Limiter {
 
     /// Returns the number of waiting calls.
     pub fn waiting(&self) -> usize {
-        self.waiting.count()
+        self.waiting.count
     }
 
     /// True if no call waits or is in flight and no trial is out: the limiter owes nothing.
@@ -81,7 +81,7 @@ impl Limiter {
             && self.scheduler.is_empty()
             && self.writes.is_empty()
             && self.work.moving.is_none()
-            && self.resources.gate_slots.used() == 0
+            && self.resources.gate_slots.used == 0
             && self.table.trials_out() == 0
     }
 

@@ -24,4 +24,5 @@ pub(crate) use self::shape_group::ShapeGroup;
 pub(crate) use self::timers::{Timer, Timers};
 pub(crate) use self::waiter::{By, KeyList, List, State, Waiter, Waiters};
 pub(crate) use self::waiting::Waiting;
+pub(crate) use self::waiting_bytes::WaitingBytes;
 pub(crate) use self::walk::{LOOKED_AT_ONCE, STEPS, Step, Sweep, WaiterWalk};

@@ -54,7 +54,7 @@ impl Limiter {
         self.scheduler.inherit(&old, &origins);
         // One more than there are: as long as the move lasts, no call goes because the queues are
         // empty.
-        self.scheduler.waiting = old.waiting() + 1;
+        self.scheduler.waiting = old.waiting + 1;
         self.waiting.waiters.era = self.waiting.waiters.era.wrapping_add(1);
         self.work.moving = Some(Box::new(Move::new(old, origins, &self.waiting.waiters)));
         self.work.behind = true;

@@ -202,17 +202,9 @@ impl Resources {
         let slots = self.gate_slots.free(needs.shares[0]);
         let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.shares[1])));
         let tokens = needs.charges.iter().filter_map(|charge| self.buckets.get(charge.bucket));
-        tokens.fold(slots as usize, |enough, bucket| {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "`as` saturates: below zero is none"
-            )]
-            let whole = bucket.level(now) as usize;
-            // A level within rounding of a whole token is decided by `ready_at`, as everywhere
-            // else.
-            enough.min(whole.max(usize::from(bucket.ready_at(now) <= now)))
-        })
+        // A level within rounding of a whole token is decided by `ready_at`, as everywhere else.
+        let calls = tokens.map(|bucket| bucket.whole_tokens(now).max(u32::from(bucket.ready_at(now) <= now)));
+        calls.fold(slots, u32::min) as usize
     }
 
     /// Registers a queue group with the split buckets and slots that it uses, so that a refund

@@ -6,7 +6,9 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Bucket, ClassId, ClassTurns, KeyState, Lane, Limiter, Owner, Queue, QueueIndex, Reason, Slots};
+use super::{
+    Bucket, BucketPolicy, ClassId, ClassTurns, KeyState, Lane, Limiter, Owner, Queue, QueueIndex, Reason, Slots,
+};
 use crate::api::{Group, Key};
 use crate::moment::Moment;
 
@@ -102,18 +104,6 @@ pub struct LongestQueues {
     next: usize,
 }
 
-// === impl LongestQueues ===
-
-impl LongestQueues {
-    fn offer(&mut self, len: u32, at: QueueIndex) {
-        if self.found.len() < SHOWN {
-            self.found.push(Reverse((len, at)));
-        } else if let Some(mut shortest) = self.found.peek_mut().filter(|shortest| shortest.0.0 < len) {
-            *shortest = Reverse((len, at));
-        }
-    }
-}
-
 // === impl Limiter ===
 
 impl Limiter {
@@ -142,7 +132,7 @@ impl Limiter {
         };
         Snapshot {
             waiting: self.waiting(),
-            waiting_bytes: self.waiting.bytes(),
+            waiting_bytes: self.waiting.bytes.own,
             failing_keys: self.table.failing(now),
             trials: self.table.trials_out(),
             buckets: buckets(Owner::Gate),
@@ -172,8 +162,11 @@ impl Limiter {
         let end = places.min(longest.next + QUEUES_AT_ONCE);
         for place in longest.next..end {
             let index = QueueIndex::at(place);
-            if let Some(queue) = self.scheduler.queue(index) {
-                longest.offer(queue.len, index);
+            let Some(queue) = self.scheduler.queue(index) else { continue };
+            if longest.found.len() < SHOWN {
+                longest.found.push(Reverse((queue.len, index)));
+            } else if let Some(mut shortest) = longest.found.peek_mut().filter(|shortest| shortest.0.0 < queue.len) {
+                *shortest = Reverse((queue.len, index));
             }
         }
         longest.next = end;
@@ -186,16 +179,13 @@ impl Limiter {
         let found = longest.found.iter().filter_map(|Reverse((_, at))| Some((*at, self.scheduler.queue(*at)?)));
         let mut queues: Vec<_> = found.collect();
         queues.sort_unstable_by_key(|(_, queue)| Reverse(queue.len));
+        let oldest = |queue: &Queue| Some(now - self.waiting.get(queue.list.first?)?.call.arrived);
         let view = |(at, queue): (QueueIndex, &Queue)| QueueView {
             class: queue.id.class,
             flow: queue.name.as_deref().unwrap_or_default().to_owned(),
             retry: queue.id.mode.retry,
             waiting: queue.len as usize,
-            oldest: queue
-                .list
-                .first
-                .and_then(|first| self.waiting.get(first))
-                .map_or(Duration::ZERO, |waiter| now - waiter.call.arrived),
+            oldest: oldest(queue).unwrap_or_default(),
             reason: self.scheduler.stopped(at),
         };
         queues.into_iter().map(view).collect()
@@ -206,8 +196,8 @@ impl Limiter {
 
 impl BucketView {
     fn of(bucket: &Bucket, now: Moment) -> Self {
-        let (rate, full_rate) = bucket.rates();
-        Self { rate, full_rate, burst: bucket.burst(), level: bucket.level(now) }
+        let (BucketPolicy { rate, burst, .. }, full_rate) = (bucket.policy, bucket.limits.rate);
+        Self { rate, full_rate, burst: burst.get(), level: bucket.level(now) }
     }
 }
 
@@ -215,7 +205,7 @@ impl BucketView {
 
 impl SlotView {
     fn of(slots: &Slots) -> Self {
-        Self { used: slots.used(), max: slots.limit.map(|limit| limit.max.get()) }
+        Self { used: slots.used, max: slots.limit.map(|limit| limit.max.get()) }
     }
 }
 

@@ -7,7 +7,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "lanes are numbered from zero to the number of lanes with queues")]
 
-use super::{ClassTurns, PASSED, QueueGroup, QueueKey, Scheduler, ShapeGroup};
+use super::{PASSED, QueueGroup, QueueKey, Scheduler, ShapeGroup};
 use crate::api::Group;
 use crate::limit::{ClassId, Pauses, Reason, Requirements, Resources};
 use crate::moment::Moment;
@@ -80,7 +80,7 @@ impl Scheduler {
     /// Returns the earliest moment at which a waiting call may be able to leave if nothing else
     /// happens.
     pub(crate) fn next_wakeup(&self, resources: &Resources, now: Moment) -> Option<Moment> {
-        if self.waiting() == 0 {
+        if self.waiting == 0 {
             return None;
         }
         let until = |(class, shape_group): (ClassId, &ShapeGroup)| {
@@ -98,7 +98,7 @@ impl Scheduler {
 
     /// Returns the number of calls of a connection group that would leave if there were room.
     pub(crate) fn would_go(&self, group: Group, resources: &Resources, now: Moment) -> usize {
-        if self.waiting() == 0 {
+        if self.waiting == 0 {
             return 0;
         }
         let of_group = self.shape_groups().filter(|(_, shape_group)| shape_group.mode.group == group);
@@ -151,23 +151,22 @@ impl Scheduler {
         let Some(mine) = self.classes.get(id.class) else { return 0 };
         let lane = mine.lane;
         // Between two turns of its class, every other class of the lane has one.
-        let beside = |class: &ClassId| *class != id.class;
-        let classes = self.active[lane].iter().copied().filter(beside);
+        let beside = self.active[lane].iter().copied().filter(|class| *class != id.class);
         let (mut turns, mut counted) = (own, 0_usize);
-        for class in classes {
-            let others = self.others(self.classes.of(class), class, ask, &metered);
+        for class in beside {
+            let others = self.others(class, ask, &metered);
             counted = counted.saturating_add(others.in_turns(own));
-            let any = self.others(self.classes.of(class), class, ask, &|_| true);
+            let any = self.others(class, ask, &|_| true);
             turns = turns.saturating_add(any.metered.min(own));
         }
         // Higher lanes go first except for every tenth turn, and of the nine in between a lower
         // lane may have one. Calls of lower lanes whose requirements differ from this one's have
         // their turns at any time, and those too count as passing it.
         let lower = self.active[lane + 1..].iter().flatten();
-        let slips: usize = lower.map(|class| self.slips(self.classes.of(*class), *class, ask)).sum();
+        let slips: usize = lower.map(|class| self.slips(*class, ask)).sum();
         let mut higher = Others::default();
         for class in self.active[..lane].iter().flatten() {
-            let others = self.others(self.classes.of(*class), *class, ask, &metered);
+            let others = self.others(*class, ask, &metered);
             higher = Others { all: higher.all + others.all, metered: higher.metered + others.metered };
         }
         let passed = self.passed[lane] as usize;
@@ -177,7 +176,8 @@ impl Scheduler {
 
     /// Returns the number of calls of a class that may leave while one with these requirements may
     /// not.
-    fn slips(&self, turns: &ClassTurns, class: ClassId, ask: &Ask<'_>) -> usize {
+    fn slips(&self, class: ClassId, ask: &Ask<'_>) -> usize {
+        let turns = self.classes.of(class);
         if ask.over_of(class) < ask.over {
             return turns.waiting;
         }
@@ -190,13 +190,8 @@ impl Scheduler {
     }
 
     /// Returns the calls of a class that leave whenever a call with these requirements could.
-    fn others(
-        &self,
-        turns: &ClassTurns,
-        class: ClassId,
-        ask: &Ask<'_>,
-        metered: &impl Fn(&Requirements) -> bool,
-    ) -> Others {
+    fn others(&self, class: ClassId, ask: &Ask<'_>, metered: &impl Fn(&Requirements) -> bool) -> Others {
+        let turns = self.classes.of(class);
         let mut others = Others { all: turns.waiting, metered: 0 };
         if ask.over_of(class) > ask.over {
             return others;

@@ -28,7 +28,7 @@ impl HeldCalls {
     }
 
     pub(crate) fn note_passed(&mut self, waiters: &mut Waiters, index: WaiterIndex) {
-        self.passed.push_back(waiters, By::Key, index);
+        self.passed.insert_before(waiters, By::Key, index, None);
         if let Some(waiter) = waiters.get_mut(index) {
             waiter.key_list = Some(KeyList::Passed);
         }

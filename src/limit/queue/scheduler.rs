@@ -15,13 +15,13 @@ use super::{
     By, LOOKED_AT_ONCE, List, Mode, Queue, QueueGroup, QueueGroups, QueueKey, QueueLengths, ShapeGroup, State, Waiters,
 };
 use crate::limit::{
-    ClassId, GroupIndex, Lane, OfQueue, PerClass, Policy, QueueIndex, Reason, Requirements, Resources, Store,
-    WaiterIndex,
+    ClassId, ClassPolicy, GroupIndex, Lane, OfQueue, PerClass, Policy, QueueIndex, Reason, Requirements, Resources,
+    Store, WaiterIndex,
 };
 use crate::moment::Moment;
 
 /// Every queue of a gate, in the order in which they get their turns.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Scheduler {
     pub(crate) classes: PerClass<ClassTurns>,
     /// The classes in which any call waits, by lane.
@@ -43,7 +43,7 @@ pub(crate) struct Scheduler {
 }
 
 /// The turns of one class.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ClassTurns {
     pub(crate) lane: usize,
     pub(crate) stamp: u64,
@@ -66,25 +66,8 @@ pub(crate) enum Next {
 
 impl Scheduler {
     pub(crate) fn new(policy: &Policy) -> Self {
-        let turns = |lane| ClassTurns { lane: rank(lane), stamp: 0, waiting: 0, shape_groups: Vec::new() };
-        Self {
-            classes: policy.per_class(|class| turns(class.lane)),
-            active: Default::default(),
-            passed: [0; 3],
-            queue_groups: Store::default(),
-            by_needs: HashMap::new(),
-            unsplit: HashMap::new(),
-            queues: Store::default(),
-            by_id: HashMap::new(),
-            parked: BTreeSet::new(),
-            clock: 0,
-            waiting: 0,
-        }
-    }
-
-    /// Returns the number of calls in queues and on their way there from the queues of old limits.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting
+        let turns = |class: &ClassPolicy| ClassTurns { lane: rank(class.lane), ..ClassTurns::default() };
+        Self { classes: policy.per_class(turns), ..Self::default() }
     }
 
     /// True if no queue is left, and nothing that belongs to one.
@@ -261,14 +244,11 @@ impl Scheduler {
     /// Returns the reason this queue was stopped last.
     pub(crate) fn stopped(&self, queue: QueueIndex) -> Reason {
         let Some(queue_group) = self.group_of(queue) else { return Reason::Bucket };
-        let shape_group = self
-            .classes
-            .get(queue_group.class)
-            .and_then(|class| class.shape_groups.iter().find(|shape_group| shape_group.mode == queue_group.mode));
-        let latest = shape_group
-            .map(|shape_group| shape_group.stopped)
-            .filter(|shape_group| shape_group.0 > queue_group.stopped.0);
-        latest.unwrap_or(queue_group.stopped).1
+        let class = self.classes.get(queue_group.class);
+        let shape_group =
+            class.and_then(|class| class.shape_groups.iter().find(|group| group.mode == queue_group.mode));
+        let of_shape_group = shape_group.map(|shape_group| shape_group.stopped);
+        of_shape_group.filter(|stopped| stopped.0 > queue_group.stopped.0).unwrap_or(queue_group.stopped).1
     }
 
     /// Records the reason that stops a queue which has not been checked yet.

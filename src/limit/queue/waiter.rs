@@ -88,11 +88,12 @@ pub(crate) enum KeyList {
 /// Every waiting call.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    store: Store<OfWaiter, Waiter>,
+    pub(crate) store: Store<OfWaiter, Waiter>,
     /// Readable names of flows that no queue knows: those of calls held by their keys, which are
     /// few at any moment.
     flow_names: HashMap<WaiterIndex, Box<str>>,
-    generation: u32,
+    /// The generation of the call that came last.
+    pub(crate) generation: u32,
     /// Counted up by every reload.
     pub(crate) era: u16,
 }
@@ -162,29 +163,11 @@ impl Waiters {
     pub(crate) fn take_flow_name(&mut self, index: WaiterIndex) -> Option<Box<str>> {
         if self.flow_names.is_empty() { None } else { self.flow_names.remove(&index) }
     }
-
-    /// Returns the generation of the call that came last.
-    pub(crate) fn newest(&self) -> u32 {
-        self.generation
-    }
-
-    /// Returns a number of places beyond which no call waits.
-    pub(crate) fn capacity(&self) -> usize {
-        self.store.capacity()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.store.len()
-    }
 }
 
 // === impl List ===
 
 impl List {
-    pub(crate) fn push_back(&mut self, waiters: &mut Waiters, by: By, index: WaiterIndex) {
-        self.insert_before(waiters, by, index, None);
-    }
-
     /// Puts `index` before `next`, or last.
     pub(crate) fn insert_before(
         &mut self,

@@ -2,11 +2,8 @@
 //! which waits end.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
-use super::waiting_bytes::WaitingBytes;
-use super::{By, HeldCalls, State, Timers, Waiter, Waiters};
+use super::{By, HeldCalls, State, Timers, Waiter, Waiters, WaitingBytes};
 use crate::limit::{KeyId, Spread, Ticket, WaiterIndex};
 use crate::moment::Moment;
 
@@ -17,8 +14,8 @@ pub(crate) struct Waiting {
     pub(crate) timers: Timers,
     /// The waiting calls of each key that fails or for which several calls wait.
     held_calls: HashMap<KeyId, HeldCalls, Spread>,
-    count: usize,
-    bytes: WaitingBytes,
+    pub(crate) count: usize,
+    pub(crate) bytes: WaitingBytes,
     /// The number of calls that have entered queues so far.
     sequence: u64,
 }
@@ -26,22 +23,9 @@ pub(crate) struct Waiting {
 // === impl Waiting ===
 
 impl Waiting {
-    pub(crate) fn count(&self) -> usize {
-        self.count
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.get()
-    }
-
-    /// Shares the bound on bytes with everything that has the same `sum`.
-    pub(crate) fn share_bytes(&mut self, sum: Arc<AtomicUsize>) {
-        self.bytes = WaitingBytes::sharing(sum);
-    }
-
     /// True if nothing is left of any wait.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiters.len() == 0 && self.held_calls.is_empty() && self.timers.is_empty() && self.count == 0
+        self.waiters.store.len() == 0 && self.held_calls.is_empty() && self.timers.is_empty() && self.count == 0
     }
 
     pub(crate) fn get(&self, index: WaiterIndex) -> Option<&Waiter> {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// One limiter's bytes, which leave the sum with it.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingBytes {
-    own: usize,
+    pub(crate) own: usize,
     /// The sum over all limiters that share the bound.
     sum: Arc<AtomicUsize>,
 }
@@ -17,10 +17,6 @@ pub(crate) struct WaitingBytes {
 impl WaitingBytes {
     pub(crate) fn sharing(sum: Arc<AtomicUsize>) -> Self {
         Self { own: 0, sum }
-    }
-
-    pub(crate) fn get(&self) -> usize {
-        self.own
     }
 
     /// Counts bytes more, unless the sum would be above `max`; true if they were counted.
@@ -63,7 +59,7 @@ mod tests {
         let [mut one, mut other] = [(); 2].map(|()| WaitingBytes::sharing(Arc::clone(&sum)));
         assert!(one.try_add(60, 100) && !other.try_add(41, 100) && other.try_add(40, 100));
         one.subtract(10);
-        assert_eq!((one.get(), other.get(), sum.load(Relaxed)), (50, 40, 90));
+        assert_eq!((one.own, other.own, sum.load(Relaxed)), (50, 40, 90));
         drop(one);
         assert!(other.try_add(60, 100));
         drop(other);

@@ -41,13 +41,13 @@ pub(crate) enum Step {
 
 impl WaiterWalk {
     pub(crate) fn over(waiters: &Waiters) -> Self {
-        Self { next: 0, last: waiters.newest() }
+        Self { next: 0, last: waiters.generation }
     }
 
     /// Returns the next waiter that is `meant`, if it is among the few that are looked at.
     pub(crate) fn step(&mut self, waiters: &Waiters, meant: impl Fn(&Waiter) -> bool) -> Step {
         for _ in 0..LOOKED_AT_ONCE {
-            if self.next >= waiters.capacity() {
+            if self.next >= waiters.store.capacity() {
                 return Step::Over;
             }
             let index = WaiterIndex::at(self.next);

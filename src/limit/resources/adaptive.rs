@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) struct Adaptive {
     floor: f64,
     full: f64,
-    rate: f64,
+    pub(crate) rate: f64,
     /// The rate after the last decrease, and the rate that is thought to be good.
     low: f64,
     good: f64,
@@ -30,10 +30,6 @@ pub(crate) struct Adaptive {
 impl Adaptive {
     pub(crate) fn new(floor: f64, full: f64) -> Self {
         Self { floor: floor.min(full), full, rate: full, low: full, good: full, short_for: Duration::ZERO, left: 0 }
-    }
-
-    pub(crate) fn rate(&self) -> f64 {
-        self.rate
     }
 
     pub(crate) fn is_slowed(&self) -> bool {
@@ -131,7 +127,7 @@ mod tests {
     }
 
     fn assert_near(rate: &Adaptive, expected: f64) {
-        assert!((rate.rate() / expected - 1.0).abs() < 0.015, "{} is not {expected}", rate.rate());
+        assert!((rate.rate / expected - 1.0).abs() < 0.015, "{} is not {expected}", rate.rate);
     }
 
     #[test]

@@ -35,9 +35,9 @@ pub(crate) enum Start {
 #[derive(Debug)]
 pub(crate) struct Bucket {
     /// The configured limits.
-    limits: BucketPolicy,
+    pub(crate) limits: BucketPolicy,
     /// The limits now in force: slower, with a smaller burst, while the rate gives way.
-    policy: BucketPolicy,
+    pub(crate) policy: BucketPolicy,
     adaptive: Option<Adaptive>,
     /// The moment the last token was taken, while the rate gives way.
     last_take: Moment,
@@ -102,18 +102,8 @@ impl Bucket {
         match self.adaptive.filter(Adaptive::is_slowed) {
             None => at,
             // The rate may rise meanwhile, but no higher than this.
-            Some(adaptive) => now + (at - now).mul_f64(adaptive.rate() / adaptive.at_best(at - now)),
+            Some(adaptive) => now + (at - now).mul_f64(adaptive.rate / adaptive.at_best(at - now)),
         }
-    }
-
-    /// Returns the rate now, and the rate when nothing slows it down.
-    pub(crate) fn rates(&self) -> (f64, f64) {
-        (self.policy.rate, self.limits.rate)
-    }
-
-    /// Returns the most tokens it holds now.
-    pub(crate) fn burst(&self) -> u32 {
-        self.policy.burst.get()
     }
 
     /// Records that a call finds no token.
@@ -147,7 +137,7 @@ impl Bucket {
     /// Applies the adapted rate.
     fn follow(&mut self, now: Moment, number: u64) {
         let slowed = |adaptive: Adaptive| BucketPolicy {
-            rate: adaptive.rate(),
+            rate: adaptive.rate,
             burst: adaptive.burst(self.limits.burst),
             ..self.limits
         };
@@ -199,6 +189,17 @@ impl Bucket {
         #[expect(clippy::cast_precision_loss, reason = "a level is for display and for counting whole tokens")]
         let missing = self.tat.get().saturating_sub(clamp(now)) as f64 / self.period as f64;
         f64::from(self.policy.burst.get()) - missing
+    }
+
+    /// Returns the number of whole tokens; none if some are reserved.
+    pub(crate) fn whole_tokens(&self, now: Moment) -> u32 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "`as` saturates: below zero is none"
+        )]
+        let whole = self.level(now) as u32;
+        whole
     }
 
     /// True if dropping it loses nothing: a new one would be the same, or what this one has learnt
@@ -301,11 +302,7 @@ fn clamp(at: Moment) -> u64 {
 fn period(policy: &BucketPolicy) -> u64 {
     let longest = HORIZON / u64::from(policy.burst.get());
     let nanos = (1e9 / policy.rate).ceil();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "`as` saturates, which is what is wanted"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
     let nanos = nanos as u64;
     nanos.clamp(1, longest)
 }

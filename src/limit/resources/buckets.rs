@@ -24,7 +24,7 @@ pub(crate) struct Buckets {
     families: Families,
     serial: NonZeroU32,
     /// The number of calls that have left so far, with tokens or without: orders them in time.
-    takes: u64,
+    pub(crate) takes: u64,
 }
 
 /// The times at which a call takes its requirements.
@@ -117,11 +117,6 @@ impl Buckets {
         self.get(id).map_or(now, |bucket| bucket.ready_at(now))
     }
 
-    /// Returns the number of calls that have left so far.
-    pub(crate) fn takes(&self) -> u64 {
-        self.takes
-    }
-
     /// Counts a take and returns its number.
     #[inline]
     pub(crate) fn next_take(&mut self) -> u64 {
@@ -134,7 +129,9 @@ impl Buckets {
     #[inline]
     pub(crate) fn take(&mut self, id: BucketId, turn: Turn, number: u64, unblocked: &mut Vec<GroupIndex>) {
         if let Some(cell) = self.cell(id) {
-            let awaited = turn.waited_for(cell.bucket.ready_at(Moment::ZERO));
+            // True if the token was the last thing that the call waited for.
+            let ready_at = cell.bucket.ready_at(Moment::ZERO);
+            let awaited = turn.there_since.is_some_and(|there_since| ready_at >= there_since);
             let taken = cell.bucket.take(turn.at, number);
             debug_assert!(taken, "a token was taken that was not there");
             if cell.bucket.learn(awaited, turn.now, number) {
@@ -259,20 +256,6 @@ impl Buckets {
     }
 }
 
-// === impl Turn ===
-
-impl Turn {
-    /// Returns the turn of a call that need not wait.
-    pub(crate) fn at_once(now: Moment) -> Self {
-        Self { now, at: now, there_since: None }
-    }
-
-    /// True if a token that was there at `ready_at` was the last thing that the call waited for.
-    fn waited_for(self, ready_at: Moment) -> bool {
-        self.there_since.is_some_and(|there_since| ready_at >= there_since)
-    }
-}
-
 // === impl Families ===
 
 impl Families {
@@ -304,14 +287,8 @@ impl Family {
     /// Returns the start of buckets that were not used before a change of policy: the level they
     /// would have had, in whole tokens.
     fn start_after(&self, policy: &BucketPolicy, now: Moment) -> Start {
-        let level = Bucket::new(self.policy, self.start).level(now).min(f64::from(policy.burst.get()));
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "`as` saturates: below zero is none"
-        )]
-        let tokens = level as u32;
-        Start::Level(tokens, now)
+        let tokens = Bucket::new(self.policy, self.start).whole_tokens(now);
+        Start::Level(tokens.min(policy.burst.get()), now)
     }
 
     /// Returns all its buckets, the shared one first.

@@ -36,7 +36,7 @@ pub struct PauseView {
 }
 
 /// Every pause of a gate.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pauses {
     by_credential: bool,
     gate: Pausing,
@@ -47,7 +47,7 @@ pub(crate) struct Pauses {
     /// comparison.
     last: Moment,
     /// True if one of them grows, so that successes must be reported.
-    grows: bool,
+    pub(crate) grows: bool,
 }
 
 /// The pause of one scope.
@@ -85,11 +85,8 @@ impl Pauses {
     pub(crate) fn new(policy: &Policy) -> Self {
         Self {
             by_credential: policy.pause_scope == Scope::Credential,
-            gate: Pausing::default(),
             classes: policy.per_class(|_| Pausing::default()),
-            credentials: Split::default(),
-            last: Moment::ZERO,
-            grows: false,
+            ..Self::default()
         }
     }
 
@@ -104,11 +101,6 @@ impl Pauses {
     #[inline]
     pub(crate) fn any(&self, now: Moment) -> bool {
         self.last > now
-    }
-
-    /// True if a success may end the growth of a pause.
-    pub(crate) fn any_grows(&self) -> bool {
-        self.grows
     }
 
     /// Returns the moments at which a call's pauses end, or ended.
@@ -258,10 +250,10 @@ mod tests {
         assert_eq!(again(&mut pauses, 20), Some(4 * MINUTE));
         assert_eq!(again(&mut pauses, 30), Some(4 * MINUTE), "no longer than the longest");
         pauses.succeeded(from(0, 14));
-        assert!(pauses.any_grows(), "that call had left before");
+        assert!(pauses.grows, "that call had left before");
         assert_eq!(again(&mut pauses, 40), Some(4 * MINUTE));
         pauses.succeeded(from(0, 50));
-        assert!(!pauses.any_grows());
+        assert!(!pauses.grows);
         assert_eq!(again(&mut pauses, 60), Some(MINUTE));
     }
 

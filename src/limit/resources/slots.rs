@@ -12,7 +12,8 @@ use crate::moment::Moment;
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     pub(crate) limit: Option<InFlight>,
-    used: u32,
+    /// The number of calls in flight that hold one.
+    pub(crate) used: u32,
     split: Split<Part>,
     /// Tells apart what they were split by.
     era: u32,
@@ -31,11 +32,6 @@ struct Part {
 impl Slots {
     pub(crate) fn new(limit: Option<InFlight>) -> Self {
         Self { limit, ..Self::default() }
-    }
-
-    /// Returns the number of calls in flight that hold one.
-    pub(crate) fn used(&self) -> u32 {
-        self.used
     }
 
     /// Returns the share that a call of this flow and credential would hold.
