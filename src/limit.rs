@@ -85,8 +85,8 @@ pub(crate) use self::policy::{
 };
 pub use self::policy::{ClassId, Policy};
 pub(crate) use self::queue::{
-    ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step, Sweep,
-    Timer, Waiter, WaiterWalk, Waiting, WaitingBytes,
+    ClassTurns, KeyList, LOOKED_AT_ONCE, MinWait, Mode, Move, Next, Queue, QueueKey, STEPS, Scheduler, State, Step,
+    Sweep, Timer, Waiter, WaiterWalk, Waiting, WaitingBytes,
 };
 pub(crate) use self::refusal::{Cause, Why};
 pub use self::refusal::{Ended, KeyState, Reason, Refusal};

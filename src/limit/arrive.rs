@@ -202,7 +202,7 @@ impl Limiter {
         let sequence = self.waiting.next_sequence();
         let turn = Turn { now, at: now, there_since: None };
         let number = self.resources.take(&needs, call.demand.class, turn);
-        let left = self.table.failures();
+        let left = self.table.failures;
         let grant = Grant { needs: Some(needs), number, left, key_grant, sequence, waited: None };
         self.dispatch_if_dirty(now);
         Permit::new(call, grant)

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    BucketId, Call, Cause, Charges, Grant, Limiter, Next, QueueIndex, QueueKey, Reason, Requirements, STEPS, State,
-    Timer, Turn, Waiter, WaiterIndex,
+    BucketId, Call, Cause, Charges, Demand, Grant, Limiter, Mode, Next, QueueIndex, QueueKey, Reason, Requirements,
+    STEPS, State, Timer, Turn, Waiter, WaiterIndex,
 };
 use crate::moment::Moment;
 
@@ -102,8 +102,11 @@ impl Limiter {
         (self.queue_key(call, retry), self.resources.requirements(&self.policy, &call.demand, retry, now))
     }
 
+    /// Returns the key of the call's queue, split by credential if buckets, slots or pauses are.
     pub(super) fn queue_key(&self, call: &Call, retry: bool) -> QueueKey {
-        QueueKey::new(&call.demand, retry, self.policy.splits_by_credential(call.demand.class))
+        let Demand { class, flow, credential, group, lasts } = call.demand;
+        let credential = if self.policy.splits_by_credential(class) { credential } else { 0 };
+        QueueKey { class, flow, mode: Mode { group, lasts, retry }, credential }
     }
 
     /// Puts a waiter at the end of its queue, and notes what stops it there.
@@ -207,7 +210,7 @@ impl Limiter {
         self.scheduler.had_turn(queue);
         self.scheduler.part(queue, index, &mut self.waiting.waiters, &mut self.resources);
         self.waiting.count_out(index);
-        let left = self.table.failures();
+        let left = self.table.failures;
         let taken = if self.work.expired_holds.is_empty() { None } else { Some(needs.charges.clone()) };
         if let Some(waiter) = self.waiting.get_mut(index) {
             let (key_grant, sequence) = (std::mem::take(&mut waiter.key_grant), waiter.sequence);

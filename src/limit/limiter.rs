@@ -67,7 +67,7 @@ impl Limiter {
 
     /// Returns the key table, which answers without the limiter's lock.
     pub fn keys(&self) -> &Arc<Keys> {
-        self.table.keys()
+        &self.table.keys
     }
 
     /// Returns the number of waiting calls.
@@ -82,7 +82,7 @@ impl Limiter {
             && self.writes.is_empty()
             && self.work.moving.is_none()
             && self.resources.gate_slots.used == 0
-            && self.table.trials_out() == 0
+            && self.table.trials_out == 0
     }
 
     /// True if something is left to do that no moment is awaited for: `advance` does a little of
@@ -196,7 +196,7 @@ impl Limiter {
 
     /// Gives back the tokens and the slot of a call that will not be sent.
     fn take_back(&mut self, permit: Permit) -> (Call, Grant) {
-        let (call, grant) = permit.receipt.into_parts();
+        let (call, grant) = *permit.receipt.0;
         if let Some(needs) = &grant.needs {
             self.resources.give_back_tokens(needs, grant.number);
         }
@@ -304,7 +304,7 @@ impl Limiter {
 
     /// Returns the grant of an exempt call: it takes nothing.
     pub(super) fn exempt_grant(&mut self) -> Grant {
-        let (left, number) = (self.table.failures(), self.resources.buckets.next_take());
+        let (left, number) = (self.table.failures, self.resources.buckets.next_take());
         Grant { needs: None, number, left, key_grant: KeyGrant::default(), sequence: 0, waited: None }
     }
 

@@ -19,7 +19,7 @@ pub struct Permit {
 /// because it is passed on many times on the way to the upstream and would be copied each time.
 #[derive(Debug)]
 #[must_use = "a receipt is owed an outcome"]
-pub struct Receipt(Box<(Call, Grant)>);
+pub struct Receipt(pub(super) Box<(Call, Grant)>);
 
 /// The slots that a call in flight holds, given back at the end of the body.
 #[derive(Debug)]
@@ -104,11 +104,6 @@ impl Receipt {
 
     pub(super) fn grant(&self) -> &Grant {
         &self.0.1
-    }
-
-    /// Returns the call and its grant, for a call that is given back.
-    pub(super) fn into_parts(self) -> (Call, Grant) {
-        *self.0
     }
 }
 

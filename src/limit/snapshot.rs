@@ -134,7 +134,7 @@ impl Limiter {
             waiting: self.waiting(),
             waiting_bytes: self.waiting.bytes.own,
             failing_keys: self.table.failing(now),
-            trials: self.table.trials_out(),
+            trials: self.table.trials_out,
             buckets: buckets(Owner::Gate),
             retry_buckets: buckets(Owner::Retries),
             slots: SlotView::of(&self.resources.gate_slots),

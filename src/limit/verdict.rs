@@ -7,7 +7,8 @@ use super::{ClassId, Permit, Refusal, WaiterIndex};
 use crate::api::{Group, Key};
 
 /// The unit between which a class is fair.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, derive_more::Debug)]
+#[debug("{name}")]
 pub struct Flow<'a> {
     /// Its identity.
     pub id: u64,
@@ -73,12 +74,4 @@ pub enum Claim {
 pub struct Ticket {
     pub(super) index: WaiterIndex,
     pub(super) generation: u32,
-}
-
-// === impl Flow ===
-
-impl fmt::Debug for Flow<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.name)
-    }
 }

@@ -8,8 +8,8 @@ use crate::limit::{Backoff, Strategy};
 
 /// A small seeded generator (splitmix64): enough for jitter, and the same seed replays the same
 /// run.
-#[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Dice(pub(super) u64);
 
 // === impl Strategy ===
 
@@ -20,13 +20,8 @@ impl Strategy {
         match *self {
             Self::Off => Duration::ZERO,
             Self::Exponential { base, max, .. } => exponential(base, max, failures),
-            Self::FastSlow { fast, slow, fast_attempts } => {
-                if failures <= fast_attempts {
-                    fast
-                } else {
-                    slow
-                }
-            }
+            Self::FastSlow { fast, fast_attempts, .. } if failures <= fast_attempts => fast,
+            Self::FastSlow { slow, .. } => slow,
         }
     }
 
@@ -56,10 +51,6 @@ impl Backoff {
 // === impl Dice ===
 
 impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
     /// Returns a number of at least 0 and less than 1.
     fn roll(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -79,8 +70,7 @@ pub(crate) fn mix(mut z: u64) -> u64 {
 /// Computes in float64 as client-go does, with its guard: past the largest `time.Duration` the
 /// delay is `max`.
 fn exponential(base: Duration, max: Duration, failures: u32) -> Duration {
-    let doublings = failures.saturating_sub(1).min(1023);
-    let doublings = i32::try_from(doublings).unwrap_or(1023);
+    let doublings = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX).min(1023);
     #[expect(clippy::cast_precision_loss, reason = "client-go computes in float64 too")]
     let (base, guard) = (base.as_nanos() as f64, i64::MAX as f64);
     let backoff = base * 2_f64.powi(doublings);
@@ -150,7 +140,7 @@ mod tests {
     #[test]
     fn jitter_only_adds_and_by_no_more_than_its_fraction() {
         let strategy = Strategy::Exponential { base: ms(1000), max: ms(60_000), jitter: 0.5 };
-        let mut dice = Dice::new(7);
+        let mut dice = Dice(7);
         let rolled: Vec<_> = (0..1000).map(|_| strategy.rolled_delay(1, &mut dice)).collect();
         assert!(rolled.iter().all(|delay| (ms(1000)..ms(1500)).contains(delay)));
         assert!(rolled.iter().max().unwrap().saturating_sub(*rolled.iter().min().unwrap()) > ms(450));

@@ -5,7 +5,6 @@
 //! are made by the limiter's `table::Table`, under its lock; this half is shared with the request
 //! path and the status page.
 
-use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -18,6 +17,8 @@ use crate::limit::keys::backoff::mix;
 use crate::moment::Moment;
 
 /// The failing keys and what is remembered of each.
+#[derive(Default, derive_more::Debug)]
+#[debug("{} failing keys", self.len())]
 pub struct Keys {
     /// The failing facets by object: usually one. Boxed, because up to half of a table is room to
     /// grow.
@@ -73,11 +74,6 @@ pub(crate) type Spread = BuildHasherDefault<Mixer>;
 // === impl Keys ===
 
 impl Keys {
-    pub(crate) fn new() -> Self {
-        let (objects, collections) = (DashMap::default(), DashMap::default());
-        Self { objects, collections, len: AtomicUsize::new(0), listening: AtomicBool::new(false) }
-    }
-
     /// True if the answer to a call of this key changes anything that is remembered, here or
     /// elsewhere. The usual case, success of a healthy key, does not.
     #[inline]
@@ -114,17 +110,17 @@ impl Keys {
     pub fn list(&self, now: Moment) -> Vec<(String, Key, KeyState)> {
         let mut found = Vec::with_capacity(self.len());
         for entry in &self.objects {
-            for failing in entry.value().all().iter().filter(|failing| failing.forget_at > now) {
-                let key = Key { object: *entry.key(), collection: failing.collection, facet: failing.facet };
-                found.push((failing.name.to_string(), key, failing.state));
-            }
+            let failing = entry.value().all().iter().filter(|failing| failing.forget_at > now);
+            found.extend(failing.map(|failing| failing.shown(*entry.key())));
         }
         found
     }
 
     /// Returns the name and the state of a failing key.
     pub fn find(&self, key: &Key, now: Moment) -> Option<(String, KeyState)> {
-        self.read(key, now, |failing| (failing.name.to_string(), failing.state))
+        let facets = self.objects.get(&key.object)?;
+        let failing = facets.find(key.facet).filter(|failing| failing.forget_at > now)?;
+        Some((failing.name.to_string(), failing.state))
     }
 
     /// Reads the failing keys of an object.
@@ -150,14 +146,6 @@ impl Keys {
         Some(View { state: failing.state, trial: failing.trial, forget_at: failing.forget_at })
     }
 
-    #[inline]
-    fn read<T>(&self, key: &Key, now: Moment, read: impl FnOnce(&Failing) -> T) -> Option<T> {
-        if self.is_empty() {
-            return None;
-        }
-        self.objects.get(&key.object)?.find(key.facet).filter(|failing| failing.forget_at > now).map(read)
-    }
-
     /// Changes a failing key in place.
     pub(crate) fn change<T>(&self, object: u64, facet: u64, change: impl FnOnce(&mut Failing) -> T) -> Option<T> {
         let mut facets = self.objects.get_mut(&object)?;
@@ -178,24 +166,15 @@ impl Keys {
 
     /// Removes a key, if it is there.
     pub(crate) fn remove(&self, object: u64, facet: u64) -> Option<Failing> {
-        let removed = match self.objects.entry(object) {
-            dashmap::Entry::Vacant(_) => None,
-            dashmap::Entry::Occupied(mut facets) => match facets.get_mut().as_mut() {
-                Facets::One(only) if only.facet != facet => None,
-                Facets::One(_) => match *facets.remove() {
-                    Facets::One(only) => Some(only),
-                    Facets::Many(_) => None,
-                },
-                Facets::Many(many) => {
-                    let at = many.iter().position(|failing| failing.facet == facet)?;
-                    let removed = many.swap_remove(at);
-                    if many.is_empty() {
-                        facets.remove();
-                    }
-                    Some(removed)
-                }
+        let dashmap::Entry::Occupied(mut facets) = self.objects.entry(object) else { return None };
+        let at = facets.get().all().iter().position(|failing| failing.facet == facet)?;
+        let removed = match facets.get_mut().as_mut() {
+            Facets::Many(many) if many.len() > 1 => many.swap_remove(at),
+            Facets::One(_) | Facets::Many(_) => match *facets.remove() {
+                Facets::One(only) => only,
+                Facets::Many(mut many) => many.swap_remove(at),
             },
-        }?;
+        };
         self.len.fetch_sub(1, Relaxed);
         if let dashmap::Entry::Occupied(mut count) = self.collections.entry(removed.collection) {
             if *count.get() > 1 {
@@ -205,14 +184,6 @@ impl Keys {
             }
         }
         Some(removed)
-    }
-
-    /// Returns the failing facets of an object.
-    pub(crate) fn facets(&self, object: u64) -> Vec<u64> {
-        self.objects
-            .get(&object)
-            .map(|facets| facets.all().iter().map(|failing| failing.facet).collect())
-            .unwrap_or_default()
     }
 
     /// Returns the facet of an object that has the earliest time, and that time.
@@ -229,15 +200,15 @@ impl Keys {
     }
 }
 
-impl fmt::Debug for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} failing keys", self.len())
-    }
-}
-
 // === impl Failing ===
 
 impl Failing {
+    /// Returns its name, the key that it is of its object, and its state.
+    pub(crate) fn shown(&self, object: u64) -> (String, Key, KeyState) {
+        let key = Key { object, collection: self.collection, facet: self.facet };
+        (self.name.to_string(), key, self.state)
+    }
+
     /// True if the outcome of a call that left after `left` failures says nothing new. Half of a
     /// number is enough: two billion failures would have to lie between a call and the failure it
     /// is compared with.

@@ -55,9 +55,7 @@ impl Order {
         if let Some(before) = before {
             self.positions.remove(&before);
         }
-        if let Some(after) = after {
-            self.positions.insert(after);
-        }
+        self.positions.extend(after);
     }
 
     /// Returns the object that comes first.

@@ -14,18 +14,18 @@ use crate::limit::{Backoff, Ended, KeyState, Why};
 use crate::moment::Moment;
 
 /// The writing half of the key table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Table {
-    keys: Arc<Keys>,
+    pub(crate) keys: Arc<Keys>,
     by_ready: Order,
     by_forget: Due,
     max_keys: usize,
-    /// The number of failures recorded so far.
-    failures: u64,
+    /// The number of failures recorded so far, which is what a call that leaves now knows of.
+    pub(crate) failures: u64,
     /// The number of the last trial.
     trials: u32,
     /// The number of trials that are out.
-    out: usize,
+    pub(crate) trials_out: usize,
     dice: Dice,
     /// Keys that are no longer failing, until they are taken: at most a few.
     ended: Vec<Ended>,
@@ -57,32 +57,7 @@ pub(crate) enum Recorded {
 
 impl Table {
     pub(crate) fn new(max_keys: usize, seed: u64) -> Self {
-        Self {
-            keys: Arc::new(Keys::new()),
-            by_ready: Order::default(),
-            by_forget: Due::default(),
-            max_keys: max_keys.max(1),
-            failures: 0,
-            trials: 0,
-            out: 0,
-            dice: Dice::new(seed),
-            ended: Vec::new(),
-        }
-    }
-
-    pub(crate) fn keys(&self) -> &Arc<Keys> {
-        &self.keys
-    }
-
-    /// Returns the number of failures recorded so far, which is what a call that leaves now knows
-    /// of.
-    pub(crate) fn failures(&self) -> u64 {
-        self.failures
-    }
-
-    /// Returns the number of trials that are out.
-    pub(crate) fn trials_out(&self) -> usize {
-        self.out
+        Self { max_keys: max_keys.max(1), dice: Dice(seed), ..Self::default() }
     }
 
     /// Marks a key's trial as out and returns its number; 0 if the key is not failing.
@@ -91,7 +66,7 @@ impl Table {
         let before = self.keys.change(key.object, key.facet, |failing| std::mem::replace(&mut failing.trial, trial));
         let Some(before) = before else { return 0 };
         debug_assert_eq!(before, 0, "one trial at a time");
-        self.out += usize::from(before == 0);
+        self.trials_out += usize::from(before == 0);
         self.trials = trial;
         trial
     }
@@ -104,7 +79,7 @@ impl Table {
             failing.trial = if ended { 0 } else { failing.trial };
             ended
         });
-        self.out -= usize::from(ended == Some(true) && self.out > 0);
+        self.trials_out -= usize::from(ended == Some(true) && self.trials_out > 0);
     }
 
     /// True if this trial is still the key's.
@@ -149,7 +124,8 @@ impl Table {
         match known {
             Some(_) => self.update(id, state, failure.backoff),
             None => {
-                self.make_room(dropped);
+                // Makes room for it. After a lower limit that takes several operations.
+                self.drop_down_to(self.max_keys - 1, dropped);
                 self.insert(failure, state, after, name());
             }
         }
@@ -166,7 +142,7 @@ impl Table {
             if self.keys.is_empty() {
                 self.by_forget = Due::default();
             }
-            self.out -= usize::from(failing.trial != 0 && self.out > 0);
+            self.trials_out -= usize::from(failing.trial != 0 && self.trials_out > 0);
             if let Some(why) = why.filter(|_| self.ended.len() < TOLD) {
                 self.ended.push(Ended { name: failing.name, why });
             }
@@ -193,7 +169,9 @@ impl Table {
 
     /// Does the same for every key of an object.
     pub(crate) fn forget_gone_object(&mut self, object: u64, now: Moment, dirty_keys: &mut Vec<KeyId>) {
-        for facet in self.keys.facets(object) {
+        let mut facets = Vec::new();
+        self.keys.each(object, |failing| facets.push(failing.facet));
+        for facet in facets {
             self.forget_gone(KeyId { object, facet }, now, dirty_keys);
         }
     }
@@ -246,8 +224,7 @@ impl Table {
             let object = stand.object();
             self.keys.each(object, |failing| {
                 if failing.forget_at > now {
-                    let key = Key { object, collection: failing.collection, facet: failing.facet };
-                    found.push((failing.name.to_string(), key, failing.state));
+                    found.push(failing.shown(object));
                 }
             });
             last = stand.time();
@@ -280,11 +257,6 @@ impl Table {
     /// Sets a new limit. Keys past it are dropped a few at a time, as those whose time is over.
     pub(crate) fn set_max_keys(&mut self, max_keys: usize) {
         self.max_keys = max_keys.max(1);
-    }
-
-    /// Makes room for one key. After a lower limit that takes several operations.
-    fn make_room(&mut self, dropped: &mut Vec<KeyId>) {
-        self.drop_down_to(self.max_keys - 1, dropped);
     }
 
     fn drop_down_to(&mut self, most: usize, dropped: &mut Vec<KeyId>) {
@@ -403,14 +375,14 @@ mod tests {
     fn failures_of_calls_that_left_together_count_once() {
         let mut table = Table::new(10, 0);
         let now = Moment::from_millis(1000);
-        let left = table.failures();
+        let left = table.failures;
         assert_eq!(fail(&mut table, 1, left, None, now).0, Recorded::Changed);
         for _ in 0..10 {
             assert_eq!(fail(&mut table, 1, left, None, now + Duration::from_millis(5)).0, Recorded::Stale);
         }
         assert_eq!(ready_at(&table, 1, now), Some(now + Duration::from_secs(1)));
         let later = now + Duration::from_secs(1);
-        let left = table.failures();
+        let left = table.failures;
         fail(&mut table, 1, left, None, later);
         assert_eq!(ready_at(&table, 1, later), Some(later + Duration::from_secs(2)));
     }
@@ -473,14 +445,14 @@ mod tests {
             fail(&mut table, object, 0, secs(after), Moment::ZERO);
         }
         assert_eq!(fail(&mut table, 4, 0, secs(9), Moment::ZERO).1, [id(1)]);
-        let left = table.failures();
+        let left = table.failures;
         fail(&mut table, 2, left, secs(20), Moment::ZERO);
         assert_eq!(fail(&mut table, 5, 0, secs(30), Moment::ZERO).1, [id(3)], "2 has come to wait longer");
         table.forget(id(4), Some(Why::Recovered));
         assert_eq!(fail(&mut table, 6, 0, None, Moment::ZERO).1, [], "there was room");
         assert_eq!(fail(&mut table, 7, 0, secs(40), Moment::ZERO).1, [id(6)]);
 
-        let left = table.failures();
+        let left = table.failures;
         fail(&mut table, 5, left, None, Moment::from_millis(60_000));
         let mut gone = |at| {
             let mut dropped = Vec::new();
@@ -520,7 +492,7 @@ mod tests {
         fail(&mut table, 2, 0, named(30), Moment::ZERO);
         fail(&mut table, 3, 0, None, Moment::ZERO);
         for _ in 0..7 {
-            let left = table.failures();
+            let left = table.failures;
             fail(&mut table, 3, left, None, later);
         }
         // It left before the last failure, and what it brings is shorter than the delay that is
@@ -550,7 +522,7 @@ mod tests {
         }
         let mut minute = Duration::ZERO;
         while minute < Duration::from_secs(59) {
-            let (left, now) = (table.failures(), Moment::ZERO + minute);
+            let (left, now) = (table.failures, Moment::ZERO + minute);
             fail(&mut table, 2, left, None, now);
             minute = ready_at(&table, 2, now).expect("it fails") - Moment::ZERO;
         }

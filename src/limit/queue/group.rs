@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{List, QueueLengths};
 use crate::api::Group;
-use crate::limit::{ClassId, Demand, GroupIndex, Lasts, OfGroup, QueueIndex, Reason, Requirements, Store};
+use crate::limit::{ClassId, GroupIndex, Lasts, OfGroup, QueueIndex, Reason, Requirements, Store};
 use crate::moment::Moment;
 
 /// The key of a queue: everything by which one call may be stopped while another may leave.
@@ -59,17 +59,6 @@ pub(crate) struct QueueGroup {
 
 /// Every queue group of a gate.
 pub(crate) type QueueGroups = Store<OfGroup, QueueGroup>;
-
-// === impl QueueKey ===
-
-impl QueueKey {
-    /// Makes the queue key of a call, split by credential if buckets, slots or pauses are.
-    pub(crate) fn new(demand: &Demand, retry: bool, by_credential: bool) -> Self {
-        let Demand { class, flow, credential, group, lasts } = *demand;
-        let credential = if by_credential { credential } else { 0 };
-        Self { class, flow, mode: Mode { group, lasts, retry }, credential }
-    }
-}
 
 // === impl QueueGroup ===
 
