@@ -33,7 +33,14 @@ impl Limiter {
         self.resources.reconfigure(&policy, &origins, now);
         self.policy = policy;
         self.table.set_max_keys(self.policy.max_keys);
-        self.begin_move(origins);
+        let old = std::mem::replace(&mut self.scheduler, Scheduler::new(&self.policy));
+        self.scheduler.inherit(&old, &origins);
+        // One more than there are: as long as the move lasts, no call goes because the queues are
+        // empty.
+        self.scheduler.waiting = old.waiting + 1;
+        self.waiting.waiters.era = self.waiting.waiters.era.wrapping_add(1);
+        self.work.moving = Some(Box::new(Move::new(old, origins, &self.waiting.waiters)));
+        self.work.behind = true;
         self.dispatch_turns(now);
     }
 
@@ -47,17 +54,6 @@ impl Limiter {
         let kept = |origin: &Option<ClassId>| origin.and_then(|origin| self.serials.get(origin).copied());
         self.serials = origins.map(|origin| kept(origin).or_else(|| fresh.next()).unwrap_or(u32::MAX));
         origins
-    }
-
-    fn begin_move(&mut self, origins: Origins) {
-        let old = std::mem::replace(&mut self.scheduler, Scheduler::new(&self.policy));
-        self.scheduler.inherit(&old, &origins);
-        // One more than there are: as long as the move lasts, no call goes because the queues are
-        // empty.
-        self.scheduler.waiting = old.waiting + 1;
-        self.waiting.waiters.era = self.waiting.waiters.era.wrapping_add(1);
-        self.work.moving = Some(Box::new(Move::new(old, origins, &self.waiting.waiters)));
-        self.work.behind = true;
     }
 
     /// Returns the number of calls that wait in the old queues of a class.

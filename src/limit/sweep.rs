@@ -26,33 +26,31 @@ impl Limiter {
         match sweep {
             Sweep::Unconnected(group, walk) => {
                 let is_meant = |waiter: &Waiter| waiter.is_waiting() && waiter.call.demand.group == *group;
-                match walk.step(&self.waiting.waiters, is_meant) {
-                    Step::Over => return false,
-                    Step::On => {}
-                    Step::At(index) => {
-                        self.withdraw(index);
-                        self.conclude(index, State::Unconnected);
-                    }
+                let step = walk.step(&self.waiting.waiters, is_meant);
+                if let Step::At(index) = step {
+                    self.withdraw(index);
+                    self.conclude(index, State::Unconnected);
                 }
+                step != Step::Over
             }
             Sweep::Release(walk) => {
-                match walk.step(&self.waiting.waiters, Waiter::is_waiting) {
-                    Step::Over => return false,
-                    Step::On => {}
-                    Step::At(index) => self.release_as_exempt(index, now),
+                let step = walk.step(&self.waiting.waiters, Waiter::is_waiting);
+                if let Step::At(index) = step {
+                    self.release_as_exempt(index, now);
                 }
-                return self.bypassed;
+                self.bypassed && step != Step::Over
             }
             Sweep::Paused { from, until } => {
                 let Some(next) = self.waiting.timers.waiter_after(*from, *until) else { return false };
                 self.refuse_if_paused(next.1, now);
                 *from = next;
+                true
             }
             Sweep::Unpark { from } => {
                 let Some(next) = self.scheduler.unpark_after(*from) else { return false };
                 *from = next;
+                true
             }
         }
-        true
     }
 }

@@ -28,6 +28,7 @@ pub(crate) struct WaiterWalk {
 }
 
 /// The result of one step of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The walk has come to this call.
     At(WaiterIndex),
