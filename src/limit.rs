@@ -37,8 +37,8 @@
 //!   that hung up.
 //! - Every [`Permit`] is either admitted with its request ([`Permit::admit`]) or given back
 //!   ([`Limiter::retract`], [`Limiter::requeue`]).
-//! - Every [`Receipt`] gets exactly one outcome, through [`Receipt::settle`] or, if that returns it,
-//!   [`Limiter::finish`].
+//! - Every [`Receipt`] gets exactly one outcome, through [`Receipt::settle`] or, if that returns
+//!   it, [`Limiter::finish`].
 //! - Every [`Slot`] is released with [`Limiter::release`] at the end of the body.
 //! - [`Limiter::add_room`] reports each change of the room on connections, which starts at zero.
 //! - [`Limiter::take_ended`] is drained for the logs.

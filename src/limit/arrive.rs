@@ -212,8 +212,8 @@ impl Limiter {
 // === impl Limiter: the refusals, in their order ===
 
 impl Limiter {
-    /// Step 6, `backoff`: the delay of its key ends after its hold. `retry_bucket` if the token that
-    /// is reserved on arrival comes later; `deadline` if only the client's own is too short.
+    /// Step 6, `backoff`: the delay of its key ends after its hold. `retry_bucket` if the token
+    /// that is reserved on arrival comes later; `deadline` if only the client's own is too short.
     #[inline]
     pub(super) fn backoff(&self, call: &Call, at_key: &AtKey, hold_ends: Moment) -> Result<(), Cause> {
         let longest = hold_ends.min(self.longest_wait(call));
@@ -238,8 +238,8 @@ impl Limiter {
         Cause::new(reason, retry_at)
     }
 
-    /// Steps 8 and 16, `pause`: one ends too late for it. `deadline` if only the client's own is too
-    /// short.
+    /// Steps 8 and 16, `pause`: one ends too late for it. `deadline` if only the client's own is
+    /// too short.
     pub(super) fn pause(&self, call: &Call, now: Moment) -> Result<(), Cause> {
         let until = self.paused_until(call, now);
         let Some(until) = until.filter(|until| *until > self.ends(call) && !call.patient) else { return Ok(()) };
@@ -264,8 +264,8 @@ impl Limiter {
         self.too_late(call, &min_wait, now)
     }
 
-    /// Step 9, `retry_bucket`: the tokens of a trial come after the moment until which it is held for
-    /// them.
+    /// Step 9, `retry_bucket`: the tokens of a trial come after the moment until which it is held
+    /// for them.
     fn retry_bucket(&self, call: &Call, min_wait: &MinWait, token_by: Moment) -> Result<(), Cause> {
         let at = min_wait.retry_at.filter(|_| self.policy.retry_bucket.is_some());
         let late = at.filter(|at| *at > token_by.min(self.ends(call)));
@@ -293,8 +293,8 @@ impl Limiter {
         Err(Cause::new(Reason::QueueFull, self.dropped_requests.drop_one(now)))
     }
 
-    /// Step 12: it may not wait at all, and the reason is what stops it. Returns the moment at which
-    /// the wait of any other call ends.
+    /// Step 12: it may not wait at all, and the reason is what stops it. Returns the moment at
+    /// which the wait of any other call ends.
     fn may_wait(
         &self,
         call: &Call,

@@ -77,6 +77,6 @@ impl Sweep {
 /// The number of waiters or queue groups that one step looks at to find one.
 pub(crate) const LOOKED_AT_ONCE: usize = 16;
 
-/// The steps of one turn, each of which may conclude one wait: what is left is done in the next one.
-/// Each operation has two turns, and stays far below a millisecond.
+/// The steps of one turn, each of which may conclude one wait: what is left is done in the next
+/// one. Each operation has two turns, and stays far below a millisecond.
 pub(crate) const STEPS: u32 = 80;
