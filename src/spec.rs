@@ -51,15 +51,16 @@ pub enum Socket {
     At(PathBuf),
 }
 
-/// The readers to whom the status page shows the names of objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShowNames {
-    /// Those on loopback.
-    Auto,
-    /// All.
-    Always,
-    /// None.
-    Never,
+words! {
+    /// The readers to whom the status page shows the names of objects.
+    pub enum ShowNames {
+        /// Those on loopback.
+        Auto = "auto",
+        /// All.
+        Always = "always",
+        /// None.
+        Never = "never",
+    }
 }
 
 /// Logging.
@@ -140,27 +141,27 @@ pub enum Source {
     Url(Uri),
 }
 
-/// The credentials that the upstream sees, as configured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Credentials {
-    /// Inject on a plain loopback listener where there is something to inject, else pass through.
-    Auto,
-    /// The client's own.
-    PassThrough,
-    /// The gate's.
-    Inject,
-}
+words! {
+    /// The credentials that the upstream sees, as configured.
+    pub enum Credentials {
+        /// Inject on a plain loopback listener where there is something to inject, else pass through.
+        Auto = "auto",
+        /// The client's own.
+        PassThrough = "pass_through",
+        /// The gate's.
+        Inject = "inject",
+    }
 
-/// The refusals that carry the header Retry-After. Their bodies name the time in any case: nothing
-/// sleeps on it unasked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryAfter {
-    /// Those of the table of reasons in docs/design.md.
-    Auto,
-    /// All.
-    Always,
-    /// None.
-    Never,
+    /// The refusals that carry the header Retry-After. Their bodies name the time in any case: nothing
+    /// sleeps on it unasked.
+    pub enum RetryAfter {
+        /// Those of the table of reasons in docs/design.md.
+        Auto = "auto",
+        /// All.
+        Always = "always",
+        /// None.
+        Never = "never",
+    }
 }
 
 /// The Host sent upstream.

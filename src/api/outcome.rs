@@ -64,17 +64,18 @@ pub struct Pause {
     pub length: PauseLength,
 }
 
-/// The calls that pause when the upstream asks for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// The calls of the same credential.
-    Credential,
-    /// The calls of the same class.
-    Class,
-    /// Every call of the gate that is not exempt.
-    Gate,
-    /// The calls of the same key, by [`Outcome::Throttled`] and never by a [`Pause`].
-    Key,
+words! {
+    /// The calls that pause when the upstream asks for it.
+    pub enum Scope {
+        /// The calls of the same key, by [`Outcome::Throttled`] and never by a [`Pause`].
+        Key = "key",
+        /// The calls of the same class.
+        Class = "class",
+        /// The calls of the same credential.
+        Credential = "credential",
+        /// Every call of the gate that is not exempt.
+        Gate = "gate",
+    }
 }
 
 /// The answers that count as failure.

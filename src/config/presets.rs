@@ -7,21 +7,22 @@ use crate::api::{Failures, Scope, Signal};
 use crate::classify::Kind;
 use crate::limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy};
 
-/// A preset by name (docs/configuration.md, "Presets").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Preset {
-    /// The default preset.
-    Sidecar,
-    /// client-go's own limiter.
-    ClientGo,
-    /// controller-runtime's before v0.21.
-    ControllerRuntime,
-    /// Crossplane's `--max-reconcile-rate`.
-    Crossplane,
-    /// GitHub's documented limits.
-    Github,
-    /// No limits.
-    None,
+words! {
+    /// A preset by name (docs/configuration.md, "Presets").
+    pub(super) enum Preset {
+        /// The default preset.
+        Sidecar = "sidecar",
+        /// client-go's own limiter.
+        ClientGo = "client_go",
+        /// controller-runtime's before v0.21.
+        ControllerRuntime = "controller_runtime",
+        /// Crossplane's `--max-reconcile-rate`.
+        Crossplane = "crossplane",
+        /// GitHub's documented limits.
+        Github = "github",
+        /// No limits.
+        None = "none",
+    }
 }
 
 /// The numbers of a preset.

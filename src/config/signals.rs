@@ -5,7 +5,7 @@ use toml::Value;
 use super::cursor::{Cursor, TomlValue};
 use super::presets::Numbers;
 use super::shape::Shape;
-use super::values::{alternatives, one_of};
+use super::values::alternatives;
 use crate::api::{Scope, Signal, Signals, Throttling};
 use crate::classify::Kind;
 
@@ -48,18 +48,5 @@ impl TomlValue for Signals {
 
     fn write(&self) -> Value {
         self.iter().collect::<Vec<_>>().write()
-    }
-}
-
-impl TomlValue for Signal {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let word = one_of(&Self::ALL.map(Self::word), value, at)?;
-        Self::ALL.into_iter().find(|signal| signal.word() == word)
-    }
-
-    fn write(&self) -> Value {
-        self.word().into()
     }
 }

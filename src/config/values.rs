@@ -218,13 +218,14 @@ impl TomlValue for RawValue {
     }
 }
 
-/// Finds `value` among the words of a closed list.
-pub(super) fn one_of<'a>(words: &[&'a str], value: &Value, at: &Cursor<'_>) -> Option<&'a str> {
+/// Finds the one of a closed list that has `value` as its word.
+pub(super) fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str, value: &Value, at: &Cursor<'_>) -> Option<T> {
     let text = value.as_str();
-    let found = words.iter().copied().find(|word| text == Some(word));
+    let found = all.iter().copied().find(|one| text == Some(word(*one)));
     if found.is_none() {
-        let near = text.map(|text| did_you_mean(text, words)).unwrap_or_default();
-        at.problem(format!("is {}, expected {}{near}", describe(value), alternatives(words)));
+        let words: Vec<_> = all.iter().copied().map(word).collect();
+        let near = text.map(|text| did_you_mean(text, &words)).unwrap_or_default();
+        at.problem(format!("is {}, expected {}{near}", describe(value), alternatives(&words)));
     }
     found
 }

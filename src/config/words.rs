@@ -6,96 +6,61 @@ use super::cursor::{Cursor, TomlValue};
 use super::presets::Preset;
 use super::shape::Shape;
 use super::values::one_of;
-use crate::api::Scope;
+use crate::api::{Scope, Signal};
 use crate::classify::{FairBy, Kind};
 use crate::limit::policy::{Combine, Lane, Per};
 use crate::spec::{Credentials, RetryAfter, ShowNames};
+use crate::words::Words;
 
-/// Log lines as text or JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    Text,
-    Json,
-}
+words! {
+    /// Log lines as text or JSON.
+    pub(super) enum Format {
+        Text = "text",
+        Json = "json",
+    }
 
-/// Rejects or allows `Impersonate-*` headers with inject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Impersonation {
-    Reject,
-    Allow,
-}
+    /// Rejects or allows `Impersonate-*` headers with inject.
+    pub(super) enum Impersonation {
+        Reject = "reject",
+        Allow = "allow",
+    }
 
-/// The tokens in a bucket at the start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Start {
-    Full,
-    Empty,
-}
+    /// The tokens in a bucket at the start.
+    pub(super) enum Start {
+        Full = "full",
+        Empty = "empty",
+    }
 
-/// The backoff's strategy, without its numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StrategyWord {
-    Exponential,
-    FastSlow,
-    Off,
-}
+    /// The backoff's strategy, without its numbers.
+    pub(super) enum StrategyWord {
+        Exponential = "exponential",
+        FastSlow = "fast_slow",
+        Off = "off",
+    }
 
-/// The source of the listener's certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
-    SelfSigned,
-    Files,
+    /// The source of the listener's certificate.
+    pub(super) enum Mode {
+        SelfSigned = "self_signed",
+        Files = "files",
+    }
 }
 
 /// Makes types of keys of enums, by the word for each value.
 macro_rules! closed_lists {
-    ($($type:ty { $($word:literal => $meaning:ident),+ $(,)? })+) => {
+    ($($type:ty),+) => {
         $(impl TomlValue for $type {
-            const SHAPE: Shape = Shape::Word(&[$($word),+]);
+            const SHAPE: Shape = Shape::Word(Self::WORDS);
 
             fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-                match one_of(&[$($word),+], value, at)? {
-                    $($word => Some(Self::$meaning),)+
-                    _ => None,
-                }
+                one_of(&Self::ALL, Self::word, value, at)
             }
 
             fn write(&self) -> Value {
-                Value::from(match self {
-                    $(Self::$meaning => $word,)+
-                })
+                self.word().into()
             }
         })+
     };
 }
 
-closed_lists! {
-    Format { "text" => Text, "json" => Json }
-    Impersonation { "reject" => Reject, "allow" => Allow }
-    Start { "full" => Full, "empty" => Empty }
-    StrategyWord { "exponential" => Exponential, "fast_slow" => FastSlow, "off" => Off }
-    Scope { "key" => Key, "class" => Class, "credential" => Credential, "gate" => Gate }
-    Mode { "self_signed" => SelfSigned, "files" => Files }
-    Kind { "kubernetes" => Kubernetes, "http" => Http }
-    Per { "gate" => Gate, "flow" => Flow, "credential" => Credential }
-    Combine { "sequential" => Sequential, "max_of" => MaxOf }
-    Lane { "exempt" => Exempt, "high" => High, "normal" => Normal, "low" => Low }
-    FairBy {
-        "none" => None,
-        "resource" => Resource,
-        "namespace" => Namespace,
-        "user_agent" => UserAgent,
-        "credential" => Credential,
-    }
-    Credentials { "auto" => Auto, "pass_through" => PassThrough, "inject" => Inject }
-    ShowNames { "auto" => Auto, "always" => Always, "never" => Never }
-    RetryAfter { "auto" => Auto, "always" => Always, "never" => Never }
-    Preset {
-        "sidecar" => Sidecar,
-        "client_go" => ClientGo,
-        "controller_runtime" => ControllerRuntime,
-        "crossplane" => Crossplane,
-        "github" => Github,
-        "none" => None,
-    }
-}
+closed_lists!(Format, Impersonation, Start, StrategyWord, Scope, Signal, Mode, Kind, Per, Combine, Lane, FairBy);
+closed_lists!(Credentials, ShowNames, RetryAfter, Preset);

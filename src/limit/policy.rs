@@ -64,18 +64,20 @@ pub struct ClassPolicy {
     pub meter_long_running: bool,
 }
 
-/// The rank of a class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lane {
-    /// Never waits and never spends (P7).
-    Exempt,
-    /// Before `Normal`.
-    High,
-    /// The rest.
-    #[default]
-    Normal,
-    /// After `Normal`.
-    Low,
+words! {
+    /// The rank of a class.
+    #[derive(Default)]
+    pub enum Lane {
+        /// Never waits and never spends (P7).
+        Exempt = "exempt",
+        /// Before `Normal`.
+        High = "high",
+        /// The rest.
+        #[default]
+        Normal = "normal",
+        /// After `Normal`.
+        Low = "low",
+    }
 }
 
 /// A token bucket.
@@ -101,15 +103,16 @@ pub struct Adapt {
     pub floor: f64,
 }
 
-/// The unit that a bucket or a set of slots is split by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Per {
-    /// One per client credential.
-    Credential,
-    /// One per flow.
-    Flow,
-    /// One for the gate.
-    Gate,
+words! {
+    /// The unit that a bucket or a set of slots is split by.
+    pub enum Per {
+        /// One for the gate.
+        Gate = "gate",
+        /// One per flow.
+        Flow = "flow",
+        /// One per client credential.
+        Credential = "credential",
+    }
 }
 
 /// Slots: a limit on calls in flight.
@@ -173,15 +176,17 @@ pub struct QueuePolicy {
     pub combine: Combine,
 }
 
-/// The way in which backoff and the retry bucket are joined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Combine {
-    /// The backoff comes first, then a token: the retry bucket's bound always holds.
-    #[default]
-    Sequential,
-    /// The token is reserved on arrival and the call leaves at the later of the two, as in
-    /// client-go's `MaxOfRateLimiter`.
-    MaxOf,
+words! {
+    /// The way in which backoff and the retry bucket are joined.
+    #[derive(Default)]
+    pub enum Combine {
+        /// The backoff comes first, then a token: the retry bucket's bound always holds.
+        #[default]
+        Sequential = "sequential",
+        /// The token is reserved on arrival and the call leaves at the later of the two, as in
+        /// client-go's `MaxOfRateLimiter`.
+        MaxOf = "max_of",
+    }
 }
 
 // === impl Policy ===

@@ -13,7 +13,7 @@ use crate::classify::{Classified, FairBy, Kind};
 use crate::limit::snapshot::{BucketView, Paused, QueueView, SlotView};
 use crate::limit::{KeyState, Preview, Reason, Snapshot};
 use crate::status;
-use crate::telemetry::meters::{GateMeters, lane_word};
+use crate::telemetry::meters::GateMeters;
 use crate::telemetry::table;
 
 // === impl Gate ===
@@ -34,7 +34,7 @@ impl Gate {
             .map(|pause| status::Pause { who: paused(pause.who, &config.meters), until_ms: clock.wall(pause.until) });
         let classes = now.classes.iter().map(|class| status::Class {
             name: class.name.to_string(),
-            lane: lane_word(class.lane).to_owned(),
+            lane: class.lane.word().to_owned(),
             waiting: class.waiting,
             slots: slots(class.slots),
         });

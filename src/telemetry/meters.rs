@@ -132,7 +132,7 @@ impl GateMeters {
     /// Counts a call under limits that has left or was refused after this wait. As in client-go,
     /// a zero wait counts too: otherwise every quantile on its dashboards would differ.
     pub fn limited(&self, class: ClassId, wait: Duration, method: &str) {
-        if self.class(class).is_some_and(|meters| meters.lane != lane_word(Lane::Exempt)) {
+        if self.class(class).is_some_and(|meters| meters.lane != Lane::Exempt.word()) {
             let place = METHODS.iter().position(|known| *known == method);
             let label = place.and_then(|place| METHODS.get(place)).copied().unwrap_or(OTHER_METHOD);
             let labels = || table::CLIENT_GO_WAIT.histogram(&[label, &self.host]);
@@ -239,7 +239,7 @@ impl ClassMeters {
         table::COALESCED.counter(&[gate, &class.name]).increment(0);
         Self {
             name: Arc::clone(&class.name),
-            lane: lane_word(class.lane),
+            lane: class.lane.word(),
             decisions: Decision::ALL.map(|decision| table::DECISIONS.counter(&[gate, &class.name, decision.word()])),
             calls: Default::default(),
             waits: Default::default(),
@@ -302,16 +302,6 @@ impl Capped {
         } else {
             ("other", "other")
         }
-    }
-}
-
-/// Returns the word of a lane, as in the configuration.
-pub const fn lane_word(lane: Lane) -> &'static str {
-    match lane {
-        Lane::Exempt => "exempt",
-        Lane::High => "high",
-        Lane::Normal => "normal",
-        Lane::Low => "low",
     }
 }
 

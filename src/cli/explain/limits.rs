@@ -9,13 +9,12 @@ use crate::config::Loaded;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, Strategy};
 use crate::spec::Gate;
 use crate::status::text::number;
-use crate::telemetry::meters::lane_word;
 
 /// Adds the rows for class, flow, key and every limit.
 pub(super) fn add(rows: &mut Rows, loaded: &Loaded, gate: &Gate, call: &Classified, headers: &HeaderMap) {
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return };
     let from = From { loaded, gate: &gate.name };
-    rows.add("class", format!("{}, lane {}", class.name, lane_word(class.lane)), from.class(&class.name, None));
+    rows.add("class", format!("{}, lane {}", class.name, class.lane), from.class(&class.name, None));
     let fair = format!("fair_by = \"{}\": {}", gate.rules.fair_by(), from.gate(&["queue", "fair_by"]));
     rows.add("flow", call.flow_name(headers).to_string(), fair);
     rows.add("connections", call.group.word().replace('_', "-"), "");

@@ -140,8 +140,7 @@ impl TomlValue for Verb {
     const SHAPE: Shape = Shape::Text;
 
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        let word = one_of(&VERBS.map(Self::word), value, at)?;
-        VERBS.into_iter().find(|verb| verb.word() == word)
+        one_of(&VERBS, Self::word, value, at)
     }
 
     fn write(&self) -> Value {
