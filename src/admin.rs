@@ -49,7 +49,8 @@ pub struct AdminError {
 }
 
 /// Serves clients that ask about the process or give it orders.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Admin")]
 pub struct Admin {
     handler: Handler,
     clock: Clock,
@@ -139,12 +140,6 @@ impl Admin {
         if let Err(error) = served {
             tracing::debug!(%error, "an admin connection ended");
         }
-    }
-}
-
-impl std::fmt::Debug for Admin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Admin").finish_non_exhaustive()
     }
 }
 

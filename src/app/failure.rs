@@ -1,6 +1,8 @@
 //! The reasons why a command could not do its work: the problems of a configuration, or an error of
 //! another kind.
 
+use crate::config::Problem;
+
 /// The reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -13,6 +15,11 @@ pub(crate) enum Failure {
 // === impl Failure ===
 
 impl Failure {
+    /// Returns the failure of a configuration.
+    pub(crate) fn of_config(problems: Vec<Problem>) -> Self {
+        Self::Config(problems.iter().map(Problem::to_string).collect())
+    }
+
     /// Returns every reason, one line each.
     pub(crate) fn problems(self) -> Vec<String> {
         match self {

@@ -69,16 +69,11 @@ impl Reloader {
                 () = self.clock.sleep(LOOK) => false,
             };
             let found = Content::of(&self.sources);
-            if asked {
+            if asked || seen.as_ref() == Some(&found) {
                 seen = None;
-                self.reload(found, true).await;
-            } else if found == self.judged {
-                seen = None;
-            } else if seen.as_ref() == Some(&found) {
-                seen = None;
-                self.reload(found, false).await;
+                self.reload(found, asked).await;
             } else {
-                seen = Some(found);
+                seen = Some(found).filter(|found| *found != self.judged);
             }
         }
     }

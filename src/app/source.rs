@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::failure::Failure;
 use super::prepare::{Prepared, prepare};
 use crate::clock::Clock;
-use crate::config::{self, Input, Loaded, Problem};
+use crate::config::{self, Input, Loaded};
 use crate::credentials::Environment;
 
 /// The file that was named, if any. Its content is read at each use, so that a reload sees what has
@@ -58,5 +58,5 @@ fn environment() -> Vec<(String, String)> {
 
 /// Reads and checks a configuration.
 pub(crate) fn load(input: &Input) -> Result<Loaded, Failure> {
-    config::load(input).map_err(|problems| Failure::Config(problems.iter().map(Problem::to_string).collect()))
+    config::load(input).map_err(Failure::of_config)
 }

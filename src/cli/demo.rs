@@ -9,11 +9,12 @@ use clap::Args;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Failure;
+use super::running::block_on;
 use super::show::{self, Screen};
 use crate::app::prepare::prepare;
 use crate::chart::Look;
 use crate::clock::Clock;
-use crate::config::{self, Problem};
+use crate::config;
 use crate::credentials::Environment;
 use crate::demo::{self, GateError, Played, Scene, Table};
 use crate::proxy::Gate;
@@ -45,8 +46,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     show::file(&options.svg, "")?;
     show::text(&format!("{}\n", show::wrapped(&Played::prologue(&scene), screen.width())))?;
     let mut table = Table::new(Box::new(io::stdout()), screen.terminal, screen.colour);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let played = runtime.block_on(demo::play(scene, &mut table, gate))?;
+    let played = block_on(demo::play(scene, &mut table, gate))??;
     let chart = played.chart();
     let look = Look { width: screen.width(), height: 14, colour: screen.colour };
     let mut end = format!("\n{}", chart.terminal(look));
@@ -68,9 +68,10 @@ async fn gate(api: SocketAddr) -> Result<(SocketAddr, DropGuard), GateError> {
         retries = demo::RETRY_RATE,
     );
     let clock = Clock::start();
-    let loaded = config::load_text("demo".to_owned(), text, &[]).map_err(|problems| joined(&problems))?;
+    let loaded =
+        config::load_text("demo".to_owned(), text, &[]).map_err(|problems| joined(Failure::of_config(problems)))?;
     let nowhere = Environment { variables: Vec::new(), service_account: PathBuf::new() };
-    let prepared = prepare(loaded, "demo", &nowhere, clock).map_err(|failure| format!("{failure:?}"))?;
+    let prepared = prepare(loaded, "demo", &nowhere, clock).map_err(joined)?;
     let gate = prepared.gates.into_iter().next().ok_or("the demo's configuration has a gate")?;
     let stop = CancellationToken::new();
     let gate = Gate::start(gate.options, clock, stop.clone()).await?;
@@ -78,6 +79,6 @@ async fn gate(api: SocketAddr) -> Result<(SocketAddr, DropGuard), GateError> {
     Ok((address, stop.drop_guard()))
 }
 
-fn joined(problems: &[Problem]) -> String {
-    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("; ")
+fn joined(failure: Failure) -> String {
+    failure.problems().join("; ")
 }

@@ -25,8 +25,7 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let all = definition();
     let Some(folder) = &options.output else {
-        show::text(&page(&all)?)?;
-        return Ok(());
+        return Ok(show::text(&page(&all)?)?);
     };
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     show::file(&folder.join("tidegate.1"), &page(&all)?)?;

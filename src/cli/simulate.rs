@@ -11,7 +11,7 @@ use super::Failure;
 use super::show::{self, Screen};
 use crate::app::source;
 use crate::chart::{Chart, Look};
-use crate::config::{self, Problem, scenario};
+use crate::config::{self, scenario};
 use crate::simulate::replay::{Recorded, report};
 use crate::simulate::{self, Builtin, Limits, Picture, Setup};
 
@@ -57,8 +57,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         return replay(options, config);
     }
     let Some(name) = &options.scenario else {
-        show::text(&list())?;
-        return Ok(());
+        return Ok(show::text(&list())?);
     };
     let Setup { scenario, limits, picture } = set_up(options, name)?;
     let played: Vec<_> = limits.iter().map(|limits| simulate::play(&scenario, limits)).collect();
@@ -130,7 +129,7 @@ fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Setup,
     if let Some(number) = options.numbers.first() {
         return Err(anyhow!("{number:?}: a scenario file has its own numbers; change them in {name}").into());
     }
-    let scenario = scenario::load(path).map_err(|problems| Failure::Config(lines(&problems)))?;
+    let scenario = scenario::load(path).map_err(Failure::of_config)?;
     let mut limits = Vec::new();
     for of in scenario.limits.iter().filter(|_| mine.is_none()) {
         limits.push(limits_of(&of.config, of.gate.as_deref(), Some(&of.name))?);
@@ -150,21 +149,17 @@ fn limits_of(file: &Path, gate: Option<&str>, name: Option<&str>) -> Result<Limi
     let gates = loaded.settings.gates;
     let names: Vec<&str> = gates.keys().map(|name| &**name).collect();
     let chosen = match (gate, &names[..]) {
-        (Some(gate), _) if gates.contains_key(gate) => gate,
-        (Some(gate), _) => {
-            let near = config::did_you_mean(gate, &names);
-            return Err(anyhow!("{shown} has no gate {gate:?}, only {}{near}", names.join(", ")).into());
-        }
+        (Some(gate), _) => gate,
         (None, [only]) => only,
         (None, _) => {
             return Err(anyhow!("{shown} has several gates; choose one with --gate: {}", names.join(", ")).into());
         }
     };
-    let name = name.map_or_else(|| shown.to_string(), str::to_owned);
-    gates
-        .get(chosen)
-        .map(|gate| Limits { name, gate: gate.clone() })
-        .ok_or_else(|| anyhow!("{shown} has no gate").into())
+    let gate = gates.get(chosen).cloned().ok_or_else(|| {
+        let near = config::did_you_mean(chosen, &names);
+        anyhow!("{shown} has no gate {chosen:?}, only {}{near}", names.join(", "))
+    })?;
+    Ok(Limits { name: name.map_or_else(|| shown.to_string(), str::to_owned), gate })
 }
 
 /// Lists every scenario in two lines.
@@ -208,8 +203,4 @@ fn write(
         show::file(file, &format!("{:#}\n", json()))?;
     }
     Ok(())
-}
-
-fn lines(problems: &[Problem]) -> Vec<String> {
-    problems.iter().map(Problem::to_string).collect()
 }

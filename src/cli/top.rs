@@ -34,16 +34,14 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let settings = options.configured.sources().load()?.settings;
     let screen = Screen::of_stdout();
     let height = terminal_size::terminal_size().map(|(_, height)| usize::from(height.0));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    running::block_on(async {
         let clock = Clock::start();
         // A pipe has no edge, and its reader may look for whole names.
         let width = screen.terminal.map_or(WIDE, |_| screen.width());
         let look = Look { width, colour: screen.colour };
         if options.once || screen.terminal.is_none() {
             let (_, status) = running::status(&settings).await?;
-            show::text(&terminal::text(&status, look))?;
-            return Ok(());
+            return Ok(show::text(&terminal::text(&status, look))?);
         }
         loop {
             let text = match running::status(&settings).await {
@@ -62,7 +60,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             drop(out);
             clock.sleep(Duration::from_secs(options.every)).await;
         }
-    })
+    })?
 }
 
 /// The number of columns if there is no screen.

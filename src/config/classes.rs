@@ -79,7 +79,7 @@ fn name(at: &Cursor<'_>, seen: &mut BTreeMap<String, String>) -> Option<String> 
     if !names::is_snake_case(&name) {
         at_name.problem(format!("is {name:?}, expected {}", names::SNAKE_CASE));
     }
-    if let Some(first) = seen.insert(name.clone(), at.path().to_string()) {
+    if let Some(first) = seen.insert(name.clone(), at.path.to_string()) {
         at_name.problem(format!("is {name:?}, which {first} has already"));
     }
     Some(name)

@@ -17,7 +17,7 @@ use super::shape::{Shape, describe};
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
     value: Option<&'a Value>,
-    path: Path,
+    pub(super) path: Path,
     report: &'a Report<'a>,
     /// The reason why no key below has an effect.
     unused: Option<String>,
@@ -51,10 +51,6 @@ impl<'a> Cursor<'a> {
     /// Goes to an element of this list.
     pub(super) fn item(&self, index: usize) -> Self {
         Self { value: self.value.and_then(|value| value.get(index)), path: self.path.index(index), ..self.clone() }
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// True if something is here, right or wrong.
@@ -98,7 +94,7 @@ impl<'a> Cursor<'a> {
 impl<'a> Cursor<'a> {
     /// Reads a key; `None` if it is absent or wrong.
     pub(super) fn read<T: TomlValue>(&self, name: &str) -> Option<T> {
-        self.report.record().ask(&self.path, name, T::SHAPE);
+        self.report.record().key(&self.path, name, T::SHAPE);
         let at = self.at(name);
         let value = at.value?;
         if let Some(why) = &self.unused {
@@ -174,7 +170,7 @@ impl<'a> Cursor<'a> {
 
     /// Opens a table that has no defaults: `None` if it is absent.
     pub(super) fn optional(&self, name: &str) -> Option<Self> {
-        self.report.record().ask(&self.path, name, Shape::Table);
+        self.report.record().key(&self.path, name, Shape::Table);
         self.has(name).then(|| self.table(name)).filter(Self::is_present)
     }
 

@@ -34,7 +34,7 @@ fn strip_prefix(name: &str) -> Option<&str> {
 
 /// Returns the reason why a variable's name cannot be a key, if there is one.
 fn fault(path: &Path) -> Option<&'static str> {
-    let steps = path.steps();
+    let steps = &path.0;
     let is_word = |step: &String| {
         !step.is_empty() && step.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
     };
@@ -65,7 +65,7 @@ fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
 /// # Errors
 /// Text that is not TOML.
 pub(super) fn layered(text: &Text, variables: &[Variable]) -> Result<Value, Vec<Problem>> {
-    let mut file: Table = toml::from_str(text.text()).map_err(|error| vec![text.problem_of(&error)])?;
+    let mut file: Table = toml::from_str(&text.text).map_err(|error| vec![text.problem_of(&error)])?;
     let values: HashMap<String, String> =
         variables.iter().map(|variable| (variable.name.clone(), variable.value.clone())).collect();
     let environment = ::config::Environment::with_prefix(PREFIX)
@@ -76,7 +76,7 @@ pub(super) fn layered(text: &Text, variables: &[Variable]) -> Result<Value, Vec<
         .add_source(environment)
         .build()
         .and_then(::config::Config::try_deserialize::<Table>)
-        .map_err(|error| vec![Problem::of_file(text.name(), Path::default(), error.to_string().replace('\n', " "))])?;
+        .map_err(|error| vec![Problem::of_file(&text.name, Path::default(), error.to_string().replace('\n', " "))])?;
     overlay(&mut file, environment);
     Ok(Value::Table(file))
 }

@@ -6,17 +6,19 @@ use toml::Value;
 
 /// Steps from the root; an index is written as `[0]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Path(Vec<String>);
+pub(super) struct Path(pub(super) Vec<String>);
 
 impl Path {
     /// The key `name` below this.
     pub(super) fn key(&self, name: &str) -> Self {
-        self.with(name.to_owned())
+        let mut steps = self.0.clone();
+        steps.push(name.to_owned());
+        Self(steps)
     }
 
     /// The element `index` of this list.
     pub(super) fn index(&self, index: usize) -> Self {
-        self.with(format!("[{index}]"))
+        self.key(&format!("[{index}]"))
     }
 
     /// Returns the table or list that this is in, and the last step.
@@ -40,16 +42,6 @@ impl Path {
 
     pub(super) fn starts_with(&self, above: &Self) -> bool {
         self.0.starts_with(&above.0)
-    }
-
-    pub(super) fn steps(&self) -> &[String] {
-        &self.0
-    }
-
-    fn with(&self, step: String) -> Self {
-        let mut steps = self.0.clone();
-        steps.push(step);
-        Self(steps)
     }
 }
 

@@ -29,8 +29,8 @@ enum Location {
 /// The configuration file as text, with the position of every key.
 #[derive(Debug)]
 pub(super) struct Text {
-    name: String,
-    text: String,
+    pub(super) name: String,
+    pub(super) text: String,
     spans: BTreeMap<Path, Spans>,
 }
 
@@ -104,14 +104,6 @@ impl Text {
         let new = Self { name, text, spans };
         let problems = errors.iter().map(|error| new.problem_of(error)).collect();
         (new, problems)
-    }
-
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
     }
 
     /// Returns `FILE:LINE:COL` of a key, if it is there.

@@ -117,7 +117,7 @@ fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
         for listen in &gate.listen {
             let Listen::Tcp(address) = listen else { continue };
             if let Some((_, other)) = taken.iter().find(|(other, _)| collide(*address, *other)) {
-                at.problem(format!("{address} is taken by {} already, expected another port", other.path()));
+                at.problem(format!("{address} is taken by {} already, expected another port", other.path));
             }
             taken.push((*address, at.clone()));
         }
@@ -137,7 +137,7 @@ fn check_paths(settings: &Settings, root: &Cursor<'_>) {
         let folder = gate.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
         for (path, at) in sockets.chain(folder.map(|path| (path, at.at("tls").at("write_to")))) {
             if let Some((_, other)) = taken.iter().find(|(other, _)| *other == path) {
-                at.problem(format!("is {path:?}, which {} has already, expected another", other.path()));
+                at.problem(format!("is {path:?}, which {} has already, expected another", other.path));
             }
             taken.push((path, at));
         }

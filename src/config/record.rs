@@ -30,11 +30,6 @@ enum InForce {
 // === impl Record ===
 
 impl Record {
-    /// Notes that a value was asked for.
-    pub(super) fn ask(&mut self, table: &Path, name: &str, shape: Shape) {
-        self.key(table, name, shape);
-    }
-
     /// Notes that a table was opened.
     pub(super) fn open(&mut self, table: &Path, name: &str, shape: Shape, in_force: bool) {
         self.key(table, name, shape).in_force = if in_force { InForce::Table } else { InForce::Nothing };
@@ -46,7 +41,8 @@ impl Record {
         self.key(table, name, shape).in_force = InForce::Value(value);
     }
 
-    fn key(&mut self, table: &Path, name: &str, shape: Shape) -> &mut Key {
+    /// Notes that a key was asked for, and returns it.
+    pub(super) fn key(&mut self, table: &Path, name: &str, shape: Shape) -> &mut Key {
         let keys = self.0.entry(table.clone()).or_default();
         let index = keys.iter().position(|key| key.name == name).unwrap_or_else(|| {
             keys.push(Key { name: name.to_owned(), shape, in_force: InForce::Nothing });

@@ -18,13 +18,11 @@ pub(super) struct Report<'a> {
     text: &'a Text,
     variables: &'a [Variable],
     problems: RefCell<Vec<Problem>>,
-    warnings: RefCell<Vec<String>>,
-    files: RefCell<Vec<NamedFile>>,
-    record: RefCell<Record>,
+    findings: RefCell<Findings>,
 }
 
 /// The findings of a reading without problems.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) warnings: Vec<String>,
     pub(super) files: Vec<NamedFile>,
@@ -35,18 +33,11 @@ pub(super) struct Findings {
 
 impl<'a> Report<'a> {
     pub(super) fn new(text: &'a Text, variables: &'a [Variable]) -> Self {
-        Self {
-            text,
-            variables,
-            problems: RefCell::default(),
-            warnings: RefCell::default(),
-            files: RefCell::default(),
-            record: RefCell::default(),
-        }
+        Self { text, variables, problems: RefCell::default(), findings: RefCell::default() }
     }
 
     pub(super) fn record(&self) -> RefMut<'_, Record> {
-        self.record.borrow_mut()
+        RefMut::map(self.findings.borrow_mut(), |findings| &mut findings.record)
     }
 
     pub(super) fn has_problems(&self) -> bool {
@@ -65,13 +56,13 @@ impl<'a> Report<'a> {
 
     /// Reports something that works, but should be known.
     pub(super) fn warn(&self, path: &Path, message: impl Into<String>) {
-        self.warnings.borrow_mut().push(self.locate(path, message.into(), true).to_string());
+        self.findings.borrow_mut().warnings.push(self.locate(path, message.into(), true).to_string());
     }
 
     /// Notes a file that will be read, named at `path`.
     pub(super) fn file(&self, file: PathBuf, holds: Holds, path: &Path) {
         let problem = self.locate(path, String::new(), false);
-        self.files.borrow_mut().push(NamedFile { path: file, holds, problem });
+        self.findings.borrow_mut().files.push(NamedFile { path: file, holds, problem });
     }
 
     /// Returns the text of a variable as the number or truth value that its key wants. Text that is
@@ -89,7 +80,7 @@ impl<'a> Report<'a> {
     /// Reports the keys of `root` that do not exist.
     fn check_unknown(&self, root: &Value) {
         for (path, known) in self.record().unknown(root) {
-            let name = path.steps().last().map_or("", String::as_str);
+            let name = path.0.last().map_or("", String::as_str);
             let expected =
                 if known.len() <= 14 { format!(", expected one of {}", known.join(", ")) } else { String::new() };
             self.key_problem(&path, format!("is not a valid key{expected}{}", did_you_mean(name, &known)));
@@ -104,12 +95,7 @@ impl<'a> Report<'a> {
         self.check_unknown(root);
         problems.extend(self.problems.into_inner());
         problems.sort_by(|one, other| one.order().cmp(&other.order()));
-        let (warnings, files) = (self.warnings.into_inner(), self.files.into_inner());
-        if problems.is_empty() {
-            Ok(Findings { warnings, files, record: self.record.into_inner() })
-        } else {
-            Err(problems)
-        }
+        if problems.is_empty() { Ok(self.findings.into_inner()) } else { Err(problems) }
     }
 
     /// Returns a problem with `path` without reporting it.
@@ -121,14 +107,14 @@ impl<'a> Report<'a> {
         }
         // What is missing is missing in the nearest thing that is there.
         let mut above = Some(path.clone());
-        while let Some(at) = above.filter(|at| !at.steps().is_empty()) {
+        while let Some(at) = above.filter(|at| !at.0.is_empty()) {
             let inside = || self.variables.iter().find(|variable| variable.path.starts_with(&at)).map(of);
             if let Some(problem) = self.text.problem_with(path, &at, true, &message).or_else(inside) {
                 return problem;
             }
             above = at.parent();
         }
-        Problem::of_file(self.text.name(), path.clone(), message)
+        Problem::of_file(&self.text.name, path.clone(), message)
     }
 }
 

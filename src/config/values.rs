@@ -58,6 +58,16 @@ values! {
         |this| i64::try_from(*this).unwrap_or(i64::MAX);
     u32: Shape::Whole32(0), "a whole number from 0 to 4294967295",
         |value| value.as_integer().and_then(|number| Self::try_from(number).ok()), |this| *this;
+    usize: Shape::Whole(0), "a whole number, 0 or more",
+        |value| value.as_integer().and_then(|number| Self::try_from(number).ok()),
+        |this| i64::try_from(*this).unwrap_or(i64::MAX);
+    // The empty text stands for none.
+    Option<String>: Shape::Text, "text in quotes",
+        |value| value.as_str().map(|text| Some(text.to_owned()).filter(|text| !text.is_empty())),
+        |this| this.as_deref().unwrap_or_default();
+    Option<PathBuf>: Shape::Text, "text in quotes",
+        |value| value.as_str().map(|path| Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty())),
+        |this| this.as_ref().map_or_else(String::new, |path| path.display().to_string());
     Duration: Shape::Duration, A_DURATION,
         |value| value.as_str().and_then(with_unit), |this| duration::write(*this);
     OrOff: Shape::DurationOr("off"), &format!("\"off\" or {A_DURATION}"),
@@ -101,44 +111,6 @@ fn in_largest_unit(bytes: usize) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let exact = units.iter().find(|(bits, _)| bytes != 0 && bytes.trailing_zeros() >= *bits);
     exact.map_or_else(|| format!("{bytes}B"), |(bits, unit)| format!("{}{unit}", bytes >> bits))
-}
-
-/// The empty text stands for none.
-impl TomlValue for Option<String> {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        String::read(value, at).map(|text| Some(text).filter(|text| !text.is_empty()))
-    }
-
-    fn write(&self) -> Value {
-        self.as_deref().unwrap_or_default().into()
-    }
-}
-
-/// The empty text stands for none.
-impl TomlValue for Option<PathBuf> {
-    const SHAPE: Shape = Shape::Text;
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        Option::<String>::read(value, at).map(|text| text.map(PathBuf::from))
-    }
-
-    fn write(&self) -> Value {
-        self.as_ref().map(|path| path.display().to_string()).write()
-    }
-}
-
-impl TomlValue for usize {
-    const SHAPE: Shape = Shape::Whole(0);
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        u64::read(value, at).map(|number| Self::try_from(number).unwrap_or(Self::MAX))
-    }
-
-    fn write(&self) -> Value {
-        u64::try_from(*self).unwrap_or(u64::MAX).write()
-    }
 }
 
 impl TomlValue for NonZeroU32 {

@@ -7,21 +7,17 @@ use crate::spec::{Gate, Settings};
 
 /// Returns the changes that are impossible while the process runs: one sentence for each key.
 pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
-    let mut keys = Vec::new();
-    if running.admin.listen != new.admin.listen {
-        keys.push("admin.listen".to_owned());
-    }
-    if running.admin.socket != new.admin.socket {
-        keys.push("admin.socket".to_owned());
-    }
-    if running.log.json != new.log.json {
-        keys.push("log.format".to_owned());
-    }
+    let of_process = [
+        ("admin.listen", running.admin.listen != new.admin.listen),
+        ("admin.socket", running.admin.socket != new.admin.socket),
+        ("log.format", running.log.json != new.log.json),
+    ];
+    let mut keys: Vec<String> = changed(of_process).map(str::to_owned).collect();
     let names: BTreeSet<_> = running.gates.keys().chain(new.gates.keys()).collect();
     for name in names {
         match (running.gates.get(name), new.gates.get(name)) {
             (Some(running), Some(new)) => {
-                keys.extend(of_gate(running, new).into_iter().map(|key| format!("gates.{name}.{key}")));
+                keys.extend(of_gate(running, new).map(|key| format!("gates.{name}.{key}")));
             }
             _ => keys.push(format!("gates.{name} (a gate more or less)")),
         }
@@ -29,8 +25,8 @@ pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
     keys.into_iter().map(|key| format!("{key} can only be changed by a restart")).collect()
 }
 
-fn of_gate(running: &Gate, new: &Gate) -> Vec<&'static str> {
-    let changes = [
+fn of_gate(running: &Gate, new: &Gate) -> impl Iterator<Item = &'static str> {
+    changed([
         ("kind", running.kind != new.kind),
         ("listen", running.listen != new.listen),
         ("upstream", running.upstream != new.upstream),
@@ -40,6 +36,9 @@ fn of_gate(running: &Gate, new: &Gate) -> Vec<&'static str> {
         ("tls", running.tls != new.tls),
         ("upstream_tls", running.upstream_tls != new.upstream_tls),
         ("credential", running.credential != new.credential),
-    ];
-    changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
+    ])
+}
+
+fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> impl Iterator<Item = &'static str> {
+    keys.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key)
 }

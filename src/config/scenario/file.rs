@@ -23,7 +23,7 @@ pub fn load(file: &Path) -> Result<Scenario, Vec<Problem>> {
     if !syntax.is_empty() {
         return Err(syntax);
     }
-    let root: toml::Table = toml::from_str(text.text()).map_err(|error| vec![text.problem_of(&error)])?;
+    let root: toml::Table = toml::from_str(&text.text).map_err(|error| vec![text.problem_of(&error)])?;
     let (root, report) = (Value::Table(root), Report::new(&text, &[]));
     let scenario = scenario(&Cursor::root(&root, &report), file);
     report.finish(&root, Vec::new()).map(|_| scenario)
