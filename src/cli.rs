@@ -30,6 +30,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::configured::Configured;
 use crate::app::Failure;
+use crate::status::text::count;
 
 /// The parsed command line.
 #[derive(Debug, Parser)]
@@ -155,10 +156,7 @@ impl Failure {
                 for problem in problems {
                     show::error(problem);
                 }
-                let count = match problems.len() {
-                    1 => "1 problem".to_owned(),
-                    many => format!("{many} problems"),
-                };
+                let count = count(problems.len(), "problem", "problems");
                 show::error(&format!("tidegate: {count} in the configuration; nothing was started"));
                 ExitCode::from(CONFIG)
             }

@@ -239,7 +239,7 @@ impl Gate {
     }
 
     /// True if no other machine can connect.
-    fn is_local(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         self.listen.iter().all(|listen| match listen {
             Listen::Tcp(address) => address.ip().is_loopback(),
             Listen::Unix(_) => true,

@@ -52,10 +52,7 @@ pub(crate) fn keep(
 ) -> Result<(), FolderError> {
     // A kubeconfig cannot name a Unix socket.
     let server = listen.first().map(|address| format!("https://{}", reachable(*address)));
-    let mut written = match &folder {
-        Some(folder) => Some(folder.write(server.as_deref(), clock.now())?),
-        None => None,
-    };
+    let mut written = folder.as_ref().map(|folder| folder.write(server.as_deref(), clock.now())).transpose()?;
     tokio::spawn(async move {
         loop {
             tokio::select! {

@@ -17,7 +17,7 @@ use super::running::block_on;
 use super::show::{self, Screen};
 use super::{Configured, Failure};
 use crate::clock::Clock;
-use crate::status::text::printable;
+use crate::status::text::{count, printable};
 
 pub(super) const EXAMPLES: &str = "\
 Example:
@@ -63,8 +63,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     show::text(&text)?;
     match findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count() {
         0 => Ok(()),
-        1 => Err(anyhow!("1 thing is wrong").into()),
-        many => Err(anyhow!("{many} things are wrong").into()),
+        wrong => Err(anyhow!(count(wrong, "thing is wrong", "things are wrong")).into()),
     }
 }
 

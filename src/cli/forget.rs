@@ -52,15 +52,14 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 
 /// Describes the result of the order at one gate.
 fn said(order: &Forget, one: &Forgotten) -> String {
-    let number = |number: usize, word, words| count(u64::try_from(number).unwrap_or(u64::MAX), word, words);
     let mut said = Vec::new();
     if order.keys.is_some() {
-        said.push(format!("{} forgotten", number(one.keys, "key", "keys")));
+        said.push(format!("{} forgotten", count(one.keys, "key", "keys")));
     }
     if order.pauses {
-        said.push(format!("{} lifted", number(one.lifted, "pause", "pauses")));
+        said.push(format!("{} lifted", count(one.lifted, "pause", "pauses")));
     } else if one.paused > 0 {
-        let goes_on = number(one.paused, "pause goes on", "pauses go on");
+        let goes_on = count(one.paused, "pause goes on", "pauses go on");
         said.push(format!("{goes_on}, because the upstream asked for it (tidegate forget --pauses)"));
     }
     said.join("; ")

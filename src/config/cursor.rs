@@ -234,12 +234,12 @@ impl<'a> Cursor<'a> {
 impl<'a> Cursor<'a> {
     /// Reports that the value here is wrong.
     pub(super) fn problem(&self, message: impl Into<String>) {
-        self.report.problem(&self.path, message);
+        self.report.problem(&self.path, message, false);
     }
 
     /// Reports that the key here is wrong, whatever its value.
     pub(super) fn key_problem(&self, message: impl Into<String>) {
-        self.report.key_problem(&self.path, message);
+        self.report.problem(&self.path, message, true);
     }
 
     /// Reports something that works, but should be known.

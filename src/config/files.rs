@@ -29,28 +29,21 @@ pub(super) enum Holds {
 impl NamedFile {
     /// Returns what is wrong with the file now. Its content is never shown.
     pub(super) fn problem(&self) -> Option<Problem> {
-        let expected = match self.holds {
-            Holds::Certificate => "a PEM file with a certificate",
-            Holds::Key => "a PEM file with a private key",
-            Holds::Secret => "a file with the secret in it",
+        let (expected, is_in): (_, fn(&[u8]) -> bool) = match self.holds {
+            Holds::Certificate => ("a PEM file with a certificate", |all| has(all, b"-----BEGIN CERTIFICATE-----")),
+            Holds::Key => ("a PEM file with a private key", |all| has(all, b"PRIVATE KEY-----")),
+            Holds::Secret => ("a file with the secret in it", |all| !all.trim_ascii().is_empty()),
         };
         let shown = self.path.display();
         let message = match fs::read(&self.path) {
             Err(error) => format!("{shown} cannot be read: {error}; expected {expected}"),
-            Ok(content) if !self.holds.is_in(&content) => format!("{shown} holds none, expected {expected}"),
+            Ok(content) if !is_in(&content) => format!("{shown} holds none, expected {expected}"),
             Ok(_) => return None,
         };
         Some(self.problem.with_message(message))
     }
 }
 
-impl Holds {
-    fn is_in(self, content: &[u8]) -> bool {
-        let has = |mark: &[u8]| content.windows(mark.len()).any(|window| window == mark);
-        match self {
-            Self::Certificate => has(b"-----BEGIN CERTIFICATE-----"),
-            Self::Key => has(b"PRIVATE KEY-----"),
-            Self::Secret => !content.trim_ascii().is_empty(),
-        }
-    }
+fn has(content: &[u8], mark: &[u8]) -> bool {
+    content.windows(mark.len()).any(|window| window == mark)
 }

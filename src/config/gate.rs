@@ -31,7 +31,8 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     let impersonation = at.get("impersonation", Impersonation::Reject) == Impersonation::Allow;
     let retry_after = at.get("retry_after", RetryAfter::Auto);
     let shadow = at.get("shadow", false);
-    let allowed_hosts = allowed_hosts(at);
+    let allowed_hosts: Vec<String> = at.get("allowed_hosts", Vec::new());
+    at.check_each("allowed_hosts", &allowed_hosts, |host| (!is_host(host)).then(|| "expected a host name".to_owned()));
     let host = at.get("host", Host::Rewrite);
     let rewrite_links = at.get("rewrite_links", false);
     let limits = Limits::read(at, kind, &numbers);
@@ -103,7 +104,7 @@ impl Limits {
             let message = "is 0, expected at least 1; to remember no failures: strategy = \"off\"";
             backoff_at.at("max_keys").problem(message);
         }
-        warn_of_retries(bucket, retry_bucket, &backoff.0, &at.at("retry_bucket").at("rate"));
+        warn_of_retries(bucket, retry_bucket, backoff.0.strategy, &at.at("retry_bucket").at("rate"));
         let (queue, fair_by, coalesce) = limits::queue(&at.table("queue"), kind);
         let in_flight = limits::in_flight(&at.limit("in_flight"), numbers.in_flight);
         let throttling = signals::throttling(&at.table("signals"), kind, numbers);
@@ -135,14 +136,9 @@ impl Limits {
 
 /// Warns of retries that crowd out healthy calls: they take their tokens of both buckets, so that
 /// with much failing, healthy calls have what is left of the gate's.
-fn warn_of_retries(
-    bucket: Option<BucketPolicy>,
-    retry_bucket: Option<BucketPolicy>,
-    backoff: &Backoff,
-    at: &Cursor<'_>,
-) {
-    let (Some(bucket), Some(retries)) = (bucket, retry_bucket) else { return };
-    if backoff.strategy != Strategy::Off && retries.rate > bucket.rate / 2.0 {
+fn warn_of_retries(bucket: Option<BucketPolicy>, retries: Option<BucketPolicy>, strategy: Strategy, at: &Cursor<'_>) {
+    let (Some(bucket), Some(retries)) = (bucket, retries) else { return };
+    if strategy != Strategy::Off && retries.rate > bucket.rate / 2.0 {
         let (rate, least) = (retries.rate, 2.0 * retries.rate);
         at.warn(format!(
             "is {rate}, more than half of bucket.rate, which is {}: while many objects fail, retries leave healthy calls less than half of it; \
@@ -163,12 +159,6 @@ fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
         at.at("response").problem("is 0, expected a time; for none: \"off\"");
     }
     (connect, response)
-}
-
-fn allowed_hosts(at: &Cursor<'_>) -> Vec<String> {
-    let hosts: Vec<String> = at.get("allowed_hosts", Vec::new());
-    at.check_each("allowed_hosts", &hosts, |host| (!is_host(host)).then(|| "expected a host name".to_owned()));
-    hosts
 }
 
 fn is_host(text: &str) -> bool {

@@ -131,7 +131,9 @@ impl Text {
 
     /// Returns what the parser says.
     pub(super) fn problem_of(&self, error: &toml::de::Error) -> Problem {
-        self.problem_at(error.span().unwrap_or(0..0).start, Path::default(), one_line(error.message()))
+        // A problem is one line, whatever the parser says.
+        let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        self.problem_at(error.span().unwrap_or(0..0).start, Path::default(), message)
     }
 
     fn problem_at(&self, offset: usize, path: Path, message: String) -> Problem {
@@ -163,11 +165,6 @@ fn walk_value(path: &Path, value: &DeValue<'_>, spans: &mut BTreeMap<Path, Spans
         }
         _ => {}
     }
-}
-
-/// Joins the lines of a message: a problem is one line, whatever the parser says.
-fn one_line(message: &str) -> String {
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Returns ` (did you mean "x"?)` if a known word is near, or else nothing.

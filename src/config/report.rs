@@ -44,14 +44,9 @@ impl<'a> Report<'a> {
         !self.problems.borrow().is_empty()
     }
 
-    /// Reports that the value at `path` is wrong.
-    pub(super) fn problem(&self, path: &Path, message: impl Into<String>) {
-        self.problems.borrow_mut().push(self.locate(path, message.into(), false));
-    }
-
-    /// Reports that the key at `path` is wrong, whatever its value.
-    pub(super) fn key_problem(&self, path: &Path, message: impl Into<String>) {
-        self.problems.borrow_mut().push(self.locate(path, message.into(), true));
+    /// Reports that the value at `path` is wrong, or `at_key` the key, whatever its value.
+    pub(super) fn problem(&self, path: &Path, message: impl Into<String>, at_key: bool) {
+        self.problems.borrow_mut().push(self.locate(path, message.into(), at_key));
     }
 
     /// Reports something that works, but should be known.
@@ -83,7 +78,7 @@ impl<'a> Report<'a> {
             let name = path.0.last().map_or("", String::as_str);
             let expected =
                 if known.len() <= 14 { format!(", expected one of {}", known.join(", ")) } else { String::new() };
-            self.key_problem(&path, format!("is not a valid key{expected}{}", did_you_mean(name, &known)));
+            self.problem(&path, format!("is not a valid key{expected}{}", did_you_mean(name, &known)), true);
         }
     }
 

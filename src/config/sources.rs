@@ -11,7 +11,7 @@ use super::problems::did_you_mean;
 use super::shape::Shape;
 use super::words::Mode;
 use crate::classify::Kind;
-use crate::spec::{CredentialFile, Credentials, Gate, Listen, ListenerTls, Source, TlsMode, UpstreamTls};
+use crate::spec::{CredentialFile, Credentials, Gate, ListenerTls, Source, TlsMode, UpstreamTls};
 
 /// Reads where calls go.
 pub(super) fn upstream(gate: &Cursor<'_>, kind: Kind) -> Option<Source> {
@@ -57,9 +57,7 @@ pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
                 "is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]",
             );
         }
-        let is_off_loopback =
-            gate.listen.iter().any(|listen| matches!(listen, Listen::Tcp(address) if !address.ip().is_loopback()));
-        if is_off_loopback && gate.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none()) {
+        if !gate.is_local() && gate.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none()) {
             credentials.problem(
                 "is \"inject\" off loopback: whoever reaches the port gets the identity; expected a loopback listener, or [tls] with \
                  client_ca (clients show certificates) or write_to (they show the token in that folder)",

@@ -26,10 +26,6 @@ pub(super) struct OrOff(pub(super) Option<Duration>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrAuto(pub(super) Option<Duration>);
 
-/// Any value, for keys that take more than one form.
-#[derive(Clone, Debug)]
-pub(super) struct RawValue(pub(super) Value);
-
 /// Declares the types of values that are read and written in one step.
 macro_rules! values {
     ($($type:ty: $shape:expr, $expected:expr, |$value:ident| $read:expr, |$this:ident| $write:expr;)+) => {
@@ -68,6 +64,8 @@ values! {
     Option<PathBuf>: Shape::Text, "text in quotes",
         |value| value.as_str().map(|path| Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty())),
         |this| this.as_ref().map_or_else(String::new, |path| path.display().to_string());
+    // For keys that take more than one form.
+    Value: Shape::Any, "a value", |value| Some(value.clone()), |this| this.clone();
     Duration: Shape::Duration, A_DURATION,
         |value| value.as_str().and_then(with_unit), |this| duration::write(*this);
     OrOff: Shape::DurationOr("off"), &format!("\"off\" or {A_DURATION}"),
@@ -175,18 +173,6 @@ impl TomlValue for BTreeMap<String, String> {
 
     fn write(&self) -> Value {
         Value::Table(self.iter().map(|(name, text)| (name.clone(), text.as_str().into())).collect())
-    }
-}
-
-impl TomlValue for RawValue {
-    const SHAPE: Shape = Shape::Any;
-
-    fn read(value: &Value, _at: &Cursor<'_>) -> Option<Self> {
-        Some(Self(value.clone()))
-    }
-
-    fn write(&self) -> Value {
-        self.0.clone()
     }
 }
 

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::Finding;
+use super::controller::processes;
 use crate::app::gate::prepare_gate;
 use crate::clock::Clock;
 use crate::credentials::Environment;
@@ -97,8 +98,7 @@ fn inode(link: &str) -> Option<u64> {
 /// Maps each socket to the process that owns it, among the processes that can be seen.
 fn owners() -> BTreeMap<u64, String> {
     let mut owners = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+    for pid in processes() {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         for socket in sockets_of(pid).into_iter().flatten() {
             owners.insert(socket, format!("{} (pid {pid})", name.trim()));

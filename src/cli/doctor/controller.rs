@@ -51,7 +51,8 @@ fn addresses(settings: &Settings) -> Option<Vec<String>> {
     (!gates.is_empty()).then(|| addresses.collect())
 }
 
-fn processes() -> Vec<u32> {
+/// Returns the processes that can be seen.
+pub(super) fn processes() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }

@@ -11,7 +11,7 @@ use crate::config::cursor::{Cursor, TomlValue};
 use crate::config::problems::{Problem, Text, did_you_mean};
 use crate::config::report::Report;
 use crate::config::shape::Shape;
-use crate::config::values::{RawValue, one_of};
+use crate::config::values::one_of;
 
 /// Reads and checks a scenario file. Configurations that it names are not looked at.
 ///
@@ -152,8 +152,8 @@ fn requeue(controller: &Cursor<'_>) -> Requeue {
     let Requeue::Backoff { base, max } = Requeue::default() else { return Requeue::AtOnce };
     match controller.read("requeue") {
         None => Requeue::default(),
-        Some(RawValue(Value::String(word))) if word == "at_once" => Requeue::AtOnce,
-        Some(RawValue(Value::Table(_))) => {
+        Some(Value::String(word)) if word == "at_once" => Requeue::AtOnce,
+        Some(Value::Table(_)) => {
             let at = controller.table("requeue");
             let (base, max) = (at.get("base", base), at.get("max", max));
             if base.is_zero() || max < base {
@@ -161,7 +161,7 @@ fn requeue(controller: &Cursor<'_>) -> Requeue {
             }
             Requeue::Backoff { base, max }
         }
-        Some(RawValue(other)) => {
+        Some(other) => {
             let expected = "\"at_once\" or a table such as { base = \"5ms\", max = \"1000s\" }";
             controller.at("requeue").expect(None, &other, expected).unwrap_or_default()
         }
