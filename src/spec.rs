@@ -144,7 +144,8 @@ pub enum Source {
 words! {
     /// The credentials that the upstream sees, as configured.
     pub enum Credentials {
-        /// Inject on a plain loopback listener where there is something to inject, else pass through.
+        /// Inject on a plain loopback listener where there is something to inject, else pass
+        /// through.
         Auto = "auto",
         /// The client's own.
         PassThrough = "pass_through",
@@ -152,8 +153,8 @@ words! {
         Inject = "inject",
     }
 
-    /// The refusals that carry the header Retry-After. Their bodies name the time in any case: nothing
-    /// sleeps on it unasked.
+    /// The refusals that carry the header Retry-After. Their bodies name the time in any case:
+    /// nothing sleeps on it unasked.
     pub enum RetryAfter {
         /// Those of the table of reasons in docs/design.md.
         Auto = "auto",

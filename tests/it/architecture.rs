@@ -27,7 +27,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("limit", &["api", "moment"]),
     ("classify", &["api", "limit", "moment"]),
     ("spec", &["api", "classify", "limit"]),
-    ("config", &["api", "classify", "limit", "moment", "spec"]),
+    ("config", &["api", "classify", "limit", "moment", "spec", "words"]),
     ("upstream", &["api", "clock", "credentials", "limit", "moment", "spec", "telemetry", "tls"]),
     (
         "proxy",
