@@ -16,7 +16,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Returns the failure of a configuration.
-    pub(crate) fn of_config(problems: Vec<Problem>) -> Self {
+    pub(crate) fn of_config(problems: &[Problem]) -> Self {
         Self::Config(problems.iter().map(Problem::to_string).collect())
     }
 

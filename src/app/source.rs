@@ -58,5 +58,5 @@ fn environment() -> Vec<(String, String)> {
 
 /// Reads and checks a configuration.
 pub(crate) fn load(input: &Input) -> Result<Loaded, Failure> {
-    config::load(input).map_err(Failure::of_config)
+    config::load(input).map_err(|problems| Failure::of_config(&problems))
 }

@@ -69,7 +69,7 @@ async fn gate(api: SocketAddr) -> Result<(SocketAddr, DropGuard), GateError> {
     );
     let clock = Clock::start();
     let loaded =
-        config::load_text("demo".to_owned(), text, &[]).map_err(|problems| joined(Failure::of_config(problems)))?;
+        config::load_text("demo".to_owned(), text, &[]).map_err(|problems| joined(Failure::of_config(&problems)))?;
     let nowhere = Environment { variables: Vec::new(), service_account: PathBuf::new() };
     let prepared = prepare(loaded, "demo", &nowhere, clock).map_err(joined)?;
     let gate = prepared.gates.into_iter().next().ok_or("the demo's configuration has a gate")?;

@@ -129,7 +129,7 @@ fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Setup,
     if let Some(number) = options.numbers.first() {
         return Err(anyhow!("{number:?}: a scenario file has its own numbers; change them in {name}").into());
     }
-    let scenario = scenario::load(path).map_err(Failure::of_config)?;
+    let scenario = scenario::load(path).map_err(|problems| Failure::of_config(&problems))?;
     let mut limits = Vec::new();
     for of in scenario.limits.iter().filter(|_| mine.is_none()) {
         limits.push(limits_of(&of.config, of.gate.as_deref(), Some(&of.name))?);
