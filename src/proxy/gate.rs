@@ -152,7 +152,7 @@ impl Gate {
 
     /// Returns when the log of calls has all of them that have ended.
     pub async fn logged(&self) {
-        if let Some(log) = &self.section.config.get().log {
+        if let Some(log) = &self.section.config.get().options.call_log {
             log.flushed().await;
         }
     }

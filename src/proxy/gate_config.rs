@@ -5,37 +5,27 @@
 //! generation that it works under, and a call that was read under an older one is read again.
 
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use super::hosts::Hosts;
-use crate::api::{Failures, Throttling};
-use crate::classify::Rules;
+use super::options::Options;
+use crate::api::Failures;
 use crate::limit::ClassId;
-use crate::spec::RetryAfter;
-use crate::telemetry::{CallLog, GateMeters};
+use crate::telemetry::GateMeters;
 
-/// Everything that a reload may change, except the limits themselves.
+/// Everything that a reload may change, and what follows from it.
 #[derive(Debug)]
 pub(crate) struct GateConfig {
     /// The number of reloads before it.
     pub(crate) generation: u64,
-    pub(crate) rules: Arc<Rules>,
-    /// The responses that count as failures, by class.
-    pub(crate) failures: Vec<Failures>,
-    /// The signals of the upstream that are acted on.
-    pub(crate) throttling: Throttling,
-    pub(crate) retry_after: RetryAfter,
+    /// The settings. The driver has the limits of its own gate, and what only a restart changes is
+    /// as it was at the start.
+    pub(crate) options: Options,
     pub(crate) hosts: Hosts,
     /// By class: they go with the rules.
     pub(crate) meters: GateMeters,
-    pub(crate) log: Option<CallLog>,
-    /// True if identical calls that wait become one.
-    pub(crate) coalesce: bool,
     /// True if calls in flight are limited at all. If not, a wait for a slot is a connection being
     /// made, for which any client would wait.
     pub(crate) limits_slots: bool,
-    /// The time for which the gate serves on after `stop`, at most.
-    pub(crate) drain: Duration,
 }
 
 /// The configuration in force.
@@ -45,9 +35,16 @@ pub(crate) struct CurrentConfig(RwLock<Arc<GateConfig>>);
 // === impl GateConfig ===
 
 impl GateConfig {
+    pub(crate) fn new(options: Options, generation: u64, meters: GateMeters) -> Self {
+        let Options { policy, hosts, upstream, .. } = &options;
+        let limits_slots = policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some());
+        let hosts = Hosts::new(hosts.iter().map(String::as_str), &upstream.target.base_path);
+        Self { generation, options, hosts, meters, limits_slots }
+    }
+
     /// Returns the responses that count as failures of this class.
     pub(crate) fn failures(&self, class: ClassId) -> &Failures {
-        self.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
+        self.options.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
     }
 }
 
@@ -62,8 +59,8 @@ impl CurrentConfig {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn set(&self, config: GateConfig) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    pub(crate) fn set(&self, config: Arc<GateConfig>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 }
 

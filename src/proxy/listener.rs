@@ -132,7 +132,7 @@ impl Server {
     /// lease release must still get through.
     pub(crate) async fn drain(&self) {
         let (Section { name, clock, config, .. }, clients) = (&*self.section, &self.clients);
-        let drain = config.get().drain;
+        let drain = config.get().options.drain;
         clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
         tracing::info!(gate = &**name, clients = clients.len(), ?drain, "draining");
         for (patience, parting) in [(drain, &self.closing), (LAST_WORDS, &self.ending)] {

@@ -5,7 +5,6 @@
 //! make and to drop while others of the section run.
 
 use std::hash::{BuildHasher, RandomState};
-use std::mem::replace;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -13,14 +12,13 @@ use super::coalesce::Coalescer;
 use super::driver::Driver;
 use super::gate_config::{CurrentConfig, GateConfig};
 use super::guard::buffers::Buffers;
-use super::hosts::Hosts;
 use super::options::Options;
 use super::parts::{GateParts, LastSignal};
 use super::respond::Responder;
 use super::tally::Tally;
 use crate::classify::Kind;
 use crate::clock::Clock;
-use crate::limit::{Limiter, Policy};
+use crate::limit::Limiter;
 use crate::telemetry::{GateMeters, UpstreamMeters};
 use crate::tls;
 use crate::upstream::{self, Target, Upstream};
@@ -39,14 +37,8 @@ pub(crate) struct Section {
     pub(crate) waiting_bytes: Arc<AtomicUsize>,
     responder: Arc<Responder>,
     shadow: bool,
-    live: Mutex<Live>,
-}
-
-/// The gates, and the settings from which the next one is made.
-struct Live {
-    policy: Policy,
-    upstream: upstream::Options,
-    gates: Vec<Weak<GateParts>>,
+    /// The lock is held while a gate is made or the settings change.
+    gates: Mutex<Vec<Weak<GateParts>>>,
 }
 
 // === impl Section ===
@@ -59,27 +51,28 @@ impl Section {
         meters.shadow(options.shadow);
         Self {
             kind,
+            tls: options.tls.clone(),
+            shadow: options.shadow,
             clock,
-            config: Arc::new(CurrentConfig::new(gate_config(&options, 0, meters))),
+            config: Arc::new(CurrentConfig::new(GateConfig::new(options, 0, meters))),
             buffers: Arc::default(),
             waiting_bytes: Arc::default(),
             responder: Arc::new(Responder::new(Arc::clone(&name), kind, clock)),
             name,
-            tls: options.tls,
-            shadow: options.shadow,
-            live: Mutex::new(Live { policy: options.policy, upstream: options.upstream, gates: Vec::new() }),
+            gates: Mutex::default(),
         }
     }
 
     /// Makes the parts of one more gate, whose calls go to `target`.
     pub(crate) fn parts(&self, target: Target) -> Arc<GateParts> {
-        let mut live = self.lock();
+        let mut gates = self.lock();
+        let GateConfig { options, generation, .. } = &*self.config.get();
         let hasher = RandomState::new();
-        let limiter = Limiter::new(live.policy.clone(), hasher.hash_one("jitter"), self.clock.now());
+        let limiter = Limiter::new(options.policy.clone(), hasher.hash_one("jitter"), self.clock.now());
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
         let driver = Driver::new(Arc::clone(&self.name), limiter, self.clock);
-        driver.adopt(self.config.get().generation);
-        let options = upstream::Options { target, ..live.upstream.clone() };
+        driver.adopt(*generation);
+        let options = upstream::Options { target, ..options.upstream.clone() };
         let upstream = Upstream::start(options, self.clock, driver.rooms());
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
         driver.connect(Arc::new(upstream.clone()));
@@ -97,53 +90,33 @@ impl Section {
             hasher,
             shadow: self.shadow,
         });
-        live.gates.retain(|gate| gate.strong_count() > 0);
-        live.gates.push(Arc::downgrade(&parts));
+        gates.retain(|gate| gate.strong_count() > 0);
+        gates.push(Arc::downgrade(&parts));
         parts
     }
 
     /// The gates that are there.
     pub(crate) fn gates(&self) -> Vec<Arc<GateParts>> {
-        self.lock().gates.iter().filter_map(Weak::upgrade).collect()
+        self.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Takes over the settings that need no restart, for all gates at once.
-    pub(crate) fn reconfigure(&self, options: Options) {
-        let Live { policy, upstream, gates } = &mut *self.lock();
+    pub(crate) fn reconfigure(&self, mut options: Options) {
+        let gates = self.lock();
         let before = self.config.get();
-        let generation = before.generation + 1;
-        let mut next = Some(gate_config(&options, generation, before.meters.renewed(&options.policy)));
-        let mut swap = || next.take().into_iter().for_each(|next| self.config.set(next));
-        *policy = options.policy;
-        let upstream::Options { target, tls, injector, own, dns, .. } = replace(upstream, options.upstream);
-        (upstream.target, upstream.tls, upstream.injector, upstream.own, upstream.dns) =
-            (target, tls, injector, own, dns);
+        let upstream::Options { target, tls, injector, own, dns, .. } = before.options.upstream.clone();
+        options.upstream = upstream::Options { target, tls, injector, own, dns, ..options.upstream };
+        let meters = before.meters.renewed(&options.policy);
+        let next = Arc::new(GateConfig::new(options, before.generation + 1, meters));
+        let swap = || self.config.set(Arc::clone(&next));
         for gate in gates.iter().filter_map(Weak::upgrade) {
-            gate.upstream.adjust(upstream);
-            gate.driver.reconfigure(policy.clone(), generation, &mut swap);
+            gate.upstream.adjust(&next.options.upstream);
+            gate.driver.reconfigure(next.options.policy.clone(), next.generation, swap);
         }
         swap();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The part of the options that a reload may change.
-fn gate_config(options: &Options, generation: u64, meters: GateMeters) -> GateConfig {
-    let policy = &options.policy;
-    GateConfig {
-        generation,
-        rules: Arc::clone(&options.rules),
-        failures: options.failures.clone(),
-        throttling: options.throttling,
-        retry_after: options.retry_after,
-        hosts: Hosts::new(options.hosts.iter().map(String::as_str), &options.upstream.target.base_path),
-        meters,
-        log: options.call_log.clone(),
-        coalesce: options.coalesce,
-        limits_slots: policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some()),
-        drain: options.drain,
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<GateParts>>> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

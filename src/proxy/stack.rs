@@ -4,21 +4,22 @@
 
 use std::any::Any;
 use std::convert::Infallible;
+use std::future::ready;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::future::Either;
 use http::{Request, Response};
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::{CatchPanicLayer, ResponseForPanic};
 
 use super::admission::{self, Admission, PendingCall};
 use super::body::Body;
-use super::forward;
-use super::guard::GuardLayer;
 use super::observe::CallContext;
 use super::parts::GateParts;
 use super::respond::{self, Responder};
+use super::{forward, guard};
 use crate::upstream::Inbound;
 
 /// The body that reaches hyper: boxed once per response by `catch-panic`, never per frame.
@@ -30,16 +31,18 @@ pub(crate) fn stack(
     local: Option<IpAddr>,
 ) -> impl Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send + use<>
 {
-    let (gate, config, responder) = (Arc::clone(gate), Arc::clone(&gate.config), Arc::clone(&gate.responder));
+    let gate = Arc::clone(gate);
     ServiceBuilder::new()
         // Outermost, so that a fault anywhere below is one 500 and not the end of a connection that
         // carries other calls.
-        .layer(CatchPanicLayer::custom(Broken(Arc::clone(&responder))))
-        // Before anything is counted or read: what no client of ours sends costs nothing and teaches
-        // nothing.
-        .layer(GuardLayer { config, responder, local })
-        // Made before the future, which would hold the request beside it.
-        .service_fn(move |request| answer(Arc::clone(&gate), PendingCall::new(request)))
+        .layer(CatchPanicLayer::custom(Broken(Arc::clone(&gate.responder))))
+        .service_fn(move |request| match guard::turn_away(&gate, &request, local) {
+            // Before anything is counted or read: what no client of ours sends costs nothing and
+            // teaches nothing.
+            Some(response) => Either::Left(ready(Ok(response))),
+            // Made before the future, which would hold the request beside it.
+            None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request))),
+        })
 }
 
 /// Answers a call that the guard has let in. The future is the one box of a request.

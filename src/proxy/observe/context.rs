@@ -63,7 +63,7 @@ impl CallContext {
             method: request.method.clone(),
             key: call.key.known(),
             in_flight: config.meters.in_flight(call.class).map(InFlight::new),
-            user_agent: config.log.as_ref().map(|_| user_agent(&request.headers)),
+            user_agent: config.options.call_log.as_ref().map(|_| user_agent(&request.headers)),
             config,
             call,
             tally,
@@ -83,7 +83,7 @@ impl CallContext {
     /// Replaces the configuration by one that came into force before the call was admitted.
     pub(crate) fn reread(&mut self, config: Arc<GateConfig>, call: Classified, headers: &HeaderMap) {
         self.in_flight = config.meters.in_flight(call.class).map(InFlight::new);
-        self.user_agent = config.log.as_ref().map(|_| user_agent(headers));
+        self.user_agent = config.options.call_log.as_ref().map(|_| user_agent(headers));
         self.key = call.key.known();
         (self.config, self.call) = (config, call);
     }
@@ -186,7 +186,7 @@ impl CallContext {
         self.closed = true;
         self.config.meters.answered(self.call.class, self.call.call.verb(), status.as_u16());
         let mut in_flight = self.in_flight.take();
-        if let (Some(record), Some(log)) = (self.record(Some(status.as_u16())), &self.config.log) {
+        if let (Some(record), Some(log)) = (self.record(Some(status.as_u16())), &self.config.options.call_log) {
             match &mut in_flight {
                 // What lasts for as long as the client likes may outlast the log.
                 Some(in_flight) if !record.asked.long_running => in_flight.write(log.clone(), record, self.clock),
@@ -233,7 +233,7 @@ impl Drop for CallContext {
         if self.left.is_none() && self.coalesced.is_none() {
             self.config.meters.hung_up(self.call.class);
         }
-        if let (Some(record), Some(log)) = (self.record(None), &self.config.log) {
+        if let (Some(record), Some(log)) = (self.record(None), &self.config.options.call_log) {
             log.record(record);
         }
     }
