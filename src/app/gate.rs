@@ -54,21 +54,11 @@ pub(crate) fn prepare_gate(
     let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects, pod_token.as_ref()));
     let scheme = if gate.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let options = proxy::Options {
-        name: gate.name,
-        listen: gate.listen,
         tls: listener,
-        hosts: gate.allowed_hosts.into_iter().chain(gate.tls.into_iter().flat_map(|tls| tls.names)).collect(),
-        rules: gate.rules,
-        policy: gate.policy,
-        failures: gate.failures,
-        throttling: gate.throttling,
-        retry_after: gate.retry_after,
-        coalesce: gate.coalesce,
-        shadow: gate.shadow,
         upstream: upstream::Options {
             target: resolved.target,
             tls,
-            host: gate.host,
+            host: gate.host.clone(),
             rewrite_links: gate.rewrite_links.then_some(scheme),
             injector: Arc::new(injector),
             own: Vec::new(), // known once the gate listens
@@ -78,6 +68,7 @@ pub(crate) fn prepare_gate(
         },
         call_log: None,
         drain,
+        gate,
     };
     Ok(PreparedGate { options, credentials: if injects { "inject" } else { "pass_through" }, notes, folder })
 }

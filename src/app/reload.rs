@@ -136,7 +136,7 @@ impl Reloader {
             tracing::error!(%error, "the log's level stays as it was"); // it was checked, so it can be set
         }
         for mut gate in prepared.gates {
-            let running = self.operations.gates.iter().find(|running| *running.name() == gate.options.name);
+            let running = self.operations.gates.iter().find(|running| *running.name() == gate.options.gate.name);
             gate.options.call_log.clone_from(&calls);
             if let Some(running) = running {
                 running.caught_up().await;

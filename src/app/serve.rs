@@ -101,7 +101,7 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
 /// Starts one gate and logs it.
 async fn start(prepared: PreparedGate, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
     let PreparedGate { options, credentials, notes, folder } = prepared;
-    let (name, target) = (Arc::clone(&options.name), options.upstream.target.clone());
+    let (name, target) = (Arc::clone(&options.gate.name), options.upstream.target.clone());
     tokio::spawn(look_up(Arc::clone(&name), target.clone()));
     let tls = options.tls.clone();
     let gate = Gate::start(options, clock, stop.clone()).await?;

@@ -66,7 +66,7 @@ impl PendingCall {
     /// Reads the call under this configuration.
     pub(crate) fn classify(&self, config: &GateConfig, hasher: &RandomState) -> Classified {
         let Parts { method, uri, headers, .. } = &self.parts;
-        let mut call = config.options.rules.classify(method, uri, headers, hasher);
+        let mut call = config.options.gate.rules.classify(method, uri, headers, hasher);
         if self.switch.is_some() {
             call.upgrade();
         }
@@ -175,7 +175,7 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
 /// Joins the calls that wait with the same request, if this one can share its answer.
 fn join(gate: &GateParts, request: &PendingCall, context: &CallContext) -> Option<Member> {
     let (call, body) = (&context.call.call, &request.body);
-    let is_shared = context.config.options.coalesce && !call.is_long_running() && !call.is_tunnel();
+    let is_shared = context.config.options.gate.coalesce && !call.is_long_running() && !call.is_tunnel();
     let is_bare = body.is_whole && body.len == 0;
     let identity = if is_shared && is_bare { Identity::of(&request.parts) } else { None };
     identity.map(|identity| gate.coalescer.join(identity))

@@ -34,7 +34,7 @@ use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight
 use crate::limit::{ClassId, Policy};
 use crate::telemetry::call_log::Entry;
 use crate::telemetry::{CallLog, CallRecord};
-use crate::upstream as pool;
+use crate::{spec, upstream as pool};
 
 /// More tokens than any story spends, and none gained: what is missing in the end was spent.
 const TOKENS: u32 = 1000;
@@ -68,11 +68,9 @@ pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) ->
     let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
     let rule = Rule { class: ClassId(0), matching: Matching::Leases };
     let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
-    Options {
+    let gate = spec::Gate {
         name: format!("story{seed}").into(),
         listen: vec![Listen::Unix("/never/bound".into())],
-        tls: None,
-        hosts: Vec::new(),
         rules: Arc::new(Rules::new(
             Kind::Kubernetes,
             FairBy::Resource,
@@ -92,6 +90,22 @@ pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) ->
         retry_after: RetryAfter::Auto,
         coalesce: !seed.is_multiple_of(3),
         shadow: false,
+        kind: Kind::Kubernetes,
+        upstream: spec::Source::InCluster,
+        credentials: spec::Credentials::PassThrough,
+        impersonation: false,
+        allowed_hosts: Vec::new(),
+        host: spec::Host::Rewrite,
+        rewrite_links: false,
+        connect_timeout: Duration::from_secs(5),
+        response_timeout: Some(Duration::from_secs(20)),
+        tls: None,
+        upstream_tls: spec::UpstreamTls::default(),
+        credential: None,
+    };
+    Options {
+        gate,
+        tls: None,
         upstream: pool::Options {
             target: pool::Target {
                 scheme: Scheme::HTTP,

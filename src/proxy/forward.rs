@@ -94,7 +94,7 @@ impl SentCall<'_> {
     /// True if only the beginning of the body tells what the response means.
     fn wants_body(&self, head: &Parts) -> bool {
         let CallContext { config, call, .. } = &*self.context;
-        outcome::wants_body(&config.options.throttling, &call.call, head.status, &head.headers)
+        outcome::wants_body(&config.options.gate.throttling, &call.call, head.status, &head.headers)
     }
 
     /// Reads the beginning of the body. If the caller leaves meanwhile, the meaning of the head
@@ -123,7 +123,7 @@ impl SentCall<'_> {
 
     /// Keeps the answer as it flows, for the identical calls that wait for it.
     fn share(&self, leader: Leader, response: &mut Response<Body>) {
-        if let Some(capture) = Capture::begin(leader, response, self.context.config.options.rules.kind()) {
+        if let Some(capture) = Capture::begin(leader, response, self.context.config.options.gate.rules.kind()) {
             response.body_mut().keep(capture);
         }
     }
@@ -133,7 +133,7 @@ impl SentCall<'_> {
         let CallContext { config, call, .. } = &*self.context;
         let wall = (!headers.contains_key(DATE)).then(wall_clock);
         let response = signals::Response { status, headers, body, wall };
-        let told = outcome::answer(config.failures(call.class), &config.options.throttling, &call.call, &response);
+        let told = outcome::answer(config.failures(call.class), &config.options.gate.throttling, &call.call, &response);
         let answer = if call.key_is_of_object { told.answer } else { told.answer.of_no_object() };
         Told { answer, ..told }
     }

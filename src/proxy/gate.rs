@@ -52,10 +52,10 @@ impl Gate {
     /// A socket could not be bound.
     pub async fn start(mut options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
         let (mut sockets, mut listen) = (Vec::new(), Vec::new());
-        for wanted in &options.listen {
+        for wanted in &options.gate.listen {
             let bound = Bound::bind(wanted).await;
             let bound = bound.map_err(|source| GateError {
-                gate: Arc::clone(&options.name),
+                gate: Arc::clone(&options.gate.name),
                 listen: wanted.clone(),
                 source,
             })?;
@@ -206,7 +206,9 @@ mod tests {
     fn options(address: SocketAddr) -> Options {
         let (log, _) = mpsc::channel(1);
         let listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
-        Options { name: "siblings".into(), listen, ..conservation::options(1, address, CallLog::to(log)) }
+        let mut options = conservation::options(1, address, CallLog::to(log));
+        (options.gate.name, options.gate.listen) = ("siblings".into(), listen);
+        options
     }
 
     /// The body of the answer to a call.

@@ -10,6 +10,7 @@ use super::hosts::Hosts;
 use super::options::Options;
 use crate::api::Failures;
 use crate::limit::ClassId;
+use crate::spec;
 use crate::telemetry::GateMeters;
 
 /// Everything that a reload may change, and what follows from it.
@@ -36,15 +37,16 @@ pub(crate) struct CurrentConfig(RwLock<Arc<GateConfig>>);
 
 impl GateConfig {
     pub(crate) fn new(options: Options, generation: u64, meters: GateMeters) -> Self {
-        let Options { policy, hosts, upstream, .. } = &options;
+        let spec::Gate { policy, allowed_hosts, tls, .. } = &options.gate;
         let limits_slots = policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some());
-        let hosts = Hosts::new(hosts.iter().map(String::as_str), &upstream.target.base_path);
+        let names = allowed_hosts.iter().chain(tls.iter().flat_map(|tls| &tls.names));
+        let hosts = Hosts::new(names.map(String::as_str), &options.upstream.target.base_path);
         Self { generation, options, hosts, meters, limits_slots }
     }
 
     /// Returns the responses that count as failures of this class.
     pub(crate) fn failures(&self, class: ClassId) -> &Failures {
-        self.options.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
+        self.options.gate.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
     }
 }
 

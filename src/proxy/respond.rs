@@ -52,7 +52,7 @@ impl Responder {
     pub(crate) fn answer(&self, failure: &Failure, context: &CallContext) -> Response<Body> {
         let (class, method) = (context.class_name(), &context.method);
         if let Failure::Refused(refusal) = failure {
-            return self.refusal(refusal, class, method, context.config.options.retry_after);
+            return self.refusal(refusal, class, method, context.config.options.gate.retry_after);
         }
         let (status, retry_after) = own_failure(failure, context.call.call.verb(), method);
         let message = format!("tidegate: gate {:?}, class {class:?}: {failure}", self.gate);

@@ -45,14 +45,14 @@ pub(crate) struct Section {
 
 impl Section {
     pub(crate) fn new(options: Options, clock: Clock) -> Self {
-        let (name, kind) = (Arc::clone(&options.name), options.rules.kind());
+        let (name, kind) = (Arc::clone(&options.gate.name), options.gate.rules.kind());
         let host: Arc<str> = options.upstream.target.authority.as_str().into();
-        let meters = GateMeters::new(Arc::clone(&name), host, &options.policy);
-        meters.shadow(options.shadow);
+        let meters = GateMeters::new(Arc::clone(&name), host, &options.gate.policy);
+        meters.shadow(options.gate.shadow);
         Self {
             kind,
             tls: options.tls.clone(),
-            shadow: options.shadow,
+            shadow: options.gate.shadow,
             clock,
             config: Arc::new(CurrentConfig::new(GateConfig::new(options, 0, meters))),
             buffers: Arc::default(),
@@ -68,7 +68,7 @@ impl Section {
         let mut gates = self.lock();
         let GateConfig { options, generation, .. } = &*self.config.get();
         let hasher = RandomState::new();
-        let limiter = Limiter::new(options.policy.clone(), hasher.hash_one("jitter"), self.clock.now());
+        let limiter = Limiter::new(options.gate.policy.clone(), hasher.hash_one("jitter"), self.clock.now());
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
         let driver = Driver::new(Arc::clone(&self.name), limiter, self.clock);
         driver.adopt(*generation);
@@ -106,12 +106,12 @@ impl Section {
         let before = self.config.get();
         let upstream::Options { target, tls, injector, own, dns, .. } = before.options.upstream.clone();
         options.upstream = upstream::Options { target, tls, injector, own, dns, ..options.upstream };
-        let meters = before.meters.renewed(&options.policy);
+        let meters = before.meters.renewed(&options.gate.policy);
         let next = Arc::new(GateConfig::new(options, before.generation + 1, meters));
         let swap = || self.config.set(Arc::clone(&next));
         for gate in gates.iter().filter_map(Weak::upgrade) {
             gate.upstream.adjust(&next.options.upstream);
-            gate.driver.reconfigure(next.options.policy.clone(), next.generation, swap);
+            gate.driver.reconfigure(next.options.gate.policy.clone(), next.generation, swap);
         }
         swap();
     }

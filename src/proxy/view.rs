@@ -25,7 +25,7 @@ impl Gate {
         let (own, clock, config) = (self.own(), self.section.clock, self.section.config.get());
         let now = own.driver.snapshot().await;
         let shows_flows =
-            names || (self.section.kind == Kind::Kubernetes && config.options.rules.fair_by() == FairBy::Resource);
+            names || (self.section.kind == Kind::Kubernetes && config.options.gate.rules.fair_by() == FairBy::Resource);
         let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
         let queues = now.queues.iter().filter(|queue| queue.waiting > 0);
         let pauses = now
@@ -106,7 +106,7 @@ impl Gate {
         let own = self.own();
         let (config, call, preview) = loop {
             let config = self.section.config.get();
-            let call = config.options.rules.classify(method, uri, headers, &own.hasher);
+            let call = config.options.gate.rules.classify(method, uri, headers, &own.hasher);
             let flow_name = call.flow_name(headers);
             let preview = own.driver.preview(config.generation, &arrival(&call, call.key.known(), &flow_name));
             if let Ok(preview) = preview {

@@ -19,9 +19,10 @@ const OPERATE: &str = "POST /graphql HTTP/1.1\r\nHost: localhost\r\nConnection: 
 /// A gate whose keys keep failing for the rest of the test once they fail.
 fn before(backend: &Backend, kind: Kind) -> ProxyBuilder {
     Proxy::before(backend.address).with(|options| {
-        options.rules = Arc::new(rules(kind));
+        options.gate.rules = Arc::new(rules(kind));
         let minute = Duration::from_secs(60);
-        options.policy.classes[1].backoff.strategy = Strategy::Exponential { base: minute, max: minute, jitter: 0.0 };
+        options.gate.policy.classes[1].backoff.strategy =
+            Strategy::Exponential { base: minute, max: minute, jitter: 0.0 };
     })
 }
 

@@ -42,9 +42,9 @@ impl Scene {
         })
         .await;
         let proxy = Proxy::before(backend.address).in_flight(1).with(|options| {
-            options.coalesce = true;
-            options.throttling.kubernetes = kind == Kind::Kubernetes;
-            options.rules = Arc::new(rules(kind));
+            options.gate.coalesce = true;
+            options.gate.throttling.kubernetes = kind == Kind::Kubernetes;
+            options.gate.rules = Arc::new(rules(kind));
         });
         let proxy = Arc::new(proxy.start().await);
         let scene = Self { holder: get(&proxy, "/holder", ""), backend, proxy, answers };
@@ -271,7 +271,7 @@ async fn sent_for_two(kind: Kind, headers: &'static [(&'static str, &'static str
 #[tokio::test]
 async fn watches_and_calls_that_change_things_are_always_sent() {
     let backend = Backend::replying(200).await;
-    let proxy = Proxy::before(backend.address).bucket(20.0, 1).with(|options| options.coalesce = true);
+    let proxy = Proxy::before(backend.address).bucket(20.0, 1).with(|options| options.gate.coalesce = true);
     let proxy = proxy.policy(|policy| {
         policy.classes[1].meter_long_running = true;
         policy.classes[1].backoff.strategy = Strategy::Off;

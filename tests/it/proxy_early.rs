@@ -278,7 +278,7 @@ async fn an_early_answer_from_an_http2_upstream_reaches_every_client_and_the_nex
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("gate.sock");
     let listen = tidegate::proxy::Listen::Unix(path.clone());
-    let proxy = proxy.with(|options| options.listen.push(listen)).start().await;
+    let proxy = proxy.with(|options| options.gate.listen.push(listen)).start().await;
     matrix("tcp", 413, &answered, async || tcp(&proxy).await).await;
     matrix("unix", 413, &answered, async || boxed(UnixStream::connect(&path).await.expect("listens"))).await;
 }

@@ -27,9 +27,9 @@ async fn scripted(kind: Kind) -> (Backend, Proxy) {
     .await;
     let hour = Duration::from_secs(3600);
     let proxy = Proxy::before(backend.address).with(|options| {
-        options.rules = Arc::new(rules(kind));
-        options.throttling.kubernetes = kind == Kind::Kubernetes;
-        let backoff = &mut options.policy.classes[1].backoff;
+        options.gate.rules = Arc::new(rules(kind));
+        options.gate.throttling.kubernetes = kind == Kind::Kubernetes;
+        let backoff = &mut options.gate.policy.classes[1].backoff;
         backoff.strategy = Strategy::Exponential { base: hour, max: hour, jitter: 0.0 };
         backoff.forget_after = 2 * hour;
     });

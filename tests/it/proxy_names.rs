@@ -142,8 +142,8 @@ fn gate(folder: &tempfile::TempDir, server: &NameServer, name: &str, port: u16, 
     };
     let authority = format!("{name}:{port}").parse().expect("an authority");
     Proxy::before(server.address).with(|options| {
-        options.listen = vec![Listen::Tcp(([127, 0, 0, 1], port).into())];
-        options.hosts = vec!["api.test".into()];
+        options.gate.listen = vec![Listen::Tcp(([127, 0, 0, 1], port).into())];
+        options.gate.allowed_hosts = vec!["api.test".into()];
         options.upstream.target.authority = authority;
         options.upstream.host = upstream::Host::Preserve;
         options.upstream.dns = dns;
@@ -227,7 +227,7 @@ async fn a_gate_never_calls_itself() {
 
     let port = crate::ports::free_port();
     let own = SocketAddr::from(([127, 0, 0, 1], port));
-    let proxy = Proxy::before(own).with(|options| options.listen = vec![Listen::Tcp(own)]).start().await;
+    let proxy = Proxy::before(own).with(|options| options.gate.listen = vec![Listen::Tcp(own)]).start().await;
     let (code, answer) = within(proxy.get("/x")).await;
     assert_eq!(code, 502);
     assert!(answer.contains("that is the gate itself"), "{answer}");

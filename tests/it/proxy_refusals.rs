@@ -68,7 +68,7 @@ async fn an_external_api_is_refused_with_a_problem_document() {
     let proxy = Proxy::before(backend.address)
         .bucket(0.1, 1)
         .max_wait(Duration::from_millis(100))
-        .with(|options| options.rules = Arc::new(rules(Kind::Http)))
+        .with(|options| options.gate.rules = Arc::new(rules(Kind::Http)))
         .start()
         .await;
     within(async { while proxy.get("/first").await.0 != 200 {} }).await;
@@ -112,7 +112,7 @@ async fn a_failing_key_is_refused_without_retry_after_and_told_why() {
 async fn retry_after_is_as_the_setting_says() {
     for (setting, expected) in [(RetryAfter::Always, true), (RetryAfter::Never, false)] {
         let backend = Backend::replying(500).await;
-        let proxy = Proxy::before(backend.address).with(|options| options.retry_after = setting).start().await;
+        let proxy = Proxy::before(backend.address).with(|options| options.gate.retry_after = setting).start().await;
         let answer = within(async {
             loop {
                 let (status, answer) = proxy.get("/api/v1/nodes/n").await;
@@ -140,9 +140,9 @@ async fn a_refusal_of_a_failing_key_says_in_its_body_when_to_come_again_whatever
         })
         .await;
         let gate = Proxy::before(backend.address).with(|options| {
-            options.rules = Arc::new(rules(kind));
-            options.throttling.kubernetes = kind == Kind::Kubernetes;
-            options.retry_after = setting;
+            options.gate.rules = Arc::new(rules(kind));
+            options.gate.throttling.kubernetes = kind == Kind::Kubernetes;
+            options.gate.retry_after = setting;
         });
         let proxy = gate.start().await;
         assert_eq!(proxy.get("/api/v1/nodes/n").await.0, 503);
@@ -390,7 +390,7 @@ async fn a_key_of_ones_own_decides_what_fails_together() {
     let parts = ["query:Action", "body"].map(|part| part.parse().expect("a part")).to_vec();
     let keys = vec![None, Some(KeyParts::new(parts).expect("a key"))];
     let proxy = Proxy::before(backend.address)
-        .with(|options| options.rules = Arc::new(rules(Kind::Http).with_keys(keys)))
+        .with(|options| options.gate.rules = Arc::new(rules(Kind::Http).with_keys(keys)))
         .start()
         .await;
     let call = async |method: &str, target: &str, body: &str| {

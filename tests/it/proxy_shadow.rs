@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use crate::support::{Backend, Proxy, ProxyBuilder, reply, status, within};
 
 fn shadow(backend: &Backend) -> ProxyBuilder {
-    Proxy::before(backend.address).with(|options| options.shadow = true)
+    Proxy::before(backend.address).with(|options| options.gate.shadow = true)
 }
 
 fn get(proxy: &Arc<Proxy>, target: &'static str) -> JoinHandle<(u16, String)> {

@@ -107,7 +107,7 @@ async fn a_gate_listens_on_a_unix_socket_and_clears_away_what_an_earlier_one_lef
     drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
     let backend = Backend::replying(200).await;
     let listen = tidegate::proxy::Listen::Unix(path.clone());
-    let proxy = Proxy::before(backend.address).with(|options| options.listen.push(listen)).start().await;
+    let proxy = Proxy::before(backend.address).with(|options| options.gate.listen.push(listen)).start().await;
     let mut stream = tokio::net::UnixStream::connect(&path).await.expect("listens");
     stream.write_all(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.expect("writes");
     let mut answer = Vec::new();
@@ -127,7 +127,7 @@ async fn a_gate_takes_no_socket_from_the_living_and_removes_none_but_its_own() {
     let backend = Backend::replying(200).await;
     let listen = || {
         let listen = tidegate::proxy::Listen::Unix(path.clone());
-        Proxy::before(backend.address).with(|options| options.listen.push(listen))
+        Proxy::before(backend.address).with(|options| options.gate.listen.push(listen))
     };
     let first = listen().start().await;
     let error = listen().try_start().await.err().expect("somebody is there").to_string();

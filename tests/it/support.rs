@@ -23,7 +23,7 @@ use tidegate::credentials::Injector;
 use tidegate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, InFlight, Lane, QueuePolicy, Strategy};
 use tidegate::limit::{ClassId, Policy};
 use tidegate::proxy::{Gate, GateError, Listen, Options, RetryAfter};
-use tidegate::{telemetry, upstream};
+use tidegate::{spec, telemetry, upstream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -233,7 +233,7 @@ impl ProxyBuilder {
     }
 
     pub(crate) fn policy(self, change: impl FnOnce(&mut Policy)) -> Self {
-        self.with(|options| change(&mut options.policy))
+        self.with(|options| change(&mut options.gate.policy))
     }
 
     /// At most this many calls in flight.
@@ -263,7 +263,7 @@ impl ProxyBuilder {
 
     pub(crate) async fn try_start(self) -> Result<Proxy, GateError> {
         let stop = CancellationToken::new();
-        let name = Arc::clone(&self.options.name);
+        let name = Arc::clone(&self.options.gate.name);
         let gate = Gate::start(self.options, Clock::start(), stop.clone()).await?;
         Ok(Proxy { address: gate.addresses()[0], name, gate, stop })
     }
@@ -299,11 +299,9 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
     };
     let class = |name: &str, lane| ClassPolicy { name: name.into(), lane, backoff, ..ClassPolicy::default() };
     let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
-    Options {
+    let gate = spec::Gate {
         name,
         listen: vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))],
-        tls: None,
-        hosts: Vec::new(),
         rules: Arc::new(rules(Kind::Kubernetes)),
         policy: Policy {
             queue: QueuePolicy {
@@ -326,6 +324,22 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
         retry_after: RetryAfter::Auto,
         coalesce: false,
         shadow: false,
+        kind: Kind::Kubernetes,
+        upstream: spec::Source::InCluster,
+        credentials: spec::Credentials::PassThrough,
+        impersonation: false,
+        allowed_hosts: Vec::new(),
+        host: spec::Host::Rewrite,
+        rewrite_links: false,
+        connect_timeout: Duration::from_secs(5),
+        response_timeout: None,
+        tls: None,
+        upstream_tls: spec::UpstreamTls::default(),
+        credential: None,
+    };
+    Options {
+        gate,
+        tls: None,
         upstream: upstream::Options {
             target: upstream::Target {
                 scheme: Scheme::HTTP,

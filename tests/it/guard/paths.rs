@@ -42,9 +42,9 @@ fn gate(server: &Server) -> ProxyBuilder {
     let loaded = loaded.unwrap_or_else(|problems| panic!("{problems:?}"));
     let gate = loaded.settings.gates.into_values().next().expect("a gate");
     Proxy::before(server.address).with(|options| {
-        options.failures =
+        options.gate.failures =
             vec![Failures { statuses: vec![503], transport: true, left: true }; gate.policy.classes.len()];
-        (options.rules, options.policy) = (gate.rules, gate.policy);
+        (options.gate.rules, options.gate.policy) = (gate.rules, gate.policy);
     })
 }
 

@@ -73,10 +73,10 @@ async fn live(gate: &Gate, path: &std::path::Path) -> usize {
     let log = CallLog::open(path, Clock::start()).expect("opens");
     let proxy = Proxy::before(backend.address)
         .with(|options| {
-            options.rules = Arc::clone(&gate.rules);
-            options.policy = gate.policy.clone();
-            options.failures.clone_from(&gate.failures);
-            options.throttling = gate.throttling;
+            options.gate.rules = Arc::clone(&gate.rules);
+            options.gate.policy = gate.policy.clone();
+            options.gate.failures.clone_from(&gate.failures);
+            options.gate.throttling = gate.throttling;
             options.call_log = Some(log);
         })
         .start()
