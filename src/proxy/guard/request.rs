@@ -13,30 +13,24 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
 use super::scan::LONGEST_TARGET;
 use crate::proxy::hosts::Hosts;
 
-/// The reason why a request was turned away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Violation {
-    /// `Connection` names a field that must reach the upstream.
-    #[error("the Connection header names a field that must not be dropped on the way")]
-    Connection,
-    /// The client takes this for a forward proxy.
-    #[error("CONNECT is not for this gate: it is a reverse proxy")]
-    Connect,
-    /// A page of another site calls.
-    #[error("a page of another site may not call this gate")]
-    CrossSite,
-    /// The request is addressed to a name that is not this gate's.
-    #[error("this gate does not go by that name; add it to allowed_hosts if it should")]
-    Host,
-    /// No Host, more than one, or two that differ.
-    #[error("a request has exactly one Host")]
-    HostCount,
-    /// The target is not a path.
-    #[error("the request target must be a path")]
-    Target,
-    /// The target is longer than can be sent on.
-    #[error("the request target is longer than 65,500 bytes, less the length of the upstream's base path")]
-    TargetLength,
+sentences! {
+    /// The reason why a request was turned away.
+    pub(crate) enum Violation {
+        /// `Connection` names a field that must reach the upstream.
+        Connection = "connection": "the Connection header names a field that must not be dropped on the way",
+        /// The client takes this for a forward proxy.
+        Connect = "connect": "CONNECT is not for this gate: it is a reverse proxy",
+        /// A page of another site calls.
+        CrossSite = "cross_site": "a page of another site may not call this gate",
+        /// The request is addressed to a name that is not this gate's.
+        Host = "host": "this gate does not go by that name; add it to allowed_hosts if it should",
+        /// No Host, more than one, or two that differ.
+        HostCount = "host_count": "a request has exactly one Host",
+        /// The target is not a path.
+        Target = "target": "the request target must be a path",
+        /// The target is longer than can be sent on.
+        TargetLength = "target": "the request target is longer than 65,500 bytes, less the length of the upstream's base path",
+    }
 }
 
 // === impl Violation ===
@@ -49,18 +43,6 @@ impl Violation {
             Self::CrossSite => StatusCode::FORBIDDEN,
             Self::Host => StatusCode::MISDIRECTED_REQUEST,
             Self::TargetLength => StatusCode::URI_TOO_LONG,
-        }
-    }
-
-    /// Its word in metrics.
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Connection => "connection",
-            Self::CrossSite => "cross_site",
-            Self::Host => "host",
-            Self::HostCount => "host_count",
-            Self::Target | Self::TargetLength => "target",
         }
     }
 }
