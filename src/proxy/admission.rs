@@ -197,7 +197,7 @@ async fn wait(
             let unconnected = || Failure::Unconnected(gate.upstream.down(group));
             return Poll::Ready(turn.map_err(|refusal| refusal.map_or_else(unconnected, Failure::Refused)));
         }
-        while !request.body.is_awaited()
+        while !request.body.rest.is_awaited()
             && let Poll::Ready(read) = request.body.poll_more(cx)
         {
             ticket.hold_bytes(read.map_err(|_| Failure::Client)?).map_err(Failure::Refused)?;

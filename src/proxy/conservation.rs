@@ -65,10 +65,36 @@ fn policy(seed: u64) -> Policy {
 }
 
 pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) -> Options {
+    Options {
+        gate: gate(seed),
+        tls: None,
+        upstream: pool::Options {
+            target: pool::Target {
+                scheme: Scheme::HTTP,
+                authority: address.to_string().parse().expect("an authority"),
+                base_path: String::new(),
+                server_name: None,
+                proxy: None,
+            },
+            tls: None,
+            host: pool::Host::Rewrite,
+            rewrite_links: None,
+            injector: Arc::new(Injector::pass_through()),
+            own: Vec::new(),
+            dns: pool::Dns::default(),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Some(Duration::from_secs(20)),
+        },
+        call_log: Some(log),
+        drain: Duration::ZERO,
+    }
+}
+
+fn gate(seed: u64) -> spec::Gate {
     let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
     let rule = Rule { class: ClassId(0), matching: Matching::Leases };
     let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
-    let gate = spec::Gate {
+    spec::Gate {
         name: format!("story{seed}").into(),
         listen: vec![Listen::Unix("/never/bound".into())],
         rules: Arc::new(Rules::new(
@@ -102,29 +128,6 @@ pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) ->
         tls: None,
         upstream_tls: spec::UpstreamTls::default(),
         credential: None,
-    };
-    Options {
-        gate,
-        tls: None,
-        upstream: pool::Options {
-            target: pool::Target {
-                scheme: Scheme::HTTP,
-                authority: address.to_string().parse().expect("an authority"),
-                base_path: String::new(),
-                server_name: None,
-                proxy: None,
-            },
-            tls: None,
-            host: pool::Host::Rewrite,
-            rewrite_links: None,
-            injector: Arc::new(Injector::pass_through()),
-            own: Vec::new(),
-            dns: pool::Dns::default(),
-            connect_timeout: Duration::from_secs(5),
-            response_timeout: Some(Duration::from_secs(20)),
-        },
-        call_log: Some(log),
-        drain: Duration::ZERO,
     }
 }
 

@@ -1,8 +1,8 @@
 //! A gate: how it starts and how it stops.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +29,8 @@ pub struct GateError {
 }
 
 /// A gate at work.
+#[derive(derive_more::Debug)]
+#[debug("Gate {:?} at {addresses:?}", section.name)]
 pub struct Gate {
     pub(super) section: Arc<Section>,
     server: Arc<Server>,
@@ -160,12 +162,6 @@ impl Gate {
     /// The part that no other gate of the section shares.
     pub(super) fn own(&self) -> &GateParts {
         &self.server.parts
-    }
-}
-
-impl fmt::Debug for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("name", self.name()).field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
         }
         let is_bypassed = gates.iter().any(|gate| gate.driver.bypassed_until().is_some());
         table::BYPASS.gauge(&[&gate]).set(f64::from(u8::from(is_bypassed)));
-        for group in GROUPS {
+        for group in Group::ALL {
             let of = |occupancy: fn(Occupancy) -> usize| {
                 gates.iter().map(|gate| occupancy(gate.upstream.occupancy(group))).sum()
             };
@@ -96,8 +96,6 @@ fn scope_of(paused: Paused) -> &'static str {
 
 /// The labels of pauses.
 const SCOPES: [&str; 3] = ["class", "credential", "gate"];
-/// The groups of connections.
-pub(super) const GROUPS: [Group; 4] = [Group::Exempt, Group::Short, Group::LongRunning, Group::Upgrades];
 
 /// Every second, folds the histograms' samples, and logs when calls have begun to wait for good and
 /// when that is over.

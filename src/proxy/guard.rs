@@ -22,8 +22,8 @@ pub(crate) fn turn_away<B>(gate: &GateParts, request: &Request<B>, local: Option
     let responder = &gate.responder;
     // A connection outlives a reload, so the names are looked up again for each request.
     let violation = request::check(request, &gate.config.get().hosts, local).err()?;
-    table::GUARDED.counter(&[responder.gate(), violation.word()]).increment(1);
-    tracing::debug!(gate = responder.gate(), %violation, "a request was turned away");
+    table::GUARDED.counter(&[&responder.gate, violation.word()]).increment(1);
+    tracing::debug!(gate = &*responder.gate, %violation, "a request was turned away");
     let mut response = responder.turned_away(violation.status(), &violation, request.method());
     if request.version() < Version::HTTP_2 {
         // The sender took the gate for something else, and so what follows on this connection.

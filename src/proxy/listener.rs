@@ -16,7 +16,6 @@ mod wire;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio_rustls::TlsAcceptor;
@@ -39,8 +38,6 @@ pub(crate) struct Server {
     section: Arc<Section>,
     pub(crate) parts: Arc<GateParts>,
     handshake_errors: HandshakeErrors,
-    /// The upstream does not see how clients write the names of fields.
-    lower_case: Arc<AtomicBool>,
     clients: TaskTracker,
     /// Connections say goodbye: GOAWAY, `Connection: close`.
     pub(crate) closing: Parting,
@@ -58,7 +55,6 @@ impl Server {
         let parts = section.parts(target);
         Self {
             section: Arc::clone(section),
-            lower_case: parts.upstream.lower_case(),
             parts,
             handshake_errors: HandshakeErrors::default(),
             clients: TaskTracker::new(),

@@ -34,8 +34,7 @@ pub(crate) struct LastSignal(AtomicUsize);
 
 impl LastSignal {
     pub(crate) fn set(&self, signal: Signal) {
-        let place = Signal::ALL.iter().position(|known| *known == signal).unwrap_or_default();
-        self.0.store(place + 1, Relaxed);
+        self.0.store(signal as usize + 1, Relaxed);
     }
 
     /// Returns the signal, if there ever was a pause.

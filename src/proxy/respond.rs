@@ -28,7 +28,7 @@ use crate::spec::RetryAfter;
 /// Makes the gate's own answers.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    gate: Arc<str>,
+    pub(crate) gate: Arc<str>,
     kind: Kind,
     clock: Clock,
     /// Spreads Retry-After: the n-th refusal is hashed, so that no two processes spread alike and
@@ -44,13 +44,9 @@ impl Responder {
         Self { gate, kind, clock, refusals: AtomicU64::new(0), hasher: RandomState::new() }
     }
 
-    pub(crate) fn gate(&self) -> &str {
-        &self.gate
-    }
-
     /// Answers a call that got no answer from the upstream.
     pub(crate) fn answer(&self, failure: &Failure, context: &CallContext) -> Response<Body> {
-        let (class, method) = (context.class_name(), &context.method);
+        let (class, method) = (context.config.meters.class_name(context.call.class), &context.method);
         if let Failure::Refused(refusal) = failure {
             return self.refusal(refusal, class, method, context.config.options.gate.retry_after);
         }
@@ -94,8 +90,8 @@ impl Responder {
 
     fn build(&self, answer: &Answer, method: &Method) -> Response<Body> {
         let (kind, text) = match self.kind {
-            Kind::Kubernetes => (STATUS, answer.status_object()),
-            Kind::Http => (PROBLEM, answer.problem(&self.gate)),
+            Kind::Kubernetes => ("application/json", answer.status_object()),
+            Kind::Http => ("application/problem+json", answer.problem(&self.gate)),
         };
         let length = text.len();
         let mut response = Response::new(Body::own(if method == Method::HEAD { String::new() } else { text }));
@@ -146,8 +142,6 @@ fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(up).clamp(1, LONGEST)
 }
 
-const STATUS: &str = "application/json";
-const PROBLEM: &str = "application/problem+json";
 const REFUSAL: HeaderName = HeaderName::from_static("tidegate-refusal");
 /// A day: "never" must still be a number that clients can add to a clock.
 const LONGEST: u64 = 86_400;

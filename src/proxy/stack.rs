@@ -65,7 +65,7 @@ fn answer(
             }
             Ok(Admission::Answered(whole)) => {
                 context.coalesced();
-                Ok(Response::from_parts(whole.head(), Body::Shared { whole, next: 0 }))
+                Ok(Response::from_parts(whole.head.clone(), Body::Shared { whole, next: 0 }))
             }
             Err(failure) => Err(failure),
         };
@@ -92,7 +92,7 @@ impl ResponseForPanic for Broken {
     fn response_for_panic(&mut self, fault: Box<dyn Any + Send>) -> Response<Body> {
         let fault =
             fault.downcast_ref::<String>().map(String::as_str).or_else(|| fault.downcast_ref::<&str>().copied());
-        tracing::error!(gate = self.0.gate(), fault, "a fault of the gate's own");
+        tracing::error!(gate = &*self.0.gate, fault, "a fault of the gate's own");
         self.0.broken()
     }
 }

@@ -1,7 +1,6 @@
 //! The recent past of a gate: ten minutes of numbers, and the last refusals. They are for people
 //! who look, not for decisions.
 
-use std::array;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,13 +54,9 @@ struct Refused {
 
 impl Tally {
     pub(crate) fn new(gate: &str, clock: Clock) -> Self {
-        let [admitted, refused, bypassed] = array::from_fn(|_| AtomicU64::new(0));
-        let lately = Lately {
-            history: status::History { step_seconds: STEP, ..status::History::default() },
-            ..Lately::default()
-        };
+        let [admitted, refused, bypassed] = Default::default();
         let counter = table::BYPASSED.counter(&[gate]);
-        Self { clock, admitted, refused, bypassed, counter, lately: Mutex::new(lately) }
+        Self { clock, admitted, refused, bypassed, counter, lately: Mutex::default() }
     }
 
     /// A call has left.
@@ -78,8 +73,7 @@ impl Tally {
     /// The upstream turned a call away.
     pub(crate) fn rejected(&self, by: Rejection) {
         let now = self.clock.now();
-        let place = Rejection::ALL.iter().position(|known| *known == by).unwrap_or_default();
-        if let Some((count, at)) = self.lock().rejections.get_mut(place) {
+        if let Some((count, at)) = self.lock().rejections.get_mut(by as usize) {
             (*count, *at) = (*count + 1, now);
         }
     }
@@ -143,7 +137,7 @@ impl Tally {
             (count > 0).then_some(status::Rejection { by, count, at_ms })
         };
         gate.rejections = std::iter::zip(Rejection::ALL, lately.rejections).filter_map(rejection).collect();
-        gate.history = lately.history.clone();
+        gate.history = status::History { step_seconds: STEP, ..lately.history.clone() };
     }
 
     fn lock(&self) -> MutexGuard<'_, Lately> {

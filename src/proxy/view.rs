@@ -6,7 +6,7 @@ use http::{HeaderMap, Method, Uri};
 
 use super::admission::arrival;
 use super::gate::Gate;
-use super::gauges::{self, GROUPS, buckets_by_name};
+use super::gauges::{self, buckets_by_name};
 use super::tally::shortened;
 use crate::api::Group;
 use crate::classify::{Classified, FairBy, Kind};
@@ -51,7 +51,7 @@ impl Gate {
             buckets: buckets(&now),
             keys_failing: now.failing_keys,
             trials: now.trials,
-            connections: GROUPS.map(|group| self.connections(group)).into(),
+            connections: Group::ALL.map(|group| self.connections(group)).into(),
             queues: queues.map(|waiting| queue(waiting, &config.meters, shows_flows)).collect(),
             pauses: pauses.collect(),
             classes: classes.collect(),
@@ -207,18 +207,13 @@ fn slots(view: SlotView) -> status::Slots {
 }
 
 fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
-    let bucket = |name: &str, part: usize, view: &BucketView| status::Bucket {
-        name: name.to_owned(),
-        part,
-        rate: view.rate,
-        full_rate: view.full_rate,
-        burst: view.burst,
-        level: view.level,
-    };
     let mut all = Vec::new();
     for (name, views) in buckets_by_name(now) {
         let first = usize::from(views.len() > 1); // parts of a bucket that is split count from 1
-        all.extend(views.iter().enumerate().map(|(place, view)| bucket(&name, first * (place + 1), view)));
+        for (place, BucketView { rate, full_rate, burst, level, .. }) in views.iter().enumerate() {
+            let (name, part) = (name.clone(), first * (place + 1));
+            all.push(status::Bucket { name, part, rate: *rate, full_rate: *full_rate, burst: *burst, level: *level });
+        }
     }
     all
 }

@@ -292,6 +292,32 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
 }
 
 fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
+    Options {
+        gate: gate(name),
+        tls: None,
+        upstream: upstream::Options {
+            target: upstream::Target {
+                scheme: Scheme::HTTP,
+                authority: upstream.to_string().parse().expect("an authority"),
+                base_path: String::new(),
+                server_name: None,
+                proxy: None,
+            },
+            tls: None,
+            host: upstream::Host::Rewrite,
+            rewrite_links: None,
+            injector: Arc::new(Injector::pass_through()),
+            own: Vec::new(),
+            dns: upstream::Dns::default(),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: None,
+        },
+        call_log: None,
+        drain: Duration::from_secs(25),
+    }
+}
+
+fn gate(name: Arc<str>) -> spec::Gate {
     let backoff = Backoff {
         strategy: Strategy::Exponential { base: Duration::from_millis(200), max: Duration::from_secs(60), jitter: 0.0 },
         hold: Duration::ZERO,
@@ -299,7 +325,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
     };
     let class = |name: &str, lane| ClassPolicy { name: name.into(), lane, backoff, ..ClassPolicy::default() };
     let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
-    let gate = spec::Gate {
+    spec::Gate {
         name,
         listen: vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))],
         rules: Arc::new(rules(Kind::Kubernetes)),
@@ -336,29 +362,6 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
         tls: None,
         upstream_tls: spec::UpstreamTls::default(),
         credential: None,
-    };
-    Options {
-        gate,
-        tls: None,
-        upstream: upstream::Options {
-            target: upstream::Target {
-                scheme: Scheme::HTTP,
-                authority: upstream.to_string().parse().expect("an authority"),
-                base_path: String::new(),
-                server_name: None,
-                proxy: None,
-            },
-            tls: None,
-            host: upstream::Host::Rewrite,
-            rewrite_links: None,
-            injector: Arc::new(Injector::pass_through()),
-            own: Vec::new(),
-            dns: upstream::Dns::default(),
-            connect_timeout: Duration::from_secs(5),
-            response_timeout: None,
-        },
-        call_log: None,
-        drain: Duration::from_secs(25),
     }
 }
 

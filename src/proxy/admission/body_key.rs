@@ -29,7 +29,7 @@ pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, cal
     let mut next_look = 1;
     while !body.is_whole && body.len <= PEEK {
         if body.len >= next_look {
-            if let Some(key) = call.key.with_body(body.beginning(PEEK), false, &gate.hasher) {
+            if let Some(key) = call.key.with_body(body.read.beginning(PEEK), false, &gate.hasher) {
                 return Some(key);
             }
             next_look = body.len * 2; // a body that comes byte by byte is not parsed at each of them
@@ -42,7 +42,7 @@ pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, cal
         };
     }
     let whole = body.is_whole;
-    call.key.with_body(body.beginning(PEEK + 1), whole, &gate.hasher)
+    call.key.with_body(body.read.beginning(PEEK + 1), whole, &gate.hasher)
 }
 
 /// The beginning of a body comes with its head; one that does not is not waited for.

@@ -16,8 +16,9 @@ use crate::upstream::{Inbound, InboundError, Outgoing};
 /// A request body on its way in.
 #[derive(Debug)]
 pub(super) struct Intake {
-    body: Inbound,
-    read: Pieces,
+    /// Its rest.
+    pub(super) rest: Inbound,
+    pub(super) read: Pieces,
     /// The number of bytes read so far.
     pub(super) len: usize,
     trailers: Option<HeaderMap>,
@@ -30,7 +31,7 @@ pub(super) struct Intake {
 /// The part of a body that was read, in few pieces: a handle on each byte of one that comes byte by
 /// byte would cost forty times the body.
 #[derive(Debug, Default)]
-struct Pieces {
+pub(super) struct Pieces {
     whole: Vec<Bytes>,
     /// The bytes behind them that are not a piece yet.
     small: BytesMut,
@@ -41,17 +42,7 @@ struct Pieces {
 impl Intake {
     pub(super) fn new(body: Inbound) -> Self {
         let is_none = body.is_end_stream();
-        Self { body, read: Pieces::default(), len: 0, trailers: None, is_whole: is_none, is_none }
-    }
-
-    /// True if the client waits to be asked for the body.
-    pub(super) fn is_awaited(&self) -> bool {
-        self.body.is_awaited()
-    }
-
-    /// Returns the first `most` bytes of what was read so far, in one piece.
-    pub(super) fn beginning(&mut self, most: usize) -> &[u8] {
-        self.read.beginning(most)
+        Self { rest: body, read: Pieces::default(), len: 0, trailers: None, is_whole: is_none, is_none }
     }
 
     /// Reads one frame more and returns its number of bytes. Pending without end once there is no
@@ -60,7 +51,7 @@ impl Intake {
         if self.is_whole || self.len >= ENOUGH {
             return Poll::Pending;
         }
-        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+        let Some(frame) = ready!(Pin::new(&mut self.rest).poll_frame(cx)) else {
             self.is_whole = true;
             return Poll::Ready(Ok(0));
         };
@@ -76,7 +67,7 @@ impl Intake {
                 0
             }
         };
-        self.is_whole = self.body.is_end_stream();
+        self.is_whole = self.rest.is_end_stream();
         Poll::Ready(Ok(bytes))
     }
 
@@ -86,7 +77,7 @@ impl Intake {
             return Outgoing::empty();
         }
         let read = mem::take(&mut self.read).into_whole();
-        let rest = (!self.is_whole).then_some(self.body);
+        let rest = (!self.is_whole).then_some(self.rest);
         Outgoing::new(read, rest, self.trailers)
     }
 }
@@ -115,7 +106,7 @@ impl Pieces {
 
     /// Returns the first `most` bytes as one piece. The pieces that they are made of are joined,
     /// and nothing else is copied.
-    fn beginning(&mut self, most: usize) -> &[u8] {
+    pub(super) fn beginning(&mut self, most: usize) -> &[u8] {
         self.gather();
         let (mut pieces, mut length) = (0, 0);
         for piece in &self.whole {

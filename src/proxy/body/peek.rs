@@ -60,16 +60,13 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> Peeked<B> {
         self.data().flatten().take(PEEK).copied().collect()
     }
 
-    fn bytes(&self) -> usize {
-        self.data().map(Bytes::len).sum()
-    }
-
     fn data(&self) -> impl Iterator<Item = &Bytes> {
         self.read.iter().filter_map(|read| read.as_ref()?.as_ref().ok()?.data_ref())
     }
 
     fn is_enough(&self) -> bool {
-        self.bytes() >= PEEK || self.read.len() >= FRAMES || self.rest.is_end_stream() || self.is_over()
+        let bytes: usize = self.data().map(Bytes::len).sum();
+        bytes >= PEEK || self.read.len() >= FRAMES || self.rest.is_end_stream() || self.is_over()
     }
 
     /// True after an end, an error or trailers.

@@ -14,7 +14,7 @@ use crate::classify::Kind;
 
 /// A complete answer, for any number of clients.
 pub(crate) struct Whole {
-    head: Parts,
+    pub(crate) head: Parts,
     data: Vec<Bytes>,
     trailers: Option<HeaderMap>,
     /// The bytes of `data`, counted while they are kept.
@@ -69,11 +69,6 @@ impl Capture {
 // === impl Whole ===
 
 impl Whole {
-    /// The head, for one more client.
-    pub(crate) fn head(&self) -> Parts {
-        self.head.clone()
-    }
-
     /// True if there is no n-th frame.
     pub(crate) fn is_end(&self, n: usize) -> bool {
         n >= self.data.len() + usize::from(self.trailers.is_some())

@@ -30,7 +30,7 @@ pub(crate) struct HeadShare {
 
 /// One connection's part of the answers, given back when dropped.
 pub(crate) struct AnswerShare {
-    all: Arc<Buffers>,
+    pub(crate) all: Arc<Buffers>,
     /// The bytes that hyper was given since it last had written everything.
     unwritten: usize,
     /// A body that waits until hyper may be given more.
@@ -81,11 +81,6 @@ impl Drop for HeadShare {
 impl AnswerShare {
     pub(crate) fn of(all: Arc<Buffers>) -> Self {
         Self { all, unwritten: 0, giver: None }
-    }
-
-    /// The bytes of all connections.
-    pub(crate) fn all(&self) -> &Arc<Buffers> {
-        &self.all
     }
 
     /// Counts bytes more of an answer that were given to hyper.

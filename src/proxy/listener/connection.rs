@@ -183,7 +183,7 @@ fn is_sent_in_chunks(response: &Response<Sent>) -> bool {
 impl Server {
     /// Serves a connection to its end. `http2` if ALPN agreed on it; otherwise the preface decides.
     pub(in crate::proxy) async fn serve(&self, stream: Box<dyn Stream>, local: Option<IpAddr>, http2: bool) {
-        let handle = WireHandle::new(stream, Arc::clone(&self.section.buffers), Arc::clone(&self.lower_case));
+        let handle = WireHandle::new(stream, Arc::clone(&self.section.buffers), self.parts.upstream.lower_case());
         let speaks_http2 = http2
             || tokio::select! {
                 first = tokio::time::timeout(FIRST_BYTES, handle.speaks_http2()) => match first {

@@ -23,7 +23,7 @@ pub(super) struct ReadAhead {
     /// Set once nothing more will come: the error that ended it, until hyper has seen that.
     end: Option<io::Result<()>>,
     /// Notices that the client has left while it has sent more than is read ahead.
-    hang_up: Option<HangUp>,
+    pub(super) hang_up: Option<HangUp>,
     /// hyper, waiting to read.
     reader: Option<Waker>,
 }
@@ -110,11 +110,6 @@ impl ReadAhead {
             ready!(self.poll_fill(cx));
         }
         Poll::Ready(())
-    }
-
-    /// Stops watching for the client's end.
-    pub(super) fn ignore_hang_up(&mut self) {
-        self.hang_up = None;
     }
 
     /// Reads into `room` bytes that are discarded; ready with true if there were any.

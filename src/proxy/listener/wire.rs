@@ -70,7 +70,7 @@ impl Wire {
     pub(super) fn scanned(handle: &WireHandle) -> Self {
         let Shared { input, idle, answers, .. } = &mut *lock(&handle.shared);
         idle.begin(input.bytes());
-        Self { shared: Arc::clone(&handle.shared), filter: Some(Filter::new(Arc::clone(answers.all()))) }
+        Self { shared: Arc::clone(&handle.shared), filter: Some(Filter::new(Arc::clone(&answers.all))) }
     }
 
     /// The connection for an HTTP/2 hyper.
@@ -128,7 +128,7 @@ impl AsyncWrite for Wire {
         if shared.idle.resting {
             return Poll::Ready(Ok(()));
         }
-        shared.goodbye = Some(self.filter.as_ref().is_some_and(|filter| !filter.is_between_requests()));
+        shared.goodbye = Some(self.filter.as_ref().is_some_and(|filter| !filter.scanner.is_between_requests()));
         shared.input.stream().poll_shutdown(cx)
     }
 
@@ -281,7 +281,7 @@ impl Drop for ActiveCall {
     fn drop(&mut self) {
         let Shared { input, idle, .. } = &mut *lock(&self.shared);
         idle.busy = false;
-        input.ignore_hang_up();
+        input.hang_up = None;
         idle.release(input);
     }
 }
@@ -393,7 +393,7 @@ mod tests {
 
     /// As if the reader were hyper, ready for whatever comes.
     fn scan_all(mut wire: Wire) -> Wire {
-        let buffers = Arc::clone(lock(&wire.shared).answers.all());
+        let buffers = Arc::clone(&lock(&wire.shared).answers.all);
         wire.filter = Some(Filter::new(buffers));
         wire
     }

@@ -175,11 +175,6 @@ impl CallContext {
         (reason != Reason::Slot || self.config.limits_slots).then_some((reason.word(), wait))
     }
 
-    /// Returns the name of the call's class.
-    pub(crate) fn class_name(&self) -> &str {
-        self.config.meters.class_name(self.call.class)
-    }
-
     /// Closes the context: the client is answered. The call counts as in flight for as long as the
     /// returned value lives.
     pub(crate) fn close(&mut self, status: StatusCode) -> Option<InFlight> {

@@ -21,7 +21,7 @@ use crate::proxy::guard::scan::{Fault, Rest, Scanned, Scanner};
 
 /// The scanner of a connection, and the bounds on the head that comes in.
 pub(super) struct Filter {
-    scanner: Scanner,
+    pub(super) scanner: Scanner,
     /// Scanned, and changed on the way: hyper gets it before anything else.
     replaced: Bytes,
     /// The part of the memory for large heads that is this connection's.
@@ -35,11 +35,6 @@ pub(super) struct Filter {
 impl Filter {
     pub(super) fn new(buffers: Arc<Buffers>) -> Self {
         Self { scanner: Scanner::default(), replaced: Bytes::new(), share: HeadShare::of(buffers), patience: None }
-    }
-
-    /// True if only whole requests came.
-    pub(super) fn is_between_requests(&self) -> bool {
-        self.scanner.is_between_requests()
     }
 
     /// Gives hyper what was read ahead, then what comes, as far as it passes.
@@ -138,7 +133,7 @@ impl Filter {
         let is_over = if self.scanner.is_in_head() {
             self.is_late(shared, cx)
         } else {
-            self.is_between_requests() && shared.idle.poll_pause(cx).is_ready()
+            self.scanner.is_between_requests() && shared.idle.poll_pause(cx).is_ready()
         };
         if is_over { Poll::Ready(()) } else { shared.input.park(cx) }
     }
