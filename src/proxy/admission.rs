@@ -28,6 +28,7 @@ use super::tunnel::Switch;
 use crate::api::{Group, Key};
 use crate::classify::{Classified, FlowName};
 use crate::limit::{Arrival, Flow};
+use crate::telemetry::meters::Decision;
 use crate::upstream::{Dedicated, Inbound, Outgoing, StreamLease};
 
 /// A request that waits to be admitted.
@@ -149,7 +150,12 @@ fn ask(gate: &GateParts, request: &Parts, context: &CallContext) -> Result<Verdi
     let flow_name = call.flow_name(&request.headers);
     let arrival = arrival(call, *key, &flow_name);
     let verdict = gate.driver.arrive(config.generation, &arrival)?;
-    config.meters.decided(call.class, verdict.decision());
+    let decision = match &verdict {
+        Verdict::Go(_) => Decision::Go,
+        Verdict::Wait(_) => Decision::Wait,
+        Verdict::Refused(_) => Decision::Refuse,
+    };
+    config.meters.decided(call.class, decision);
     Ok(match gate.shadow {
         true => Verdict::Go(shadow::permit(&gate.driver, verdict, &arrival, request, config)),
         false => verdict,

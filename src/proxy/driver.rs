@@ -22,12 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, Settlement, ShadowEntry};
 use self::tell::Teller;
-pub(crate) use self::tell::Wants;
 use crate::api::{Answer, Group, Key};
 use crate::clock::Clock;
 use crate::limit::{self, Arrival, Keys, Limiter, Receipt, Refusal, Ticket};
 use crate::moment::Moment;
-use crate::telemetry::meters::Decision;
 use crate::upstream::Rooms;
 
 /// The limiter of one gate, shared by its calls. Cheap to clone.
@@ -74,19 +72,6 @@ pub(crate) enum Verdict {
     Refused(Refusal),
 }
 
-// === impl Verdict ===
-
-impl Verdict {
-    /// Returns the word for it in the metrics.
-    pub(crate) const fn decision(&self) -> Decision {
-        match self {
-            Self::Go(_) => Decision::Go,
-            Self::Wait(_) => Decision::Wait,
-            Self::Refused(_) => Decision::Refuse,
-        }
-    }
-}
-
 // === impl Driver ===
 
 impl Driver {
@@ -104,8 +89,9 @@ impl Driver {
     }
 
     /// Connects the pool, which learns from then on how many calls wait for room. Once.
-    pub(crate) fn connect(&self, pool: Arc<dyn Wants>) {
-        self.shared.teller.connect(pool);
+    pub(crate) fn connect(&self, want: impl Fn(Group, usize) + Send + Sync + 'static) {
+        let is_first = self.shared.teller.pool.set(Box::new(want)).is_ok();
+        debug_assert!(is_first, "a driver has one pool");
     }
 
     /// Returns the failing keys, without the lock.

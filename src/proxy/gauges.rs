@@ -13,8 +13,7 @@ use crate::api::Group;
 use crate::clock::Clock;
 use crate::limit::Snapshot;
 use crate::limit::snapshot::{BucketView, Paused};
-use crate::telemetry::meters::as_f64;
-use crate::telemetry::{self, Sampler, UpstreamMeters, table};
+use crate::telemetry::{self, Sampler, UpstreamMeters, meters::as_f64, table};
 use crate::upstream::Occupancy;
 
 /// Sets the gauges of a section: sums over its gates.

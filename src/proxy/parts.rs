@@ -5,23 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::coalesce::Coalescer;
-use super::driver::Driver;
-use super::gate_config::CurrentConfig;
-use super::respond::Responder;
-use super::tally::Tally;
+use super::{coalesce, driver, gate_config, respond, tally};
 use crate::api::Signal;
 use crate::upstream::Upstream;
 
 /// The parts of a gate that its calls share.
 pub(crate) struct GateParts {
-    pub(crate) config: Arc<CurrentConfig>,
-    pub(crate) tally: Arc<Tally>,
-    pub(crate) responder: Arc<Responder>,
-    pub(crate) driver: Driver,
+    pub(crate) config: Arc<gate_config::CurrentConfig>,
+    pub(crate) tally: Arc<tally::Tally>,
+    pub(crate) responder: Arc<respond::Responder>,
+    pub(crate) driver: driver::Driver,
     pub(crate) upstream: Upstream,
     /// Makes identical calls that wait one, if the configuration says so.
-    pub(crate) coalescer: Coalescer,
+    pub(crate) coalescer: coalesce::Coalescer,
     pub(crate) last_signal: LastSignal,
     pub(crate) hasher: RandomState,
     /// True if every call is decided, and every call is let through. Only a restart changes it.

@@ -8,20 +8,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::coalesce::Coalescer;
-use super::driver::Driver;
 use super::gate_config::{CurrentConfig, GateConfig};
 use super::guard::buffers::Buffers;
 use super::options::Options;
-use super::parts::{GateParts, LastSignal};
-use super::respond::Responder;
-use super::tally::Tally;
+use super::parts::GateParts;
+use super::{driver, respond, tally};
 use crate::classify::Kind;
 use crate::clock::Clock;
 use crate::limit::Limiter;
 use crate::telemetry::{GateMeters, UpstreamMeters};
-use crate::tls;
-use crate::upstream::{self, Target, Upstream};
+use crate::{tls, upstream};
 
 /// Everything that the gates of a section share.
 pub(crate) struct Section {
@@ -35,7 +31,7 @@ pub(crate) struct Section {
     pub(crate) buffers: Arc<Buffers>,
     /// The bytes of the bodies of waiting calls.
     pub(crate) waiting_bytes: Arc<AtomicUsize>,
-    responder: Arc<Responder>,
+    responder: Arc<respond::Responder>,
     shadow: bool,
     /// The lock is held while a gate is made or the settings change.
     gates: Mutex<Vec<Weak<GateParts>>>,
@@ -57,36 +53,37 @@ impl Section {
             config: Arc::new(CurrentConfig::new(GateConfig::new(options, 0, meters))),
             buffers: Arc::default(),
             waiting_bytes: Arc::default(),
-            responder: Arc::new(Responder::new(Arc::clone(&name), kind, clock)),
+            responder: Arc::new(respond::Responder::new(Arc::clone(&name), kind, clock)),
             name,
             gates: Mutex::default(),
         }
     }
 
     /// Makes the parts of one more gate, whose calls go to `target`.
-    pub(crate) fn parts(&self, target: Target) -> Arc<GateParts> {
+    pub(crate) fn parts(&self, target: upstream::Target) -> Arc<GateParts> {
         let mut gates = self.lock();
         let GateConfig { options, generation, .. } = &*self.config.get();
         let hasher = RandomState::new();
         let limiter = Limiter::new(options.gate.policy.clone(), hasher.hash_one("jitter"), self.clock.now());
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
-        let driver = Driver::new(Arc::clone(&self.name), limiter, self.clock);
+        let driver = driver::Driver::new(Arc::clone(&self.name), limiter, self.clock);
         driver.adopt(*generation);
         let options = upstream::Options { target, ..options.upstream.clone() };
-        let upstream = Upstream::start(options, self.clock, driver.rooms());
+        let upstream = upstream::Upstream::start(options, self.clock, driver.rooms());
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
-        driver.connect(Arc::new(upstream.clone()));
+        let pool = upstream.clone();
+        driver.connect(move |group, calls| pool.want(group, calls));
         if self.shadow {
             driver.cast_shadow();
         }
         let parts = Arc::new(GateParts {
             config: Arc::clone(&self.config),
-            tally: Arc::new(Tally::new(&self.name, self.clock)),
+            tally: Arc::new(tally::Tally::new(&self.name, self.clock)),
             responder: Arc::clone(&self.responder),
             driver,
             upstream,
-            coalescer: Coalescer::default(),
-            last_signal: LastSignal::default(),
+            coalescer: Default::default(),
+            last_signal: Default::default(),
             hasher,
             shadow: self.shadow,
         });

@@ -15,6 +15,7 @@ use crate::limit::{KeyState, Preview, Reason, Snapshot};
 use crate::status;
 use crate::telemetry::meters::GateMeters;
 use crate::telemetry::table;
+use crate::upstream::Occupancy;
 
 // === impl Gate ===
 
@@ -32,6 +33,9 @@ impl Gate {
             .pauses
             .iter()
             .map(|pause| status::Pause { who: paused(pause.who, &config.meters), until_ms: clock.wall(pause.until) });
+        // Those to be tried next, in that order.
+        let next_tried = || own.driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
+        let keys = if names { next_tried() } else { Vec::new() };
         let classes = now.classes.iter().map(|class| status::Class {
             name: class.name.to_string(),
             lane: class.lane.word().to_owned(),
@@ -55,7 +59,7 @@ impl Gate {
             queues: queues.map(|waiting| queue(waiting, &config.meters, shows_flows)).collect(),
             pauses: pauses.collect(),
             classes: classes.collect(),
-            keys: if names { self.failing_keys() } else { Vec::new() },
+            keys: keys.iter().map(|(name, _, state)| self.failing_key(name, state)).collect(),
             ..status::Gate::default()
         };
         own.tally.tell(&mut gate, names);
@@ -155,20 +159,9 @@ impl Gate {
     }
 
     fn connections(&self, group: Group) -> status::Connections {
-        let occupancy = self.upstream().occupancy(group);
-        status::Connections {
-            group: group.to_string(),
-            connections: occupancy.connections,
-            used: occupancy.used,
-            free: occupancy.free,
-            down: self.upstream().unreachable(group).map(|why| shortened(why.to_string())),
-        }
-    }
-
-    /// The keys to be tried next, in that order.
-    fn failing_keys(&self) -> Vec<status::Key> {
-        let keys = self.own().driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
-        keys.iter().map(|(name, _, state)| self.failing_key(name, state)).collect()
+        let Occupancy { connections, used, free } = self.upstream().occupancy(group);
+        let down = self.upstream().unreachable(group).map(|why| shortened(why.to_string()));
+        status::Connections { group: group.to_string(), connections, used, free, down }
     }
 
     fn failing_key(&self, name: &str, state: &KeyState) -> status::Key {

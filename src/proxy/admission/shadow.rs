@@ -17,15 +17,9 @@ use tokio::sync::oneshot;
 
 use super::intake::{ENOUGH, declared, large_head};
 use crate::api::{Group, Outcome};
-use crate::limit::{Arrival, ClassId, Reason, Receipt};
+use crate::limit::{Arrival, ClassId, Receipt};
 use crate::proxy::driver::{Driver, HeldPermit, HeldTicket, Settlement, ShadowEntry, Verdict};
 use crate::proxy::gate_config::GateConfig;
-
-/// The meters that count what would have happened to a call.
-struct ShadowMeters {
-    config: Arc<GateConfig>,
-    class: ClassId,
-}
 
 /// Returns the permit of a call on a gate that only plays: always one, at once.
 pub(super) fn permit(
@@ -35,24 +29,23 @@ pub(super) fn permit(
     request: &Parts,
     config: &Arc<GateConfig>,
 ) -> HeldPermit {
-    let meters = ShadowMeters { config: Arc::clone(config), class: arrival.class };
     let mut ticket = match verdict {
         Verdict::Go(permit) => return permit,
         Verdict::Refused(refusal) => {
-            meters.refused(refusal.reason);
+            config.meters.would_have_refused(arrival.class, refusal.reason);
             return driver.admit_unmetered(arrival, ShadowEntry::default());
         }
         Verdict::Wait(ticket) => ticket,
     };
     // As much as would have been read while it waited.
     if let Err(refusal) = ticket.hold_bytes(large_head(request) + declared(request).min(ENOUGH)) {
-        meters.refused(refusal.reason);
+        config.meters.would_have_refused(arrival.class, refusal.reason);
         return driver.admit_unmetered(arrival, ShadowEntry::default());
     }
     let (told, hears) = oneshot::channel();
     let (ended, end) = oneshot::channel();
     // Bounded: there are no more of them than may wait, and than there are calls.
-    tokio::spawn(shadow_task(driver.clone(), ticket, arrival.group, meters, hears, end));
+    tokio::spawn(shadow_task(driver.clone(), ticket, (arrival.class, arrival.group), Arc::clone(config), hears, end));
     driver.admit_unmetered(arrival, ShadowEntry { told: Some(told), ended: Some(ended) })
 }
 
@@ -60,8 +53,8 @@ pub(super) fn permit(
 async fn shadow_task(
     driver: Driver,
     mut ticket: HeldTicket,
-    group: Group,
-    meters: ShadowMeters,
+    (class, group): (ClassId, Group),
+    config: Arc<GateConfig>,
     mut hears: oneshot::Receiver<Settlement>,
     end: oneshot::Receiver<()>,
 ) {
@@ -76,7 +69,7 @@ async fn shadow_task(
             },
             turn = poll_fn(|cx| ticket.poll_turn(cx)) => match turn {
                 Ok(permit) => break permit,
-                Err(Some(refusal)) => return meters.refused(refusal.reason),
+                Err(Some(refusal)) => return config.meters.would_have_refused(class, refusal.reason),
                 Err(None) => return,
             },
         }
@@ -84,7 +77,7 @@ async fn shadow_task(
     driver.give_room(&permit, group);
     let (_, owed, slot) = permit.admit(());
     if let Some((reason, wait)) = owed.receipt().and_then(Receipt::waited) {
-        meters.config.meters.would_have_waited(meters.class, reason, wait);
+        config.meters.would_have_waited(class, reason, wait);
     }
     let told = match told {
         Some(told) => Ok(told),
@@ -96,10 +89,4 @@ async fn shadow_task(
     }
     drop(end.await); // an error too: its other end is gone, and so is the call
     drop(slot);
-}
-
-impl ShadowMeters {
-    fn refused(&self, reason: Reason) {
-        self.config.meters.would_have_refused(self.class, reason);
-    }
 }

@@ -4,23 +4,17 @@
 //! tells it outside the limiter's lock; meanwhile other tasks leave it to that one, and it looks
 //! again before it stops. So no stale zero can hide a call that waits.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::interleave;
 use crate::api::Group;
 use crate::limit::Limiter;
-use crate::upstream::Upstream;
-
-/// The pool, which learns how many calls wait for room.
-pub(crate) trait Wants: Send + Sync {
-    /// `calls` calls of `group` wait for room and nothing else.
-    fn want(&self, group: Group, calls: usize);
-}
 
 /// Tells the pool, and knows what it was told last.
 #[derive(Default)]
 pub(super) struct Teller {
-    pool: OnceLock<Arc<dyn Wants>>,
+    /// The way to tell the pool that so many calls of a group wait for room and nothing else.
+    pub(super) pool: OnceLock<Box<dyn Fn(Group, usize) + Send + Sync>>,
     told: Mutex<Levels>,
 }
 
@@ -35,11 +29,6 @@ const GROUPS: [Group; 3] = [Group::Exempt, Group::Short, Group::LongRunning];
 // === impl Teller ===
 
 impl Teller {
-    pub(super) fn connect(&self, pool: Arc<dyn Wants>) {
-        let first = self.pool.set(pool).is_ok();
-        debug_assert!(first, "a driver has one pool");
-    }
-
     /// True if the pool knows less than it should. Under the limiter's lock.
     pub(super) fn has_news(&self, limiter: &Limiter) -> bool {
         self.lock().levels != levels(limiter)
@@ -47,9 +36,7 @@ impl Teller {
 
     /// Tells the pool until it knows everything. No lock may be held; `look` takes the limiter's.
     pub(super) fn tell(&self, look: impl Fn(&dyn Fn(&Limiter) -> Option<[usize; 3]>) -> Option<[usize; 3]>) {
-        let Some(pool) = self.pool.get() else {
-            return;
-        };
+        let Some(want) = self.pool.get() else { return };
         let begin = |limiter: &Limiter| {
             let mut told = self.lock();
             let now = levels(limiter);
@@ -64,7 +51,7 @@ impl Teller {
             let now = self.lock().levels;
             let changed = GROUPS.into_iter().zip(before).zip(now).filter(|((_, before), now)| before != now);
             for ((group, _), level) in changed {
-                pool.want(group, level);
+                want(group, level);
             }
             interleave::point();
             self.lock().telling = false;
@@ -73,12 +60,6 @@ impl Teller {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Levels> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Wants for Upstream {
-    fn want(&self, group: Group, calls: usize) {
-        Self::want(self, group, calls);
     }
 }
 

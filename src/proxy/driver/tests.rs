@@ -107,15 +107,11 @@ async fn whoever_waits_for_an_unreachable_group_is_told_at_once() {
     assert_eq!(driver.remembered(), 0);
 }
 
-/// A pool that opens at most so many streams, some of which die with the call they carried.
-struct Pool {
-    wanted: mpsc::UnboundedSender<usize>,
-}
-
-impl Wants for Pool {
-    fn want(&self, group: Group, calls: usize) {
+/// Tells the task that opens streams how many are wanted.
+fn tells(wanted: mpsc::UnboundedSender<usize>) -> impl Fn(Group, usize) + Send + Sync {
+    move |group, calls| {
         assert_eq!(group, Group::Short);
-        self.wanted.send(calls).ok();
+        wanted.send(calls).ok();
     }
 }
 
@@ -197,7 +193,7 @@ async fn on_many_threads_everyone_gets_a_turn_and_nobody_keeps_anything() {
     for round in 0..20 {
         let driver = driver(policy(2, None));
         let (wanted, news) = mpsc::unbounded_channel();
-        driver.connect(Arc::new(Pool { wanted }));
+        driver.connect(tells(wanted));
         let open = Arc::new(AtomicI64::new(0));
         let pool = tokio::spawn(open_streams(driver.clone(), Arc::clone(&open), news));
         let dice = AtomicU64::new(round * 1_000);
@@ -227,7 +223,7 @@ fn under_every_schedule_tried_everyone_gets_a_turn_and_nobody_keeps_anything() {
     interleave::under_schedules(2_000, || {
         let driver = driver(policy(2, None));
         let (wanted, news) = mpsc::unbounded_channel();
-        driver.connect(Arc::new(Pool { wanted }));
+        driver.connect(tells(wanted));
         let open = Arc::new(AtomicI64::new(0));
         let pool = shuttle::future::spawn(open_streams(driver.clone(), Arc::clone(&open), news));
         // One that leaves, one whose stream dies under it, and four whose streams die with them, so

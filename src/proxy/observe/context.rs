@@ -194,8 +194,8 @@ impl CallContext {
     /// Returns the call's line, if there is a log and it has not been returned before. Without a
     /// status the caller has left.
     fn record(&mut self, status: Option<u16>) -> Option<CallRecord> {
-        let asked = asked(&self.call, self.user_agent.take()?);
-        let (meters, class) = (&self.config.meters, self.call.class);
+        let user_agent = self.user_agent.take()?;
+        let (meters, class, call) = (&self.config.meters, self.call.class, &self.call.call);
         Some(CallRecord {
             arrived: self.arrived,
             at_door: self.asked_at,
@@ -203,9 +203,19 @@ impl CallContext {
             class: meters.class_name(class).into(),
             lane: meters.lane(class),
             flow: self.call.flow,
-            verb: self.call.call.verb().word(),
-            asked,
-            key: self.key.or_else(|| object(&self.call.call)),
+            verb: call.verb().word(),
+            asked: Asked {
+                group: call.group().into(),
+                resource: call.resource().into(),
+                subresource: call.subresource().into(),
+                namespace: call.namespace().into(),
+                user_agent,
+                credential: self.call.credential,
+                long_running: call.is_long_running(),
+                dry_run: call.is_dry_run(),
+                timeout: call.timeout(),
+            },
+            key: self.key.or_else(|| object(call)),
             waited: self.waited,
             granted: self.left.map(|(granted, _)| granted),
             sent: self.left.map(|(_, sent)| sent),
@@ -238,22 +248,6 @@ impl Drop for CallContext {
 fn user_agent(headers: &HeaderMap) -> Box<str> {
     let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     agent.split(' ').next().filter(|word| word.len() <= LONGEST_AGENT).unwrap_or_default().into()
-}
-
-/// Returns what a call asks for, for the log.
-fn asked(classified: &Classified, user_agent: Box<str>) -> Asked {
-    let call = &classified.call;
-    Asked {
-        group: call.group().into(),
-        resource: call.resource().into(),
-        subresource: call.subresource().into(),
-        namespace: call.namespace().into(),
-        user_agent,
-        credential: classified.credential,
-        long_running: call.is_long_running(),
-        dry_run: call.is_dry_run(),
-        timeout: call.timeout(),
-    }
 }
 
 /// Returns the identity of a named object and of what is done to it, for the log, where nothing is
