@@ -18,8 +18,8 @@ use crate::telemetry::GateMeters;
 pub(crate) struct GateConfig {
     /// The number of reloads before it.
     pub(crate) generation: u64,
-    /// The settings. The driver has the limits of its own gate, and what only a restart changes is
-    /// as it was at the start.
+    /// The settings of the last reload. Where its calls go is as it was at the start; the rest that
+    /// only a restart changes is read from the section.
     pub(crate) options: Options,
     pub(crate) hosts: Hosts,
     /// By class: they go with the rules.
