@@ -31,7 +31,7 @@ mod windows;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use http::uri::Scheme;
@@ -295,6 +295,12 @@ impl Inner {
             self.pools.iter().for_each(Pool::outdate);
         }
     }
+}
+
+/// Locks a mutex. Nothing panics while it holds one of these locks, so what is behind a poisoned one
+/// is still whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Retires idle and old connections and sets the gauges, for as long as the upstream is in use.

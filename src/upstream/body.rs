@@ -8,7 +8,7 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::http1::Traffic;
 use super::inbound::{Inbound, InboundError};
+use super::lock;
 
 /// A request body on its way up: the part that was read while the call waited, then the rest as the
 /// client sends it.
@@ -29,9 +30,7 @@ pub struct Outgoing {
 
 /// The beginning of a body that was sent, for names and digests after a failure.
 #[derive(Debug)]
-pub struct Kept {
-    shared: Option<Arc<Mutex<State>>>,
-}
+pub struct Kept(Option<Arc<Mutex<State>>>);
 
 /// The body as one attempt sends it. `S` is the stream that it is sent on.
 #[derive(Debug)]
@@ -118,7 +117,7 @@ impl Outgoing {
         if let Some(mut state) = self.state() {
             state.named = true;
         }
-        Kept { shared: self.shared.clone() }
+        Kept(self.shared.clone())
     }
 
     /// Charges what is kept to `budget`, and records whether the client declared a length.
@@ -236,10 +235,6 @@ impl<S> Body for AttemptBody<S> {
 
 // === impl State ===
 
-fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl State {
     /// Returns the next frame that has not been read yet, or what ended the body.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, OutgoingError>>> {
@@ -320,12 +315,12 @@ impl Drop for Charge {
 impl Kept {
     /// Returns at most the first 64 KiB of what has been read so far.
     pub fn bytes(&self) -> Vec<Bytes> {
-        self.shared.as_deref().map_or_else(Vec::new, |shared| beginning(&lock(shared).kept, KEPT_FOR_NAMES))
+        self.0.as_deref().map_or_else(Vec::new, |shared| beginning(&lock(shared).kept, KEPT_FOR_NAMES))
     }
 
     /// True if [`bytes`](Self::bytes) is the whole body.
     pub fn is_whole(&self) -> bool {
-        self.shared.as_deref().map(lock).is_none_or(|state| {
+        self.0.as_deref().map(lock).is_none_or(|state| {
             !state.partial && state.kept_bytes <= KEPT_FOR_NAMES && state.rest.as_ref().is_none_or(Body::is_end_stream)
         })
     }
@@ -364,7 +359,7 @@ mod tests {
     fn sent(budget: usize, named: bool, frames: &[usize]) -> (Vec<Bytes>, bool) {
         let outgoing = Outgoing::new(Vec::new(), None, None);
         outgoing.begin(&Budget::new(AtomicUsize::new(budget)), true);
-        let kept = Kept { shared: outgoing.shared.clone() };
+        let kept = Kept(outgoing.shared.clone());
         if named {
             drop(outgoing.kept());
         }

@@ -9,13 +9,15 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
 use hickory_resolver::config::{ResolveHosts, ResolverConfig};
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Resolver, TokioResolver, system_conf};
+
+use super::lock;
 
 /// The files and the port by which names are looked up.
 #[derive(Clone, Debug)]
@@ -88,7 +90,7 @@ impl NameServers {
     /// Returns the resolver that `resolv.conf` asks for.
     fn resolver(&self) -> io::Result<Arc<TokioResolver>> {
         let text = fs::read(&self.dns.resolv_conf)?;
-        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut configured = lock(&self.configured);
         if let Some((from, resolver)) = &*configured
             && *from == text
         {

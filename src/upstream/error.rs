@@ -110,15 +110,3 @@ impl DialError {
         }
     }
 }
-
-// === impl SendError ===
-
-impl SendError {
-    pub(super) fn unsent(source: impl StdError + Send + Sync + 'static) -> Self {
-        Self::Unsent(Arc::new(source))
-    }
-
-    pub(super) fn lost(source: impl StdError + Send + Sync + 'static) -> Self {
-        Self::Lost(Arc::new(source))
-    }
-}

@@ -1,10 +1,10 @@
 //! HTTP/1.1 towards an upstream: its limits, and a socket that counts what goes over it.
 
+use std::io;
 use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
-use std::io::{self};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
 use super::dial::Socket;
 use super::error::DialFailure;
+use super::lock;
 use super::trailing::Trailing;
 
 /// The half of a connection that drives it.
@@ -68,7 +69,7 @@ impl Traffic {
     /// in which that body has to end. Returns `None` if there is nothing to write.
     pub(super) fn trail(&self, trailers: &HeaderMap) -> Option<Bytes> {
         let (mark, trailing) = Trailing::new(trailers)?;
-        *self.trailing.lock().unwrap_or_else(PoisonError::into_inner) = Some(trailing);
+        *lock(&self.trailing) = Some(trailing);
         self.trails.store(true, Ordering::Relaxed);
         Some(mark)
     }
@@ -87,30 +88,9 @@ impl AsyncRead for CountedSocket {
 }
 
 impl CountedSocket {
-    /// Writes `bufs`: by `write`, or by way of the trailers while there are any.
-    fn write(
-        &mut self,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-        write: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        if self.write_failed {
-            return Poll::Pending;
-        }
-        let poll = if self.traffic.trails.load(Ordering::Relaxed) {
-            self.poll_trailing(cx, bufs)
-        } else {
-            write(Pin::new(self.socket.get_mut()), cx)
-        };
-        if let Poll::Ready(Ok(bytes)) = &poll {
-            self.traffic.written.fetch_add(*bytes as u64, Ordering::Relaxed);
-        }
-        self.await_answer(poll, cx)
-    }
-
     /// Writes by way of the trailers, until they have gone.
     fn poll_trailing(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let mut trailing = self.traffic.trailing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trailing = lock(&self.traffic.trailing);
         let mut socket = Pin::new(self.socket.get_mut());
         let Some(some) = trailing.as_mut() else { return socket.poll_write_vectored(cx, bufs) };
         let written = match bufs {
@@ -144,16 +124,28 @@ impl CountedSocket {
 }
 
 impl AsyncWrite for CountedSocket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.write(cx, &[io::IoSlice::new(buf)], |socket, cx| socket.poll_write(cx, buf))
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[io::IoSlice::new(buf)])
     }
 
+    /// Writes to the socket, by way of the trailers while there are any.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.write(cx, bufs, |socket, cx| socket.poll_write_vectored(cx, bufs))
+        if self.write_failed {
+            return Poll::Pending;
+        }
+        let poll = if self.traffic.trails.load(Ordering::Relaxed) {
+            self.poll_trailing(cx, bufs)
+        } else {
+            Pin::new(self.socket.get_mut()).poll_write_vectored(cx, bufs)
+        };
+        if let Poll::Ready(Ok(bytes)) = &poll {
+            self.traffic.written.fetch_add(*bytes as u64, Ordering::Relaxed);
+        }
+        self.await_answer(poll, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -11,7 +11,7 @@
 //! it is asked for such a body.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
+use super::lock;
 use crate::clock::timer;
 
 /// A request body as the client sends it.
@@ -34,9 +35,7 @@ pub struct Inbound {
 /// The same body for the connection that it comes on. When dropped, it takes the body away from
 /// whatever still reads it.
 #[derive(Debug)]
-pub struct Unread {
-    shared: Arc<Mutex<State>>,
-}
+pub struct Unread(Arc<Mutex<State>>);
 
 /// The rest of a body when its call is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +96,7 @@ impl Inbound {
         let (head, body) = request.into_parts();
         let shared = State::share(body, expects);
         let body = Self { shared: Some(Arc::clone(&shared)) };
-        (Request::from_parts(head, body), Some(Unread { shared }))
+        (Request::from_parts(head, body), Some(Unread(shared)))
     }
 
     /// True if the client waits to be asked for the body, and has not been asked.
@@ -164,7 +163,7 @@ impl Drop for Inbound {
 impl Unread {
     /// Returns what is left of the body, where at most `most` bytes of it are worth reading.
     pub fn remainder(&self, most: u64) -> Remainder {
-        let state = lock(&self.shared);
+        let state = lock(&self.0);
         match &state.body {
             Progress::Ended => Remainder::None,
             Progress::Open(_) if !state.expects && state.size_hint().exact().is_none_or(|left| left <= most) => {
@@ -177,7 +176,7 @@ impl Unread {
     /// Waits for the end of the body, and discards what its call does not read. Ready with true if
     /// the end came before `most` bytes had been read in all.
     pub fn poll_end(&self, cx: &mut Context<'_>, most: u64) -> Poll<bool> {
-        let mut state = lock(&self.shared);
+        let mut state = lock(&self.0);
         loop {
             match &state.body {
                 Progress::Ended => return Poll::Ready(true),
@@ -195,7 +194,7 @@ impl Unread {
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        let mut state = lock(&self.shared);
+        let mut state = lock(&self.0);
         if matches!(state.body, Progress::Open(_)) {
             state.body = Progress::Taken;
             state.release();
@@ -267,12 +266,6 @@ impl State {
             watcher.wake();
         }
     }
-}
-
-/// Locks the state. Nothing panics while it holds this lock, so a poisoned state is still a whole
-/// one.
-fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const CONTINUE: &[u8] = b"100-continue";

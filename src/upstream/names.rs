@@ -7,11 +7,12 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::dns::{Dns, LookupError, NameServers};
 use super::error::DialFailure;
+use super::lock;
 use crate::clock::Clock;
 use crate::moment::Moment;
 
@@ -39,9 +40,13 @@ impl Names {
         let limit = if self.last_good().is_some() { limit / 2 } else { limit };
         let failure = match tokio::time::timeout(limit, self.ask()).await {
             Ok(Ok(found)) if found.is_empty() => LookupError::Unanswered(io::Error::other("it has no address")),
-            Ok(Ok(found)) => {
-                let found = self.not_own(found)?;
-                *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((found.clone(), self.clock.now()));
+            Ok(Ok(mut found)) => {
+                // To dial the gate itself would go round in circles until something runs out.
+                found.retain(|address| !self.is_own(*address));
+                if found.is_empty() {
+                    return Err(DialFailure::Itself);
+                }
+                *lock(&self.known) = Some((found.clone(), self.clock.now()));
                 return Ok(found);
             }
             Ok(Err(failure)) => failure,
@@ -69,13 +74,6 @@ impl Names {
         Ok(found.map_err(LookupError::Unanswered)?.collect())
     }
 
-    /// Leaves the gate's own addresses out: to dial itself would go round in circles until
-    /// something runs out.
-    fn not_own(&self, mut found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, DialFailure> {
-        found.retain(|address| !self.is_own(*address));
-        if found.is_empty() { Err(DialFailure::Itself) } else { Ok(found) }
-    }
-
     fn is_own(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();
         self.own.iter().any(|own| {
@@ -85,7 +83,7 @@ impl Names {
     }
 
     fn last_good(&self) -> Option<Vec<SocketAddr>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock(&self.known);
         known.as_ref().filter(|(_, at)| self.clock.now() - *at < STALE).map(|(known, _)| known.clone())
     }
 }

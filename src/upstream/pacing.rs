@@ -16,9 +16,9 @@ pub(super) struct Pacing {
     /// Dials under way.
     under_way: usize,
     /// Calls that wait for room, as last told. Never adjusted here: only changes are told.
-    wanted: usize,
+    pub(super) wanted: usize,
     /// One more connection is to be there before it is needed.
-    ahead: bool,
+    pub(super) ahead: bool,
     /// The last dial's failure, until one succeeds.
     failing: Option<Failing>,
 }
@@ -33,16 +33,6 @@ struct Failing {
 }
 
 impl Pacing {
-    /// Sets the number of calls that wait for room.
-    pub(super) fn want(&mut self, calls: usize) {
-        self.wanted = calls;
-    }
-
-    /// Asks for one connection ahead of need.
-    pub(super) fn want_ahead(&mut self) {
-        self.ahead = true;
-    }
-
     /// Returns the number of dials to start now, of which `at_once` may be under way together. They
     /// are for the calls that wait for room and `more` that wait here, less what is `free` already.
     /// They count as begun.
@@ -124,7 +114,7 @@ mod tests {
     fn after_a_failure_there_is_one_dial_at_a_time_ever_more_slowly() {
         let mut pacing = Pacing::default();
         let mut now = Moment::ZERO;
-        pacing.want(40);
+        pacing.wanted = 40;
         assert_eq!(pacing.begin(16, 0, 0, now), 16);
         assert!(pacing.failed(refused(), now, now + Duration::from_millis(1)));
         for _ in 0..15 {
@@ -136,7 +126,7 @@ mod tests {
         now += Duration::from_millis(1);
         let mut delays = Vec::new();
         for _ in 0..8 {
-            pacing.want(40);
+            pacing.wanted = 40;
             assert!(pacing.down(now).is_some());
             assert_eq!(pacing.begin(16, 0, 0, now), 0);
             let due = pacing.due(0).expect("a dial is wanted");
@@ -153,12 +143,12 @@ mod tests {
     #[test]
     fn a_success_ends_it() {
         let mut pacing = Pacing::default();
-        pacing.want(5);
+        pacing.wanted = 5;
         assert_eq!(pacing.begin(1, 0, 0, Moment::ZERO), 1);
         pacing.failed(refused(), Moment::ZERO, Moment::ZERO);
         assert!(pacing.recovered().is_some());
         assert!(pacing.down(Moment::ZERO).is_none());
-        pacing.want(5);
+        pacing.wanted = 5;
         assert_eq!(pacing.begin(16, 0, 0, Moment::ZERO), 5);
         pacing.succeeded();
         assert_eq!(pacing.begin(16, 0, 1, Moment::ZERO), 0, "four are under way for the four that wait");

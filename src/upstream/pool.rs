@@ -10,7 +10,7 @@ mod stream_lease;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::client::conn::http1;
@@ -22,7 +22,7 @@ pub(super) use self::stream_lease::{Exclusive, SentBody, Stream, StreamUnit};
 use super::dial::Dialer;
 use super::error::{DialError, DialFailure};
 use super::stream_accounts::ConnectionId;
-use super::{Occupancy, Rooms};
+use super::{Occupancy, Rooms, lock};
 use crate::api::Group;
 use crate::clock::Clock;
 use crate::moment::Moment;
@@ -43,21 +43,21 @@ impl Pool {
     }
 
     pub(super) fn occupancy(&self) -> Occupancy {
-        self.lock().accounts.occupancy()
+        lock(&self.state).accounts.occupancy()
     }
 
     pub(super) fn want(self: &Arc<Self>, calls: usize) {
-        self.with(|state, _, _| state.pacing.want(calls));
+        self.with(|state, _, _| state.pacing.wanted = calls);
     }
 
     pub(super) fn down(&self) -> Option<Arc<DialError>> {
         let now = self.clock.now();
-        let state = self.lock();
+        let state = lock(&self.state);
         state.pacing.down(now).filter(|_| state.accounts.free() == 0).cloned()
     }
 
     pub(super) fn unreachable(&self) -> Option<Arc<DialError>> {
-        let state = self.lock();
+        let state = lock(&self.state);
         state.pacing.failing().filter(|_| state.accounts.free() == 0).cloned()
     }
 
@@ -131,23 +131,18 @@ impl Pool {
     /// Carries out a dial that was planned.
     async fn dial(self: Arc<Self>) {
         let begun = self.clock.now();
-        match self.connect().await {
-            Ok((connection, tls)) => {
-                self.register(connection, tls, false);
-            }
-            Err(error) => self.dial_failed(&error, begun),
-        }
-    }
-
-    fn dial_failed(self: &Arc<Self>, error: &Arc<DialError>, begun: Moment) {
+        let error = match self.connect().await {
+            Ok((connection, tls)) => return drop(self.register(connection, tls, false)),
+            Err(error) => error,
+        };
         let waiters = self.with(|state, deferred, now| {
-            if state.pacing.failed(Arc::clone(error), begun, now) {
+            if state.pacing.failed(Arc::clone(&error), begun, now) {
                 tracing::warn!(group = ?self.group, %error, cause = error.cause(), "the upstream cannot be reached");
             }
             deferred.unreachable = state.accounts.free() == 0;
             std::mem::take(&mut state.replays)
         });
-        waiters.fail(error);
+        waiters.fail(&error);
     }
 
     /// Registers a connection that was made under the TLS settings of that number, and starts its
@@ -217,7 +212,7 @@ impl Pool {
         self.with(|state, deferred, now| {
             state.retire(now, deferred);
             if state.accounts.has_expired(now) {
-                state.pacing.want_ahead();
+                state.pacing.ahead = true;
             }
         });
     }
@@ -229,16 +224,12 @@ impl Pool {
         self.maintain();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs `change` under the lock and serves the calls that can be served then. Does the rest
     /// without the lock.
     fn with<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, &mut Deferred, Moment) -> R) -> R {
         let mut deferred = Deferred::default();
         let result = {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             let now = self.clock.now();
             let result = change(&mut state, &mut deferred, now);
             state.serve(self, &mut deferred);

@@ -72,7 +72,8 @@ impl Upstream {
     ) -> Result<Attempt<'_>, SendError> {
         let (parts, body) = request.into_parts();
         let links = self.links(settings, &parts).map(Box::new);
-        let mut head = Head::new(parts, &self.inner.target, &settings.host, None).map_err(SendError::unsent)?;
+        let head = Head::new(parts, &self.inner.target, &settings.host, None);
+        let mut head = head.map_err(|error| SendError::Unsent(Arc::new(error)))?;
         let StreamLease { pool, stream } = lease;
         if matches!(stream, Stream::Http2 { .. }) {
             head.forget_case();

@@ -32,6 +32,7 @@ impl Trailing {
     /// fields may stand in a trailer.
     pub(crate) fn new(trailers: &HeaderMap) -> Option<(Bytes, Box<Self>)> {
         let mut end = b"0\r\n".to_vec();
+        let may_trail = |name: &HeaderName| !NO_TRAILERS.split(' ').any(|never| name == never);
         for (name, value) in trailers.iter().filter(|(name, _)| may_trail(name)) {
             for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
                 end.extend_from_slice(part);
@@ -96,12 +97,8 @@ impl Trailing {
     }
 }
 
-/// False for fields that frame a message, route it or authenticate its sender (RFC 9110, 6.5.1).
-fn may_trail(name: &HeaderName) -> bool {
-    !NO_TRAILERS.split(' ').any(|never| name == never)
-}
-
-/// Fields that may not trail.
+/// Fields that may not trail: they frame a message, route it or authenticate its sender (RFC 9110,
+/// 6.5.1).
 const NO_TRAILERS: &str = "authorization cache-control content-encoding content-length content-range content-type \
                            host max-forwards set-cookie te trailer transfer-encoding";
 /// The most bytes taken at once.

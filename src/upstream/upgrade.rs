@@ -25,9 +25,7 @@ use crate::limit::Admitted;
 
 /// An HTTP/1.1 connection for one call.
 #[derive(Debug)]
-pub struct Dedicated {
-    sender: http1::SendRequest<SentBody>,
-}
+pub struct Dedicated(http1::SendRequest<SentBody>);
 
 /// The answer to a request to switch.
 #[derive(Debug)]
@@ -45,22 +43,21 @@ impl Upstream {
     /// # Errors
     /// Its dial failed.
     pub async fn dedicate(&self) -> Result<Dedicated, Arc<DialError>> {
-        Box::pin(self.dial_dedicated()).await // boxed: it is large and rare
-    }
-
-    async fn dial_dedicated(&self) -> Result<Dedicated, Arc<DialError>> {
-        let dialer = &self.inner.dialer;
-        let connecting = async {
-            let traffic = Traffic { upgrade: Some(Arc::clone(&self.inner.upgrades)), ..Traffic::default() };
-            handshake(dialer.connect_http1().await?, Arc::new(traffic)).await
+        let dialing = async {
+            let dialer = &self.inner.dialer;
+            let connecting = async {
+                let traffic = Traffic { upgrade: Some(Arc::clone(&self.inner.upgrades)), ..Traffic::default() };
+                handshake(dialer.connect_http1().await?, Arc::new(traffic)).await
+            };
+            let ((sender, connection), _) = dialer.dial(Group::Upgrades, self.inner.clock.now(), connecting).await?;
+            tokio::spawn(async move {
+                if let Err(error) = connection.with_upgrades().await {
+                    tracing::debug!(%error, "the upstream connection of an upgrade ended");
+                }
+            });
+            Ok(Dedicated(sender))
         };
-        let ((sender, connection), _) = dialer.dial(Group::Upgrades, self.inner.clock.now(), connecting).await?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "the upstream connection of an upgrade ended");
-            }
-        });
-        Ok(Dedicated { sender })
+        Box::pin(dialing).await // boxed: it is large and rare
     }
 
     /// Sends a request that asks to switch to `protocol` and returns at the response head. Like
@@ -70,41 +67,35 @@ impl Upstream {
     /// The fate of the request. A switch to anything else than `protocol` is an error.
     pub async fn upgrade(
         &self,
-        connection: Dedicated,
+        mut connection: Dedicated,
         protocol: Protocol,
         request: Admitted<Request<Outgoing>>,
     ) -> Result<Upgraded, SendError> {
-        Box::pin(self.switch(connection, protocol, request.into_inner())).await // boxed: it is large and rare
-    }
-
-    async fn switch(
-        &self,
-        mut connection: Dedicated,
-        protocol: Protocol,
-        request: Request<Outgoing>,
-    ) -> Result<Upgraded, SendError> {
-        let (parts, body) = request.into_parts();
-        let settings = self.inner.settings();
-        let links = self.links(&settings, &parts);
-        let head = Head::new(parts, &self.inner.target, &settings.host, Some(protocol));
-        let mut head = head.map_err(SendError::unsent)?;
-        let version = self.authorize(&mut head).await?;
-        body.begin(&self.inner.budget, head.declares_length());
-        let sent = connection.sender.send_request(head.http1(body.attempt(None, None))).await;
-        let mut response = sent.map_err(|error| match body.broken() {
-            Some(source) => SendError::Client(source),
-            None => SendError::lost(error),
-        })?;
-        if let Some(broken) = BrokenAnswer::find(&response, Some(protocol)) {
-            return Err(SendError::lost(broken));
-        }
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let bytes = hyper::upgrade::on(&mut response);
-            let mut head = response.map(drop);
-            prepare::switched(&mut head);
-            return Ok(Upgraded::Switched(head, bytes));
-        }
-        let response = response.map(|body| Streaming::new(body, Hold::Nothing));
-        Ok(Upgraded::Answered(self.answered(response, version, links.as_ref())))
+        let switching = async {
+            let (parts, body) = request.into_inner().into_parts();
+            let settings = self.inner.settings();
+            let links = self.links(&settings, &parts);
+            let head = Head::new(parts, &self.inner.target, &settings.host, Some(protocol));
+            let mut head = head.map_err(|error| SendError::Unsent(Arc::new(error)))?;
+            let version = self.authorize(&mut head).await?;
+            body.begin(&self.inner.budget, head.declares_length());
+            let sent = connection.0.send_request(head.http1(body.attempt(None, None))).await;
+            let mut response = sent.map_err(|error| match body.broken() {
+                Some(source) => SendError::Client(source),
+                None => SendError::Lost(Arc::new(error)),
+            })?;
+            if let Some(broken) = BrokenAnswer::find(&response, Some(protocol)) {
+                return Err(SendError::Lost(Arc::new(broken)));
+            }
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                let bytes = hyper::upgrade::on(&mut response);
+                let mut head = response.map(drop);
+                prepare::switched(&mut head);
+                return Ok(Upgraded::Switched(head, bytes));
+            }
+            let response = response.map(|body| Streaming::new(body, Hold::Nothing));
+            Ok(Upgraded::Answered(self.answered(response, version, links.as_ref())))
+        };
+        Box::pin(switching).await // boxed: it is large and rare
     }
 }

@@ -19,7 +19,9 @@ pub(super) struct Windows(Arc<AtomicU32>);
 #[derive(Debug)]
 pub(super) struct Window {
     windows: Windows,
-    connection: u32,
+    /// The window of the connection: room for all of its streams to stall without blocking each
+    /// other.
+    pub(super) connection: u32,
 }
 
 impl Windows {
@@ -36,12 +38,6 @@ impl Windows {
 }
 
 impl Window {
-    /// Returns the window of the connection: room for all of its streams to stall without blocking
-    /// each other.
-    pub(super) fn connection(&self) -> u32 {
-        self.connection
-    }
-
     /// Returns the window of each stream, which one stalled reader can hold up.
     pub(super) fn stream(&self) -> u32 {
         self.connection / STREAMS
@@ -79,6 +75,6 @@ mod tests {
         assert_eq!(streams, [64, 256, 32, 16, 16, 16, 16, 16, 16]);
         assert!(windows.0.load(Ordering::Relaxed) <= TOGETHER + 4 * LEAST);
         all.clear();
-        assert_eq!(windows.open(Group::LongRunning).connection(), MOST);
+        assert_eq!(windows.open(Group::LongRunning).connection, MOST);
     }
 }

@@ -78,7 +78,7 @@ async fn handshake_http2(socket: Socket, window: Window) -> Result<Established, 
         .timer(TokioTimer::new())
         .initial_max_send_streams(0) // nothing may open before the server has said how many
         .initial_stream_window_size(window.stream())
-        .initial_connection_window_size(window.connection())
+        .initial_connection_window_size(window.connection)
         .max_header_list_size(MAX_HEADER_LIST)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT)

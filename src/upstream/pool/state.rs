@@ -108,7 +108,7 @@ impl State {
     /// Decides which dials to start.
     pub(super) fn plan(&mut self, now: Moment, deferred: &mut Deferred) {
         if self.multiplexed == Some(true) && self.accounts.nearly_full() {
-            self.pacing.want_ahead();
+            self.pacing.ahead = true;
         }
         let at_once = if self.multiplexed == Some(false) { HTTP1_DIALS } else { 1 };
         deferred.dials += self.pacing.begin(at_once, self.replays.0.len(), self.accounts.free(), now);
