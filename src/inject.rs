@@ -47,7 +47,7 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
         sidecar::take_out(found);
         let added = sidecar::add(found, options, &mut edits.notes);
         if added && options.pod_monitor {
-            match found.monitor() {
+            match monitor::of(found) {
                 Some(monitor) => edits.beside.push(monitor),
                 None => edits.notes.push(format!("{}: has no labels that a PodMonitor could find it by", found.title)),
             }
@@ -77,14 +77,14 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
     let mut edited = Edited { text: String::with_capacity(stream.len()), changed: Vec::new(), notes: Vec::new() };
     for Document { marker, text, line } in documents::split(stream) {
         let root = if documents::has_content(text) { yaml::read(text, line)? } else { None };
+        if root.as_ref().is_some_and(monitor::is_ours) {
+            continue; // made again beside its workload, or no longer wanted
+        }
+        edited.text.push_str(marker);
         let Some(mut root) = root else {
-            edited.text.push_str(marker);
             edited.text.push_str(text);
             continue;
         };
-        if monitor::is_ours(&root) {
-            continue; // made again beside its workload, or no longer wanted
-        }
         let (mut edits, mut touched) = (Edits::default(), false);
         workload::each(&mut root, &mut |found| {
             if change(found, &mut edits) {
@@ -93,16 +93,15 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
             }
         });
         edited.notes.append(&mut edits.notes);
-        edited.text.push_str(marker);
         if !touched {
             edited.text.push_str(text);
             continue;
         }
         end_line(&mut edited.text);
-        emit::document(&root, &mut edited.text);
+        edited.text.push_str(&emit::document(&root));
         for beside in edits.beside {
             edited.text.push_str("---\n");
-            emit::document(&beside, &mut edited.text);
+            edited.text.push_str(&emit::document(&beside));
         }
     }
     Ok(edited)

@@ -67,10 +67,7 @@ pub(crate) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> 
         match reader.next()? {
             Some((Event::StreamEnd | Event::DocumentEnd, _)) | None => return Ok(None),
             Some((Event::StreamStart | Event::DocumentStart(..), _)) => {}
-            Some((event, at)) => {
-                let root = reader.node(event, at, 0)?;
-                return Ok(Some(root));
-            }
+            Some((event, at)) => return reader.node(event, at, 0).map(Some),
         }
     }
 }
@@ -227,10 +224,8 @@ impl Node {
 
     /// Returns the text of a scalar.
     pub(crate) fn text(&self) -> Option<&str> {
-        match self {
-            Self::Scalar(scalar) => Some(&scalar.text),
-            Self::List(..) | Self::Map(..) => None,
-        }
+        let Self::Scalar(scalar) = self else { return None };
+        Some(&scalar.text)
     }
 
     /// True for a value that is present but empty: `key:`, `~` or `null`.
@@ -295,18 +290,14 @@ impl Node {
 
     /// Returns the items of a list; none for anything else.
     pub(crate) fn items(&self) -> &[Self] {
-        match self {
-            Self::List(items, _) => items,
-            Self::Map(..) | Self::Scalar(_) => &[],
-        }
+        let Self::List(items, _) = self else { return &[] };
+        items
     }
 
     /// Returns the items of a list, to change.
     pub(crate) fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
-        match self {
-            Self::List(items, _) => Some(items),
-            Self::Map(..) | Self::Scalar(_) => None,
-        }
+        let Self::List(items, _) = self else { return None };
+        Some(items)
     }
 
     /// True for a map without entries, and for a list without items.

@@ -20,13 +20,11 @@ pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
     let (mut marker, mut start, mut first) = (0..0, 0, 0);
     let mut at = 0;
     for (number, line) in stream.split_inclusive('\n').enumerate() {
-        let is_marker =
-            line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
-        if is_marker {
+        let rest = line.strip_prefix("---").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
+        if let Some(rest) = rest.map(str::trim_start) {
             documents.push((marker.clone(), start..at, first));
             // Content may follow on the marker's own line: `--- {a: b}`.
-            let content =
-                line.get(3..).is_some_and(|rest| !rest.trim_start().is_empty() && !rest.trim_start().starts_with('#'));
+            let content = !rest.is_empty() && !rest.starts_with('#');
             let end = if content { at + 3 } else { at + line.len() };
             (marker, start, first) = (at..end, end, if content { number } else { number + 1 });
         }

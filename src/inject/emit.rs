@@ -9,13 +9,15 @@ use granit_parser::ScalarStyle;
 use crate::yaml::{Node, Scalar};
 
 /// Writes a document.
-pub(super) fn document(root: &Node, out: &mut String) {
+pub(super) fn document(root: &Node) -> String {
+    let mut out = String::new();
     if is_block(root) {
-        block(root, 0, out);
+        block(root, 0, &mut out);
     } else {
-        flow(root, out);
+        flow(root, &mut out);
         out.push('\n');
     }
+    out
 }
 
 /// True if a node takes lines of its own.
@@ -168,9 +170,7 @@ fn scalar_text(scalar: &Scalar, in_flow: bool, out: &mut String) {
     match scalar.style {
         ScalarStyle::Plain if is_plain(text, in_flow) => out.push_str(text),
         ScalarStyle::SingleQuoted if !text.contains(|c: char| c.is_control() || is_break(c)) => {
-            out.push('\'');
-            out.push_str(&text.replace('\'', "''"));
-            out.push('\'');
+            out.push_str(&format!("'{}'", text.replace('\'', "''")));
         }
         _ => double_quoted(text, out),
     }

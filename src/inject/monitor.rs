@@ -3,6 +3,7 @@
 
 use super::record::ANNOTATION;
 use super::template;
+use super::workload::Found;
 use crate::yaml::Node;
 
 /// True if an object is a `PodMonitor` that tidegate made.
@@ -11,15 +12,15 @@ pub(super) fn is_ours(root: &Node) -> bool {
 }
 
 /// Makes one for the pods of a template; `None` if they have no labels to find them by.
-pub(super) fn of(workload: &str, namespace: Option<&str>, pod: &Node) -> Option<Node> {
+pub(super) fn of(found: &Found<'_>) -> Option<Node> {
     // An empty key (`labels:`) means the same as a missing one.
     let labels =
-        pod.at(&["metadata", "labels"]).filter(|labels| matches!(labels, Node::Map(..)) && !labels.is_empty())?;
+        found.pod.at(&["metadata", "labels"]).filter(|labels| matches!(labels, Node::Map(..)) && !labels.is_empty())?;
     let mut monitor = template(include_str!("templates/podmonitor.yaml"));
     let metadata = monitor.get_mut("metadata")?;
-    metadata.set("name", Node::plain(format!("{workload}-tidegate")));
-    if let Some(namespace) = namespace {
-        metadata.set("namespace", Node::plain(namespace));
+    metadata.set("name", Node::plain(format!("{}-tidegate", found.name)));
+    if let Some(namespace) = &found.namespace {
+        metadata.set("namespace", Node::plain(&**namespace));
     }
     monitor.get_mut("spec")?.set("selector", Node::map([("matchLabels", labels.clone())]));
     Some(monitor)

@@ -37,13 +37,7 @@ impl Record {
 
     /// Notes the node that was at a place. The first note of a place stays.
     pub(super) fn note(&mut self, place: String, was: Option<&Node>) {
-        self.was.entry(place).or_insert_with(|| {
-            was.map(|node| {
-                let mut text = String::new();
-                emit::document(node, &mut text);
-                text
-            })
-        });
+        self.was.entry(place).or_insert_with(|| was.map(emit::document));
     }
 
     /// Returns the node that was at a place: `None` if there is no note of it, `Some(None)` if
@@ -79,10 +73,7 @@ impl Record {
 
     /// Removes the list or map that was made, if it is empty again.
     pub(super) fn close(&self, parent: &mut Node, key: &str, place: &str) {
-        if !parent.get(key).is_some_and(Node::is_empty) {
-            return;
-        }
-        match self.was(place) {
+        match self.was(place).filter(|_| parent.get(key).is_some_and(Node::is_empty)) {
             None => {}
             Some(None) => drop(parent.remove(key)),
             Some(Some(old)) => parent.set(key, old),

@@ -212,20 +212,14 @@ fn point_back(container: &mut Node, record: &Record) {
             let Some(was) = record.was(&format!("{name}/env/{variable}")) else { continue };
             let is_ours = |item: &Node| is_named(item, variable) && item.get("value").is_some_and(is_our_value);
             let Some(index) = env.iter().position(is_ours) else { continue };
-            match was {
-                Some(old) => env[index] = old,
-                None => drop(env.remove(index)),
-            }
+            env.splice(index..=index, was);
         }
     }
     record.close(container, "env", &format!("{name}/env"));
     if let Some(mounts) = container.list_of_mut("volumeMounts")
         && let Some(index) = mounts.iter().position(|mount| is_named(mount, NAME))
     {
-        match record.was(&format!("{name}/mount")).flatten() {
-            Some(old) => mounts[index] = old,
-            None => drop(mounts.remove(index)),
-        }
+        mounts.splice(index..=index, record.was(&format!("{name}/mount")).flatten());
     }
     record.close(container, "volumeMounts", &format!("{name}/mounts"));
 }

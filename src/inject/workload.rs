@@ -1,16 +1,15 @@
 //! Finds the pods of a document: in every kind that makes pods, in Crossplane's
 //! `DeploymentRuntimeConfig`, and in lists of them.
 
-use super::monitor;
 use super::record::Record;
 use crate::yaml::Node;
 
 /// A workload of a document.
 pub(super) struct Found<'a> {
-    name: String,
+    pub(super) name: String,
     /// `Kind/name`.
     pub(super) title: String,
-    namespace: Option<String>,
+    pub(super) namespace: Option<String>,
     /// The node that holds `metadata` and `spec` of the pod.
     pub(super) pod: &'a mut Node,
     /// True if Crossplane makes the pod itself: containers and fields that others require may be
@@ -102,11 +101,6 @@ const TEMPLATE_SPEC: usize = 2;
 // === impl Found ===
 
 impl Found<'_> {
-    /// Returns the `PodMonitor` of its pods.
-    pub(super) fn monitor(&self) -> Option<Node> {
-        monitor::of(&self.name, self.namespace.as_deref(), self.pod)
-    }
-
     /// Notes which steps of the path to the pod were made.
     pub(super) fn note_made(&self, record: &mut Record) {
         for depth in self.made..OVERLAY.len() {

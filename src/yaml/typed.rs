@@ -7,49 +7,37 @@ use std::fmt;
 
 use granit_parser::ScalarStyle;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
+use serde::de::{self, IntoDeserializer, Visitor};
 use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
 
 use super::{Node, Scalar, read};
 
 /// The place where a document has the wrong type; its text can follow the name of the file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Misfit {
     /// The document is not YAML, at this line.
+    #[error(":{0}")]
     Line(usize),
     /// The type is wrong at this key, outermost first; the whole document if there is none.
     #[default]
+    #[error("")]
     Whole,
     /// See [`Self::Whole`].
+    #[error(", at `{0}`,")]
     Key(String),
 }
 
 /// Reads a document; a document without content gives the default.
 pub(crate) fn from_str<T: Default + for<'de> Deserialize<'de>>(text: &str) -> Result<T, Misfit> {
-    match read(text, 0) {
-        Ok(None) => Ok(T::default()),
-        Ok(Some(node)) if node.is_null() => Ok(T::default()),
-        Ok(Some(node)) => serde_path_to_error::deserialize(&node).map_err(|error| match error.path() {
-            path if path.iter().len() == 0 => Misfit::Whole,
-            path => Misfit::Key(path.to_string()),
-        }),
-        Err(unreadable) => Err(Misfit::Line(unreadable.line)),
-    }
+    let root = read(text, 0).map_err(|unreadable| Misfit::Line(unreadable.line))?;
+    let Some(node) = root.filter(|node| !node.is_null()) else { return Ok(T::default()) };
+    serde_path_to_error::deserialize(&node).map_err(|error| match error.path() {
+        path if path.iter().len() == 0 => Misfit::Whole,
+        path => Misfit::Key(path.to_string()),
+    })
 }
 
 // === impl Misfit ===
-
-impl fmt::Display for Misfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Line(line) => write!(f, ":{line}"),
-            Self::Whole => Ok(()),
-            Self::Key(path) => write!(f, ", at `{path}`,"),
-        }
-    }
-}
-
-impl std::error::Error for Misfit {}
 
 impl de::Error for Misfit {
     fn custom<T: fmt::Display>(_: T) -> Self {
@@ -108,11 +96,12 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        match self {
-            Node::Map(entries, _) => visitor.visit_map(map(entries)),
-            _ if self.is_null() => visitor.visit_map(map(&[])),
-            Node::List(..) | Node::Scalar(_) => Err(Misfit::Whole),
-        }
+        let entries = match self {
+            Node::Map(entries, _) => &**entries,
+            _ if self.is_null() => &[],
+            Node::List(..) | Node::Scalar(_) => return Err(Misfit::Whole),
+        };
+        visitor.visit_map(MapDeserializer::new(entries.iter().map(|(key, value)| (key, value))))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -139,10 +128,6 @@ impl<'de> IntoDeserializer<'de, Misfit> for &'de Node {
     fn into_deserializer(self) -> Self {
         self
     }
-}
-
-fn map(entries: &[(Node, Node)]) -> impl MapAccess<'_, Error = Misfit> {
-    MapDeserializer::new(entries.iter().map(|(key, value)| (key, value)))
 }
 
 /// Visits a scalar if no type is required: by its looks, unless it is quoted or tagged.
