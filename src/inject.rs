@@ -97,7 +97,9 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
             edited.text.push_str(text);
             continue;
         }
-        end_line(&mut edited.text);
+        if !edited.text.is_empty() && !edited.text.ends_with('\n') {
+            edited.text.push('\n'); // the document starts on a line of its own
+        }
         edited.text.push_str(&emit::document(&root));
         for beside in edits.beside {
             edited.text.push_str("---\n");
@@ -110,13 +112,6 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
 /// Reads a template of this folder.
 fn template(text: &str) -> Node {
     yaml::read(text, 0).ok().flatten().expect("the templates are YAML, and every test of this folder reads them")
-}
-
-/// Ends the last line, so that a rewritten document starts on a line of its own.
-fn end_line(text: &mut String) {
-    if !text.is_empty() && !text.ends_with('\n') {
-        text.push('\n');
-    }
 }
 
 #[cfg(test)]

@@ -225,7 +225,7 @@ impl Upstream {
             };
             match limit {
                 None => answer.await,
-                Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout { after })),
+                Some(after) => tokio::time::timeout(after, answer).await.unwrap_or(Err(SendError::Timeout(after))),
             }
         }
     }

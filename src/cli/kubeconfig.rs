@@ -11,7 +11,7 @@ use super::{Configured, Failure, show};
 use crate::app::operations::no_such_gate;
 use crate::app::reachable::tcp_addresses;
 use crate::classify::Kind;
-use crate::credentials::folder::{self, User};
+use crate::credentials::folder;
 use crate::spec::{Gate, Settings, Source, TlsMode};
 
 pub(super) const EXAMPLES: &str = "\
@@ -72,7 +72,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
         anyhow!("gate {name} listens on a Unix socket only, which a kubeconfig cannot say; add a TCP address to gates.{name}.listen")
     })?;
     let Some(tls) = &gate.tls else {
-        return Ok(folder::kubeconfig(&format!("http://{address}"), None, None, User::Nobody));
+        return Ok(folder::kubeconfig(&format!("http://{address}"), None, None, None));
     };
     let (path, what) = match (&tls.write_to, &tls.mode) {
         (Some(folder), _) => (folder.join("ca.crt"), "which the gate writes when it starts; is it running?"),
@@ -86,10 +86,10 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
     // The gate puts a token beside the CA: its own if it lends its identity, otherwise a copy if
     // there is one to pass through.
     let copied = path.with_file_name("token");
-    let user = match &tls.write_to {
-        Some(_) if gate.injects() || copied.exists() => User::TokenFile(&copied),
-        _ if !gate.injects() && gate.upstream == Source::InCluster => User::TokenFile(Path::new(POD_TOKEN)),
-        _ => User::Nobody,
+    let token_file = match &tls.write_to {
+        Some(_) if gate.injects() || copied.exists() => Some(&*copied),
+        _ if !gate.injects() && gate.upstream == Source::InCluster => Some(Path::new(POD_TOKEN)),
+        _ => None,
     };
-    Ok(folder::kubeconfig(&format!("https://{address}"), Some(&ca), None, user))
+    Ok(folder::kubeconfig(&format!("https://{address}"), Some(&ca), None, token_file))
 }

@@ -43,15 +43,6 @@ pub struct FolderError {
     source: io::Error,
 }
 
-/// The caller, as a kubeconfig names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum User<'a> {
-    /// No identity: the gate injects its own credentials.
-    Nobody,
-    /// The identity of the token in this file.
-    TokenFile(&'a Path),
-}
-
 /// Writes the folder, making it if it is not there.
 ///
 /// # Errors
@@ -60,8 +51,9 @@ pub fn write(folder: &Path, contents: &Contents<'_>) -> Result<(), FolderError> 
     let make = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
     make.map_err(|source| FolderError { path: folder.to_owned(), source })?;
     let token = folder.join(TOKEN);
-    let user = if contents.token.is_some() { User::TokenFile(&token) } else { User::Nobody };
-    let kubeconfig = contents.server.map(|server| kubeconfig(server, Some(contents.ca), contents.namespace, user));
+    let token_file = contents.token.is_some().then_some(&*token);
+    let kubeconfig =
+        contents.server.map(|server| kubeconfig(server, Some(contents.ca), contents.namespace, token_file));
     for (name, content, mode) in [
         (CA_KEY, contents.ca_key, MODE_OF_KEYS),
         ("ca.crt", Some(contents.ca), MODE),
@@ -108,14 +100,15 @@ fn left(path: &Path, mask: u32) -> Option<String> {
     Some(text)
 }
 
-/// Returns the text of a kubeconfig that points at a gate.
+/// Returns the text of a kubeconfig that points at a gate, with the identity of the token in
+/// `token_file`; with none where the gate injects its own credentials.
 #[must_use]
-pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, user: User<'_>) -> String {
+pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, token_file: Option<&Path>) -> String {
     let ca = ca.map_or_else(String::new, |pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)));
     let namespace = namespace.map_or_else(String::new, |name| format!("\n    namespace: {}", quoted(name)));
-    let user = match user {
-        User::Nobody => " {}".to_owned(),
-        User::TokenFile(path) => format!("\n    tokenFile: {}", quoted(&path.display().to_string())),
+    let user = match token_file {
+        None => " {}".to_owned(),
+        Some(path) => format!("\n    tokenFile: {}", quoted(&path.display().to_string())),
     };
     let server = quoted(server);
     format!(

@@ -78,10 +78,8 @@ impl Secret {
     /// # Errors
     /// The plugin fails.
     pub(super) async fn ready(&self, clock: Clock) -> Result<(), Arc<CredentialError>> {
-        match &self.0 {
-            Kind::Fixed(_) | Kind::File(_) => Ok(()),
-            Kind::Exec(exec) => exec.ready(clock).await,
-        }
+        let Kind::Exec(exec) = &self.0 else { return Ok(()) };
+        exec.ready(clock).await
     }
 
     /// Returns the secret behind `prefix`, as a header value that no library logs, and a number

@@ -167,20 +167,15 @@ fn untagged(node: &Node, out: &mut String) {
 
 fn scalar_text(scalar: &Scalar, in_flow: bool, out: &mut String) {
     let text = &scalar.text;
+    // It was plain before, so only its new place can make a difference.
+    let needs_quotes = |c: char| c.is_control() || is_break(c) || in_flow && matches!(c, ',' | '[' | ']' | '{' | '}');
     match scalar.style {
-        ScalarStyle::Plain if is_plain(text, in_flow) => out.push_str(text),
+        ScalarStyle::Plain if !text.contains(needs_quotes) => out.push_str(text),
         ScalarStyle::SingleQuoted if !text.contains(|c: char| c.is_control() || is_break(c)) => {
             out.push_str(&format!("'{}'", text.replace('\'', "''")));
         }
         _ => double_quoted(text, out),
     }
-}
-
-/// True if the scalar can stay plain. It was plain before, so only its new place can make a
-/// difference.
-fn is_plain(text: &str, in_flow: bool) -> bool {
-    let needs_quotes = |c: char| c.is_control() || is_break(c) || in_flow && matches!(c, ',' | '[' | ']' | '{' | '}');
-    !text.contains(needs_quotes)
 }
 
 fn double_quoted(text: &str, out: &mut String) {

@@ -145,10 +145,10 @@ impl SentCall<'_> {
         let lost = || outcome::lost(config.failures(call.class), &call.call);
         let (failure, answer) = match error {
             SendError::Unsent { .. } => (Failure::Unconnected(None), NOTHING),
-            SendError::Unconnected { source } => (Failure::Unconnected(Some(Arc::clone(source))), NOTHING),
+            SendError::Unconnected(source) => (Failure::Unconnected(Some(Arc::clone(source))), NOTHING),
             SendError::Client { .. } => (Failure::Client, NOTHING),
             SendError::Lost { .. } => (Failure::Lost, lost()),
-            SendError::Timeout { after } => (Failure::Timeout(*after), lost()),
+            SendError::Timeout(after) => (Failure::Timeout(*after), lost()),
         };
         self.report(answer);
         failure

@@ -17,7 +17,7 @@ use super::{TlsError, provider};
 
 /// The pod-local CA.
 pub(super) struct Authority {
-    issuer: Issuer<'static, KeyPair>,
+    pub(super) issuer: Issuer<'static, KeyPair>,
     /// The certificate that clients are to trust.
     pub(super) pem: String,
     /// The names that its certificates are for.
@@ -35,11 +35,6 @@ pub(super) struct LeafCertificate {
 // === impl Authority ===
 
 impl Authority {
-    /// Makes a key for a CA, as PEM.
-    pub(super) fn new_key() -> Result<String, TlsError> {
-        Ok(KeyPair::generate()?.serialize_pem())
-    }
-
     /// Makes a CA with this key (PEM) for these names and addresses, and for those that in-pod
     /// clients always use.
     pub(super) fn new(names: &[String], addresses: &[IpAddr], key: &str) -> Result<Self, TlsError> {
@@ -82,11 +77,6 @@ impl Authority {
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let key = CertifiedKey::from_der(vec![certificate.der().clone()], der, &provider())?;
         Ok(LeafCertificate { key: Arc::new(key), begins, renew_at: wall + LIFE * 2 / 3 })
-    }
-
-    /// Returns its key, as PEM: for the gate that will run here next.
-    pub(super) fn key(&self) -> String {
-        self.issuer.key().serialize_pem()
     }
 }
 

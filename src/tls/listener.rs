@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
+use rcgen::KeyPair;
 use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, WebPkiClientVerifier};
@@ -42,7 +43,7 @@ enum Source {
 /// # Errors
 /// A name cannot be in a certificate, or the client CA cannot be used.
 pub fn self_signed(names: &[String], addresses: &[IpAddr], client_ca: Option<&Path>) -> Result<Listener, TlsError> {
-    self_signed_by(&Authority::new_key()?, names, addresses, client_ca)
+    self_signed_by(&KeyPair::generate()?.serialize_pem(), names, addresses, client_ca)
 }
 
 /// Does the same with the CA of this key ([`Listener::ca_key`]): clients that trust that CA trust
@@ -98,7 +99,7 @@ impl Listener {
     /// Returns the key of the pod-local CA, as PEM: secret.
     pub fn ca_key(&self) -> Option<String> {
         match &self.current().source {
-            Source::Own(authority, _) => Some(authority.key()),
+            Source::Own(authority, _) => Some(authority.issuer.key().serialize_pem()),
             Source::Files(_) => None,
         }
     }

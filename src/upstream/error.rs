@@ -76,21 +76,15 @@ pub enum SendError {
     #[error("not sent: {0}")]
     Unsent(#[source] Arc<dyn StdError + Send + Sync>),
     /// It was not sent: there was no connection to send it on, or no credential to send with it.
-    #[error("not sent: {source}")]
-    Unconnected {
-        /// The reason.
-        source: Arc<DialError>,
-    },
+    #[error("not sent: {0}")]
+    Unconnected(#[source] Arc<DialError>),
     /// It was sent, and then the connection or the stream was lost: it is not known whether the
     /// upstream acted on it.
     #[error("sent, then lost before an answer: {0}")]
     Lost(#[source] Arc<dyn StdError + Send + Sync>),
     /// It was sent, and the answer did not begin in time.
-    #[error("no answer within {after:?}")]
-    Timeout {
-        /// The limit.
-        after: Duration,
-    },
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
     /// The client's own body broke off while it was being sent.
     #[error("the client's body broke off: {0}")]
     Client(#[source] Arc<dyn StdError + Send + Sync>),

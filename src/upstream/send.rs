@@ -112,7 +112,7 @@ impl Upstream {
                 meters.replayed(attempt.pool.group);
             }
             let lease = Box::pin(attempt.pool.take_again(fresh)).await;
-            attempt.stream = Some(lease.map_err(|source| SendError::Unconnected { source })?.stream);
+            attempt.stream = Some(lease.map_err(SendError::Unconnected)?.stream);
         }
     }
 
@@ -147,7 +147,7 @@ impl Upstream {
             return Ok(self.inner.injector.authorize(&mut head.headers));
         };
         let error = self.inner.dialer.failure(DialFailure::Credentials(error));
-        Err(SendError::Unconnected { source: Arc::new(error) })
+        Err(SendError::Unconnected(Arc::new(error)))
     }
 
     /// Looks for renewed credentials after a 401: the upstream does not accept what it was version,
@@ -170,7 +170,7 @@ impl Upstream {
         if !self.inner.certificate_refused.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "the upstream cannot be reached");
         }
-        SendError::Unconnected { source: Arc::new(error) }
+        SendError::Unconnected(Arc::new(error))
     }
 }
 

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use http::uri::Scheme;
 use tidegate::clock::Clock;
-use tidegate::credentials::folder::{self, Contents, User};
+use tidegate::credentials::folder::{self, Contents};
 use tidegate::credentials::{CredentialsError, Environment, Inject, Injector, Resolved, Source, UpstreamTls, resolve};
 use tidegate::tls;
 
@@ -278,7 +278,7 @@ fn the_controllers_folder_is_written_whole_and_readable() {
 #[test]
 fn a_kubeconfig_for_a_plain_gate_names_nobody() {
     let folder = tempfile::tempdir().expect("a folder");
-    let text = folder::kubeconfig("http://127.0.0.1:8001", None, None, User::Nobody);
+    let text = folder::kubeconfig("http://127.0.0.1:8001", None, None, None);
     let path = file(folder.path(), "config", &text);
     let resolved = kubeconfig(&path, Some("tidegate")).expect("resolved");
     assert_eq!((&resolved.target.scheme, resolved.has_credentials()), (&Scheme::HTTP, false));
