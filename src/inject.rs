@@ -38,18 +38,18 @@ pub struct Edited {
 /// # Errors
 /// The stream is not YAML; the error gives the line.
 pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
-    edit(stream, |found, edits| {
+    edit(stream, |found, notes, beside| {
         if sidecar::is_foreign(found.pod) {
             let title = &found.title;
-            edits.notes.push(format!("{title}: has something called tidegate that was not injected; left as it is"));
+            notes.push(format!("{title}: has something called tidegate that was not injected; left as it is"));
             return false;
         }
         sidecar::take_out(found);
-        let added = sidecar::add(found, options, &mut edits.notes);
+        let added = sidecar::add(found, options, notes);
         if added && options.pod_monitor {
             match monitor::of(found) {
-                Some(monitor) => edits.beside.push(monitor),
-                None => edits.notes.push(format!("{}: has no labels that a PodMonitor could find it by", found.title)),
+                Some(monitor) => beside.push(monitor),
+                None => notes.push(format!("{}: has no labels that a PodMonitor could find it by", found.title)),
             }
         }
         added
@@ -61,19 +61,15 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
 /// # Errors
 /// The stream is not YAML; the error gives the line.
 pub fn uninject(stream: &str) -> Result<Edited, Unreadable> {
-    edit(stream, |found, _| sidecar::take_out(found))
+    edit(stream, |found, _, _| sidecar::take_out(found))
 }
 
-/// The side effects of an edit of one document.
-#[derive(Default)]
-struct Edits {
-    notes: Vec<String>,
-    /// The documents to put after it.
-    beside: Vec<Node>,
-}
-
-/// Edits the workloads of a stream; `change` returns true if it changed one.
-fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool) -> Result<Edited, Unreadable> {
+/// Edits the workloads of a stream; `change` returns true if it changed one. It is given the notes,
+/// and the documents to put after that of the workload.
+fn edit(
+    stream: &str,
+    mut change: impl FnMut(&mut Found<'_>, &mut Vec<String>, &mut Vec<Node>) -> bool,
+) -> Result<Edited, Unreadable> {
     let mut edited = Edited { text: String::with_capacity(stream.len()), changed: Vec::new(), notes: Vec::new() };
     for Document { marker, text, line } in documents::split(stream) {
         let root = if documents::has_content(text) { yaml::read(text, line)? } else { None };
@@ -85,14 +81,13 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
             edited.text.push_str(text);
             continue;
         };
-        let (mut edits, mut touched) = (Edits::default(), false);
+        let (mut beside, mut touched) = (Vec::new(), false);
         workload::each(&mut root, &mut |found| {
-            if change(found, &mut edits) {
+            if change(found, &mut edited.notes, &mut beside) {
                 edited.changed.push(found.title.clone());
                 touched = true;
             }
         });
-        edited.notes.append(&mut edits.notes);
         if !touched {
             edited.text.push_str(text);
             continue;
@@ -101,9 +96,9 @@ fn edit(stream: &str, mut change: impl FnMut(&mut Found<'_>, &mut Edits) -> bool
             edited.text.push('\n'); // the document starts on a line of its own
         }
         edited.text.push_str(&emit::document(&root));
-        for beside in edits.beside {
+        for document in beside {
             edited.text.push_str("---\n");
-            edited.text.push_str(&emit::document(&beside));
+            edited.text.push_str(&emit::document(&document));
         }
     }
     Ok(edited)

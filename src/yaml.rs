@@ -157,7 +157,9 @@ impl<'a> Reader<'a> {
             let key = self.node(event, at, depth + 1)?;
             let (event, at) = self.inner(at)?;
             let value = self.node(event, at, depth + 1)?;
-            match (key.is_merge(), value) {
+            let is_merge =
+                matches!(&key, Node::Scalar(scalar) if scalar.style == ScalarStyle::Plain && scalar.text == "<<");
+            match (is_merge, value) {
                 (true, Node::Map(brought, _)) => merged.push(brought),
                 (true, Node::List(several, _)) => {
                     merged.extend(several.into_iter().filter_map(|node| match node {
@@ -307,9 +309,5 @@ impl Node {
             Self::Map(entries, _) => entries.is_empty(),
             Self::Scalar(_) => false,
         }
-    }
-
-    fn is_merge(&self) -> bool {
-        matches!(self, Self::Scalar(scalar) if scalar.style == ScalarStyle::Plain && scalar.text == "<<")
     }
 }

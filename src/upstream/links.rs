@@ -94,14 +94,12 @@ impl<'a> Links<'a> {
             Host::Literal(name) => Authority::try_from(name.as_bytes()).ok(),
             Host::Rewrite | Host::Preserve => None,
         };
-        std::iter::once(&self.target.authority).chain(&literal).any(|own| self.is_same(own, &authority))
-    }
-
-    fn is_same(&self, own: &Authority, other: &Authority) -> bool {
         let usual = if self.target.scheme == Scheme::HTTPS { 443 } else { 80 };
-        !other.as_str().contains('@')
-            && own.host().eq_ignore_ascii_case(other.host())
-            && own.port_u16().unwrap_or(usual) == other.port_u16().unwrap_or(usual)
+        let is_same = |own: &Authority| {
+            own.host().eq_ignore_ascii_case(authority.host())
+                && own.port_u16().unwrap_or(usual) == authority.port_u16().unwrap_or(usual)
+        };
+        !authority.as_str().contains('@') && std::iter::once(&self.target.authority).chain(&literal).any(is_same)
     }
 
     /// Returns the part behind the base path; `None` for what the gate cannot reach.

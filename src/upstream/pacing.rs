@@ -14,7 +14,7 @@ use crate::moment::Moment;
 #[derive(Debug, Default)]
 pub(super) struct Pacing {
     /// Dials under way.
-    under_way: usize,
+    pub(super) under_way: usize,
     /// Calls that wait for room, as last told. Never adjusted here: only changes are told.
     pub(super) wanted: usize,
     /// One more connection is to be there before it is needed.
@@ -87,11 +87,6 @@ impl Pacing {
     pub(super) fn due(&self, more: usize) -> Option<Moment> {
         let waiting = self.under_way == 0 && (self.wanted + more > 0 || self.ahead);
         self.failing.as_ref().filter(|_| waiting).map(|failing| failing.due)
-    }
-
-    /// True if a dial is under way.
-    pub(super) fn is_dialling(&self) -> bool {
-        self.under_way > 0
     }
 }
 

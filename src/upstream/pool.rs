@@ -70,7 +70,7 @@ impl Pool {
     pub(super) async fn take_exempt(self: &Arc<Self>) -> Result<StreamLease, Arc<DialError>> {
         let found = self.with(|state, deferred, _| match state.open(self, false, deferred) {
             Some(lease) => Ok(lease),
-            None => Err((state.exempt.add(), state.pacing.is_dialling() || state.exempt.len() > 1)),
+            None => Err((state.exempt.add(), state.pacing.under_way > 0 || state.exempt.0.len() > 1)),
         });
         let (coming, dialling) = match found {
             Ok(lease) => return Ok(lease),

@@ -36,7 +36,7 @@ pub(super) struct State {
 
 /// Calls that wait for a stream here, first come first served.
 #[derive(Default)]
-pub(super) struct Waiters(VecDeque<oneshot::Sender<Result<StreamLease, Arc<DialError>>>>);
+pub(super) struct Waiters(pub(super) VecDeque<oneshot::Sender<Result<StreamLease, Arc<DialError>>>>);
 
 /// The things to be done once the lock is released.
 #[derive(Default)]
@@ -131,10 +131,6 @@ impl Waiters {
         self.0.retain(|waiter| !waiter.is_closed());
         self.0.push_back(waiter);
         coming
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
     }
 
     /// True if a call waits. Forgets those in front that have given up.
