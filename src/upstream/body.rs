@@ -21,8 +21,8 @@ use super::inbound::{Inbound, InboundError};
 use super::lock;
 
 /// A request body on its way up: the part that was read while the call waited, then the rest as the
-/// client sends it.
-#[derive(Debug)]
+/// client sends it. Absent by default.
+#[derive(Debug, Default)]
 pub struct Outgoing {
     /// `None` for no body at all, which costs nothing.
     shared: Option<Arc<Mutex<State>>>,
@@ -96,12 +96,6 @@ struct State {
 // === impl Outgoing ===
 
 impl Outgoing {
-    /// Makes an absent body.
-    #[must_use]
-    pub fn empty() -> Self {
-        Self { shared: None }
-    }
-
     /// Makes a body of the part that was `read` already, then the `rest` if the client is not done,
     /// or the `trailers` that ended what was read.
     #[must_use]

@@ -25,12 +25,9 @@ use tokio::time::Sleep;
 use super::lock;
 use crate::clock::timer;
 
-/// A request body as the client sends it.
+/// A request body as the client sends it; `None` for no body at all, which costs nothing.
 #[derive(Debug)]
-pub struct Inbound {
-    /// `None` for no body at all, which costs nothing.
-    shared: Option<Arc<Mutex<State>>>,
-}
+pub struct Inbound(Option<Arc<Mutex<State>>>);
 
 /// The same body for the connection that it comes on. When dropped, it takes the body away from
 /// whatever still reads it.
@@ -89,7 +86,7 @@ impl Inbound {
     /// Shares the body of a request with its connection; `None` where there is no body.
     pub fn of(request: Request<Incoming>) -> (Request<Self>, Option<Unread>) {
         if request.body().is_end_stream() {
-            return (request.map(|_| Self { shared: None }), None);
+            return (request.map(|_| Self(None)), None);
         }
         let expects = request.version() == Version::HTTP_11
             && request.headers().get_all(EXPECT).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(CONTINUE));
@@ -97,19 +94,19 @@ impl Inbound {
         let body = Progress::Open(body);
         let state = State { body, read: 0, expects, held: None, is_left: false, reader: None, watcher: None };
         let shared = Arc::new(Mutex::new(state));
-        let body = Self { shared: Some(Arc::clone(&shared)) };
+        let body = Self(Some(Arc::clone(&shared)));
         (Request::from_parts(head, body), Some(Unread(shared)))
     }
 
     /// True if the client waits to be asked for the body, and has not been asked.
     pub fn is_awaited(&self) -> bool {
-        self.shared.as_ref().is_some_and(|shared| lock(shared).expects)
+        self.0.as_ref().is_some_and(|shared| lock(shared).expects)
     }
 
     /// Does not ask a client that waits for it before `patience` is over, or what is returned is
     /// called; `None` if the client does not wait.
     pub(super) fn hold_back(&self, patience: Duration) -> Option<impl Fn() + Send + Sync + use<>> {
-        let shared = self.shared.as_ref()?;
+        let shared = self.0.as_ref()?;
         let mut state = lock(shared);
         if !state.expects {
             return None;
@@ -125,7 +122,7 @@ impl Body for Inbound {
     type Error = InboundError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, InboundError>>> {
-        let Some(shared) = &self.shared else { return Poll::Ready(None) };
+        let Some(shared) = &self.0 else { return Poll::Ready(None) };
         let mut state = lock(shared);
         let polled = if state.poll_held(cx).is_pending() { Poll::Pending } else { state.poll_frame(cx) };
         if polled.is_pending() && !state.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
@@ -135,17 +132,17 @@ impl Body for Inbound {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.shared.as_ref().is_none_or(|shared| matches!(lock(shared).body, Progress::Ended))
+        self.0.as_ref().is_none_or(|shared| matches!(lock(shared).body, Progress::Ended))
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.shared.as_ref().map_or_else(|| SizeHint::with_exact(0), |shared| lock(shared).size_hint())
+        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), |shared| lock(shared).size_hint())
     }
 }
 
 impl Drop for Inbound {
     fn drop(&mut self) {
-        if let Some(shared) = &self.shared {
+        if let Some(shared) = &self.0 {
             let mut state = lock(shared);
             state.is_left = true;
             state.tell_watcher();

@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn no_body() -> AttemptBody<()> {
-        Outgoing::empty().attempt(None, None)
+        Outgoing::default().attempt(None, None)
     }
 
     fn head(request: Request<()>, base: &str, host: &Host) -> Head {

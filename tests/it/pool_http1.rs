@@ -343,8 +343,8 @@ async fn the_kind_of_framing_stays_the_clients() {
     sums.insert("x-sum", HeaderValue::from_static("1"));
     let requests = [
         get("/none"),
-        Request::post("/zero").header("content-length", "0").body(Outgoing::empty()).expect("valid"),
-        Request::post("/nothing").body(Outgoing::empty()).expect("valid"),
+        Request::post("/zero").header("content-length", "0").body(Outgoing::default()).expect("valid"),
+        Request::post("/nothing").body(Outgoing::default()).expect("valid"),
         put("/declared", "spec"),
         Request::post("/chunked").body(Outgoing::new(chunk(), None, None)).expect("valid"),
         Request::post("/empty-chunked").body(Outgoing::new(vec![], None, None)).expect("valid"),
@@ -524,7 +524,7 @@ async fn an_upgrade_has_a_connection_of_its_own() {
     let asked = Request::get("/exec")
         .header("connection", "Upgrade")
         .header("upgrade", "websocket")
-        .body(Outgoing::empty())
+        .body(Outgoing::default())
         .expect("valid");
     let connection = soon(caller.upstream.dedicate()).await.expect("the server listens");
     let answer = soon(caller.upstream.upgrade(connection, Protocol::WebSocket, admitted(asked))).await;

@@ -160,7 +160,7 @@ impl Caller {
 }
 
 pub(crate) fn get(path: &str) -> Request<Outgoing> {
-    Request::get(path).body(Outgoing::empty()).expect("valid")
+    Request::get(path).body(Outgoing::default()).expect("valid")
 }
 
 /// A PUT with a declared length, as client-go sends it.

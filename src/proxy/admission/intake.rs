@@ -74,7 +74,7 @@ impl Intake {
     /// Returns the body to send: what was read, then the rest as it comes.
     pub(super) fn into_outgoing(mut self) -> Outgoing {
         if self.is_none {
-            return Outgoing::empty();
+            return Outgoing::default();
         }
         let read = mem::take(&mut self.read).into_whole();
         let rest = (!self.is_whole).then_some(self.rest);
