@@ -91,9 +91,7 @@ impl Inbound {
         let expects = request.version() == Version::HTTP_11
             && request.headers().get_all(EXPECT).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(CONTINUE));
         let (head, body) = request.into_parts();
-        let body = Progress::Open(body);
-        let state = State { body, read: 0, expects, held: None, is_left: false, reader: None, watcher: None };
-        let shared = Arc::new(Mutex::new(state));
+        let shared = State::share(body, expects);
         let body = Self(Some(Arc::clone(&shared)));
         (Request::from_parts(head, body), Some(Unread(shared)))
     }
@@ -114,6 +112,13 @@ impl Inbound {
         state.held = Some(timer(patience));
         let shared = Arc::clone(shared);
         Some(move || lock(&shared).release())
+    }
+}
+
+/// Makes a body whose connection does not want it back.
+impl From<Incoming> for Inbound {
+    fn from(body: Incoming) -> Self {
+        Self((!body.is_end_stream()).then(|| State::share(body, false)))
     }
 }
 
@@ -197,6 +202,12 @@ impl Drop for Unread {
 // === impl State ===
 
 impl State {
+    fn share(body: Incoming, expects: bool) -> Arc<Mutex<Self>> {
+        let body = Progress::Open(body);
+        let state = Self { body, read: 0, expects, held: None, is_left: false, reader: None, watcher: None };
+        Arc::new(Mutex::new(state))
+    }
+
     /// Lets the reader go on.
     fn release(&mut self) {
         self.held = None;
