@@ -117,8 +117,8 @@ impl Call {
     }
 
     /// Creates a call of which only the path is known; the path is the start of `text`.
-    pub(super) fn of_path(text: String, path_len: usize, verb: Verb, ambiguous: bool) -> Self {
-        Self { path: Part::new(0, path_len), text, verb, ambiguous, ..Self::default() }
+    pub(super) fn of_path(text: String, verb: Verb, ambiguous: bool) -> Self {
+        Self { path: Part::new(0, text.len()), text, verb, ambiguous, ..Self::default() }
     }
 
     /// Returns its verb.

@@ -8,8 +8,7 @@ use super::path;
 /// Reads a request by its method and path, without its query.
 pub fn read(method: &Method, uri: &Uri) -> Call {
     let path::Segments { text, ambiguous, escaped_slash } = path::decode_segments(uri.path());
-    let len = text.len();
-    Call { escaped_slash, ..Call::of_path(text, len, verb(method), ambiguous) }
+    Call { escaped_slash, ..Call::of_path(text, verb(method), ambiguous) }
 }
 
 /// Returns the verb of a method, for paths that do not tell a collection from an object.

@@ -18,8 +18,7 @@ pub fn read(method: &Method, uri: &Uri) -> Call {
     // allocation.
     let extra = query.field_selector.map_or(0, |selector| 2 * selector.len());
     let (text, ambiguous) = path::decode(uri.path(), extra);
-    let path_len = text.len();
-    let mut call = Call::of_path(text, path_len, external::verb(method), ambiguous);
+    let mut call = Call::of_path(text, external::verb(method), ambiguous);
     call.timeout =
         query.timeout.and_then(|raw| duration::read(&query::unescape(raw))).filter(|timeout| !timeout.is_zero());
     call.dry_run = query.dry_run.is_some_and(|value| !value.is_empty());
@@ -52,10 +51,8 @@ fn read_resource(call: &mut Call, query: &Query<'_>) {
         _ => None,
     };
     if let Some(verb) = special {
-        let [_, after @ ..] = rest else { return };
-        if after.is_empty() {
-            return; // the API server answers 500: there is no resource
-        }
+        // Without a resource after it, the API server answers 500.
+        let Some((_, after @ [_, ..])) = rest.split_first() else { return };
         (call.verb, rest) = (verb, after);
     }
     read_object(call, rest);

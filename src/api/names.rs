@@ -31,10 +31,7 @@ fn protobuf(unknown: &[u8]) -> Option<&str> {
     let (object, _) = field(unknown, 2)?;
     let (metadata, _) = field(object, 1)?;
     let (name, is_whole) = field(metadata, 1)?;
-    if !is_whole {
-        return None;
-    }
-    std::str::from_utf8(name).ok()
+    std::str::from_utf8(name).ok().filter(|_| is_whole)
 }
 
 /// Returns the first length-delimited field `wanted` of a message, as far as it is there, and true

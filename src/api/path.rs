@@ -80,9 +80,11 @@ pub(super) fn text(bytes: Vec<u8>) -> String {
 
 /// True if every `%` begins an escape.
 pub(super) fn is_well_formed(raw: &str) -> bool {
-    raw.split('%')
-        .skip(1)
-        .all(|after| matches!(after.as_bytes(), [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit()))
+    raw.split('%').skip(1).all(starts_with_two_digits)
+}
+
+fn starts_with_two_digits(text: &str) -> bool {
+    matches!(text.as_bytes(), [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
 }
 
 /// True if there may be an escape, which hardly any path has.
@@ -119,11 +121,7 @@ fn has_doubtful_segment(path: &[u8]) -> bool {
 
 /// True if an escape is left after decoding: a reader that decodes twice sees something else.
 fn has_escape(path: &str) -> bool {
-    has_percent(path)
-        && path
-            .as_bytes()
-            .windows(3)
-            .any(|w| matches!(w, [b'%', a, b] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit()))
+    has_percent(path) && path.split('%').skip(1).any(starts_with_two_digits)
 }
 
 fn starts_with_api_in_another_case(path: &str) -> bool {

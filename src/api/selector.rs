@@ -17,11 +17,11 @@ pub(super) fn exact_name(selector: &str) -> Option<(Range<usize>, bool)> {
         if requirement.is_empty() {
             continue;
         }
-        let (field, operator, value) = split(requirement)?;
+        let (field, is_equal, value) = split(requirement)?;
         if !is_well_escaped(value) {
             return None;
         }
-        if field == "metadata.name" && operator != "!=" && best.is_none_or(|(smallest, ..)| requirement < smallest) {
+        if field == "metadata.name" && is_equal && best.is_none_or(|(smallest, ..)| requirement < smallest) {
             best = Some((requirement, value, end - 1 - value.len()));
         }
     }
@@ -49,16 +49,14 @@ fn requirements(selector: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Splits a requirement into field, operator and value, at the first operator; the longest one if
-/// several begin there.
-fn split(requirement: &str) -> Option<(&str, &str, &str)> {
-    let at = requirement.char_indices().map(|(at, _)| at).find(|at| {
-        let rest = requirement.get(*at..).unwrap_or_default();
-        rest.starts_with("!=") || rest.starts_with('=')
-    })?;
-    let (field, rest) = requirement.split_at_checked(at)?;
-    let operator = ["!=", "==", "="].into_iter().find(|operator| rest.starts_with(operator))?;
-    Some((field, operator, rest.strip_prefix(operator)?))
+/// Splits a requirement at its first operator (`=`, `==` or `!=`) into the field, true if it is to
+/// be equal, and the value.
+fn split(requirement: &str) -> Option<(&str, bool, &str)> {
+    let (field, value) = requirement.split_once('=')?;
+    Some(match field.strip_suffix('!') {
+        Some(field) => (field, false, value),
+        None => (field, true, value.strip_prefix('=').unwrap_or(value)),
+    })
 }
 
 /// True if a value has no bare `,` or `=` and no unknown escape.

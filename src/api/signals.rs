@@ -7,7 +7,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
 mod aws;
@@ -141,7 +140,7 @@ pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading
     let mut reading = Reading::default();
     // Providers first: they know which calls their Retry-After concerns.
     for signal in honoured.iter().filter(|signal| *signal != Signal::RetryAfter) {
-        let (refused, spent) = family(signal)(response, reserve);
+        let (refused, spent) = family(signal, response, reserve);
         reading.refused = reading.refused.or_else(|| refused.map(|refused| (signal, refused)));
         let longer = spent.filter(|new| reading.spent.is_none_or(|(_, known)| known.wait < new.wait));
         reading.spent = longer.map(|spent| (signal, spent)).or(reading.spent);
@@ -153,19 +152,17 @@ pub fn read(honoured: Signals, reserve: f64, response: &Response<'_>) -> Reading
 }
 
 /// Reads a refusal, and a quota that is used up except for a fraction.
-type Family = fn(&Response<'_>, f64) -> (Option<Refused>, Option<Spent>);
-
-fn family(signal: Signal) -> Family {
+fn family(signal: Signal, response: &Response<'_>, reserve: f64) -> (Option<Refused>, Option<Spent>) {
     match signal {
-        Signal::RetryAfter => |response, _| (retry_after::refused(response), None),
-        Signal::Ietf => |response, reserve| (ietf::refused(response), ietf::spent(response, reserve)),
-        Signal::Github => |response, reserve| (github::refused(response), github::spent(response, reserve)),
-        Signal::Gitlab => |response, reserve| (gitlab::refused(response), gitlab::spent(response, reserve)),
-        Signal::Azure => |response, _| (azure::refused(response), azure::spent(response)),
-        Signal::Aws => |response, _| (aws::refused(response), None),
-        Signal::Okta => |response, reserve| (okta::refused(response), okta::spent(response, reserve)),
-        Signal::Docker => |response, reserve| (docker::refused(response), docker::spent(response, reserve)),
-        Signal::Google => |response, _| (google::refused(response), None),
+        Signal::RetryAfter => (retry_after::refused(response), None),
+        Signal::Ietf => (ietf::refused(response), ietf::spent(response, reserve)),
+        Signal::Github => (github::refused(response), github::spent(response, reserve)),
+        Signal::Gitlab => (gitlab::refused(response), ietf::spent(response, reserve)),
+        Signal::Azure => (azure::refused(response), azure::spent(response)),
+        Signal::Aws => (aws::refused(response), None),
+        Signal::Okta => (okta::refused(response), okta::spent(response, reserve)),
+        Signal::Docker => (docker::refused(response), docker::spent(response, reserve)),
+        Signal::Google => (google::refused(response), None),
     }
 }
 
@@ -201,19 +198,9 @@ impl FromIterator<Signal> for Signals {
 // === impl Response ===
 
 impl Response<'_> {
-    /// Returns the time in its Retry-After.
-    fn retry_after(&self) -> Option<Duration> {
-        retry_after::read(self)
-    }
-
     /// Ends the reading with `None` unless the call was answered 429.
     fn too_many(&self) -> Option<()> {
         (self.status == StatusCode::TOO_MANY_REQUESTS).then_some(())
-    }
-
-    /// True if it has a Retry-After at all.
-    fn has_retry_after(&self) -> bool {
-        self.headers.contains_key(RETRY_AFTER)
     }
 }
 

@@ -37,10 +37,7 @@ fn code(response: &Response<'_>) -> Option<String> {
 fn in_body(body: &[u8]) -> Option<String> {
     let text = body.trim_ascii_start();
     if text.starts_with(b"<") {
-        let text = match std::str::from_utf8(text) {
-            Ok(text) => text,
-            Err(error) => std::str::from_utf8(text.get(..error.valid_up_to())?).ok()?,
-        };
+        let text = text.utf8_chunks().next()?.valid();
         return Some(text.split_once("<Code>")?.1.split_once("</Code>")?.0.trim().to_owned());
     }
     let mut texts = json::texts(text).into_iter();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
-use super::{PauseLength, Reach, Refused, Response, Spent, fields, json};
+use super::{Reach, Refused, Response, Spent, fields, json};
 
 pub(super) fn wants_body(status: StatusCode, headers: &HeaderMap) -> bool {
     let silent = !headers.contains_key(RETRY_AFTER) && fields::number(headers, REMAINING) != Some(0);
@@ -48,11 +48,7 @@ fn is_secondary(response: &Response<'_>) -> bool {
 }
 
 /// At least a minute, then exponentially longer.
-const SECONDARY: Refused = Refused {
-    wait: PauseLength::Growing { first: Duration::from_secs(60), most: Duration::from_secs(3600) },
-    reach: Reach::All,
-    overload: true,
-};
+const SECONDARY: Refused = Refused::growing(Duration::from_secs(60), Duration::from_secs(3600));
 const REMAINING: &str = "x-ratelimit-remaining";
 const RESOURCE: &str = "x-ratelimit-resource";
 /// Secondary limits were once called abuse detection, and still are on older Enterprise servers.

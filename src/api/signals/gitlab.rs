@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Reach, Refused, Response, Spent, fields, ietf};
+use super::{Reach, Refused, Response, fields};
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     response.too_many()?;
@@ -21,16 +21,13 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     Some(Refused::all(wait).within(if left { Reach::Key } else { Reach::All }))
 }
 
-pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
-    ietf::spent(response, reserve)
-}
-
 const WINDOW: Duration = Duration::from_secs(60);
 const HALF_WINDOW: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::signals::ietf;
     use crate::api::signals::tests::{For, Growing, Key, headers, refusal, response};
 
     /// As in GitLab's own documentation.
@@ -59,7 +56,7 @@ mod tests {
         let mut few = HEAD;
         few[3].1 = "60";
         let headers = headers(&few);
-        let wait = |reserve| spent(&response(200, &headers, ""), reserve).map(|spent| spent.wait.as_secs());
+        let wait = |reserve| ietf::spent(&response(200, &headers, ""), reserve).map(|spent| spent.wait.as_secs());
         assert_eq!(wait(0.1), Some(61));
         assert_eq!(wait(0.05), None);
     }

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use http::HeaderMap;
+use http::header::RETRY_AFTER;
 use sfv::{Item, ListEntry, Parameters, Parser};
 
 use super::{Reach, Refused, Response, Spent, fields};
@@ -35,7 +36,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
 }
 
 pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
-    if response.has_retry_after() {
+    if response.headers.contains_key(RETRY_AFTER) {
         return None; // it wins over everything else
     }
     let quotas = quotas(response);
@@ -47,10 +48,8 @@ pub(super) fn spent(response: &Response<'_>, reserve: f64) -> Option<Spent> {
 /// Returns a count and its window: `100;w=21600`, or the first of `100, 100;w=60, 1000;w=3600`.
 pub(super) fn counted(headers: &HeaderMap, name: &str) -> Option<(u64, Option<Duration>)> {
     let entries = Parser::new(&joined(headers, name)?).parse::<sfv::List>().ok()?;
-    let mut items = entries.iter().filter_map(|entry| match entry {
-        ListEntry::Item(item) => Some((whole(&item.bare_item)?, window(&item.params))),
-        ListEntry::InnerList(_) => None,
-    });
+    let counts = entries.iter().filter_map(item);
+    let mut items = counts.filter_map(|item| Some((whole(&item.bare_item)?, window(&item.params))));
     let first = items.next()?;
     // Older drafts tell the window only in the policy beside the limit.
     let window = first.1.or_else(|| items.find(|(count, window)| *count == first.0 && window.is_some())?.1);
@@ -59,22 +58,15 @@ pub(super) fn counted(headers: &HeaderMap, name: &str) -> Option<(u64, Option<Du
 
 fn quotas(response: &Response<'_>) -> Vec<Quota> {
     let headers = response.headers;
-    let Some(field) = joined(headers, "ratelimit") else {
-        return triple(response).into_iter().collect();
-    };
+    let Some(field) = joined(headers, "ratelimit") else { return triple(response).into_iter().collect() };
     if let Ok(list) = Parser::new(&field).parse::<sfv::List>() {
         let policies =
             joined(headers, "ratelimit-policy").and_then(|field| Parser::new(&field).parse::<sfv::List>().ok());
         let policies = policies.unwrap_or_default();
         return list.iter().filter_map(|entry| named(entry, &policies)).collect();
     }
-    let Ok(dictionary) = Parser::new(&field).parse::<sfv::Dictionary>() else {
-        return Vec::new();
-    };
-    let number = |key: &str| match dictionary.get(key) {
-        Some(ListEntry::Item(item)) => whole(&item.bare_item),
-        _ => None,
-    };
+    let Ok(dictionary) = Parser::new(&field).parse::<sfv::Dictionary>() else { return Vec::new() };
+    let number = |key: &str| whole(&dictionary.get(key).and_then(item)?.bare_item);
     let quota = number("remaining").map(|left| Quota {
         left,
         limit: number("limit"),

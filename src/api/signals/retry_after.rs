@@ -13,7 +13,7 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     if response.status != StatusCode::TOO_MANY_REQUESTS && !response.status.is_server_error() {
         return None; // the usual answer costs no look at its headers
     }
-    let refused = Refused::all(read(response)?);
+    let refused = Refused::all(response.retry_after()?);
     Some(match response.status {
         StatusCode::TOO_MANY_REQUESTS => refused,
         StatusCode::SERVICE_UNAVAILABLE => Refused { overload: false, ..refused },
@@ -21,10 +21,12 @@ pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
     })
 }
 
-/// Returns the time that a response asks to wait, the longest if there are several. Garbage is
-/// ignored; a date in the past means now.
-pub(super) fn read(response: &Response<'_>) -> Option<Duration> {
-    response.headers.get_all(RETRY_AFTER).iter().filter_map(|value| duration(value, response)).max()
+impl Response<'_> {
+    /// Returns the time that it asks to wait, the longest if there are several. Garbage is ignored;
+    /// a date in the past means now.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        self.headers.get_all(RETRY_AFTER).iter().filter_map(|value| duration(value, self)).max()
+    }
 }
 
 fn duration(value: &HeaderValue, response: &Response<'_>) -> Option<Duration> {
@@ -61,7 +63,7 @@ mod tests {
         }
         let wall = wall.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         let response = Response { status: StatusCode::SERVICE_UNAVAILABLE, headers: &headers, body: b"", wall };
-        read(&response).map(|after| after.as_secs())
+        response.retry_after().map(|after| after.as_secs())
     }
 
     #[test]
@@ -117,7 +119,7 @@ mod tests {
                 let date = HeaderValue::from_static("Sun, 06 Nov 1994 08:49:07 GMT");
                 let headers = HeaderMap::from_iter([(RETRY_AFTER, value), (DATE, date)]);
                 let status = StatusCode::SERVICE_UNAVAILABLE;
-                let read = read(&Response { status, headers: &headers, body: b"", wall: None });
+                let read = Response { status, headers: &headers, body: b"", wall: None }.retry_after();
                 prop_assert!(read.is_none_or(|after| after < Duration::MAX));
             }
         }
