@@ -22,7 +22,7 @@ pub struct GateMeters {
     /// The upstream's authority, client-go's `host`.
     host: Arc<str>,
     /// client-go's metric, by method.
-    client_go: [OnceLock<Histogram>; METHODS.len() + 1],
+    client_go: [OnceLock<Histogram>; METHODS.len()],
     classes: Vec<ClassMeters>,
     /// The label pairs, shared with the meters after a reload: separate sets would have room for as
     /// many again each.
@@ -121,9 +121,8 @@ impl GateMeters {
     /// Counts a call that left after waiting.
     pub fn waited(&self, class: ClassId, reason: Reason, wait: Duration) {
         if let Some(meters) = self.class(class) {
-            let place = Reason::ALL.iter().position(|known| *known == reason).unwrap_or_default();
             let labels = || table::WAIT_SECONDS.histogram(&[&self.gate, &meters.name, reason.word()]);
-            if let Some(waits) = meters.waits.get(place) {
+            if let Some(waits) = meters.waits.get(reason as usize) {
                 waits.get_or_init(labels).record(wait.as_secs_f64());
             }
         }
@@ -133,10 +132,9 @@ impl GateMeters {
     /// a zero wait counts too: otherwise every quantile on its dashboards would differ.
     pub fn limited(&self, class: ClassId, wait: Duration, method: &str) {
         if self.class(class).is_some_and(|meters| meters.lane != Lane::Exempt.word()) {
-            let place = METHODS.iter().position(|known| *known == method);
-            let label = place.and_then(|place| METHODS.get(place)).copied().unwrap_or(OTHER_METHOD);
-            let labels = || table::CLIENT_GO_WAIT.histogram(&[label, &self.host]);
-            if let Some(waits) = self.client_go.get(place.unwrap_or(METHODS.len())) {
+            let place = METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len() - 1);
+            if let (Some(waits), Some(method)) = (self.client_go.get(place), METHODS.get(place)) {
+                let labels = || table::CLIENT_GO_WAIT.histogram(&[method, &self.host]);
                 waits.get_or_init(labels).record(wait.as_secs_f64());
             }
         }
@@ -312,9 +310,8 @@ pub fn as_f64(count: usize) -> f64 {
 }
 
 const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
-const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-/// Clients may invent methods, but not series.
-const OTHER_METHOD: &str = "other";
+/// The last one stands for all others: clients may invent methods, but not series.
+const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];
 /// The most resources with series of their own. A large cluster serves some 150; a client that
 /// invents more must not make series (P9).
 const RESOURCES: usize = 300;
