@@ -9,12 +9,12 @@ const STEPS: u64 = 128;
 
 /// A count of durations.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Histogram {
+pub struct Histogram {
     /// The count in each step, by its highest number of microseconds.
     counts: BTreeMap<u64, u64>,
     pub(super) count: u64,
     /// The longest duration, exactly.
-    pub(super) max: Duration,
+    pub max: Duration,
 }
 
 // === impl Histogram ===
@@ -29,7 +29,7 @@ impl Histogram {
 
     /// Returns the duration that `permille` of a thousand do not exceed, to less than one percent;
     /// zero if there are none.
-    pub(super) fn quantile(&self, permille: u64) -> Duration {
+    pub fn quantile(&self, permille: u64) -> Duration {
         let rank = (self.count * permille).div_ceil(1000).max(1);
         let mut seen = 0;
         let reached = self.counts.iter().find(|(_, count)| {

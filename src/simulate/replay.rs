@@ -13,8 +13,8 @@ mod reader;
 pub mod report;
 
 use std::collections::HashMap;
+use std::io;
 use std::time::Duration;
-use std::{fmt, io};
 
 use self::candidate::{Candidate, is_failure};
 use self::log_entry::Ending;
@@ -26,17 +26,13 @@ use crate::moment::Moment;
 pub use self::reader::ReadCounts;
 
 /// A log of calls.
+#[derive(derive_more::Debug)]
 pub struct Recorded<'a> {
     /// Its name in messages.
     pub name: String,
     /// Its lines.
+    #[debug(skip)]
     pub input: Box<dyn io::BufRead + 'a>,
-}
-
-impl fmt::Debug for Recorded<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recorded").field("name", &self.name).finish_non_exhaustive()
-    }
 }
 
 /// The reason why calls could not be replayed.
@@ -78,14 +74,8 @@ pub struct Replayed {
 impl Replayed {
     fn new(limits: &str, mut rows: Vec<Row>, leases: Leases, length: Duration) -> Self {
         rows.sort_by(|one, other| one.name.cmp(&other.name));
-        let holders = leases.renewed.len();
-        Self {
-            limits: limits.to_owned(),
-            rows,
-            leases: LeaseRow { name: "leases".to_owned(), ..leases.row },
-            holders,
-            length,
-        }
+        let (limits, holders) = (limits.to_owned(), leases.renewed.len());
+        Self { limits, rows, leases: LeaseRow { name: "leases".to_owned(), ..leases.row }, holders, length }
     }
 }
 
@@ -131,8 +121,7 @@ pub fn replay(
 }
 
 fn nothing(gate: &str, counts: &ReadCounts) -> ReplayError {
-    let mut names: Vec<&str> = counts.other_gates.keys().map(String::as_str).collect();
-    names.sort_unstable();
+    let names: Vec<&str> = counts.other_gates.keys().map(String::as_str).collect();
     let others = match (&names[..], counts.unreadable) {
         ([], 0) => String::new(),
         ([], unreadable) => format!("; {unreadable} lines cannot be read, the first at {}", counts.examples.join("; ")),

@@ -28,8 +28,8 @@ pub fn table(played: &[Played]) -> String {
                 thousands(row.retries),
                 thousands(peak(row)),
                 thousands(row.refusals()),
-                short(row.wait(500)),
-                short(row.wait(990)),
+                short(row.waits.quantile(500)),
+                short(row.waits.quantile(990)),
             );
         }
     }
@@ -40,8 +40,8 @@ pub fn table(played: &[Played]) -> String {
             text += &format!(
                 "{:<28}{:>9}{:>9}{:>9}{:>12}{:>12}\n",
                 cut(&name, 27, '~'),
-                short(row.convergence(500)),
-                short(row.convergence(990)),
+                short(row.reconciled.quantile(500)),
+                short(row.reconciled.quantile(990)),
                 short(row.reconciled.max),
                 thousands(row.reconciled.count),
                 thousands(row.unreconciled),
@@ -104,7 +104,8 @@ fn finding(picture: &Picture, one: &Played) -> Option<String> {
         }
         Picture::Waits(name) => {
             let row = one.rows.iter().find(|row| row.name == *name)?;
-            let (half, most, refused) = (short(row.wait(500)), short(row.wait(990)), thousands(row.refusals()));
+            let (half, most, refused) =
+                (short(row.waits.quantile(500)), short(row.waits.quantile(990)), thousands(row.refusals()));
             format!("half of the calls of {name} wait {half} at most, 99% {most}; {refused} are refused")
         }
         Picture::LeaseAge => {
@@ -167,11 +168,11 @@ pub(super) fn row_json(row: &Row) -> Value {
         "failed": row.failed,
         "gave_up": row.gave_up,
         "refused": refused,
-        "wait": { "p50": seconds(row.wait(500)), "p99": seconds(row.wait(990)), "max": seconds(row.longest_wait()) },
+        "wait": { "p50": seconds(row.waits.quantile(500)), "p99": seconds(row.waits.quantile(990)), "max": seconds(row.waits.max) },
         "reconciled": {
             "count": row.reconciled.count,
-            "p50": seconds(row.convergence(500)),
-            "p99": seconds(row.convergence(990)),
+            "p50": seconds(row.reconciled.quantile(500)),
+            "p99": seconds(row.reconciled.quantile(990)),
             "max": seconds(row.reconciled.max),
             "missing": row.unreconciled,
         },

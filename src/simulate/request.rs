@@ -14,7 +14,7 @@ use crate::limit::{Arrival, ClassId, Flow};
 use crate::spec::Gate;
 
 /// A request, described in words.
-#[derive(Clone, Copy, Debug, Hash)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct Request<'a> {
     pub(super) verb: Verb,
     pub(super) group: &'a str,

@@ -24,9 +24,9 @@ pub struct Row {
     pub(super) gave_up: u64,
     refused: [u64; Reason::ALL.len()],
     /// The waits of the calls that left; no wait counts as zero.
-    waits: Histogram,
+    pub waits: Histogram,
     /// The times from an object's change to its reconcile.
-    pub(super) reconciled: Histogram,
+    pub reconciled: Histogram,
     /// Calls and retries that left before a second had passed.
     pub(super) early: [u64; 2],
     pub(super) counts: Series,
@@ -79,9 +79,7 @@ impl Row {
     }
 
     pub(super) fn was_refused(&mut self, at: Moment, reason: Reason) {
-        for (_, count) in Reason::ALL.iter().zip(&mut self.refused).filter(|(other, _)| **other == reason) {
-            *count += 1;
-        }
+        self.refused[reason as usize] += 1;
         self.counts.add(Column::Refused, at, 1);
     }
 
@@ -93,21 +91,6 @@ impl Row {
     /// Returns the number of refused calls for each reason that occurred.
     pub fn refusals_by_reason(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.into_iter().zip(self.refused).filter(|(_, count)| *count > 0)
-    }
-
-    /// Returns the wait that `permille` of a thousand calls that left did not exceed.
-    pub fn wait(&self, permille: u64) -> Duration {
-        self.waits.quantile(permille)
-    }
-
-    /// Returns the longest wait of a call that left.
-    pub fn longest_wait(&self) -> Duration {
-        self.waits.max
-    }
-
-    /// Returns the time from change to reconcile, with `permille` as in [`Row::wait`].
-    pub fn convergence(&self, permille: u64) -> Duration {
-        self.reconciled.quantile(permille)
     }
 }
 

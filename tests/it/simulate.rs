@@ -122,9 +122,9 @@ fn a_noisy_neighbour_costs_a_quiet_controller_little_when_its_queue_is_its_own()
     let (_, played) = &*usual;
     let [together, fair] = &played[..] else { panic!("two limits") };
     let quiet = |played: &Played| played.rows.iter().find(|row| row.name == "quiet").cloned().expect("it is there");
-    assert!(quiet(together).wait(500) > Duration::from_secs(5));
+    assert!(quiet(together).waits.quantile(500) > Duration::from_secs(5));
     // A token comes every 20 ms, and every second one goes to the quiet controller.
-    assert!(quiet(fair).wait(500) <= Duration::from_millis(41), "{:?}", quiet(fair).wait(500));
+    assert!(quiet(fair).waits.quantile(500) <= Duration::from_millis(41), "{:?}", quiet(fair).waits.quantile(500));
     assert_eq!(quiet(fair).refusals(), 0);
 }
 
@@ -135,7 +135,7 @@ fn a_larger_retry_bucket_recovers_sooner() {
     let [without, usual, larger] = &played[..] else { panic!("three limits") };
     let row = |played: &Played| played.rows[0].clone();
     assert_eq!((row(without).unreconciled, row(larger).unreconciled), (0, 0));
-    assert!(row(larger).convergence(990) < row(usual).convergence(990));
+    assert!(row(larger).reconciled.quantile(990) < row(usual).reconciled.quantile(990));
     assert!(row(larger).sent < row(without).sent, "and makes fewer calls than without a gate");
 }
 

@@ -105,10 +105,8 @@ impl World<'_> {
             resource: &spec.resource,
             namespace: &spec.namespace,
             name: &format!("object-{object}"),
-            subresource: "",
             user_agent: &spec.name,
-            follows: false,
-            dry_run: false,
+            ..Request::default()
         };
         let read = self.reader.read(&request, &self.limits.gate);
         self.call(Maker::Worker { controller: index, object }, read, has_failed);

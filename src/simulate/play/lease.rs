@@ -46,10 +46,8 @@ impl World<'_> {
             resource: "leases",
             namespace: "default",
             name: &spec.name,
-            subresource: "",
             user_agent: &spec.name,
-            follows: false,
-            dry_run: false,
+            ..Request::default()
         };
         let read = self.reader.read(&request, &self.limits.gate);
         let holder = &mut self.leases[index].holder;

@@ -81,24 +81,21 @@ impl LogEntry {
             let reason = Reason::ALL.into_iter().find(|reason| reason.word() == word);
             return Ending::Refused(reason.unwrap_or(Reason::Bucket));
         }
-        match (self.sent_ns, self.upstream_ns, self.status) {
+        match (self.sent_ns, self.upstream_ns, self.status, self.gave_up_ns) {
             _ if self.coalesced_ns.is_some() => Ending::Aside,
-            (Some(_), Some(after), Some(status)) => Ending::Answered {
+            (Some(_), Some(after), Some(status), _) => Ending::Answered {
                 after: Duration::from_nanos(after),
                 body: Duration::from_nanos(self.body_ns.unwrap_or(0)),
                 status,
                 retry_after: self.retry_after_ns.map(Duration::from_nanos),
             },
-            (Some(_), None, Some(_)) => Ending::Lost,
-            (_, _, None) => match self.gave_up_ns {
-                Some(after) => {
-                    let at = self.arrived_ns.saturating_add(after);
-                    Ending::GaveUp { after: Duration::from_nanos(at.saturating_sub(self.asked_ns())) }
-                }
-                // An older version did not write the time.
-                None => Ending::Aside,
-            },
-            (None, _, Some(_)) => Ending::Aside,
+            (Some(_), None, Some(_), _) => Ending::Lost,
+            (_, _, None, Some(after)) => {
+                let at = self.arrived_ns.saturating_add(after);
+                Ending::GaveUp { after: Duration::from_nanos(at.saturating_sub(self.asked_ns())) }
+            }
+            // An older version did not write when a client gave up.
+            (_, _, None, None) | (None, _, Some(_), _) => Ending::Aside,
         }
     }
 

@@ -4,7 +4,7 @@
 //! fixed number of them is held back; a line that comes later than that is replayed late, and
 //! counted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead};
 use std::rc::Rc;
@@ -52,7 +52,7 @@ pub struct ReadCounts {
     /// All lines.
     pub lines: u64,
     /// Calls of other gates, by the gate's name.
-    pub other_gates: HashMap<String, u64>,
+    pub other_gates: BTreeMap<String, u64>,
     /// Calls that never came to the limiter, or were answered without being sent.
     pub aside: u64,
     /// Calls that were replayed later than they arrived: their lines were too far out of order.

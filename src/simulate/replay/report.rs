@@ -41,9 +41,9 @@ fn block(text: &mut String, name: &str, rows: &[Option<&Row>]) {
     row("calls", &|row| thousands(row.arrived));
     row("sent upstream", &|row| thousands(row.sent));
     row("most sent in a second", &|row| thousands(peak(row)));
-    row("wait p50", &|row| short(row.wait(500)));
-    row("wait p99", &|row| short(row.wait(990)));
-    row("wait max", &|row| short(row.longest_wait()));
+    row("wait p50", &|row| short(row.waits.quantile(500)));
+    row("wait p99", &|row| short(row.waits.quantile(990)));
+    row("wait max", &|row| short(row.waits.max));
     row("refused", &|row| thousands(row.refusals()));
     for reason in Reason::ALL {
         let of = |row: &Row| row.refusals_by_reason().find(|(other, _)| *other == reason).map_or(0, |(_, count)| count);
@@ -74,8 +74,7 @@ pub fn remarks(read: &ReadCounts) -> Vec<String> {
         }
     };
     let others: u64 = read.other_gates.values().sum();
-    let mut names: Vec<&str> = read.other_gates.keys().map(String::as_str).collect();
-    names.sort_unstable();
+    let names: Vec<&str> = read.other_gates.keys().map(String::as_str).collect();
     say(others, &format!("lines are of other gates: {}.", names.join(", ")));
     say(
         read.aside,

@@ -51,15 +51,19 @@ fn check(replays: &Replays, calls: usize) {
     let (live, again) = of("default");
     let (leases, leases_again) = of("leases");
     assert_eq!(live.arrived + leases.arrived, calls as u64);
-    assert!(live.wait(500) > Duration::from_millis(200), "the bucket was saturated: {:?}", live.wait(500));
+    assert!(
+        live.waits.quantile(500) > Duration::from_millis(200),
+        "the bucket was saturated: {:?}",
+        live.waits.quantile(500)
+    );
     assert!(live.refusals() > 20, "keys failed: {} refusals", live.refusals());
     for permille in [500, 990] {
-        let (one, other) = (live.wait(permille), again.wait(permille));
+        let (one, other) = (live.waits.quantile(permille), again.waits.quantile(permille));
         let allowed = Duration::from_millis(2).max(one.mul_f64(0.05));
         assert!(one.abs_diff(other) <= allowed, "{permille}: {one:?} live, {other:?} replayed");
     }
     assert!(live.sent.abs_diff(again.sent) * 50 <= live.sent, "{} live, {} replayed", live.sent, again.sent);
-    assert_eq!((leases.longest_wait(), leases_again.longest_wait()), (Duration::ZERO, Duration::ZERO));
+    assert_eq!((leases.waits.max, leases_again.waits.max), (Duration::ZERO, Duration::ZERO));
 }
 
 /// Sends herds of healthy calls, calls to objects that fail each time, and a lease, through a gate

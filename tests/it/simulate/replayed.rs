@@ -51,16 +51,12 @@ fn a_slower_bucket_adds_the_wait_that_it_must() {
     let replays = replayed(&log, &[wide, narrow]).expect("it can be replayed");
     for free in ["recorded", "wide"] {
         assert_eq!(
-            (row(&replays, free, "default").sent, row(&replays, free, "default").longest_wait()),
+            (row(&replays, free, "default").sent, row(&replays, free, "default").waits.max),
             (100, Duration::ZERO)
         );
     }
     let slow = row(&replays, "narrow", "default");
-    assert_eq!(
-        (slow.sent, slow.longest_wait()),
-        (100, Duration::from_secs(4)),
-        "80 of 100 wait for a token each 50 ms"
-    );
+    assert_eq!((slow.sent, slow.waits.max), (100, Duration::from_secs(4)), "80 of 100 wait for a token each 50 ms");
 }
 
 #[test]
@@ -97,7 +93,7 @@ fn a_call_is_put_into_the_class_that_the_candidate_has_for_it() {
     let replays = replayed(&log, &[limits("classes", lines)]).expect("it can be replayed");
     assert_eq!(row(&replays, "recorded", "default").arrived, 10);
     let own = row(&replays, "classes", "deployments");
-    assert_eq!((own.arrived, own.sent, own.longest_wait()), (10, 9, Duration::from_millis(8000 - 8)));
+    assert_eq!((own.arrived, own.sent, own.waits.max), (10, 9, Duration::from_millis(8000 - 8)));
 }
 
 #[test]
@@ -110,7 +106,7 @@ fn clients_that_give_up_leave_and_calls_that_were_refused_may_now_go() {
     let replays = replayed(&log, &[narrow, wide]).expect("it can be replayed");
     // The call that gave up gave its place back: the last one waits for one token, not for two.
     assert_eq!(
-        (row(&replays, "narrow", "default").sent, row(&replays, "narrow", "default").longest_wait()),
+        (row(&replays, "narrow", "default").sent, row(&replays, "narrow", "default").waits.max),
         (2, Duration::from_millis(999))
     );
     assert_eq!(row(&replays, "wide", "default").sent, 3);
@@ -123,7 +119,7 @@ fn slots_are_held_until_bodies_end() {
     let log = format!("{}{}{}", slow(0), slow(1), slow(2));
     let one = limits("one", "preset = \"none\"\nin_flight = { max = 1 }\n");
     let replays = replayed(&log, &[one]).expect("it can be replayed");
-    assert_eq!(row(&replays, "one", "default").longest_wait(), Duration::from_millis(1998));
+    assert_eq!(row(&replays, "one", "default").waits.max, Duration::from_millis(1998));
 }
 
 #[test]
@@ -146,7 +142,7 @@ fn a_candidate_that_makes_leases_wait_shows_the_risk() {
         assert_eq!((safe.holders, safe.leases.renewals, safe.leases.lost), (1, 29, 0));
         assert_eq!(safe.leases.longest, Duration::from_secs(2));
     }
-    let waits = row(&replays, "slow", "leases").longest_wait();
+    let waits = row(&replays, "slow", "leases").waits.max;
     assert!(waits > Duration::from_secs(10), "{waits:?}");
     assert_eq!((slow.leases.longest, slow.leases.lost), (Duration::from_secs(20), 29));
 }
