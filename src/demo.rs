@@ -171,7 +171,7 @@ impl Herd {
         Now {
             at,
             length: scene.length,
-            trouble: scene.is_trouble(at),
+            trouble: scene.trouble().contains(&at),
             calls,
             errors,
             unanswered: Arc::strong_count(&self.unanswered) - 1,

@@ -1,6 +1,7 @@
 //! The scene of the demo: the number of objects, the capacity of the API, and the time of the
 //! trouble. Every number on which the story rests is here.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::moment::Moment;
@@ -70,23 +71,13 @@ pub(crate) struct Scene {
 // === impl Scene ===
 
 impl Scene {
-    /// Returns the moment at which the webhook goes down.
-    pub(super) fn trouble_from(&self) -> Moment {
-        Moment::ZERO + self.length.mul_f64(0.15)
-    }
-
-    /// Returns the moment at which the webhook is back.
-    pub(super) fn trouble_to(&self) -> Moment {
-        Moment::ZERO + self.length.mul_f64(0.5)
+    /// Returns the time during which the webhook is down.
+    pub(super) fn trouble(&self) -> Range<Moment> {
+        Moment::ZERO + self.length.mul_f64(0.15)..Moment::ZERO + self.length.mul_f64(0.5)
     }
 
     /// Returns the seconds between which the webhook is down.
     pub(super) fn trouble_seconds(&self) -> [f64; 2] {
-        [self.trouble_from(), self.trouble_to()].map(|moment| moment.since_start().as_secs_f64())
-    }
-
-    /// True if the webhook is down.
-    pub(super) fn is_trouble(&self, at: Moment) -> bool {
-        at >= self.trouble_from() && at < self.trouble_to()
+        [self.trouble().start, self.trouble().end].map(|moment| moment.since_start().as_secs_f64())
     }
 }

@@ -130,7 +130,8 @@ impl Api {
         }
         self.clock.sleep(SERVICE_TIME).await;
         let now = self.clock.now();
-        if method == Method::PATCH && target.kind.is_some_and(|kind| kind.guarded) && self.scene.is_trouble(now) {
+        let guarded = target.kind.is_some_and(|kind| kind.guarded);
+        if method == Method::PATCH && guarded && self.scene.trouble().contains(&now) {
             let text = "failed calling webhook \"guard.demo.example.com\": connection refused";
             return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", text);
         }

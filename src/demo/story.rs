@@ -80,9 +80,9 @@ impl Played {
 
     /// Describes the observations, in sentences.
     pub(crate) fn sentences(&self) -> Vec<String> {
-        let (from, to) = (self.scene.trouble_from(), self.scene.trouble_to());
+        let trouble = self.scene.trouble();
         let healthy = |seen: &Seen| {
-            seen.convergence(990, |it| !it.guarded && it.at >= from && it.at < to).map_or_else(|| "-".to_owned(), short)
+            seen.convergence(990, |it| !it.guarded && trouble.contains(&it.at)).map_or_else(|| "-".to_owned(), short)
         };
         let mut sentences = vec![
             format!(
@@ -113,7 +113,7 @@ impl Played {
 
     /// Describes the failures of a run, and for how long the trouble outlived its cause.
     fn trouble(&self, seen: &Seen) -> String {
-        let healed = self.scene.trouble_to();
+        let healed = self.scene.trouble().end;
         let recovery = match seen.reconciled_after(healed) {
             Some(settled) => {
                 format!("Everything was reconciled {} after the webhook was back", short(settled - healed))
