@@ -131,8 +131,7 @@ impl Rules {
     /// Creates rules with one class for everything, for tests and tools. A gate with nothing
     /// configured except its buckets has the same.
     pub fn single(kind: Kind) -> Self {
-        let traits = Traits { exempt: false, remembers: true, strictness: 0 };
-        Self::new(kind, FairBy::Resource, false, vec![traits], Vec::new())
+        Self::new(kind, FairBy::Resource, false, vec![UNKNOWN], Vec::new())
     }
 
     /// Returns the kind of API that the rules are for.

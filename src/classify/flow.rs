@@ -59,11 +59,9 @@ impl fmt::Display for FlowName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::All => f.write_str("all"),
-            Self::Resource("", "") => f.write_str("none"),
-            Self::Resource(resource, "") => f.write_str(resource),
+            Self::Resource("", "") | Self::Word("") => f.write_str("none"),
+            Self::Resource(word, "") | Self::Word(word) => f.write_str(word),
             Self::Resource(resource, group) => write!(f, "{resource}.{group}"),
-            Self::Word("") => f.write_str("none"),
-            Self::Word(word) => f.write_str(word),
             // Enough to tell a handful of clients apart, useless for anything else.
             Self::Credential(0) => f.write_str("no credential"),
             Self::Credential(hash) => write!(f, "credential {:06x}", hash & 0xff_ffff),
@@ -81,15 +79,13 @@ fn user_agent(headers: &HeaderMap) -> &str {
 /// Returns a hash of the call's credential, salted per process and never shown whole; 0 without a
 /// credential.
 pub(super) fn credential(headers: &HeaderMap, hasher: &RandomState) -> u64 {
-    let mut hash = hasher.build_hasher();
-    let mut any = false;
-    for name in &CREDENTIALS {
-        for value in headers.get_all(name) {
-            any = true;
-            value.as_bytes().hash(&mut hash);
-        }
+    let mut values = CREDENTIALS.iter().flat_map(|name| headers.get_all(name)).peekable();
+    if values.peek().is_none() {
+        return 0;
     }
-    if any { hash.finish().max(1) } else { 0 }
+    let mut hash = hasher.build_hasher();
+    values.for_each(|value| value.as_bytes().hash(&mut hash));
+    hash.finish().max(1)
 }
 
 /// The headers in which clients send credentials: the usual one; GitLab's; that of AWS gateways and

@@ -30,13 +30,7 @@ impl Glob {
             return false;
         };
         // The leftmost place for each piece leaves the most for the next.
-        middle.iter().all(|piece| match text.split_once(&**piece) {
-            Some((_, after)) => {
-                text = after;
-                true
-            }
-            None => false,
-        })
+        middle.iter().all(|piece| text.split_once(&**piece).map(|(_, after)| text = after).is_some())
     }
 }
 

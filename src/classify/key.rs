@@ -103,17 +103,15 @@ impl KeySource {
     /// longer than the peek.
     pub fn with_body(&self, body: &[u8], whole: bool, hasher: &RandomState) -> Option<Key> {
         match *self {
-            Self::None => None,
             Self::Known(key) => Some(key),
             Self::NameInBody { collection, facet } => {
                 let name = names::of_object(body)?;
                 Some(Key { object: object(collection, &name, hasher), collection, facet })
             }
-            Self::BodyDigest { object, facet } => (whole && body.len() <= PEEK).then(|| Key {
-                object: hasher.hash_one((object, body)),
-                collection: object,
-                facet,
-            }),
+            Self::BodyDigest { object, facet } if whole && body.len() <= PEEK => {
+                Some(Key { object: hasher.hash_one((object, body)), collection: object, facet })
+            }
+            Self::None | Self::BodyDigest { .. } => None,
         }
     }
 }
@@ -145,22 +143,18 @@ pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Op
         return text;
     }
     let mut text = format!("{} {}", verb_class(call), call.resource());
-    for (before, part) in [('.', call.group()), ('/', call.namespace())] {
+    for (before, part) in [(".", call.group()), ("/", call.namespace())] {
         if !part.is_empty() {
-            text.push(before);
-            text.push_str(part);
+            text.extend([before, part]);
         }
     }
     let from_body = body.filter(|_| matches!(source, KeySource::NameInBody { .. })).and_then(names::of_object);
     let name = from_body.as_deref().unwrap_or_else(|| call.name());
     if !name.is_empty() && !call.is_collection_read() {
-        text.push('/');
-        text.push_str(name);
+        text.extend(["/", name]);
     }
     if !call.subresource().is_empty() {
-        text.push_str(" (");
-        text.push_str(call.subresource());
-        text.push(')');
+        text.extend([" (", call.subresource(), ")"]);
     }
     text
 }

@@ -28,11 +28,6 @@ impl Gate {
         self.rejections.iter().filter(move |rejection| now_ms.saturating_sub(rejection.at_ms) < LATELY_MS)
     }
 
-    /// True if no call has come since the start. Leases and health checks count as calls.
-    fn is_untouched(&self) -> bool {
-        self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off()
-    }
-
     /// Returns sentences about conditions at the gate other than waits, refusals and keys; the
     /// worst first.
     pub fn remarks(&self, now_ms: u64) -> Vec<String> {
@@ -50,7 +45,8 @@ impl Gate {
                 by => format!("The upstream itself turned {calls} away, the last {last}: {}.", rejected_by(by)),
             });
         }
-        if self.is_untouched() {
+        // Leases and health checks count as calls.
+        if self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off() {
             says.push(
                 "No call has come yet: is the controller pointed here? tidegate doctor finds what goes past the gate."
                     .to_owned(),

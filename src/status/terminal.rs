@@ -28,17 +28,15 @@ pub(crate) fn text(status: &Status, look: Look) -> String {
         [] => "ready".to_owned(),
         waiting => format!("waiting for {}", waiting.join(", ")),
     };
-    lines.add(
-        "",
-        &format!(
-            "tidegate {}  up {}  {ready}  {}  config {} for {}",
-            status.version,
-            duration(status.uptime_seconds),
-            clock(status.now_ms),
-            status.config.hash,
-            ago(status.config.since_ms, status.now_ms).trim_end_matches(" ago"),
-        ),
+    let head = format!(
+        "tidegate {}  up {}  {ready}  {}  config {} for {}",
+        status.version,
+        duration(status.uptime_seconds),
+        clock(status.now_ms),
+        status.config.hash,
+        ago(status.config.since_ms, status.now_ms).trim_end_matches(" ago"),
     );
+    lines.add("", &head);
     if let Some(reload) = status.config.last_reload.as_ref().filter(|reload| !reload.reasons.is_empty()) {
         let (when, reasons) = (ago(reload.at_ms, status.now_ms), reload.reasons.join("; "));
         lines.add(BAD.colour, &format!("the configuration was not taken over {when} ({}): {reasons}", reload.result));
