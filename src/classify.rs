@@ -171,7 +171,7 @@ impl Rules {
         };
         let label = own.filter(|_| key != KeySource::None).map(|parts| parts.label(&head).into());
         let key_is_of_object = own.is_none_or(KeyParts::is_of_object);
-        let group = match call.is_long_running() {
+        let group = match call.is_long_running {
             _ if traits.exempt => Group::Exempt,
             true => Group::LongRunning,
             false => Group::Short,
@@ -197,16 +197,14 @@ impl Rules {
             Kind::Kubernetes => kubernetes::read(method, uri),
             Kind::Http => return external::read(method, uri),
         };
-        if call.verb() == Verb::Patch && apply::is_apply(headers) {
-            call.apply();
-        }
+        call.is_apply = call.verb == Verb::Patch && apply::is_apply(headers);
         call
     }
 
     fn class(&self, subject: &matcher::Subject<'_>) -> ClassId {
         match self.kind {
-            Kind::Kubernetes if subject.call.is_ambiguous() => return self.strictest,
-            Kind::Http if subject.call.is_ambiguous() => return self.strictest_whatever_the_path(subject),
+            Kind::Kubernetes if subject.call.is_ambiguous => return self.strictest,
+            Kind::Http if subject.call.is_ambiguous => return self.strictest_whatever_the_path(subject),
             Kind::Kubernetes | Kind::Http => {}
         }
         let class = self.first_match(subject);
@@ -270,11 +268,11 @@ const UNKNOWN: Traits = Traits { exempt: false, remembers: true, strictness: 0 }
 // === impl Classified ===
 
 impl Classified {
-    /// Notes that the call asks to switch protocols. Its client would fall back rather than retry,
-    /// so it waits and is not refused on arrival. Its result says nothing about the API, unless it
-    /// is a watch.
+    /// Notes that the call asks to switch protocols: it may last any time, whatever its path says.
+    /// Its client would fall back rather than retry, so it waits and is not refused on arrival. Its
+    /// result says nothing about the API, unless it is a watch.
     pub fn upgrade(&mut self) {
-        self.call.upgrade();
+        self.call.is_long_running = true;
         self.group = Group::Upgrades;
         self.patient = true;
         if self.call.is_tunnel() {
@@ -284,7 +282,7 @@ impl Classified {
 
     /// Returns the readable name of its flow, for the status page.
     pub fn flow_name<'a>(&'a self, headers: &'a HeaderMap) -> FlowName<'a> {
-        let kind = if self.call.is_resource() { Kind::Kubernetes } else { Kind::Http };
+        let kind = if self.call.is_resource { Kind::Kubernetes } else { Kind::Http };
         FlowName::new(self.fair_by, kind, &self.call, headers, self.credential)
     }
 

@@ -34,10 +34,10 @@ static RULES: LazyLock<Vec<Rules>> = LazyLock::new(|| {
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 fn look(call: &Classified, headers: &HeaderMap, body: &[u8]) {
-    assert!(!(call.exempt && call.call.is_ambiguous()), "an ambiguous path is never exempt: {:?}", call.call);
+    assert!(!(call.exempt && call.call.is_ambiguous), "an ambiguous path is never exempt: {:?}", call.call);
     // kube-apiserver itself reads an empty resource between two slashes.
     assert!(
-        !call.call.is_resource() || call.call.is_ambiguous() || !call.call.resource().is_empty(),
+        !call.call.is_resource || call.call.is_ambiguous || !call.call.resource().is_empty(),
         "{:?}",
         call.call
     );

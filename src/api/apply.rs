@@ -18,7 +18,7 @@ pub fn is_apply(headers: &HeaderMap) -> bool {
 
 /// True if the beginning of the answer's body could say that the patch was wrong.
 pub(super) fn wants_body(call: &Call, status: StatusCode) -> bool {
-    call.is_apply() && status == StatusCode::INTERNAL_SERVER_ERROR
+    call.is_apply && status == StatusCode::INTERNAL_SERVER_ERROR
 }
 
 /// True if the answer says that the patch was wrong. Only the message is searched for: the Status

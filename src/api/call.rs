@@ -40,15 +40,27 @@ words! {
 pub struct Call {
     /// The decoded path, followed by any parts that could not be borrowed from it.
     pub(super) text: String,
-    pub(super) verb: Verb,
-    pub(super) is_resource: bool,
-    pub(super) ambiguous: bool,
+    /// Its verb.
+    pub verb: Verb,
+    /// True if the call is for a resource, so that the parts from group to subresource mean
+    /// something.
+    pub is_resource: bool,
+    /// True if other readers might read the path differently (`//`, `..`, a double escape, ...; in
+    /// a Kubernetes call also `%2F`). Such a call gets no benefit of the doubt.
+    pub is_ambiguous: bool,
     pub(super) escaped_slash: bool,
-    pub(super) long_running: bool,
-    pub(super) lists_first: bool,
-    pub(super) dry_run: bool,
-    pub(super) apply: bool,
-    pub(super) timeout: Option<Duration>,
+    /// True for watch, exec, attach, port-forward, log follow and proxy. Such a call holds no slot,
+    /// and spends no token unless it [lists first](Self::lists_first).
+    pub is_long_running: bool,
+    /// True for a watch that begins with every existing object (`sendInitialEvents`, client-go's
+    /// WatchList): for the API server it is as expensive as a list.
+    pub lists_first: bool,
+    /// True if `?dryRun=` is set: the result says nothing about the real write.
+    pub is_dry_run: bool,
+    /// True for a server-side apply, which its head tells.
+    pub is_apply: bool,
+    /// The client's own deadline (`?timeout=`), counted from arrival.
+    pub timeout: Option<Duration>,
     pub(super) path: Part,
     pub(super) group: Part,
     pub(super) version: Part,
@@ -117,13 +129,8 @@ impl Call {
     }
 
     /// Creates a call of which only the path is known; the path is the start of `text`.
-    pub(super) fn of_path(text: String, verb: Verb, ambiguous: bool) -> Self {
-        Self { path: Part::new(0, text.len()), text, verb, ambiguous, ..Self::default() }
-    }
-
-    /// Returns its verb.
-    pub fn verb(&self) -> Verb {
-        self.verb
+    pub(super) fn of_path(text: String, verb: Verb, is_ambiguous: bool) -> Self {
+        Self { path: Part::new(0, text.len()), text, verb, is_ambiguous, ..Self::default() }
     }
 
     /// Returns the path as read by a server that decodes before it splits; `None` if that makes no
@@ -132,39 +139,10 @@ impl Call {
         self.escaped_slash.then(|| self.path().replace(ESCAPED_SLASH, "/"))
     }
 
-    /// True if the call is for a resource, so that the parts from group to subresource mean
-    /// something.
-    pub fn is_resource(&self) -> bool {
-        self.is_resource
-    }
-
-    /// True if other readers might read the path differently (`//`, `..`, a double escape, ...; in
-    /// a Kubernetes call also `%2F`). Such a call gets no benefit of the doubt.
-    pub fn is_ambiguous(&self) -> bool {
-        self.ambiguous
-    }
-
-    /// True for watch, exec, attach, port-forward, log follow and proxy. Such a call holds no slot,
-    /// and spends no token unless it [lists first](Self::lists_first).
-    pub fn is_long_running(&self) -> bool {
-        self.long_running
-    }
-
-    /// True for a watch that begins with every existing object (`sendInitialEvents`, client-go's
-    /// WatchList): for the API server it is as expensive as a list.
-    pub fn lists_first(&self) -> bool {
-        self.lists_first
-    }
-
-    /// Notes that the call asks to switch protocols: it may last any time, whatever its path says.
-    pub fn upgrade(&mut self) {
-        self.long_running = true;
-    }
-
     /// True if a pod or service answers the call, not the API: then the status says nothing about
     /// the API.
     pub fn is_tunnel(&self) -> bool {
-        self.long_running && self.verb != Verb::Watch && self.subresource() != "log"
+        self.is_long_running && self.verb != Verb::Watch && self.subresource() != "log"
     }
 
     /// True if the call reads a collection or a stream of its changes.
@@ -180,26 +158,6 @@ impl Call {
             && self.verb == Verb::Get
             && segments.next() == Some("")
             && matches!(segments.next(), Some("api" | "apis" | "openapi"))
-    }
-
-    /// Returns the client's own deadline (`?timeout=`), counted from arrival.
-    pub fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
-    /// True if `?dryRun=` is set: the result says nothing about the real write.
-    pub fn is_dry_run(&self) -> bool {
-        self.dry_run
-    }
-
-    /// Notes that the call is a server-side apply, as its head says.
-    pub fn apply(&mut self) {
-        self.apply = true;
-    }
-
-    /// True for a server-side apply.
-    pub fn is_apply(&self) -> bool {
-        self.apply
     }
 }
 

@@ -30,10 +30,10 @@ mod tests {
     #[test]
     fn external_calls_are_method_and_path() {
         let call = read(&Method::POST, &Uri::from_static("/repos/a%20b/issues?watch=1&timeout=5s"));
-        assert_eq!((call.verb(), call.path()), (Verb::Create, "/repos/a b/issues"));
-        assert!(!call.is_resource() && !call.is_long_running() && !call.is_ambiguous());
-        assert_eq!((call.timeout(), call.name(), call.resource()), (None, "", ""));
-        assert!(read(&Method::GET, &Uri::from_static("/a//b")).is_ambiguous());
+        assert_eq!((call.verb, call.path()), (Verb::Create, "/repos/a b/issues"));
+        assert!(!call.is_resource && !call.is_long_running && !call.is_ambiguous);
+        assert_eq!((call.timeout, call.name(), call.resource()), (None, "", ""));
+        assert!(read(&Method::GET, &Uri::from_static("/a//b")).is_ambiguous);
     }
 
     #[test]

@@ -21,9 +21,9 @@ pub fn read(method: &Method, uri: &Uri) -> Call {
     let mut call = Call::of_path(text, external::verb(method), ambiguous);
     call.timeout =
         query.timeout.and_then(|raw| duration::read(&query::unescape(raw))).filter(|timeout| !timeout.is_zero());
-    call.dry_run = query.dry_run.is_some_and(|value| !value.is_empty());
+    call.is_dry_run = query.dry_run.is_some_and(|value| !value.is_empty());
     read_resource(&mut call, &query);
-    call.long_running = is_long_running(&call, &query);
+    call.is_long_running = is_long_running(&call, &query);
     call.lists_first = call.verb == Verb::Watch && query::is_set(query.send_initial_events);
     call
 }
@@ -119,9 +119,9 @@ fn read_list_options(call: &mut Call, query: &Query<'_>) {
 /// if it follows: otherwise it is a download like any other, and must take a slot and a token.
 /// kube-apiserver counts it because its size is unknown, which does not matter here.
 fn is_long_running(call: &Call, query: &Query<'_>) -> bool {
-    match call.verb() {
+    match call.verb {
         Verb::Watch | Verb::Proxy => true,
-        _ if !call.is_resource() => false,
+        _ if !call.is_resource => false,
         _ => match call.subresource() {
             "attach" | "exec" | "portforward" | "proxy" => true,
             "log" => query::is_set(query.follow),
@@ -233,7 +233,7 @@ mod tests {
                 row.split_whitespace().map(|column| if column == "-" { "" } else { column }).collect();
             let call = call(columns[0], columns[1]);
             let read = [
-                call.verb().word(),
+                call.verb.word(),
                 call.group(),
                 call.version(),
                 call.namespace(),
@@ -241,7 +241,7 @@ mod tests {
                 call.subresource(),
                 call.name(),
             ];
-            assert!(call.is_resource(), "{row}");
+            assert!(call.is_resource, "{row}");
             assert_eq!(read, columns[2..], "{row}");
         }
     }
@@ -265,8 +265,8 @@ mod tests {
             "/API/v1/pods",
         ] {
             let call = call("GET", target);
-            assert!(!call.is_resource(), "{target}");
-            assert_eq!((call.verb(), call.resource(), call.group()), (Verb::Get, "", ""), "{target}");
+            assert!(!call.is_resource, "{target}");
+            assert_eq!((call.verb, call.resource(), call.group()), (Verb::Get, "", ""), "{target}");
         }
     }
 
@@ -294,14 +294,14 @@ mod tests {
             ("GET", "/name?fieldSelector=foo=bar&labelSelector=foo=bar", "name", "get"),
         ] {
             let call = call(method, &format!("{base}{suffix}"));
-            assert_eq!((call.name(), call.verb().word()), (name, verb), "{method} {suffix}");
+            assert_eq!((call.name(), call.verb.word()), (name, verb), "{method} {suffix}");
             assert_eq!((call.resource(), call.group()), ("resource", "group"), "{suffix}");
         }
         let by_path =
             call("GET", "/apis/group/version/watch/resource?fieldSelector=metadata.name=foo&labelSelector=foo=bar");
-        assert_eq!((by_path.name(), by_path.verb()), ("", Verb::Watch));
+        assert_eq!((by_path.name(), by_path.verb), ("", Verb::Watch));
         let named = call("GET", "/apis/group/version/watch/resource/name?fieldSelector=metadata.name=foo");
-        assert_eq!((named.name(), named.verb()), ("name", Verb::Watch));
+        assert_eq!((named.name(), named.verb), ("name", Verb::Watch));
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
             ("GET", "/debug/pprof/profile", false, false),
         ] {
             let call = call(method, target);
-            assert_eq!((call.is_long_running(), call.is_tunnel()), (long, tunnel), "{method} {target}");
+            assert_eq!((call.is_long_running, call.is_tunnel()), (long, tunnel), "{method} {target}");
         }
     }
 
@@ -342,10 +342,10 @@ mod tests {
             ("", None),
         ] {
             let call = call("PUT", &format!("/api/v1/namespaces/a/pods/p{query}"));
-            assert_eq!(call.timeout(), timeout.map(Duration::from_millis), "{query}");
+            assert_eq!(call.timeout, timeout.map(Duration::from_millis), "{query}");
         }
-        assert!(call("PUT", "/api/v1/namespaces/a/pods/p?dryRun=All").is_dry_run());
-        assert!(!call("PUT", "/api/v1/namespaces/a/pods/p?dryRun=").is_dry_run());
+        assert!(call("PUT", "/api/v1/namespaces/a/pods/p?dryRun=All").is_dry_run);
+        assert!(!call("PUT", "/api/v1/namespaces/a/pods/p?dryRun=").is_dry_run);
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
             if let Ok(uri) = format!("{path}{query}").parse::<Uri>() {
                 let call = read(&method.parse().unwrap(), &uri);
                 let _ = (call.path(), call.group(), call.namespace(), call.name(), call.subresource());
-                prop_assert!(call.is_resource() || call.resource().is_empty());
+                prop_assert!(call.is_resource || call.resource().is_empty());
             }
         }
     }

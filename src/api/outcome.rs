@@ -185,12 +185,12 @@ pub fn answer(failures: &Failures, throttling: &Throttling, call: &Call, respons
     let refused = reading.refused.filter(|_| failed || !is_failure_by_default(status));
     let outcome = match refused {
         Some((_, refused)) => Outcome::Throttled { after: refused.wait.first().min(throttling.max_pause) },
-        None if !speaks || call.is_dry_run() || apply::is_wrong(call, response) => Outcome::Neutral,
+        None if !speaks || call.is_dry_run || apply::is_wrong(call, response) => Outcome::Neutral,
         None if failed => Outcome::Failure,
         None if is_success(status) => Outcome::Success,
         None => Outcome::Neutral,
     };
-    let speaks_of_object = !call.is_tunnel() && !call.is_dry_run() && !outcome.counts();
+    let speaks_of_object = !call.is_tunnel() && !call.is_dry_run && !outcome.counts();
     let gone = if speaks_of_object { gone(call, status) } else { Gone::Nothing };
     let (pause, by) = throttling.pause(&reading).unzip();
     let throttled = speaks && throttling.is_overload(response, &reading);
@@ -208,14 +208,14 @@ pub fn wants_body(throttling: &Throttling, call: &Call, status: StatusCode, head
 /// Returns the meaning of a call that was sent and then lost, or not answered in time.
 pub fn lost(failures: &Failures, call: &Call) -> Answer {
     let outcome =
-        if failures.transport && !call.is_tunnel() && !call.is_dry_run() { Outcome::Failure } else { Outcome::Neutral };
+        if failures.transport && !call.is_tunnel() && !call.is_dry_run { Outcome::Failure } else { Outcome::Neutral };
     Answer::new(outcome, None)
 }
 
 /// Returns the meaning of a caller that left before the response head, `upstream_for` after its
 /// call was sent.
 pub fn left(failures: &Failures, call: &Call, upstream_for: Duration) -> Answer {
-    let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running() && !call.is_dry_run();
+    let waited_in_vain = failures.left && upstream_for > PATIENCE && !call.is_long_running && !call.is_dry_run;
     let outcome = if waited_in_vain { Outcome::Failure } else { Outcome::Abandoned };
     Answer::new(outcome, None)
 }
@@ -233,7 +233,7 @@ fn is_failure_by_default(status: StatusCode) -> bool {
 
 /// True for an eviction's 429: that is a PodDisruptionBudget at work, not a server in trouble.
 fn is_budget_refusal(call: &Call, status: StatusCode) -> bool {
-    status == StatusCode::TOO_MANY_REQUESTS && call.verb() == Verb::Create && call.subresource() == "eviction"
+    status == StatusCode::TOO_MANY_REQUESTS && call.verb == Verb::Create && call.subresource() == "eviction"
 }
 
 /// Returns the memory that ends when a write of the object itself gets this status. On an external
@@ -243,8 +243,8 @@ fn is_budget_refusal(call: &Call, status: StatusCode) -> bool {
 /// create.
 fn gone(call: &Call, status: StatusCode) -> Gone {
     let is_missing = status == StatusCode::NOT_FOUND;
-    let is_of_object = call.subresource().is_empty() && !(call.is_resource() && call.name().is_empty());
-    match call.verb() {
+    let is_of_object = call.subresource().is_empty() && !(call.is_resource && call.name().is_empty());
+    match call.verb {
         Verb::Delete if is_of_object && (is_missing || is_success(status)) => Gone::Object,
         Verb::Update | Verb::Patch if is_of_object && is_missing => Gone::Key,
         _ => Gone::Nothing,
@@ -596,7 +596,7 @@ mod tests {
         let wrong =
             "failed to create typed patch object (a/d; apps/v1, Kind=Deployment): .x: field not declared in schema";
         assert_eq!(read(&patch, 500, wrong), (false, Outcome::Failure), "another kind of patch");
-        patch.apply();
+        patch.is_apply = true;
         assert_eq!(read(&patch, 500, wrong), (true, Outcome::Neutral));
         assert_eq!(read(&patch, 500, "etcdserver: request timed out"), (true, Outcome::Failure));
         assert_eq!(read(&patch, 503, wrong), (false, Outcome::Failure));
@@ -630,7 +630,7 @@ mod tests {
             assert_eq!(left(&failures(), &call(line), minute).outcome, Outcome::Abandoned, "{line}");
         }
         let mut upgraded = call("GET /api/v1/namespaces/a/pods/p");
-        upgraded.upgrade();
+        upgraded.is_long_running = true;
         assert_eq!(left(&failures(), &upgraded, minute).outcome, Outcome::Abandoned);
     }
 }

@@ -42,7 +42,7 @@ impl<'a> FlowName<'a> {
     pub(super) fn new(fair_by: FairBy, kind: Kind, call: &'a Call, headers: &'a HeaderMap, credential: u64) -> Self {
         match fair_by {
             FairBy::None => Self::All,
-            FairBy::Resource if kind == Kind::Kubernetes && call.is_resource() => {
+            FairBy::Resource if kind == Kind::Kubernetes && call.is_resource => {
                 Self::Resource(call.resource(), call.group())
             }
             FairBy::Resource => {

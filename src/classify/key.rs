@@ -49,12 +49,12 @@ impl KeySource {
         if call.is_tunnel() {
             return Self::None; // a pod or service answers it, not the API
         }
-        let facet = api::facet(hasher.hash_one(aspect(call)), call.verb().is_delete());
-        if kind == Kind::Http || !call.is_resource() {
+        let facet = api::facet(hasher.hash_one(aspect(call)), call.verb.is_delete());
+        if kind == Kind::Http || !call.is_resource {
             return Self::of_path(kind, call, facet, hasher);
         }
         let collection = hasher.hash_one((call.group(), call.resource(), call.namespace()));
-        match call.verb() {
+        match call.verb {
             Verb::List | Verb::Watch => Self::Known(Key { object: collection, collection, facet }),
             Verb::DeleteCollection => {
                 Self::Known(Key { object: hasher.hash_one((collection, true)), collection, facet })
@@ -68,7 +68,7 @@ impl KeySource {
         let object = hasher.hash_one(call.path());
         let collection = hasher.hash_one((call.path(), true));
         match kind {
-            Kind::Http if call.verb() == Verb::Create => Self::BodyDigest { object, facet },
+            Kind::Http if call.verb == Verb::Create => Self::BodyDigest { object, facet },
             Kind::Kubernetes if call.is_discovery() => Self::Known(Key { object: collection, collection, facet }),
             _ => Self::Known(Key { object, collection, facet }),
         }
@@ -123,7 +123,7 @@ fn object(collection: u64, name: &str, hasher: &RandomState) -> u64 {
 /// Returns the part of an object that a call touches. Reads and writes fail apart, and so do lists
 /// and watches: the success of one must not forget the failure of the other.
 fn aspect(call: &Call) -> Aspect<'_> {
-    match call.verb() {
+    match call.verb {
         Verb::Get => Aspect::Read(call.subresource()),
         Verb::List => Aspect::List,
         Verb::Watch => Aspect::Watch,
@@ -134,7 +134,7 @@ fn aspect(call: &Call) -> Aspect<'_> {
 /// Returns the readable name of a key: `write deployments.apps/prod/web (status)`, `list
 /// pods/prod`, `write /graphql (body 8f3a01c2)`. A `label` is the name of a configured key.
 pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Option<&[u8]>) -> String {
-    if label.is_some() || !call.is_resource() {
+    if label.is_some() || !call.is_resource {
         let mut text = label.map_or_else(|| format!("{} {}", verb_class(call), call.path()), ToOwned::to_owned);
         if let (KeySource::BodyDigest { .. }, Some(body)) = (source, body) {
             // Writing to a String cannot fail.
@@ -165,7 +165,7 @@ pub(super) fn verb_class(call: &Call) -> &'static str {
         Aspect::Read(_) => "read",
         Aspect::List => "list",
         Aspect::Watch => "watch",
-        Aspect::Write(_) if call.verb().is_delete() => "delete",
+        Aspect::Write(_) if call.verb.is_delete() => "delete",
         Aspect::Write(_) => "write",
     }
 }

@@ -136,12 +136,12 @@ fn matches_builtin(builtin: &Matching, call: &Call) -> bool {
             let path = call.path().strip_suffix('/').unwrap_or_else(|| call.path());
             let first = path.split('/').nth(1).unwrap_or_default();
             let is_health = matches!(first, "livez" | "readyz" | "healthz") || path == "/version";
-            call.verb() == Verb::Get && path.starts_with('/') && is_health
+            call.verb == Verb::Get && path.starts_with('/') && is_health
         }
         Matching::Discovery => call.is_discovery(),
         Matching::Reviews => matches!(call.group(), "authentication.k8s.io" | "authorization.k8s.io"),
         Matching::Events => {
-            call.is_resource() && call.resource() == "events" && matches!(call.group(), "" | "events.k8s.io")
+            call.is_resource && call.resource() == "events" && matches!(call.group(), "" | "events.k8s.io")
         }
         Matching::Everything => true,
         // Never here: `Compiled::new` compiles them.
@@ -192,7 +192,7 @@ impl Patterns {
         let has_query = |name: &str, glob: &Glob| {
             query_pairs(subject.query).any(|(found, value)| found == name && glob.matches(&value))
         };
-        any(&globs.verbs, call.verb().word())
+        any(&globs.verbs, call.verb.word())
             && any(&globs.methods, subject.method.as_str())
             && self.match_resource(call)
             && (globs.user_agents.is_empty() || globs.user_agents.iter().any(|glob| has_header(&USER_AGENT, glob)))
@@ -210,7 +210,7 @@ impl Patterns {
             (&self.globs.names, call.name()),
             (&self.globs.subresources, call.subresource()),
         ];
-        fields.iter().all(|(globs, value)| globs.is_empty() || call.is_resource() && any(globs, value))
+        fields.iter().all(|(globs, value)| globs.is_empty() || call.is_resource && any(globs, value))
     }
 }
 

@@ -197,8 +197,8 @@ fn hash_part(head: &Subject<'_>, part: &KeyPart, hash: &mut impl Hasher) {
 }
 
 fn verb_facet(call: &Call, hasher: &RandomState) -> u64 {
-    let class = if call.verb().is_delete() { "write" } else { verb_class(call) };
-    api::facet(hasher.hash_one(class), call.verb().is_delete())
+    let class = if call.verb.is_delete() { "write" } else { verb_class(call) };
+    api::facet(hasher.hash_one(class), call.verb.is_delete())
 }
 
 /// Returns the values of a part as a name shows them: in clear text if they name an operation,

@@ -106,11 +106,11 @@ fn explained(
 /// Describes the call as the gate reads it.
 fn read_as(call: &Classified, kind: Kind) -> String {
     let read = &call.call;
-    let verb = read.verb();
-    if !read.is_resource() {
+    let verb = read.verb;
+    if !read.is_resource {
         let of_method = if kind == Kind::Http { " of its method" } else { "" };
         let doubt = format!("; others might read this path differently: the strictest class{of_method} has it");
-        return format!("{verb} {}{}", read.path(), if read.is_ambiguous() { &doubt } else { "" });
+        return format!("{verb} {}{}", read.path(), if read.is_ambiguous { &doubt } else { "" });
     }
     let mut text = format!("{verb} {}", read.resource());
     for (before, part) in [

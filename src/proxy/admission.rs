@@ -169,19 +169,19 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
         flow: Flow { id: call.flow, name: flow_name },
         key,
         credential: call.credential,
-        write: !call.call.verb().is_read(),
+        write: !call.call.verb.is_read(),
         group: call.group,
-        long_running: call.call.is_long_running(),
-        lists_first: call.call.lists_first(),
+        long_running: call.call.is_long_running,
+        lists_first: call.call.lists_first,
         patient: call.patient,
-        timeout: call.call.timeout(),
+        timeout: call.call.timeout,
     }
 }
 
 /// Joins the calls that wait with the same request, if this one can share its answer.
 fn join(gate: &GateParts, request: &PendingCall, context: &CallContext) -> Option<Member> {
     let (call, body) = (&context.call.call, &request.body);
-    let is_shared = context.config.options.gate.coalesce && !call.is_long_running() && !call.is_tunnel();
+    let is_shared = context.config.options.gate.coalesce && !call.is_long_running && !call.is_tunnel();
     let is_bare = body.is_whole && body.len == 0;
     let identity = if is_shared && is_bare { Identity::of(&request.parts) } else { None };
     identity.map(|identity| gate.coalescer.join(identity))

@@ -46,7 +46,7 @@ pub(crate) fn send<'a>(
     leader: Option<Leader>,
     context: &'a mut CallContext,
 ) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<'a> {
-    let is_watch = context.call.call.verb() == Verb::Watch && request.parts.version == Version::HTTP_2;
+    let is_watch = context.call.call.verb == Verb::Watch && request.parts.version == Version::HTTP_2;
     let claimed = permit.claimed;
     let request = request.into_outgoing();
     let kept = context.call.key.needs_body().then(|| request.body().kept());

@@ -50,7 +50,7 @@ impl Responder {
         if let Failure::Refused(refusal) = failure {
             return self.refusal(refusal, class, method, context.config.options.gate.retry_after);
         }
-        let (status, retry_after) = own_failure(failure, context.call.call.verb(), method);
+        let (status, retry_after) = own_failure(failure, context.call.call.verb, method);
         let message = format!("tidegate: gate {:?}, class {class:?}: {failure}", self.gate);
         self.build(&Answer { retry_after, in_header: true, ..Answer::new(status, message) }, method)
     }

@@ -147,7 +147,7 @@ impl Tally {
 
 /// Verb and resource, without any name.
 fn what(call: &Classified) -> String {
-    let (verb, resource, group) = (call.call.verb().word(), call.call.resource(), call.call.group());
+    let (verb, resource, group) = (call.call.verb.word(), call.call.resource(), call.call.group());
     match (resource, group) {
         ("", _) => verb.to_owned(),
         (resource, "") => format!("{verb} {resource}"),

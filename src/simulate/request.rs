@@ -167,10 +167,10 @@ impl Read {
             flow: Flow { id: *flow, name: flow_name },
             key: self.key,
             credential: 0,
-            write: !call.verb().is_read(),
+            write: !call.verb.is_read(),
             group: self.group,
-            long_running: call.is_long_running(),
-            lists_first: call.lists_first(),
+            long_running: call.is_long_running,
+            lists_first: call.lists_first,
             patient: *patient,
             timeout: None,
         }

@@ -11,7 +11,7 @@ proptest! {
             let rules = if kubernetes { rules_with(FairBy::UserAgent, ec2()) } else { Rules::single(Kind::Http) };
             let classified = rules.classify(&Method::GET, &uri, &HeaderMap::new(), &RandomState::new());
             prop_assert!(usize::from(classified.class.0) < rules.classes.len());
-            prop_assert_eq!(classified.call.verb() == Verb::Watch, false);
+            prop_assert_eq!(classified.call.verb == Verb::Watch, false);
             prop_assert!(!classified.key_name(None).is_empty());
         }
     }
@@ -45,7 +45,7 @@ proptest! {
         let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
         let rules = Rules::new(Kind::Kubernetes, FairBy::None, false, traits.clone(), rules.collect());
         let classified = classify(&rules, &format!("GET /api/v1/{dots}/pods"), &RandomState::new());
-        prop_assert!(classified.call.is_ambiguous(), "{}", dots);
+        prop_assert!(classified.call.is_ambiguous, "{}", dots);
         let class = traits[usize::from(classified.class.0)];
         if let Some(strictest) = traits.iter().filter(|traits| !traits.exempt).map(|traits| traits.strictness).max() {
             prop_assert!(!class.exempt);
@@ -74,7 +74,7 @@ proptest! {
         };
         let path: String = segments.iter().zip(&between).map(|(segment, between)| format!("{between}{segment}")).collect();
         let path = format!("/a{path}");
-        let ambiguous = classify(&rules, &format!("{method} {path}"), &RandomState::new()).call.is_ambiguous();
+        let ambiguous = classify(&rules, &format!("{method} {path}"), &RandomState::new()).call.is_ambiguous;
         let decoded_first = path.replace("%2F", "/").replace("%2f", "/");
         prop_assert_eq!(ambiguous, decoded_first.contains("//") || decoded_first.contains(".."), "{}", path);
         // Whichever of the two it is for the upstream; and any path at all, where that is not
@@ -164,7 +164,7 @@ fn obviously_matches(matcher: &Matcher, call: &Call, method: &Method, uri: &Uri,
         pairs.filter(|(found, _)| *found == name).map(|(_, value)| value.to_owned()).collect::<Vec<_>>()
     };
     let agents = &matcher.user_agents;
-    one(&matcher.verbs, call.verb().word())
+    one(&matcher.verbs, call.verb.word())
         && one(&matcher.groups, call.group())
         && one(&matcher.resources, call.resource())
         && one(&matcher.namespaces, call.namespace())

@@ -24,7 +24,7 @@ pub(super) fn add(rows: &mut Rows, loaded: &Loaded, gate: &Gate, call: &Classifi
     }
     rows.add("key", key(call), from.gate(&["key"]));
     add_buckets(rows, gate, class, call, &from);
-    if !call.call.is_long_running() {
+    if !call.call.is_long_running {
         let size = |slots: InFlight| format!("{} in flight{}", slots.max, per(slots.per));
         if let Some(slots) = gate.policy.in_flight {
             rows.add("slots", size(slots), from.gate(&["in_flight"]));
@@ -37,7 +37,7 @@ pub(super) fn add(rows: &mut Rows, loaded: &Loaded, gate: &Gate, call: &Classifi
     rows.add("backoff", backoff(class), of_class.unwrap_or_else(|| from.gate(&["backoff"])));
     let wait = format!("at most {}", duration::write(gate.policy.queue.max_wait));
     rows.add("waits", wait, from.gate(&["queue", "max_wait"]));
-    if let Some(timeout) = call.call.timeout() {
+    if let Some(timeout) = call.call.timeout {
         let half = format!("at most {}: half of its own deadline", duration::write(timeout / 2));
         rows.add("", half, "?timeout=");
     }
@@ -73,7 +73,7 @@ fn key(call: &Classified) -> String {
 }
 
 fn add_buckets(rows: &mut Rows, gate: &Gate, class: &ClassPolicy, call: &Classified, from: &From<'_>) {
-    if call.call.is_long_running() && !call.call.lists_first() && !class.meter_long_running {
+    if call.call.is_long_running && !call.call.lists_first && !class.meter_long_running {
         let place = from.class(&class.name, Some("meter_long_running"));
         rows.add("buckets", "none: it is long-running, and its class does not meter that", place);
         return;

@@ -113,7 +113,7 @@ impl CallContext {
     /// Notes that the response head came.
     pub(crate) fn head_came(&mut self) {
         self.upstream = self.upstream_for();
-        if let Some(took) = self.upstream.filter(|_| !self.call.call.is_long_running()) {
+        if let Some(took) = self.upstream.filter(|_| !self.call.call.is_long_running) {
             self.config.meters.upstream_took(self.call.class, took);
         }
     }
@@ -179,7 +179,7 @@ impl CallContext {
     /// returned value lives.
     pub(crate) fn close(&mut self, status: StatusCode) -> Option<InFlight> {
         self.closed = true;
-        self.config.meters.answered(self.call.class, self.call.call.verb(), status.as_u16());
+        self.config.meters.answered(self.call.class, self.call.call.verb, status.as_u16());
         let mut in_flight = self.in_flight.take();
         if let (Some(record), Some(log)) = (self.record(Some(status.as_u16())), &self.config.options.call_log) {
             match &mut in_flight {
@@ -203,7 +203,7 @@ impl CallContext {
             class: meters.class_name(class).into(),
             lane: meters.lane(class),
             flow: self.call.flow,
-            verb: call.verb().word(),
+            verb: call.verb.word(),
             asked: Asked {
                 group: call.group().into(),
                 resource: call.resource().into(),
@@ -211,9 +211,9 @@ impl CallContext {
                 namespace: call.namespace().into(),
                 user_agent,
                 credential: self.call.credential,
-                long_running: call.is_long_running(),
-                dry_run: call.is_dry_run(),
-                timeout: call.timeout(),
+                long_running: call.is_long_running,
+                dry_run: call.is_dry_run,
+                timeout: call.timeout,
             },
             key: self.key.or_else(|| object(call)),
             waited: self.waited,
@@ -255,11 +255,11 @@ fn user_agent(headers: &HeaderMap) -> Box<str> {
 fn object(call: &Call) -> Option<Key> {
     static SALT: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let collection = (call.group(), call.resource(), call.namespace());
-    let facet = (call.verb().is_read(), call.subresource());
-    (call.is_resource() && !call.name().is_empty()).then(|| Key {
+    let facet = (call.verb.is_read(), call.subresource());
+    (call.is_resource && !call.name().is_empty()).then(|| Key {
         object: SALT.hash_one((collection, call.name())),
         collection: SALT.hash_one(collection),
-        facet: api::facet(SALT.hash_one(facet), call.verb().is_delete()),
+        facet: api::facet(SALT.hash_one(facet), call.verb.is_delete()),
     })
 }
 

@@ -84,7 +84,7 @@ impl<'a> Candidate<'a> {
         let class = usize::from(read.class.0);
         self.rows[class].arrived(now);
         if let Ending::Answered { after, .. } = record.ending
-            && !read.shared.call.is_long_running()
+            && !read.shared.call.is_long_running
         {
             self.usual[class] = (self.usual[class] * 15 + after) / 16;
         }

@@ -201,7 +201,7 @@ impl City {
             flow: Flow { id: worker.client, name: &name },
             key: classified.key.known(),
             credential: classified.credential,
-            write: !classified.call.verb().is_read(),
+            write: !classified.call.verb.is_read(),
             group: classified.group,
             long_running: false,
             lists_first: false,

@@ -11,7 +11,7 @@ fn requests_are_read_as_the_api_server_reads_them() {
     let rows = rows();
     let (mut wrong, mut held) = (Vec::new(), 0);
     for (row, call, info) in read_by_both(&rows).filter(|(row, ..)| !row.differs_on_purpose()) {
-        let ours = (call.verb().word(), call.is_resource(), call.path(), parts(&call));
+        let ours = (call.verb.word(), call.is_resource, call.path(), parts(&call));
         let mut named = info.parts.each_ref().map(String::as_str);
         if row.has_malformed_label_selector() && named[NAME].is_empty() {
             named[NAME] = call.name(); // on purpose, below
@@ -49,8 +49,8 @@ fn calls_are_long_running_as_the_api_server_says() {
         if is_log(&call) || info.is_profile() || info.has_verb_by_method(&row.method) {
             continue; // on purpose, below
         }
-        if call.is_long_running() != info.long_running {
-            wrong.push(format!("{row}: ours {}, theirs {}", call.is_long_running(), info.long_running));
+        if call.is_long_running != info.long_running {
+            wrong.push(format!("{row}: ours {}, theirs {}", call.is_long_running, info.long_running));
         }
         long += usize::from(info.long_running);
     }
@@ -64,7 +64,7 @@ fn a_log_is_long_running_only_when_it_follows() {
     let mut seen = [0, 0];
     for (row, call, info) in read_by_both(&rows).filter(|(_, call, _)| is_log(call)) {
         let follow = row.query("follow").is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"));
-        assert_eq!((call.is_long_running(), info.long_running), (follow, true), "{row}");
+        assert_eq!((call.is_long_running, info.long_running), (follow, true), "{row}");
         seen[usize::from(follow)] += 1;
     }
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
@@ -76,7 +76,7 @@ fn a_profile_is_a_call_like_any_other() {
     let profiles: Vec<_> = read_by_both(&rows).filter(|(.., info)| info.is_profile()).collect();
     assert!(profiles.len() > 1);
     for (row, call, info) in profiles {
-        assert_eq!((call.is_long_running(), info.long_running), (false, true), "{row}");
+        assert_eq!((call.is_long_running, info.long_running), (false, true), "{row}");
     }
 }
 
@@ -86,8 +86,8 @@ fn an_invented_method_is_no_watch() {
     let invented: Vec<_> = read_by_both(&rows).filter(|(row, _, info)| info.has_verb_by_method(&row.method)).collect();
     assert!(invented.len() > 1);
     for (row, call, info) in invented {
-        assert_eq!((call.is_long_running(), info.long_running), (false, true), "{row}");
-        assert_eq!(call.verb().word(), "other", "{row}");
+        assert_eq!((call.is_long_running, info.long_running), (false, true), "{row}");
+        assert_eq!(call.verb.word(), "other", "{row}");
     }
 }
 
@@ -97,7 +97,7 @@ fn what_is_no_resource_has_the_verb_of_its_method() {
     let mut seen = 0;
     for (row, call, info) in read_by_both(&rows).filter(|(.., info)| !info.is_resource || info.failed) {
         assert_eq!(info.verb, row.method.as_str().to_ascii_lowercase(), "{row}");
-        assert_eq!(call.verb().word(), info.word(&row.method), "{row}");
+        assert_eq!(call.verb.word(), info.word(&row.method), "{row}");
         seen += 1;
     }
     assert!(seen > 100);
@@ -111,7 +111,7 @@ fn a_malformed_label_selector_does_not_take_the_name_away() {
         .collect();
     assert!(!differs.is_empty());
     for (row, call, info) in differs {
-        assert!(info.parts[NAME].is_empty() && matches!(call.verb().word(), "list" | "watch"), "{row}");
+        assert!(info.parts[NAME].is_empty() && matches!(call.verb.word(), "list" | "watch"), "{row}");
         assert!(row.query("fieldSelector").is_some_and(|fields| fields.contains("metadata.name")), "{row}");
     }
 }
@@ -139,7 +139,7 @@ fn a_fragment_is_cut_off_before_anybody_reads_it() {
 fn an_absolute_target_without_a_path_is_the_root() {
     let (ours, theirs) = listed("GET", "http://other.example");
     assert_eq!((ours.path(), theirs.path.as_str()), ("/", ""));
-    assert!(!ours.is_resource() && !theirs.is_resource);
+    assert!(!ours.is_resource && !theirs.is_resource);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn what_go_answers_with_400_is_ambiguous_if_it_gets_here_at_all() {
     let refused: Vec<_> = rows.iter().filter(|row| row.info.is_none()).collect();
     assert!(refused.len() > 10);
     for row in refused {
-        assert!(row.call().is_none_or(|call| call.is_ambiguous()), "{row}");
+        assert!(row.call().is_none_or(|call| call.is_ambiguous), "{row}");
     }
 }
 
@@ -218,7 +218,7 @@ fn parts(call: &Call) -> [&str; 6] {
 
 /// True for a log request, unless it is long-running for another reason.
 fn is_log(call: &Call) -> bool {
-    call.is_resource() && call.subresource() == "log" && !matches!(call.verb().word(), "watch" | "proxy")
+    call.is_resource && call.subresource() == "log" && !matches!(call.verb.word(), "watch" | "proxy")
 }
 
 // === impl Row ===
