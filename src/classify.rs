@@ -33,8 +33,10 @@ pub use self::parts::{KeyPart, KeyPartError, KeyParts, KeyPartsError};
 /// The rules of one gate, in order; the first match wins.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    kind: Kind,
-    fair_by: FairBy,
+    /// The kind of API that the rules are for.
+    pub kind: Kind,
+    /// The division into flows.
+    pub fair_by: FairBy,
     by_credential: bool,
     classes: Vec<Traits>,
     /// The keys by class. For a class without one, the kind of API decides.
@@ -134,16 +136,6 @@ impl Rules {
         Self::new(kind, FairBy::Resource, false, vec![UNKNOWN], Vec::new())
     }
 
-    /// Returns the kind of API that the rules are for.
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    /// Returns the division into flows.
-    pub fn fair_by(&self) -> FairBy {
-        self.fair_by
-    }
-
     /// True if the calls of a class are told by more than the log of calls has: by names, paths,
     /// headers or the query.
     pub fn looks_past_the_log(&self, class: ClassId) -> bool {
@@ -176,20 +168,8 @@ impl Rules {
             true => Group::LongRunning,
             false => Group::Short,
         };
-        let patient = call.is_tunnel();
-        Classified {
-            call,
-            class,
-            flow,
-            credential,
-            key,
-            key_is_of_object,
-            group,
-            exempt: traits.exempt,
-            patient,
-            fair_by: self.fair_by,
-            label,
-        }
+        let (exempt, patient, fair_by) = (traits.exempt, call.is_tunnel(), self.fair_by);
+        Classified { call, class, flow, credential, key, key_is_of_object, group, exempt, patient, fair_by, label }
     }
 
     fn read(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Call {

@@ -59,10 +59,7 @@ fn pairs(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
 /// Converts a boolean as apimachinery does: absent, `0` and `false` are false; everything else is
 /// true, also the empty value.
 pub(super) fn is_set(value: Option<&str>) -> bool {
-    value.is_some_and(|raw| {
-        let value = unescape(raw);
-        value != "0" && !value.eq_ignore_ascii_case("false")
-    })
+    value.map(unescape).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
 }
 
 /// True if a parameter that must be a 64-bit integer is one, or is absent.

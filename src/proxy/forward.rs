@@ -123,7 +123,7 @@ impl SentCall<'_> {
 
     /// Keeps the answer as it flows, for the identical calls that wait for it.
     fn share(&self, leader: Leader, response: &mut Response<Body>) {
-        if let Some(capture) = Capture::begin(leader, response, self.context.config.options.gate.rules.kind()) {
+        if let Some(capture) = Capture::begin(leader, response, self.context.config.options.gate.rules.kind) {
             response.body_mut().keep(capture);
         }
     }

@@ -27,7 +27,7 @@ fn look(gate: &GateParts, known: &mut Vec<Paused>) {
     let Some(signal) = gate.last_signal.get().map(Signal::word) else { return };
     let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
     let meters = &gate.config.get().meters;
-    let gate = &**meters.gate();
+    let gate = &*meters.gate;
     let (begun, over) = changes(known, &pauses);
     for PauseView { who, until } in begun {
         let (who, lasts) = (name(who, meters), until - now);

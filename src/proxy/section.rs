@@ -41,7 +41,7 @@ pub(crate) struct Section {
 
 impl Section {
     pub(crate) fn new(options: Options, clock: Clock) -> Self {
-        let (name, kind) = (Arc::clone(&options.gate.name), options.gate.rules.kind());
+        let (name, kind) = (Arc::clone(&options.gate.name), options.gate.rules.kind);
         let host: Arc<str> = options.upstream.target.authority.as_str().into();
         let meters = GateMeters::new(Arc::clone(&name), host, &options.gate.policy);
         meters.shadow(options.gate.shadow);

@@ -26,7 +26,7 @@ impl Gate {
         let (own, clock, config) = (self.own(), self.section.clock, self.section.config.get());
         let now = own.driver.snapshot().await;
         let shows_flows =
-            names || (self.section.kind == Kind::Kubernetes && config.options.gate.rules.fair_by() == FairBy::Resource);
+            names || (self.section.kind == Kind::Kubernetes && config.options.gate.rules.fair_by == FairBy::Resource);
         let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
         let queues = now.queues.iter().filter(|queue| queue.waiting > 0);
         let pauses = now

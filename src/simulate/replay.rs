@@ -184,7 +184,7 @@ impl Leases {
             return;
         }
         // Exempt calls have no key in the log; then all leases of a namespace are taken for one.
-        let lease = record.hashes.key.map_or_else(|| u64::try_from(asked.number).unwrap_or(0), |[object, ..]| object);
+        let lease = record.hashes.key.map_or_else(|| u64::try_from(asked.number).unwrap_or(0), |key| key.object);
         if self.renewed.len() >= MOST_LEASES && !self.renewed.contains_key(&lease) {
             return;
         }

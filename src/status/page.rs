@@ -197,11 +197,7 @@ fn footer(status: &Status) -> String {
         || "not reloaded since the start".to_owned(),
         |reload| format!("last reload {}: {}", ago(reload.at_ms, status.now_ms), reload.result.replace('_', " ")),
     );
-    let names = if status.names_shown {
-        ""
-    } else {
-        "<p>Names of objects are not shown here: see <code>admin.show_names</code>.</p>\n"
-    };
+    let names = if status.names_shown { "" } else { NAMELESS };
     format!(
         "<footer>\n<p>Configuration <code>{}</code>, in force for {}; {}.</p>\n{names}\
          <p>The same as JSON: <code>curl -H 'Accept: application/json' \u{2026}/status</code></p>\n</footer>\n",
@@ -213,6 +209,7 @@ fn footer(status: &Status) -> String {
 
 /// Makes the browser load the page again.
 const RELOAD: &str = "<meta http-equiv=\"refresh\" content=\"5\">\n";
+const NAMELESS: &str = "<p>Names of objects are not shown here: see <code>admin.show_names</code>.</p>\n";
 /// The steps of ten minutes.
 const POINTS: usize = 120;
 

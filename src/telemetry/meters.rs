@@ -18,7 +18,8 @@ use crate::limit::{ClassId, Policy, Reason};
 /// The metrics about a gate's calls.
 #[derive(Debug)]
 pub struct GateMeters {
-    gate: Arc<str>,
+    /// The gate's name.
+    pub gate: Arc<str>,
     /// The upstream's authority, client-go's `host`.
     host: Arc<str>,
     /// client-go's metric, by method.
@@ -200,11 +201,6 @@ impl GateMeters {
     pub fn in_flight(&self, class: ClassId) -> Option<Gauge> {
         let meters = self.class(class)?;
         Some(meters.in_flight.get_or_init(|| table::IN_FLIGHT.gauge(&[&self.gate, &meters.name])).clone())
-    }
-
-    /// Returns the gate's name.
-    pub fn gate(&self) -> &Arc<str> {
-        &self.gate
     }
 
     /// Returns a class's name.

@@ -15,7 +15,7 @@ pub(super) fn add(rows: &mut Rows, loaded: &Loaded, gate: &Gate, call: &Classifi
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return };
     let from = From { loaded, gate: &gate.name };
     rows.add("class", format!("{}, lane {}", class.name, class.lane), from.class(&class.name, None));
-    let fair = format!("fair_by = \"{}\": {}", gate.rules.fair_by(), from.gate(&["queue", "fair_by"]));
+    let fair = format!("fair_by = \"{}\": {}", gate.rules.fair_by, from.gate(&["queue", "fair_by"]));
     rows.add("flow", call.flow_name(headers).to_string(), fair);
     rows.add("connections", call.group.word().replace('_', "-"), "");
     if class.lane == Lane::Exempt {

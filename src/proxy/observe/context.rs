@@ -199,7 +199,7 @@ impl CallContext {
         Some(CallRecord {
             arrived: self.arrived,
             at_door: self.asked_at,
-            gate: Arc::clone(meters.gate()),
+            gate: Arc::clone(&meters.gate),
             class: meters.class_name(class).into(),
             lane: meters.lane(class),
             flow: self.call.flow,

@@ -36,8 +36,7 @@ impl<'a> Server<'a> {
         let status = object.map_or(200, |(controller, object)| self.status(now, controller, object));
         let Some(gap) = self.gap else { return Answer { at: now + self.spec.latency, status, retry_after: None } };
         if self.free - now > FULL {
-            let retry_after = Some(Duration::from_secs(1));
-            return Answer { at: now + self.spec.latency, status: 429, retry_after };
+            return Answer { at: now + self.spec.latency, status: 429, retry_after: Some(Duration::from_secs(1)) };
         }
         self.free = self.free.max(now) + gap;
         Answer { at: self.free + self.spec.latency, status, retry_after: None }

@@ -78,9 +78,7 @@ impl<'a> Candidate<'a> {
         let now = self.events.now.max(record.at);
         self.events.now = now;
         let read = self.read(record);
-        let key =
-            record.hashes.key.map(|[object, collection, facet]| self.reader.key(Key { object, collection, facet }));
-        let key = key.filter(|_| !self.is_exempt(read.class));
+        let key = record.hashes.key.map(|key| self.reader.key(key)).filter(|_| !self.is_exempt(read.class));
         let class = usize::from(read.class.0);
         self.rows[class].arrived(now);
         if let Ending::Answered { after, .. } = record.ending
@@ -95,7 +93,7 @@ impl<'a> Candidate<'a> {
         }
         let credential = self.reader.number(record.hashes.credential);
         // The log has neither paths nor credentials, but it has the flow that they gave.
-        let flow = match (self.limits.gate.rules.fair_by(), self.limits.gate.kind) {
+        let flow = match (self.limits.gate.rules.fair_by, self.limits.gate.kind) {
             (FairBy::Credential, _) => credential,
             (FairBy::Resource, Kind::Http) => self.reader.number(record.hashes.flow),
             _ => read.shared.flow,

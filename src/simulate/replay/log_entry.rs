@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::api::{self, Verb};
+use crate::api::{self, Key, Verb};
 use crate::limit::Reason;
 
 /// A line of the file.
@@ -62,7 +62,7 @@ pub(super) enum Ending {
 /// The hashes of an entry; they compare within one process only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hashes {
-    pub(super) key: Option<[u64; 3]>,
+    pub(super) key: Option<Key>,
     pub(super) flow: u64,
     pub(super) credential: u64,
 }
@@ -112,7 +112,7 @@ impl LogEntry {
                 verb if verb.is_read() => api::facet(4, false),
                 verb => api::facet(2, verb.is_delete()),
             });
-            [object, hash(&self.collection).unwrap_or(0), facet]
+            Key { object, collection: hash(&self.collection).unwrap_or(0), facet }
         });
         Hashes { key, flow: hash(&self.flow).unwrap_or(0), credential: hash(&self.credential).unwrap_or(0) }
     }
@@ -131,7 +131,10 @@ mod tests {
         let older = r#"{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"default","lane":"normal","flow":"0a","verb":"update","group":"apps",
             "resource":"deployments","key":"0b","waited_ns":3,"waited_for":"bucket","sent_ns":8,"upstream_ns":2,"status":503}"#;
         let line = read(older);
-        assert_eq!(line.hashes(), Hashes { key: Some([11, 0, 2]), flow: 10, credential: 0 });
+        assert_eq!(
+            line.hashes(),
+            Hashes { key: Some(Key { object: 11, collection: 0, facet: 2 }), flow: 10, credential: 0 }
+        );
         let body = Duration::ZERO;
         assert_eq!(
             line.ending(),

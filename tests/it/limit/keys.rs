@@ -431,7 +431,7 @@ impl Real {
     }
 
     fn arrive(&mut self, ask: Ask) {
-        let (method, uri) = ask.head(self.rules.kind());
+        let (method, uri) = ask.head(self.rules.kind);
         let read = self.rules.classify(&method, &uri, &HeaderMap::new(), &self.hasher);
         let key = read.key.with_body(ask.body().as_bytes(), true, &self.hasher).expect("each has a key");
         self.world.arrive(Caller::new().of_whole_key(key));
