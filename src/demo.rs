@@ -96,7 +96,7 @@ async fn play_once<Handle>(
     table.begin(name).map_err(DemoError::Show)?;
     let mut at = clock.now();
     while at.since_start() < scene.length {
-        let overdue = lock(&api.store).overdue(at, PATIENCE);
+        let overdue = lock(&api.store).unreconciled(at, PATIENCE);
         lock(&api.seen).backlog.push(Backlog { at, overdue });
         if table.is_due(at) {
             table.show(&herd.now(&api, scene, at)).map_err(DemoError::Show)?;
@@ -162,7 +162,7 @@ impl Herd {
     fn now(&self, api: &Api, scene: Scene, at: Moment) -> Now {
         let (waiting, backing_off) =
             self.controllers.iter().map(|it| it.waiting()).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let overdue = lock(&api.store).overdue(at, PATIENCE);
+        let overdue = lock(&api.store).unreconciled(at, PATIENCE);
         let seen = lock(&api.seen);
         let second = at.back(Duration::from_secs(1));
         let (calls, errors) = seen.calls(second, at);

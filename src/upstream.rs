@@ -297,8 +297,8 @@ impl Inner {
     }
 }
 
-/// Locks a mutex. Nothing panics while it holds one of these locks, so what is behind a poisoned one
-/// is still whole.
+/// Locks a mutex. Nothing panics while it holds one of these locks, so what is behind a poisoned
+/// one is still whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

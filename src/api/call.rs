@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::path::ESCAPED_SLASH;
 
 words! {
-    /// The action of a call, in the words of kube-apiserver and RBAC. External APIs use the nearest:
-    /// GET and HEAD are `Get`, POST `Create`, PUT `Update`.
+    /// The action of a call, in the words of kube-apiserver and RBAC. External APIs use the
+    /// nearest: GET and HEAD are `Get`, POST `Create`, PUT `Update`.
     #[derive(Default)]
     pub enum Verb {
         /// POST.

@@ -119,7 +119,7 @@ impl Store {
     }
 
     /// Counts the objects that have waited for their controller for longer than `patience`.
-    pub(super) fn overdue(&self, now: Moment, patience: Duration) -> usize {
+    pub(super) fn unreconciled(&self, now: Moment, patience: Duration) -> usize {
         self.behind.values().filter(|since| now - **since > patience).count()
     }
 
@@ -196,10 +196,10 @@ mod tests {
         report["status"]["observedGeneration"] = 2.into();
         let stale = json!({ "metadata": old["metadata"], "status": report["status"] });
         assert_eq!(store.update_status(&path, &stale, Moment::ZERO).err(), Some(Denied::Conflict));
-        assert_eq!(store.overdue(Moment::from_millis(7), Duration::ZERO), 1);
+        assert_eq!(store.unreconciled(Moment::from_millis(7), Duration::ZERO), 1);
         let (_, took) = store.update_status(&path, &report, Moment::from_millis(7)).expect("the version is right");
         assert_eq!(took, Some(Duration::from_millis(7)));
-        assert_eq!(store.overdue(Moment::MAX, Duration::ZERO), 0);
+        assert_eq!(store.unreconciled(Moment::MAX, Duration::ZERO), 0);
     }
 
     #[test]

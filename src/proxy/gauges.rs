@@ -49,9 +49,9 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
     })
 }
 
-/// Sets the gauges of classes and buckets. `shown` are those that were set before, each with its value
-/// for one that is not there: a reload may take classes and buckets away, but a series stays, and must
-/// not go on showing its last value.
+/// Sets the gauges of classes and buckets. `shown` are those that were set before, each with its
+/// value for one that is not there: a reload may take classes and buckets away, but a series stays,
+/// and must not go on showing its last value.
 fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
     shown.drain(..).for_each(|(gauge, nothing)| gauge.set(nothing));
     let mut show = |gauge: Gauge, nothing: f64, value: f64| {

@@ -21,16 +21,16 @@ impl Hosts {
         Self { names, base_path: base_path.len() }
     }
 
-    /// True if `authority` is this gate, `local` being the address that the client connected to. The
-    /// port tells nothing: it may be mapped.
+    /// True if `authority` is this gate, `local` being the address that the client connected to.
+    /// The port tells nothing: it may be mapped.
     pub(crate) fn allow(&self, authority: &Authority, local: Option<IpAddr>) -> bool {
         let host = authority.host();
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let Ok(address) = bare.parse::<IpAddr>() else {
             return self.names.contains(host.to_ascii_lowercase().as_str());
         };
-        // The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is allowed
-        // where the client connected to it.
+        // The two addresses that a client uses for "this machine"; the rest of 127.0.0.0/8 is
+        // allowed where the client connected to it.
         let address = address.to_canonical();
         [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&address)
             || local.is_some_and(|local| local.to_canonical() == address)

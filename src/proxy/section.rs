@@ -1,8 +1,8 @@
 //! A section of the configuration at work: everything that its gates share.
 //!
 //! They share the settings in force and their generation, the meters, the log, and the bounds on
-//! memory. Each gate owns its limiter, keys and connections ([`GateParts`]), so that a gate is cheap to
-//! make and to drop while others of the section run.
+//! memory. Each gate owns its limiter, keys and connections ([`GateParts`]), so that a gate is
+//! cheap to make and to drop while others of the section run.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicUsize;

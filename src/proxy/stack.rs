@@ -51,8 +51,8 @@ fn answer(
     mut request: PendingCall,
 ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>> {
     Box::pin(async move {
-        // The call keeps the configuration that it came under. Its context outlives everything below:
-        // if it is dropped before it is closed, the caller left.
+        // The call keeps the configuration that it came under. Its context outlives everything
+        // below: if it is dropped before it is closed, the caller left.
         let config = gate.config.get();
         let call = request.classify(&config, &gate.hasher);
         let (tally, clock) = (Arc::clone(&gate.tally), gate.driver.clock());

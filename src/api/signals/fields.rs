@@ -43,8 +43,8 @@ pub(super) fn reset(value: u64, response: &Response<'_>) -> Option<Duration> {
     if value < EPOCHS { Some(Duration::from_secs(value)) } else { until(value, response) }
 }
 
-/// Returns the time until the reset of a quota of which no more than the reserve is left. Its headers
-/// are those of its limit, of the calls that are left, and of the reset as a time of day.
+/// Returns the time until the reset of a quota of which no more than the reserve is left. Its
+/// headers are those of its limit, of the calls that are left, and of the reset as a time of day.
 pub(super) fn spent(response: &Response<'_>, [limit, left, reset]: [&str; 3], reserve: f64) -> Option<Duration> {
     let number = |name| number(response.headers, name);
     let limit = number(limit).filter(|limit| *limit > 0)?;

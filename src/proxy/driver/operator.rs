@@ -8,8 +8,8 @@ use crate::moment::Moment;
 // === impl Driver ===
 
 impl Driver {
-    /// Puts new limits in force, and with them a configuration of this generation: `swap` replaces the
-    /// old one under the lock, so that no call can come between the two.
+    /// Puts new limits in force, and with them a configuration of this generation: `swap` replaces
+    /// the old one under the lock, so that no call can come between the two.
     pub(crate) fn reconfigure(&self, policy: Policy, generation: u64, swap: impl FnOnce()) {
         self.operate(|state, now| {
             state.generation = generation;

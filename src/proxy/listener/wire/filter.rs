@@ -80,8 +80,8 @@ impl Filter {
         }
     }
 
-    /// Takes back from the buffer what must not pass, not yet, or not as it is. True if some of it is
-    /// replaced, perhaps by nothing.
+    /// Takes back from the buffer what must not pass, not yet, or not as it is. True if some of it
+    /// is replaced, perhaps by nothing.
     fn pass(&mut self, shared: &mut Shared, buf: &mut ReadBuf<'_>, before: usize, is_ahead: bool) -> bool {
         let read = buf.filled().get(before..).unwrap_or_default();
         let Scanned { passed, rest } = self.scan(shared, read);
