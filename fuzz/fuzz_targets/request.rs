@@ -36,11 +36,7 @@ static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 fn look(call: &Classified, headers: &HeaderMap, body: &[u8]) {
     assert!(!(call.exempt && call.call.is_ambiguous), "an ambiguous path is never exempt: {:?}", call.call);
     // kube-apiserver itself reads an empty resource between two slashes.
-    assert!(
-        !call.call.is_resource || call.call.is_ambiguous || !call.call.resource().is_empty(),
-        "{:?}",
-        call.call
-    );
+    assert!(!call.call.is_resource || call.call.is_ambiguous || !call.call.resource().is_empty(), "{:?}", call.call);
     let key = call.key.with_body(body, true, &HASHER);
     assert_eq!(key, call.key.with_body(body, true, &HASHER));
     assert!(!call.exempt || key.is_none());

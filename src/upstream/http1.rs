@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
+use http_body::Body;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
@@ -16,11 +17,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 use super::dial::Socket;
 use super::error::DialFailure;
 use super::lock;
-use super::pool::SentBody;
 use super::trailing::Trailing;
 
 /// The half of a connection that drives it.
-pub(super) type Connection = http1::Connection<TokioIo<CountedSocket>, SentBody>;
+pub(super) type Connection<B> = http1::Connection<TokioIo<CountedSocket>, B>;
 
 /// The bytes that have gone over a connection: they tell a request that was not sent, or not
 /// answered, from one that was.
@@ -47,10 +47,15 @@ pub(super) struct CountedSocket {
 }
 
 /// Begins HTTP/1.1 on a socket.
-pub(super) async fn handshake(
+pub(super) async fn handshake<B>(
     socket: Socket,
     traffic: Arc<Traffic>,
-) -> Result<(http1::SendRequest<SentBody>, Connection), DialFailure> {
+) -> Result<(http1::SendRequest<B>, Connection<B>), DialFailure>
+where
+    B: Body + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let socket = CountedSocket { socket: socket.take(READ), traffic, write_failed: false };
     let mut builder = http1::Builder::new();
     builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_BYTES).preserve_header_case(true);

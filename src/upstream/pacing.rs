@@ -137,8 +137,7 @@ mod tests {
 
     #[test]
     fn a_success_ends_it() {
-        let mut pacing = Pacing::default();
-        pacing.wanted = 5;
+        let mut pacing = Pacing { wanted: 5, ..Pacing::default() };
         assert_eq!(pacing.begin(1, 0, 0, Moment::ZERO), 1);
         pacing.failed(refused(), Moment::ZERO, Moment::ZERO);
         assert!(pacing.recovered().is_some());

@@ -29,7 +29,7 @@ use crate::upstream::windows::{STREAMS, Window};
 /// A connection that can take calls and is not yet registered. Its driver is boxed while it is
 /// handed around: it is large.
 pub(super) enum Established {
-    Http1 { sender: http1::SendRequest<SentBody>, connection: Box<Connection>, traffic: Arc<Traffic> },
+    Http1 { sender: http1::SendRequest<SentBody>, connection: Box<Connection<SentBody>>, traffic: Arc<Traffic> },
     Http2 { sender: http2::SendRequest<SentBody>, connection: Box<Http2>, limit: usize },
 }
 
@@ -180,7 +180,12 @@ impl Http2 {
 }
 
 /// Drives an HTTP/1.1 connection to its end.
-async fn drive_http1(mut connection: Box<Connection>, traffic: Arc<Traffic>, pool: Weak<Pool>, id: ConnectionId) {
+async fn drive_http1(
+    mut connection: Box<Connection<SentBody>>,
+    traffic: Arc<Traffic>,
+    pool: Weak<Pool>,
+    id: ConnectionId,
+) {
     let end = poll_fn(|cx| {
         let poll = Pin::new(&mut connection).poll(cx);
         if poll.is_pending()
