@@ -10,7 +10,7 @@ use tidegate::{
     clock::Clock,
     config,
     credentials::Injector,
-    proxy::{Gate, Listen, Options, RetryAfter},
+    proxy::{Gate, Listen, Options},
     upstream,
 };
 use tokio::{
@@ -26,19 +26,14 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     let gate = runtime.block_on(async {
         let settings = config::load_text("f.toml".to_owned(), CONFIG.to_owned(), &[]).expect("a good configuration");
-        let gate = settings.settings.gates.into_values().next().expect("a gate");
+        let mut gate = settings.settings.gates.into_values().next().expect("a gate");
+        gate.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+        let failures = Failures { statuses: vec![503], transport: true, left: true };
+        gate.failures = vec![failures; gate.policy.classes.len()];
+        gate.coalesce = true;
         let options = Options {
-            name: gate.name,
-            listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())],
+            gate,
             tls: None,
-            hosts: Vec::new(),
-            rules: gate.rules,
-            failures: vec![Failures { statuses: vec![503], transport: true, left: true }; gate.policy.classes.len()],
-            policy: gate.policy,
-            throttling: gate.throttling,
-            retry_after: RetryAfter::Auto,
-            coalesce: true,
-            shadow: false,
             upstream: upstream::Options {
                 target: upstream::Target {
                     scheme: http::uri::Scheme::HTTP,

@@ -7,7 +7,7 @@ use tidegate::{
     clock::Clock,
     config,
     credentials::Injector,
-    proxy::{Gate, Listen, Options, RetryAfter},
+    proxy::{Gate, Listen, Options},
     tls, upstream,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
@@ -18,21 +18,16 @@ const CONFIG: &str = "[gates.g]\nupstream = \"in_cluster\"\nqueue.max_wait = \"0
 /// Makes a gate for this upstream; with a CA it connects over TLS.
 pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
     let settings = config::load_text("f.toml".to_owned(), CONFIG.to_owned(), &[]).expect("a good configuration");
-    let gate = settings.settings.gates.into_values().next().expect("a gate");
+    let mut gate = settings.settings.gates.into_values().next().expect("a gate");
+    gate.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+    let failures = Failures { statuses: vec![503], transport: true, left: true };
+    gate.failures = vec![failures; gate.policy.classes.len()];
+    gate.coalesce = true;
     let scheme = if ca.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
     let roots = ca.map(|ca| tls::Roots::Only(tls::Pem::new(ca.into(), "the fuzzer's CA")));
     let options = Options {
-        name: gate.name,
-        listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())],
+        gate,
         tls: None,
-        hosts: Vec::new(),
-        rules: gate.rules,
-        failures: vec![Failures { statuses: vec![503], transport: true, left: true }; gate.policy.classes.len()],
-        policy: gate.policy,
-        throttling: gate.throttling,
-        retry_after: RetryAfter::Auto,
-        coalesce: true,
-        shadow: false,
         upstream: upstream::Options {
             target: upstream::Target {
                 scheme,
