@@ -34,7 +34,7 @@ pub struct Settings {
 pub struct Admin {
     /// Its address; `None` for no admin port.
     pub listen: Option<SocketAddr>,
-    /// The readers to whom the names of objects are shown.
+    /// The readers who see the names of objects.
     pub show_names: ShowNames,
     /// The control socket.
     pub socket: Socket,
@@ -52,7 +52,7 @@ pub enum Socket {
 }
 
 words! {
-    /// The readers to whom the status page shows the names of objects.
+    /// The readers who see the names of objects on the status page.
     pub enum ShowNames {
         /// Those on loopback.
         Auto = "auto",

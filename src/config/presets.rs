@@ -102,8 +102,8 @@ fn exponential(base: Duration, max: Duration) -> Strategy {
 }
 
 /// Returns the default failures (docs/design.md, "Outcomes"): what a server in trouble answers, and
-/// no answer. A client that leaves has waited in vain before an API server; before an external API
-/// it may have polled for as long as it meant to.
+/// no answer. A client that leaves an API server has given up on it; a client that leaves an
+/// external API may have polled for as long as it meant to.
 pub(super) fn failures(kind: Kind) -> Failures {
     Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: kind == Kind::Kubernetes }
 }

@@ -59,13 +59,13 @@ pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
         }
         if !gate.is_local() && gate.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none()) {
             credentials.problem(
-                "is \"inject\" off loopback: whoever reaches the port gets the identity; expected a loopback listener, or [tls] with \
+                "is \"inject\" off loopback: anyone who reaches the port gets the identity; expected a loopback listener, or [tls] with \
                  client_ca (clients show certificates) or write_to (they show the token in that folder)",
             );
         }
     }
     if gate.upstream_tls.insecure {
-        let message = "the upstream's certificate is not verified: whoever is between sees and changes everything";
+        let message = "the upstream's certificate is not verified: anyone on the way can read and change everything";
         at.at("upstream_tls").at("insecure").warn(message);
     }
 }

@@ -118,7 +118,7 @@ impl Limiter {
     }
 
     /// Moves a call that its key releases into its queue, as the trial or as a call of a healthy
-    /// key, unless it would wait in vain.
+    /// key, unless its wait is certain to fail.
     fn enter_queue(&mut self, index: WaiterIndex, retry: bool, now: Moment) {
         let Some(waiter) = self.waiting.get(index) else { return };
         let (call, hold_ends) = (waiter.call, waiter.hold_ends);

@@ -776,7 +776,7 @@ fn warnings_say_what_works_but_should_be_known() {
     assert_eq!(
         loaded.warnings,
         [
-            "f.toml:3:14: gates.g.upstream_tls.insecure: the upstream's certificate is not verified: whoever is between sees and changes everything"
+            "f.toml:3:14: gates.g.upstream_tls.insecure: the upstream's certificate is not verified: anyone on the way can read and change everything"
         ]
     );
 }

@@ -41,8 +41,7 @@ pub(super) struct Answer {
     pub(super) life: Option<Duration>,
 }
 
-/// The failure of a run. Shows nothing of what the plugin printed, but for the last line of its
-/// standard error.
+/// The failure of a run. Of the plugin's output it shows only the last line of standard error.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PluginFailure {
     /// The program is not there. The kubeconfig's advice follows, after a colon.

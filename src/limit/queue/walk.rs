@@ -12,7 +12,7 @@ pub(crate) enum Sweep {
     Unconnected(Group, WaiterWalk),
     /// Every call is admitted without limits.
     Release(WaiterWalk),
-    /// A pause began: calls whose wait ends before `until` may have come in vain. `from` is the
+    /// A pause began: calls whose wait ends before `until` may have no chance now. `from` is the
     /// last one that was looked at.
     Paused { from: (Moment, WaiterIndex), until: Moment },
     /// Every pause was lifted: what was set aside until then is looked at again.

@@ -1,5 +1,5 @@
-//! The driver's hand-over: nobody who may go sleeps on, whoever leaves, whatever the pool does, on
-//! however many threads.
+//! The driver's hand-over: every call that may go wakes, even if other calls leave, whatever the
+//! pool does, on any number of threads.
 
 use std::future::poll_fn;
 use std::num::NonZeroU32;
