@@ -21,6 +21,7 @@ pub mod config;
 mod controller;
 pub mod credentials;
 pub mod demo;
+pub mod dialect;
 pub mod inject;
 pub mod limit;
 pub mod moment;

@@ -1,0 +1,185 @@
+//! How the calls of a provider are read, and how its clients expect to be refused.
+//!
+//! A dialect reads five words from a request: service, region, account, action, and whether it
+//! reads. What a request does not say is empty. The words are for matching, splitting and naming;
+//! nothing that is sent is made of them. Sources: the providers' references, and what their SDKs
+//! were seen to send (docs/external-apis.md).
+
+mod account;
+mod aws;
+mod azure;
+mod form;
+mod github;
+mod google;
+mod grpc;
+mod identity;
+mod refusal;
+mod route;
+
+use http::{HeaderMap, Method, Uri};
+
+pub use self::aws::Protocol;
+pub use self::identity::{TokenBody, signing_key_id};
+pub use self::refusal::{Denial, Form, Written};
+
+words! {
+    /// The provider whose way of speaking a gate knows.
+    pub enum Dialect {
+        /// Plain HTTP: method and path.
+        Plain = "plain",
+        /// Amazon Web Services, and whatever signs as it does.
+        Aws = "aws",
+        /// Azure Resource Manager.
+        Azure = "azure",
+        /// Google Cloud.
+        Google = "google",
+        /// GitHub, and GitHub Enterprise Server.
+        Github = "github",
+    }
+}
+
+/// A request as far as a dialect looks at it.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// Its method.
+    pub method: &'a Method,
+    /// Its target.
+    pub uri: &'a Uri,
+    /// Its header fields, with Host.
+    pub headers: &'a HeaderMap,
+}
+
+/// A call in its provider's words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// The service, as the provider names it: `ec2`, `microsoft.compute`, `compute`, `core`.
+    pub service: String,
+    /// The region; empty for what has none.
+    pub region: String,
+    /// The account whose quota the call uses. Not to be shown unasked: it may name a customer.
+    pub account: String,
+    /// The action: `DescribeInstances`, `writes/virtualmachines`, `instances.insert`.
+    pub action: String,
+    /// True if the call changes nothing.
+    pub reads: bool,
+    /// True for a listing of everything, which EC2 counts apart: no filter, no page, no identifier.
+    pub unfiltered: bool,
+    /// True if the client's SDK says that this is not its first attempt.
+    pub is_retry: bool,
+    /// True if the call waits upstream for something to happen, and so holds no slot.
+    pub waits_upstream: bool,
+    /// The thing whose changes the provider takes one at a time, where that is narrower than the path.
+    pub serial: String,
+}
+
+/// The longest beginning of a body that is looked at for an action, in bytes.
+pub const LONGEST_FORM: usize = 8 * 1024;
+/// A body that is declared longer than this is not looked at: forms with actions are small.
+pub const LARGEST_FORM: u64 = 64 * 1024;
+
+// === impl Dialect ===
+
+impl Dialect {
+    /// True if the beginning of the body may name the action: a form to an AWS service.
+    pub fn wants_body(self, head: &Head<'_>) -> bool {
+        self == Self::Aws && !grpc::is(head) && aws::wants_body(head)
+    }
+
+    /// Reads a call. `body` is its beginning, of at most [`LONGEST_FORM`] bytes; empty if it was
+    /// not asked for, or did not come in time.
+    pub fn read(self, head: &Head<'_>, body: &[u8]) -> Words {
+        if self != Self::Plain && grpc::is(head) {
+            return grpc::read(head);
+        }
+        match self {
+            Self::Plain => Words { reads: is_read(head.method), ..Words::default() },
+            Self::Aws => aws::read(head, body),
+            Self::Azure => azure::read(head),
+            Self::Google => google::read(head),
+            Self::Github => github::read(head),
+        }
+    }
+
+    /// The form of a refusal that the sender of a call understands; `None` for plain HTTP.
+    pub fn form(self, head: &Head<'_>, words: &Words) -> Option<Form> {
+        match self {
+            Self::Plain => None,
+            _ if grpc::is(head) => Some(Form::Grpc),
+            Self::Aws => Some(Form::Aws(aws::protocol(head, &words.service))),
+            Self::Azure => Some(Form::Azure),
+            Self::Google => Some(Form::Google),
+            Self::Github => Some(Form::Github),
+        }
+    }
+
+    /// True if a path of the call's service may hold anything: S3's keys have `//`, `..` and `%2F`
+    /// rightly, and nothing is decided by them.
+    pub fn any_path_is_clear(self, words: &Words) -> bool {
+        self == Self::Aws && aws::is_s3(&words.service)
+    }
+}
+
+/// GET and HEAD read, and OPTIONS changes nothing either.
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+/// The name of the host that a request is for, in lower case, without its port.
+fn host(head: &Head<'_>) -> String {
+    let host = head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| head.uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default();
+    let name = host
+        .rsplit_once(':')
+        .map_or(host, |(name, port)| if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host });
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// The media type of the body, in lower case, without its parameters.
+fn media_type(headers: &HeaderMap) -> String {
+    let value = header(headers, "content-type").unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn request(target: &str, headers: &[(&str, &str)]) -> (Uri, HeaderMap) {
+        let headers = headers.iter().map(|(name, value)| {
+            let name = http::HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            (name, http::HeaderValue::from_str(value).expect("a value"))
+        });
+        (target.parse().expect("a target"), headers.collect())
+    }
+
+    pub(super) fn words(
+        dialect: Dialect,
+        method: &Method,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Words {
+        let (uri, headers) = request(target, headers);
+        dialect.read(&Head { method, uri: &uri, headers: &headers }, body)
+    }
+
+    #[test]
+    fn a_plain_gate_reads_no_words() {
+        let read = words(Dialect::Plain, &Method::POST, "/?Action=X", &[("x-amz-target", "A.B")], b"Action=Y");
+        assert_eq!(read, Words::default());
+    }
+
+    #[test]
+    fn grpc_is_read_alike_in_every_dialect() {
+        let headers = [("content-type", "application/grpc+proto"), ("x-goog-user-project", "p")];
+        for dialect in [Dialect::Aws, Dialect::Azure, Dialect::Google, Dialect::Github] {
+            let read = words(dialect, &Method::POST, "/google.pubsub.v1.Publisher/GetTopic", &headers, b"");
+            assert_eq!((read.service.as_str(), read.action.as_str()), ("google.pubsub.v1.Publisher", "GetTopic"));
+            assert!(read.reads && read.account == "p");
+        }
+    }
+}

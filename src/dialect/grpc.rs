@@ -1,0 +1,23 @@
+//! gRPC, whatever the provider: `POST /package.Service/Method`, told by its media type.
+
+use super::{Head, Words, header};
+
+pub(super) fn is(head: &Head<'_>) -> bool {
+    header(head.headers, "content-type").is_some_and(|kind| {
+        kind.strip_prefix("application/grpc").is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
+    })
+}
+
+pub(super) fn read(head: &Head<'_>) -> Words {
+    let (service, action) = head.uri.path().trim_start_matches('/').split_once('/').unwrap_or_default();
+    let account = header(head.headers, "x-goog-user-project").unwrap_or_default();
+    let reads = ["Get", "List", "Search", "Watch", "Check", "Fetch", "Query", "Read", "BatchGet"];
+    Words {
+        service: service.into(),
+        action: action.into(),
+        account: account.into(),
+        reads: reads.iter().any(|word| action.starts_with(word)),
+        is_retry: header(head.headers, "grpc-previous-rpc-attempts").is_some_and(|attempts| attempts != "0"),
+        ..Words::default()
+    }
+}

@@ -1,0 +1,359 @@
+//! The gate's own answers in the form that a provider's SDKs retry.
+//!
+//! Sources: the answers of seven AWS SDKs, azure-core, google-cloud and GitHub's clients to each
+//! form (docs/external-apis.md); the AWS codes are in the throttling lists of boto3, Go v2 and JS v3.
+
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde_json::json;
+
+use super::Protocol;
+
+/// The form in which a call's sender expects an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// An AWS service's, by its protocol.
+    Aws(Protocol),
+    /// Azure Resource Manager's.
+    Azure,
+    /// Google's JSON.
+    Google,
+    /// GitHub's.
+    Github,
+    /// Trailers alone, for gRPC.
+    Grpc,
+}
+
+/// An answer that the gate gives instead of the upstream.
+#[derive(Clone, Copy, Debug)]
+pub struct Denial<'a> {
+    /// The status where the provider's form leaves the choice: 429 for a refusal, 5xx for a failure.
+    pub status: StatusCode,
+    /// True for a refusal by a limit, false for a failure of the gate or its upstream.
+    pub throttled: bool,
+    /// The sentence for people.
+    pub message: &'a str,
+    /// The time after which to come again, where the answer says one.
+    pub retry_after: Option<Duration>,
+    /// An identifier that people find in the SDK's error and in no provider's log.
+    pub request_id: &'a str,
+    /// True for GitHub's secondary limit as a 403, which its clients wait out for all calls.
+    pub as_secondary_limit: bool,
+}
+
+/// An answer in a provider's form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The status.
+    pub status: StatusCode,
+    /// Fields besides Content-Length; Content-Type and Retry-After are among them.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The body; empty for HEAD and gRPC.
+    pub body: Vec<u8>,
+}
+
+// === impl Form ===
+
+impl Form {
+    /// Writes a denial for a call of `method`.
+    pub fn write(self, denial: &Denial<'_>, method: &Method) -> Written {
+        let mut written = match self {
+            Self::Aws(protocol) => aws(protocol, denial, method),
+            Self::Azure => azure(denial),
+            Self::Google => google(denial),
+            Self::Github => github(denial),
+            Self::Grpc => grpc(denial),
+        };
+        if *method == Method::HEAD {
+            written.body.clear();
+        }
+        written
+    }
+
+    /// The longest time that the provider's SDKs may be told: the AWS SDK for Go v1 sleeps whatever it
+    /// is told inside the worker, and azcore gives up at once beyond a minute.
+    fn longest(self) -> Duration {
+        match self {
+            Self::Aws(_) => Duration::from_secs(20),
+            Self::Azure => Duration::from_secs(60),
+            Self::Google | Self::Github | Self::Grpc => Duration::MAX,
+        }
+    }
+}
+
+fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
+    let code = match (denial.throttled, protocol) {
+        (false, _) => "ServiceUnavailable",
+        (true, Protocol::Ec2Query) => "RequestLimitExceeded",
+        (true, Protocol::Query | Protocol::RestXml) => "Throttling",
+        (true, Protocol::S3) => "SlowDown",
+        (true, Protocol::Json | Protocol::Cbor | Protocol::RestJson) => "ThrottlingException",
+    };
+    let (message, id) = (xml(denial.message), denial.request_id);
+    let side = if denial.throttled { "Sender" } else { "Receiver" };
+    let (kind, body) = match protocol {
+        Protocol::Ec2Query => (
+            "text/xml",
+            format!(
+                "<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>\
+                 <RequestID>{id}</RequestID></Response>"
+            ),
+        ),
+        Protocol::Query | Protocol::RestXml => (
+            "text/xml",
+            format!(
+                "<ErrorResponse><Error><Type>{side}</Type><Code>{code}</Code><Message>{message}</Message></Error>\
+                 <RequestId>{id}</RequestId></ErrorResponse>"
+            ),
+        ),
+        Protocol::S3 => (
+            "application/xml",
+            format!("<Error><Code>{code}</Code><Message>{message}</Message><RequestId>{id}</RequestId></Error>"),
+        ),
+        Protocol::Json => {
+            ("application/x-amz-json-1.1", json!({ "__type": code, "message": denial.message }).to_string())
+        }
+        Protocol::RestJson => ("application/json", json!({ "message": denial.message }).to_string()),
+        Protocol::Cbor => ("application/cbor", String::new()),
+    };
+    let body = match protocol {
+        Protocol::Cbor => cbor(&[("__type", code), ("message", denial.message)]),
+        _ => body.into_bytes(),
+    };
+    // A 429 without a body says nothing to boto3, and an answer to HEAD has none; a 503 is retried by all.
+    let status = if *method == Method::HEAD { StatusCode::SERVICE_UNAVAILABLE } else { denial.status };
+    let mut written = Written::new(status, kind, body);
+    match protocol {
+        Protocol::Json | Protocol::RestJson => written.push("x-amzn-errortype", code),
+        Protocol::Cbor => {
+            written.push("x-amzn-errortype", code);
+            written.push("smithy-protocol", "rpc-v2-cbor");
+        }
+        Protocol::Ec2Query | Protocol::Query | Protocol::RestXml | Protocol::S3 => {}
+    }
+    written.push("x-amzn-requestid", id);
+    if let Some(wait) = written.wait(denial, Form::Aws(protocol)) {
+        written.push("x-amz-retry-after", &wait.as_millis().to_string());
+    }
+    written
+}
+
+fn azure(denial: &Denial<'_>) -> Written {
+    let code = if denial.throttled { "TooManyRequests" } else { "ServiceUnavailable" };
+    let body = json!({ "error": { "code": code, "message": denial.message } });
+    let mut written = Written::new(denial.status, "application/json; charset=utf-8", body.to_string().into_bytes());
+    written.wait(denial, Form::Azure);
+    written
+}
+
+fn google(denial: &Denial<'_>) -> Written {
+    let (status, reason) =
+        if denial.throttled { ("RESOURCE_EXHAUSTED", "rateLimitExceeded") } else { ("UNAVAILABLE", "backendError") };
+    let message = denial.message;
+    let domain = if denial.throttled { "usageLimits" } else { "global" };
+    let details: Vec<_> = denial
+        .retry_after
+        .map(|wait| {
+            let delay = format!("{}s", seconds(wait));
+            json!({ "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay })
+        })
+        .into_iter()
+        .collect();
+    let body = json!({ "error": {
+        "code": denial.status.as_u16(),
+        "message": message,
+        "status": status,
+        "errors": [{ "domain": domain, "reason": reason, "message": message }],
+        "details": details,
+    } });
+    let mut written = Written::new(denial.status, "application/json; charset=UTF-8", body.to_string().into_bytes());
+    written.wait(denial, Form::Google);
+    written
+}
+
+fn github(denial: &Denial<'_>) -> Written {
+    let secondary = denial.throttled && denial.as_secondary_limit;
+    let page = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api";
+    let (status, message, page) = if secondary {
+        let message = format!("You have exceeded a secondary rate limit. {}", denial.message);
+        (StatusCode::FORBIDDEN, message, format!("{page}#about-secondary-rate-limits"))
+    } else {
+        (denial.status, denial.message.to_owned(), page.to_owned())
+    };
+    let body = json!({ "message": message, "documentation_url": page });
+    let mut written = Written::new(status, "application/json; charset=utf-8", body.to_string().into_bytes());
+    written.wait(denial, Form::Github);
+    written
+}
+
+/// An answer of trailers alone. The pushback is gRFC A6's, in milliseconds.
+fn grpc(denial: &Denial<'_>) -> Written {
+    let mut written = Written::new(StatusCode::OK, "application/grpc", Vec::new());
+    written.push("grpc-status", if denial.throttled { "8" } else { "14" });
+    written.push("grpc-message", &utf8_percent_encode(denial.message, &GRPC_MESSAGE).to_string());
+    if let Some(wait) = denial.retry_after {
+        written.push("grpc-retry-pushback-ms", &wait.as_millis().to_string());
+    }
+    written
+}
+
+/// The whole seconds of a time, rounded up, at least one: fractions are read by few.
+fn seconds(wait: Duration) -> u64 {
+    wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
+}
+
+/// A text inside XML. What XML 1.0 cannot hold becomes a space.
+fn xml(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '\u{0}'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => escaped.push(' '),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+/// A map of texts in CBOR (RFC 8949, section 3), of fewer than 24 pairs.
+fn cbor(fields: &[(&str, &str)]) -> Vec<u8> {
+    let length = |major: u8, length: usize| match (u8::try_from(length), u16::try_from(length)) {
+        (Ok(short), _) if short < 24 => vec![major << 5 | short],
+        (Ok(byte), _) => vec![major << 5 | 24, byte],
+        (Err(_), Ok(two)) => [&[major << 5 | 25], two.to_be_bytes().as_slice()].concat(),
+        (Err(_), Err(_)) => [&[major << 5 | 27], (length as u64).to_be_bytes().as_slice()].concat(),
+    };
+    let mut bytes = length(5, fields.len());
+    for text in fields.iter().flat_map(|(name, value)| [name, value]) {
+        bytes.extend(length(3, text.len()));
+        bytes.extend(text.as_bytes());
+    }
+    bytes
+}
+
+/// What `grpc-message` escapes. Source: "gRPC over HTTP2", `Percent-Encoded`.
+const GRPC_MESSAGE: AsciiSet = CONTROLS.add(b'%');
+
+// === impl Written ===
+
+impl Written {
+    fn new(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Self {
+        Self { status, headers: vec![(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body }
+    }
+
+    /// Adds a field; what cannot be one is left out.
+    fn push(&mut self, name: &'static str, value: &str) {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.push((HeaderName::from_static(name), value));
+        }
+    }
+
+    /// Adds Retry-After if the denial says a time, and returns the time that it says.
+    fn wait(&mut self, denial: &Denial<'_>, form: Form) -> Option<Duration> {
+        let wait = denial.retry_after?.min(form.longest());
+        self.headers.push((header::RETRY_AFTER, HeaderValue::from(seconds(wait))));
+        Some(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFUSAL: Denial<'_> = Denial {
+        status: StatusCode::TOO_MANY_REQUESTS,
+        throttled: true,
+        message: "class \"a\" <full> & more",
+        retry_after: Some(Duration::from_millis(2500)),
+        request_id: "tidegate-1",
+        as_secondary_limit: false,
+    };
+
+    fn text(written: &Written) -> &str {
+        std::str::from_utf8(&written.body).expect("text")
+    }
+
+    fn field<'a>(written: &'a Written, name: &str) -> Option<&'a str> {
+        written.headers.iter().find(|(given, _)| given == name).and_then(|(_, value)| value.to_str().ok())
+    }
+
+    #[test]
+    fn each_aws_protocol_has_its_code_where_its_sdks_look() {
+        for (protocol, kind, code, before) in [
+            (Protocol::Ec2Query, "text/xml", "RequestLimitExceeded", "<Response><Errors><Error><Code>"),
+            (Protocol::Query, "text/xml", "Throttling", "<ErrorResponse><Error><Type>Sender</Type><Code>"),
+            (Protocol::RestXml, "text/xml", "Throttling", "<ErrorResponse><Error><Type>Sender</Type><Code>"),
+            (Protocol::S3, "application/xml", "SlowDown", "<Error><Code>"),
+            (Protocol::Json, "application/x-amz-json-1.1", "ThrottlingException", "{\"__type\":\""),
+        ] {
+            let written = Form::Aws(protocol).write(&REFUSAL, &Method::POST);
+            assert_eq!((written.status, field(&written, "content-type")), (StatusCode::TOO_MANY_REQUESTS, Some(kind)));
+            assert!(text(&written).starts_with(&format!("{before}{code}")), "{}", text(&written));
+            assert_eq!(field(&written, "retry-after"), Some("3"));
+            assert_eq!(field(&written, "x-amz-retry-after"), Some("2500"));
+            assert_eq!(field(&written, "x-amzn-requestid"), Some("tidegate-1"));
+            if kind.ends_with("xml") {
+                assert!(text(&written).contains("class \"a\" &lt;full&gt; &amp; more"));
+            }
+        }
+        let rest = Form::Aws(Protocol::RestJson).write(&REFUSAL, &Method::POST);
+        assert_eq!(field(&rest, "x-amzn-errortype"), Some("ThrottlingException"));
+        let cbor = Form::Aws(Protocol::Cbor).write(&REFUSAL, &Method::POST);
+        assert_eq!(cbor.body.get(..8), Some(&b"\xa2\x66__type"[..]));
+        assert_eq!(field(&cbor, "smithy-protocol"), Some("rpc-v2-cbor"));
+    }
+
+    #[test]
+    fn head_is_refused_with_a_status_that_all_retry() {
+        let written = Form::Aws(Protocol::S3).write(&REFUSAL, &Method::HEAD);
+        assert_eq!((written.status, written.body.len()), (StatusCode::SERVICE_UNAVAILABLE, 0));
+        assert_eq!(Form::Google.write(&REFUSAL, &Method::HEAD).status, StatusCode::TOO_MANY_REQUESTS);
+    }
+
+    #[test]
+    fn no_sdk_is_told_to_wait_longer_than_it_can() {
+        let long = Denial { retry_after: Some(Duration::from_secs(3600)), ..REFUSAL };
+        let told = |form: Form| field(&form.write(&long, &Method::GET), "retry-after").map(str::to_owned);
+        assert_eq!(told(Form::Aws(Protocol::Query)).as_deref(), Some("20"));
+        assert_eq!(told(Form::Azure).as_deref(), Some("60"));
+        assert_eq!(told(Form::Github).as_deref(), Some("3600"));
+        let unsaid = Denial { retry_after: None, ..REFUSAL };
+        let written = Form::Aws(Protocol::Query).write(&unsaid, &Method::GET);
+        assert_eq!((field(&written, "retry-after"), field(&written, "x-amz-retry-after")), (None, None));
+    }
+
+    #[test]
+    fn failures_are_the_providers_service_errors() {
+        let failure = Denial { status: StatusCode::BAD_GATEWAY, throttled: false, retry_after: None, ..REFUSAL };
+        for form in [Form::Aws(Protocol::Query), Form::Aws(Protocol::S3), Form::Aws(Protocol::Json), Form::Azure] {
+            let written = form.write(&failure, &Method::GET);
+            assert_eq!(written.status, StatusCode::BAD_GATEWAY);
+            assert!(text(&written).contains("ServiceUnavailable"), "{form:?}: {}", text(&written));
+        }
+        assert!(text(&Form::Google.write(&failure, &Method::GET)).contains("\"status\":\"UNAVAILABLE\""));
+        assert_eq!(field(&Form::Grpc.write(&failure, &Method::POST), "grpc-status"), Some("14"));
+    }
+
+    #[test]
+    fn google_github_and_grpc_are_told_in_their_own_words() {
+        let google = Form::Google.write(&REFUSAL, &Method::GET);
+        let body: serde_json::Value = serde_json::from_slice(&google.body).expect("JSON");
+        assert_eq!(body.pointer("/error/errors/0/reason"), Some(&json!("rateLimitExceeded")));
+        assert_eq!(body.pointer("/error/details/0/retryDelay"), Some(&json!("3s")));
+        let github = Form::Github.write(&REFUSAL, &Method::GET);
+        assert_eq!(github.status, StatusCode::TOO_MANY_REQUESTS);
+        let secondary = Form::Github.write(&Denial { as_secondary_limit: true, ..REFUSAL }, &Method::GET);
+        assert_eq!(secondary.status, StatusCode::FORBIDDEN);
+        assert!(
+            text(&secondary).contains("secondary rate") && text(&secondary).contains("#about-secondary-rate-limits")
+        );
+        let grpc = Form::Grpc.write(&Denial { message: "wait\n5%", ..REFUSAL }, &Method::POST);
+        assert_eq!((grpc.status, field(&grpc, "grpc-status")), (StatusCode::OK, Some("8")));
+        assert_eq!(field(&grpc, "grpc-message"), Some("wait%0A5%25"));
+        assert_eq!((field(&grpc, "grpc-retry-pushback-ms"), grpc.body.len()), (Some("2500"), 0));
+    }
+}
