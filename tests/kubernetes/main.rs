@@ -11,6 +11,8 @@ mod credentials;
 mod deploy;
 mod exec;
 mod faults;
+#[path = "../support/fetched.rs"]
+mod fetched;
 mod get_or_create;
 mod getting_started;
 mod hangup;

@@ -17,22 +17,9 @@ pub(crate) mod turn;
 pub(crate) mod webhook;
 pub(crate) mod widgets;
 
-use std::fmt::Display;
-use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Prints a line of the report, past libtest's capture, so that skips and figures show in a passing
-/// run.
-pub(crate) fn say(line: impl Display) {
-    let mut out = std::io::stdout().lock();
-    // A closed stdout is no reason to fail a test.
-    drop(writeln!(out, "kubernetes: {line}"));
-}
-
-/// True if missing programs are a failure instead of a reason to skip.
-pub(crate) fn everything_is_required() -> bool {
-    std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|value| value == "1")
-}
+pub(crate) use crate::fetched::{now, say};
 
 /// Repeats `check` until it returns something; panics with `what` when `within` has passed.
 pub(crate) fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() -> Option<T>) -> T {
@@ -44,12 +31,6 @@ pub(crate) fn wait_for<T>(what: &str, within: Duration, mut check: impl FnMut() 
         assert!(start.elapsed() < within, "not within {within:?}: {what}");
         pause(Duration::from_millis(20));
     }
-}
-
-/// Real time: the API server's clock counts here, and it cannot be replaced.
-#[expect(clippy::disallowed_methods, reason = "a real control plane runs on real time")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
 }
 
 /// Lets real time pass, between two looks or because a test is about a time.

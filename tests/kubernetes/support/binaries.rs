@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use super::{everything_is_required, now, say};
+use crate::fetched::{Fnv, cache_root, everything_is_required, now, say};
 
 /// The version that the programs report: without it kubectl's skew checks see `v0.0.0-master`.
 const VERSION: &str = "v1.36.3";
@@ -121,14 +121,6 @@ fn linker_flags() -> String {
     format!("-s -w {set}Version={VERSION} {set}Major={major} {set}Minor={minor}")
 }
 
-/// The folder for things that are built or fetched once for this user.
-pub(super) fn cache_root() -> Result<PathBuf, String> {
-    let named = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let root = named.or_else(home).ok_or("neither XDG_CACHE_HOME nor HOME says where a cache may be")?;
-    Ok(root.join("tidegate"))
-}
-
 /// The hash of one of our own programs.
 fn own_sources(folder: &str) -> Result<u64, String> {
     let folder = Path::new(MODULE).join(folder);
@@ -140,20 +132,4 @@ fn own_sources(folder: &str) -> Result<u64, String> {
         hash.add(&fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?);
     }
     Ok(hash.0)
-}
-
-/// FNV-1a: stable over compilers, which std's hasher does not promise. A cache name needs no more.
-pub(super) struct Fnv(pub(super) u64);
-
-impl Fnv {
-    pub(super) const fn new() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-
-    pub(super) fn add(&mut self, bytes: &[u8]) -> &mut Self {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        self
-    }
 }

