@@ -15,7 +15,9 @@ use std::sync::Arc;
 use http::{HeaderMap, Method, Uri};
 
 use crate::api::{Call, Group, Verb, apply, external, kubernetes};
+use crate::dialect::{Dialect, Form, Head, Words};
 use crate::limit::ClassId;
+use crate::limit::policy::Per;
 
 mod checksum;
 mod flow;
@@ -37,7 +39,9 @@ pub struct Rules {
     pub kind: Kind,
     /// The division into flows.
     pub fair_by: FairBy,
-    by_credential: bool,
+    /// The identity that buckets, slots or pauses are split by.
+    identity: Option<Per>,
+    dialect: Dialect,
     classes: Vec<Traits>,
     /// The keys by class. For a class without one, the kind of API decides.
     keys: Vec<Option<KeyParts>>,
@@ -86,9 +90,13 @@ pub struct Classified {
     pub class: ClassId,
     /// The identity of its flow.
     pub flow: u64,
-    /// The caller's credential as a salted hash; 0 if no bucket, slot or flow is split by
-    /// credential.
+    /// The caller's credential, account or action as a salted hash, by which of them limits are
+    /// split; 0 if they are not.
     pub credential: u64,
+    /// The call in its provider's words, on a gate with a dialect.
+    pub words: Option<Box<Words>>,
+    /// The form in which its sender expects an error, where that is not the gate's usual one.
+    pub form: Option<Form>,
     /// The key of its failures, as far as the request head tells.
     pub key: KeySource,
     /// True if the key is of one object (or path), whose end is the key's end.
@@ -101,6 +109,8 @@ pub struct Classified {
     /// attach, port-forward, proxy).
     pub patient: bool,
     fair_by: FairBy,
+    /// The hash of the credential or account that its flow is named by; 0 if it is named otherwise.
+    fair_to: u64,
     /// The name of a configured key, made at once because its parts are gone when it starts to
     /// fail.
     label: Option<Box<str>>,
@@ -115,13 +125,17 @@ impl Rules {
     /// Creates rules over `classes`, tried in order. A call that no rule matches belongs to the
     /// last class, so there must be one.
     ///
-    /// `by_credential` is true if a bucket or slot is split by credential, so that each call's must
-    /// be hashed.
-    pub fn new(kind: Kind, fair_by: FairBy, by_credential: bool, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
+    /// `identity` is the property that buckets, slots or pauses are split by, so that each call's
+    /// must be hashed: credential, account or action.
+    pub fn new(kind: Kind, fair_by: FairBy, identity: Option<Per>, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
-        let by_credential = by_credential || fair_by == FairBy::Credential;
         let strictest = strictest(&classes);
-        Self { kind, fair_by, by_credential, classes, keys: Vec::new(), rules, strictest }
+        Self { kind, fair_by, identity, dialect: Dialect::Plain, classes, keys: Vec::new(), rules, strictest }
+    }
+
+    /// Returns the same rules for calls in a provider's dialect.
+    pub fn with_dialect(self, dialect: Dialect) -> Self {
+        Self { dialect, ..self }
     }
 
     /// Returns the same rules with configured keys, by class; `None` leaves the key to the kind of
@@ -133,7 +147,7 @@ impl Rules {
     /// Creates rules with one class for everything, for tests and tools. A gate with nothing
     /// configured except its buckets has the same.
     pub fn single(kind: Kind) -> Self {
-        Self::new(kind, FairBy::Resource, false, vec![UNKNOWN], Vec::new())
+        Self::new(kind, FairBy::Resource, None, vec![UNKNOWN], Vec::new())
     }
 
     /// True if the calls of a class are told by more than the log of calls has: by names, paths,
@@ -142,34 +156,85 @@ impl Rules {
         self.rules.iter().any(|(of, compiled)| *of == class && compiled.looks_past_the_log())
     }
 
+    /// True if calls are read in a provider's words.
+    pub fn speaks_a_dialect(&self) -> bool {
+        self.dialect != Dialect::Plain
+    }
+
+    /// True if the beginning of a request's body may tell its action: it is worth a short wait.
+    pub fn wants_body(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+        self.speaks_a_dialect() && self.dialect.wants_body(&Head { method, uri, headers })
+    }
+
     /// Reads and classifies a request by its head. `hasher` is the process's own: identities
     /// compare only under the same one.
     pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> Classified {
-        let call = self.read(method, uri, headers);
+        self.classify_with(method, uri, headers, &[], hasher)
+    }
+
+    /// The same with the beginning of the body, where [`Self::wants_body`] asked for it.
+    pub fn classify_with(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: &[u8],
+        hasher: &RandomState,
+    ) -> Classified {
+        let mut call = self.read(method, uri, headers);
+        let request = Head { method, uri, headers };
+        let words = self.speaks_a_dialect().then(|| Box::new(self.dialect.read(&request, body)));
         let path = call.path();
-        let head = matcher::Subject { call: &call, path, method, query: uri.query(), headers };
+        let head = matcher::Subject { call: &call, path, method, query: uri.query(), headers, words: words.as_deref() };
         let class = self.class(&head);
         let traits = self.traits(class);
-        let credential = if self.by_credential { flow::credential(headers, hasher) } else { 0 };
-        let flow = match self.fair_by {
-            FairBy::Credential => credential,
-            fair_by => hasher.hash_one(FlowName::new(fair_by, self.kind, &call, headers, credential)),
+        let identity = |per: Per| identity(per, words.as_deref(), &request, hasher);
+        let credential = self.identity.map_or(0, identity);
+        let form = words.as_deref().and_then(|words| self.dialect.form(&request, words));
+        let fair_to = match self.fair_by {
+            FairBy::Credential => identity(Per::Credential),
+            FairBy::Account => identity(Per::Account),
+            FairBy::Action => identity(Per::Action),
+            FairBy::Namespace | FairBy::None | FairBy::Resource | FairBy::UserAgent => 0,
+        };
+        let flow = match fair_to {
+            0 => hasher.hash_one(FlowName::new(self.fair_by, self.kind, &call, words.as_deref(), headers, 0)),
+            flow => flow,
         };
         let own = self.keys.get(usize::from(class.0)).and_then(Option::as_ref);
         let key = match own {
             _ if traits.exempt || !traits.remembers => KeySource::None,
             Some(parts) => parts.source(self.kind, &head, hasher),
-            None => KeySource::of(self.kind, &call, hasher),
+            None => match words.as_deref() {
+                Some(words) if self.dialect == Dialect::Aws => KeySource::of_aws(words, &head, hasher),
+                _ => KeySource::of(self.kind, &call, hasher),
+            },
         };
         let label = own.filter(|_| key != KeySource::None).map(|parts| parts.label(&head).into());
         let key_is_of_object = own.is_none_or(KeyParts::is_of_object);
+        call.is_long_running |= words.as_deref().is_some_and(|words| words.waits_upstream);
         let group = match call.is_long_running {
             _ if traits.exempt => Group::Exempt,
             true => Group::LongRunning,
             false => Group::Short,
         };
         let (exempt, patient, fair_by) = (traits.exempt, call.is_tunnel(), self.fair_by);
-        Classified { call, class, flow, credential, key, key_is_of_object, group, exempt, patient, fair_by, label }
+        Classified {
+            call,
+            class,
+            flow,
+            credential,
+            fair_to,
+            words,
+            form,
+            key,
+            key_is_of_object,
+            group,
+            exempt,
+            patient,
+            fair_by,
+            label,
+        }
     }
 
     fn read(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Call {
@@ -182,6 +247,9 @@ impl Rules {
     }
 
     fn class(&self, subject: &matcher::Subject<'_>) -> ClassId {
+        if subject.words.is_some_and(|words| self.dialect.any_path_is_clear(words)) {
+            return self.first_match(subject);
+        }
         match self.kind {
             Kind::Kubernetes if subject.call.is_ambiguous => return self.strictest,
             Kind::Http if subject.call.is_ambiguous => return self.strictest_whatever_the_path(subject),
@@ -231,6 +299,20 @@ impl Rules {
     }
 }
 
+/// Returns the identity of a call, as a salted hash. An account that is not known is the
+/// credential's.
+fn identity(per: Per, words: Option<&Words>, request: &Head<'_>, hasher: &RandomState) -> u64 {
+    let account = || match words.map_or("", |words| &words.account) {
+        "" => flow::credential(request.uri, request.headers, hasher),
+        account => hasher.hash_one(account).max(1),
+    };
+    match (per, words) {
+        (Per::Account, _) => account(),
+        (Per::Action, Some(words)) => hasher.hash_one((account(), &words.service, &words.region, &words.action)).max(1),
+        _ => flow::credential(request.uri, request.headers, hasher),
+    }
+}
+
 /// Returns the class for calls with an ambiguous path: the one with the highest rank that is not
 /// exempt; the last if all are exempt.
 fn strictest(classes: &[Traits]) -> ClassId {
@@ -260,16 +342,21 @@ impl Classified {
         }
     }
 
+    /// True if the call changes nothing, by its provider's words where they say so.
+    pub fn reads(&self) -> bool {
+        self.words.as_deref().map_or_else(|| self.call.verb.is_read(), |words| words.reads)
+    }
+
     /// Returns the readable name of its flow, for the status page.
     pub fn flow_name<'a>(&'a self, headers: &'a HeaderMap) -> FlowName<'a> {
         let kind = if self.call.is_resource { Kind::Kubernetes } else { Kind::Http };
-        FlowName::new(self.fair_by, kind, &self.call, headers, self.credential)
+        FlowName::new(self.fair_by, kind, &self.call, self.words.as_deref(), headers, self.fair_to)
     }
 
     /// Returns the readable name of its key, made when the key starts to fail. `body` is the kept
     /// part of the body, if the key comes from it.
     pub fn key_name(&self, body: Option<&[u8]>) -> String {
-        key::name(&self.call, self.key, self.label.as_deref(), body)
+        key::name(&self.call, self.words.as_deref(), self.key, self.label.as_deref(), body)
     }
 }
 

@@ -39,7 +39,7 @@ fuzz_target!(|input: &str| {
     let traits = Traits { exempt: false, remembers: true, strictness: 0 };
     let matcher = Matcher { user_agents: vec![pattern.to_owned()], ..Matcher::default() };
     let rule = Rule { class: ClassId(0), matching: Matching::Patterns(Box::new(matcher)) };
-    let rules = Rules::new(Kind::Http, FairBy::None, false, vec![traits, traits], vec![rule]);
+    let rules = Rules::new(Kind::Http, FairBy::None, None, vec![traits, traits], vec![rule]);
     let mut headers = HeaderMap::new();
     headers.insert(USER_AGENT, value);
     let class = rules.classify(&Method::GET, &Uri::from_static("/"), &headers, &HASHER).class;

@@ -4,10 +4,11 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use http::header::{AUTHORIZATION, USER_AGENT};
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, Uri};
 
 use super::Kind;
 use crate::api::Call;
+use crate::dialect::{self, Words};
 
 words! {
     /// The property of calls that divides a class into flows, between which it is fair.
@@ -22,6 +23,10 @@ words! {
         UserAgent = "user_agent",
         /// The client's credential.
         Credential = "credential",
+        /// The account whose quota the call uses, as the gate's dialect tells it.
+        Account = "account",
+        /// That account and the call's action.
+        Action = "action",
     }
 }
 
@@ -36,10 +41,21 @@ pub enum FlowName<'a> {
     Word(&'a str),
     /// A credential, as a salted hash, so that the name of a flow does not tell it.
     Credential(u64),
+    /// An account, likewise.
+    Account(u64),
 }
 
 impl<'a> FlowName<'a> {
-    pub(super) fn new(fair_by: FairBy, kind: Kind, call: &'a Call, headers: &'a HeaderMap, credential: u64) -> Self {
+    /// Returns the name of a call's flow. `identity` is the credential's or the account's hash, by
+    /// which of them the gate is fair.
+    pub(super) fn new(
+        fair_by: FairBy,
+        kind: Kind,
+        call: &'a Call,
+        words: Option<&'a Words>,
+        headers: &'a HeaderMap,
+        identity: u64,
+    ) -> Self {
         match fair_by {
             FairBy::None => Self::All,
             FairBy::Resource if kind == Kind::Kubernetes && call.is_resource => {
@@ -50,7 +66,9 @@ impl<'a> FlowName<'a> {
             }
             FairBy::Namespace => Self::Word(call.namespace()),
             FairBy::UserAgent => Self::Word(user_agent(headers)),
-            FairBy::Credential => Self::Credential(credential),
+            FairBy::Credential => Self::Credential(identity),
+            FairBy::Account => Self::Account(identity),
+            FairBy::Action => Self::Word(words.map_or("", |words| &words.action)),
         }
     }
 }
@@ -63,6 +81,7 @@ impl fmt::Display for FlowName<'_> {
             Self::Resource(word, "") | Self::Word(word) => f.write_str(word),
             Self::Resource(resource, group) => write!(f, "{resource}.{group}"),
             // Enough to tell a handful of clients apart, useless for anything else.
+            Self::Account(hash) => write!(f, "account {:06x}", hash & 0xff_ffff),
             Self::Credential(0) => f.write_str("no credential"),
             Self::Credential(hash) => write!(f, "credential {:06x}", hash & 0xff_ffff),
         }
@@ -77,8 +96,12 @@ fn user_agent(headers: &HeaderMap) -> &str {
 }
 
 /// Returns a hash of the call's credential, salted per process and never shown whole; 0 without a
-/// credential.
-pub(super) fn credential(headers: &HeaderMap, hasher: &RandomState) -> u64 {
+/// credential. A call that is signed by SigV4 has its access key id as credential: its header and
+/// its query differ each time.
+pub(super) fn credential(uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> u64 {
+    if let Some(key_id) = dialect::signing_key_id(uri, headers) {
+        return hasher.hash_one(key_id).max(1);
+    }
     let mut values = CREDENTIALS.iter().flat_map(|name| headers.get_all(name)).peekable();
     if values.peek().is_none() {
         return 0;

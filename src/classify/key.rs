@@ -3,13 +3,16 @@
 //! They are hashes under the process's own hasher: the lookup of a healthy call does not allocate,
 //! and no client can aim for a collision. The readable name is only made when a key starts to fail.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
 
 use super::Kind;
 use super::checksum::{START, checksum};
+use super::matcher::Subject as Request;
 use crate::api::names::{self, PEEK};
 use crate::api::{self, Call, Key, Verb};
+use crate::dialect::{TokenBody, Words};
 
 /// The source of a call's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub enum KeySource {
         object: u64,
         /// Verb class.
         facet: u64,
+        /// The kind of a body whose idempotency tokens do not count: they differ in each try.
+        tokens: Option<TokenBody>,
     },
 }
 
@@ -68,10 +73,30 @@ impl KeySource {
         let object = hasher.hash_one(call.path());
         let collection = hasher.hash_one((call.path(), true));
         match kind {
-            Kind::Http if call.verb == Verb::Create => Self::BodyDigest { object, facet },
+            Kind::Http if call.verb == Verb::Create => Self::BodyDigest { object, facet, tokens: None },
             Kind::Kubernetes if call.is_discovery() => Self::Known(Key { object: collection, collection, facet }),
             _ => Self::Known(Key { object, collection, facet }),
         }
+    }
+
+    /// Returns the key of a call to AWS. A read is told by its body or its query, and a write by its
+    /// body without idempotency tokens; calls that the service takes one at a time have one key.
+    pub(super) fn of_aws(words: &Words, request: &Request<'_>, hasher: &RandomState) -> Self {
+        let call = request.call;
+        let Words { service, region, account, action, .. } = words;
+        let collection = hasher.hash_one((service, region, account, action, call.path()));
+        let deletes = call.verb.is_delete();
+        let facet = api::facet(hasher.hash_one(("aws", words.reads)), deletes);
+        if !words.serial.is_empty() {
+            let object = hasher.hash_one((service, account, &words.serial, true));
+            return Self::Known(Key { object, collection: hasher.hash_one((object, true)), facet });
+        }
+        let object = hasher.hash_one((collection, request.query));
+        // S3's bodies are the objects themselves.
+        if matches!(call.verb, Verb::Create | Verb::Update | Verb::Patch) && service != "s3" {
+            return Self::BodyDigest { object, facet, tokens: TokenBody::of(request.headers) };
+        }
+        Self::Known(Key { object, collection, facet })
     }
 
     /// Returns the collection (or path) of the key. If no key of it fails, the body is not worth a
@@ -108,7 +133,8 @@ impl KeySource {
                 let name = names::of_object(body)?;
                 Some(Key { object: object(collection, &name, hasher), collection, facet })
             }
-            Self::BodyDigest { object, facet } if whole && body.len() <= PEEK => {
+            Self::BodyDigest { object, facet, tokens } if whole && body.len() <= PEEK => {
+                let body = tokens.map_or(Cow::Borrowed(body), |tokens| tokens.without_tokens(body));
                 Some(Key { object: hasher.hash_one((object, body)), collection: object, facet })
             }
             Self::None | Self::BodyDigest { .. } => None,
@@ -133,10 +159,17 @@ fn aspect(call: &Call) -> Aspect<'_> {
 
 /// Returns the readable name of a key: `write deployments.apps/prod/web (status)`, `list
 /// pods/prod`, `write /graphql (body 8f3a01c2)`. A `label` is the name of a configured key.
-pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Option<&[u8]>) -> String {
+pub(super) fn name(
+    call: &Call,
+    words: Option<&Words>,
+    source: KeySource,
+    label: Option<&str>,
+    body: Option<&[u8]>,
+) -> String {
     if label.is_some() || !call.is_resource {
-        let mut text = label.map_or_else(|| format!("{} {}", verb_class(call), call.path()), ToOwned::to_owned);
-        if let (KeySource::BodyDigest { .. }, Some(body)) = (source, body) {
+        let mut text = label.map_or_else(|| operation(call, words), ToOwned::to_owned);
+        if let (KeySource::BodyDigest { tokens, .. }, Some(body)) = (source, body) {
+            let body = &tokens.map_or(Cow::Borrowed(body), |tokens| tokens.without_tokens(body));
             // Writing to a String cannot fail.
             let _infallible = write!(text, " (body {:08x})", checksum(body, START));
         }
@@ -157,6 +190,18 @@ pub(super) fn name(call: &Call, source: KeySource, label: Option<&str>, body: Op
         text.extend([" (", call.subresource(), ")"]);
     }
     text
+}
+
+/// Returns the readable name of an operation: `write /graphql`, `read ec2 DescribeInstances`.
+fn operation(call: &Call, words: Option<&Words>) -> String {
+    match words.filter(|words| !words.action.is_empty()) {
+        Some(Words { service, action, serial, reads, .. }) => {
+            let path = if serial.is_empty() && call.path() != "/" { call.path() } else { serial };
+            let does = if *reads { "read" } else { "write" };
+            format!("{does} {service} {action} {path}").trim_end().to_owned()
+        }
+        None => format!("{} {}", verb_class(call), call.path()),
+    }
 }
 
 /// Returns the word for a call's action in names of keys.

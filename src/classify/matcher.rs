@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderName, Method};
 
 use super::glob::Glob;
 use crate::api::{Call, Verb, query_pairs};
+use crate::dialect::Words;
 
 /// The calls that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,16 @@ pub struct Matcher<P = String> {
     pub headers: Vec<(HeaderName, P)>,
     /// Query parameters, name to pattern.
     pub query: Vec<(String, P)>,
+    /// Services, as the dialect of the gate names them.
+    pub services: Vec<P>,
+    /// Regions; "" is none.
+    pub regions: Vec<P>,
+    /// Accounts; "" is one that is not known.
+    pub accounts: Vec<P>,
+    /// Actions, as the dialect names them; "" is one that is not known.
+    pub actions: Vec<P>,
+    /// True for listings of everything alone, which EC2 counts apart; false for what is none.
+    pub unfiltered: Option<bool>,
 }
 
 /// The parts of a request that rules and keys look at.
@@ -62,6 +73,8 @@ pub(super) struct Subject<'a> {
     pub(super) method: &'a Method,
     pub(super) query: Option<&'a str>,
     pub(super) headers: &'a HeaderMap,
+    /// The call in its provider's words, on a gate with a dialect.
+    pub(super) words: Option<&'a Words>,
 }
 
 /// A rule that is ready to match.
@@ -96,7 +109,8 @@ impl Compiled {
             Self::Builtin(builtin) => matches!(builtin, Matching::Health | Matching::Discovery),
             Self::Patterns(patterns) => {
                 let Matcher { names, headers, query, .. } = &patterns.globs;
-                !(names.is_empty() && patterns.is_blind_to_paths() && headers.is_empty() && query.is_empty())
+                let is_blind = names.is_empty() && patterns.is_blind_to_paths() && patterns.is_blind_to_words();
+                !(is_blind && headers.is_empty() && query.is_empty())
             }
         }
     }
@@ -168,12 +182,33 @@ impl Patterns {
             user_agents: globs(&matcher.user_agents),
             headers: matcher.headers.iter().map(|(name, pattern)| (name.clone(), Glob::new(pattern))).collect(),
             query: matcher.query.iter().map(|(name, pattern)| (name.clone(), Glob::new(pattern))).collect(),
+            services: globs(&matcher.services),
+            regions: globs(&matcher.regions),
+            accounts: globs(&matcher.accounts),
+            actions: globs(&matcher.actions),
+            unfiltered: matcher.unfiltered,
         };
         Self { globs: compiled, spelled_paths: globs(&spelled) }
     }
 
     fn is_blind_to_paths(&self) -> bool {
         self.globs.paths.is_empty() && self.spelled_paths.is_empty()
+    }
+
+    fn is_blind_to_words(&self) -> bool {
+        let Matcher { services, regions, accounts, actions, unfiltered, .. } = &self.globs;
+        [services, regions, accounts, actions].iter().all(|globs| globs.is_empty()) && unfiltered.is_none()
+    }
+
+    /// Matches the provider's words. If one of them is set, a gate without a dialect has no match.
+    fn match_words(&self, words: Option<&Words>) -> bool {
+        let Matcher { services, regions, accounts, actions, unfiltered, .. } = &self.globs;
+        let Some(words) = words else { return self.is_blind_to_words() };
+        any(services, &words.service)
+            && any(actions, &words.action)
+            && any(regions, &words.region)
+            && any(accounts, &words.account)
+            && unfiltered.is_none_or(|unfiltered| unfiltered == words.unfiltered)
     }
 
     fn match_path(&self, subject: &Subject<'_>) -> bool {
@@ -195,6 +230,7 @@ impl Patterns {
         any(&globs.verbs, call.verb.word())
             && any(&globs.methods, subject.method.as_str())
             && self.match_resource(call)
+            && self.match_words(subject.words)
             && (globs.user_agents.is_empty() || globs.user_agents.iter().any(|glob| has_header(&USER_AGENT, glob)))
             && globs.headers.iter().all(|(name, glob)| has_header(name, glob))
             && globs.query.iter().all(|(name, glob)| has_query(name, glob))

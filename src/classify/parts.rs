@@ -148,7 +148,7 @@ impl KeyParts {
             return KeySource::Known(Key { object, collection: object, facet }); // backs off for a moment only
         }
         match self.0.contains(&KeyPart::Body) {
-            true => KeySource::BodyDigest { object, facet },
+            true => KeySource::BodyDigest { object, facet, tokens: None },
             false => KeySource::Known(Key { object, collection: hasher.hash_one((object, true)), facet }),
         }
     }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     fn subject<'a>(call: &'a Call, query: Option<&'a str>, headers: &'a HeaderMap) -> Subject<'a> {
-        Subject { call, path: call.path(), method: &Method::GET, query, headers }
+        Subject { call, path: call.path(), method: &Method::GET, query, headers, words: None }
     }
 
     fn key(parts: &KeyParts, target: &str, headers: &HeaderMap, hasher: &RandomState) -> Key {

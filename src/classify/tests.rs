@@ -39,7 +39,7 @@ fn rules_with(fair_by: FairBy, matcher: Matcher) -> Rules {
         rule(EVENTS, Matching::Events),
         rule(DEFAULT, Matching::Everything),
     ];
-    Rules::new(Kind::Kubernetes, fair_by, false, classes, rules)
+    Rules::new(Kind::Kubernetes, fair_by, None, classes, rules)
 }
 
 /// A request line with headers as `METHOD TARGET [NAME:VALUE]...`.
@@ -112,7 +112,7 @@ fn an_ambiguous_path_never_gets_a_lenient_class() {
     let all_exempt = Rules::new(
         Kind::Http,
         FairBy::None,
-        false,
+        None,
         vec![Traits { exempt: true, remembers: true, strictness: 0 }],
         vec![],
     );
@@ -312,6 +312,6 @@ fn connections_and_patience_follow_the_call() {
 #[test]
 fn a_class_that_remembers_nothing_has_no_keys() {
     let forgetful = Traits { exempt: false, remembers: false, strictness: 0 };
-    let rules = Rules::new(Kind::Kubernetes, FairBy::None, false, vec![forgetful], vec![]);
+    let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, vec![forgetful], vec![]);
     assert_eq!(classify(&rules, "PUT /api/v1/namespaces/a/pods/p", &RandomState::new()).key, KeySource::None);
 }

@@ -10,6 +10,7 @@ use super::problems::did_you_mean;
 use super::{limits, names};
 use crate::api::Failures;
 use crate::classify::{KeyParts, Kind, Matcher, Matching, Rule, Traits};
+use crate::dialect::Dialect;
 use crate::limit::ClassId;
 use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Lane, Per, Strategy};
 
@@ -31,6 +32,7 @@ pub(super) struct Class<'a> {
 pub(super) struct GateDefaults {
     pub(super) kind: Kind,
     pub(super) preset: Preset,
+    pub(super) dialect: Dialect,
     pub(super) bucket: Option<BucketPolicy>,
     pub(super) backoff: (Backoff, Failures),
     pub(super) key: Option<KeyParts>,
@@ -48,18 +50,18 @@ pub(super) fn classes<'a>(gate: &Cursor<'a>, defaults: &GateDefaults) -> Vec<Cla
     for (index, at) in sections.iter().enumerate() {
         let name = name(at, &mut seen);
         match before.iter_mut().chain(&mut after).find(|class| Some(class.name()) == name.as_deref()) {
-            Some(class) => class.read(at.clone(), defaults.kind),
+            Some(class) => class.read(at.clone(), defaults),
             None => {
                 let name = name.unwrap_or_else(|| format!("unnamed {index}"));
                 let mut class = new(&name, None, at.clone());
-                class.read(at.clone(), defaults.kind);
+                class.read(at.clone(), defaults);
                 own.push(class);
             }
         }
     }
     let unnamed = before.iter_mut().chain(&mut after).filter(|class| !class.at.is_present());
     for (index, class) in unnamed.enumerate() {
-        class.read(nowhere(index), defaults.kind);
+        class.read(nowhere(index), defaults);
     }
     let classes: Vec<Class<'a>> = before.into_iter().chain(own).chain(after).collect();
     for class in &classes {
@@ -111,10 +113,10 @@ impl<'a> Class<'a> {
     }
 
     /// Changes what the table at `at` changes.
-    fn read(&mut self, at: Cursor<'a>, kind: Kind) {
+    fn read(&mut self, at: Cursor<'a>, defaults: &GateDefaults) {
         at.in_force("name", &self.name().to_owned());
         let policy = &mut self.policy;
-        self.matching = matching(&at, self.matching.take(), kind);
+        self.matching = matching(&at, self.matching.take(), defaults.kind, defaults.dialect);
         policy.lane = at.get("lane", policy.lane);
         policy.bucket = limits::bucket(&at.limit("bucket"), policy.bucket);
         self.within = at.option("within", self.within.take());

@@ -15,10 +15,11 @@ use super::shape::Shape;
 use super::values::OrOff;
 use super::words::Impersonation;
 use super::{limits, names, signals, sources};
-use crate::api::{Failures, Throttling};
+use crate::api::{Failures, Scope, Throttling};
 use crate::classify::{FairBy, KeyParts, Kind, Rules};
-use crate::limit::policy::{Backoff, BucketPolicy, Strategy};
-use crate::limit::{ClassId, Policy};
+use crate::dialect::Dialect;
+use crate::limit::Policy;
+use crate::limit::policy::{Backoff, BucketPolicy, InFlight, Per, Strategy};
 use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Source};
 
 /// Reads the gate `name`.
@@ -30,6 +31,8 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     let credentials = at.get("credentials", Credentials::Auto);
     let impersonation = at.get("impersonation", Impersonation::Reject) == Impersonation::Allow;
     let retry_after = at.get("retry_after", RetryAfter::Auto);
+    let dialect = dialect(at, kind, preset);
+    let refusal_status = refusal_status(at, dialect);
     let shadow = at.get("shadow", false);
     let allowed_hosts: Vec<String> = at.get("allowed_hosts", Vec::new());
     at.check_each("allowed_hosts", &allowed_hosts, |host| (!is_host(host)).then(|| "expected a host name".to_owned()));
@@ -38,7 +41,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     let limits = Limits::read(at, kind, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let Limits { throttling, coalesce, .. } = limits;
-    let (policy, rules, failures) = limits.with_classes(at, kind, preset);
+    let (policy, rules, failures) = limits.with_classes(at, kind, preset, dialect);
     let (tls, upstream_tls, credential) = sources::tls_and_credential(at, upstream.as_ref(), credentials);
     let gate = Gate {
         name,
@@ -48,6 +51,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
         credentials,
         impersonation,
         retry_after,
+        refusal_status,
         allowed_hosts,
         host,
         rewrite_links,
@@ -76,6 +80,26 @@ fn preset(at: &Cursor<'_>, kind: Kind) -> (Preset, Numbers) {
         at.at("preset").problem("is \"github\", which is for kind = \"http\"");
     }
     (preset, preset.numbers(kind, rate))
+}
+
+/// Reads the provider in whose words calls are read and refused.
+fn dialect(at: &Cursor<'_>, kind: Kind, preset: Preset) -> Dialect {
+    let usual = if preset == Preset::Github { Dialect::Github } else { Dialect::Plain };
+    at.unused_if(kind != Kind::Http, "it is for kind = \"http\" only").get("dialect", usual)
+}
+
+/// Reads the status of refusals, of which only GitHub's clients know two.
+fn refusal_status(at: &Cursor<'_>, dialect: Dialect) -> u16 {
+    let at = at.unused_if(dialect != Dialect::Github, "it is for dialect = \"github\" only");
+    let status: u32 = at.get("refusal_status", 429);
+    match status {
+        429 => 429,
+        403 => 403,
+        _ => {
+            at.at("refusal_status").problem(format!("is {status}, expected 429 or 403"));
+            429
+        }
+    }
 }
 
 /// The limits of a gate.
@@ -123,15 +147,44 @@ impl Limits {
 
     /// Reads the classes, and returns the limits as the limiter, the classifier and the judge of
     /// answers want them.
-    fn with_classes(self, at: &Cursor<'_>, kind: Kind, preset: Preset) -> (Policy, Rules, Vec<Failures>) {
+    fn with_classes(
+        self,
+        at: &Cursor<'_>,
+        kind: Kind,
+        preset: Preset,
+        dialect: Dialect,
+    ) -> (Policy, Rules, Vec<Failures>) {
         let Self { policy, fair_by, backoff, key, .. } = self;
-        let defaults = GateDefaults { kind, preset, bucket: policy.bucket, backoff, key };
+        let defaults = GateDefaults { kind, preset, dialect, bucket: policy.bucket, backoff, key };
         let classes = classes::numbered(&classes::classes(at, &defaults), policy.bucket);
         let policy = Policy { classes: classes.policies, ..policy };
-        let by_credential = (0..policy.classes.len()).map(ClassId::at).any(|class| policy.splits_by_credential(class));
-        let rules = Rules::new(kind, fair_by, by_credential, classes.traits, classes.rules);
-        (policy, rules.with_keys(classes.keys), classes.failures)
+        let identity = identity(at, &policy, fair_by, dialect);
+        let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
+        (policy, rules.with_keys(classes.keys).with_dialect(dialect), classes.failures)
     }
+}
+
+/// Returns the identity that buckets, slots and pauses are split by, of which a gate has one.
+fn identity(at: &Cursor<'_>, policy: &Policy, fair_by: FairBy, dialect: Dialect) -> Option<Per> {
+    let of = |bucket: &Option<BucketPolicy>, slots: &Option<InFlight>| {
+        [bucket.map(|bucket| bucket.per), slots.map(|slots| slots.per)]
+    };
+    let classes = policy.classes.iter().flat_map(|class| of(&class.bucket, &class.in_flight));
+    let all = of(&policy.bucket, &policy.in_flight).into_iter().chain(of(&policy.retry_bucket, &None)).chain(classes);
+    let by: Vec<Per> = all.flatten().filter(|per| per.is_by_identity()).collect();
+    if by.iter().any(|per| Some(per) != by.first()) {
+        at.problem(
+            "splits limits by more than one of credential, account and action, expected the same per everywhere",
+        );
+    }
+    let needs_words =
+        by.iter().any(|per| *per != Per::Credential) || matches!(fair_by, FairBy::Account | FairBy::Action);
+    if needs_words && dialect == Dialect::Plain {
+        let known = "\"aws\", \"azure\", \"google\" or \"github\"";
+        at.at("dialect")
+            .key_problem(format!("tells no accounts and actions, by which limits are split, expected {known}"));
+    }
+    by.first().copied().or_else(|| (policy.pause_scope == Scope::Credential).then_some(Per::Credential))
 }
 
 /// Warns of retries that crowd out healthy calls: they take their tokens of both buckets, so that

@@ -10,25 +10,40 @@ use super::problems::did_you_mean;
 use super::values::alternatives;
 use crate::api::Verb;
 use crate::classify::{Kind, Matcher, Matching};
+use crate::dialect::Dialect;
 
 /// A list of patterns in a matcher.
 type List = fn(&mut Matcher) -> &mut Vec<String>;
 
-/// The lists of a `match` table; an external API has none of those marked.
-const LISTS: [(&str, List, bool); 9] = [
-    ("verbs", |matcher| &mut matcher.verbs, false),
-    ("groups", |matcher| &mut matcher.groups, true),
-    ("resources", |matcher| &mut matcher.resources, true),
-    ("namespaces", |matcher| &mut matcher.namespaces, true),
-    ("names", |matcher| &mut matcher.names, true),
-    ("subresources", |matcher| &mut matcher.subresources, true),
-    ("methods", |matcher| &mut matcher.methods, false),
-    ("paths", |matcher| &mut matcher.paths, false),
-    ("user_agents", |matcher| &mut matcher.user_agents, false),
+/// The gates on which a list of patterns means something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum On {
+    Every,
+    /// External APIs have no resources.
+    Kubernetes,
+    /// Only a dialect reads a provider's words.
+    Dialect,
+}
+
+/// The lists of a `match` table.
+const LISTS: [(&str, List, On); 13] = [
+    ("verbs", |matcher| &mut matcher.verbs, On::Every),
+    ("groups", |matcher| &mut matcher.groups, On::Kubernetes),
+    ("resources", |matcher| &mut matcher.resources, On::Kubernetes),
+    ("namespaces", |matcher| &mut matcher.namespaces, On::Kubernetes),
+    ("names", |matcher| &mut matcher.names, On::Kubernetes),
+    ("subresources", |matcher| &mut matcher.subresources, On::Kubernetes),
+    ("methods", |matcher| &mut matcher.methods, On::Every),
+    ("paths", |matcher| &mut matcher.paths, On::Every),
+    ("user_agents", |matcher| &mut matcher.user_agents, On::Every),
+    ("services", |matcher| &mut matcher.services, On::Dialect),
+    ("regions", |matcher| &mut matcher.regions, On::Dialect),
+    ("accounts", |matcher| &mut matcher.accounts, On::Dialect),
+    ("actions", |matcher| &mut matcher.actions, On::Dialect),
 ];
 
 /// Reads what a class matches, which is what `base` matches if its table does not say.
-pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind) -> Option<Matching> {
+pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind, dialect: Dialect) -> Option<Matching> {
     let why = "the class \"default\" takes whatever no other class matches";
     let class = class.unused_if(base == Some(Matching::Everything), why);
     let (at, mut matcher) = match (class.optional("match"), base) {
@@ -36,13 +51,17 @@ pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind) -
         (None, Some(Matching::Patterns(matcher))) => (class.table("match"), *matcher),
         (None, base) => return base,
     };
-    for (key, list, kubernetes_only) in LISTS {
+    for (key, list, on) in LISTS {
         let list = list(&mut matcher);
         *list = at.read(key).unwrap_or_else(|| mem::take(list));
         if !list.is_empty() {
             at.in_force(key, list);
-            if kubernetes_only && kind == Kind::Http {
-                at.at(key).key_problem("matches nothing on a gate of kind \"http\": use paths");
+            match on {
+                On::Kubernetes if kind == Kind::Http => {
+                    at.at(key).key_problem("matches nothing on a gate of kind \"http\": use paths");
+                }
+                On::Dialect if dialect == Dialect::Plain => at.at(key).key_problem(NO_DIALECT),
+                On::Every | On::Kubernetes | On::Dialect => {}
             }
         }
     }
@@ -53,6 +72,10 @@ pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind) -
                 Err(_) => at.at("headers").at(&name).key_problem("is not a valid name of a header"),
             }
         }
+    }
+    matcher.unfiltered = at.option("unfiltered", matcher.unfiltered);
+    if matcher.unfiltered.is_some() && dialect != Dialect::Aws {
+        at.at("unfiltered").key_problem("matches nothing but calls to AWS: set dialect = \"aws\" on the gate");
     }
     matcher.query.extend(at.option::<BTreeMap<_, _>>("query", None).unwrap_or_default());
     check(&matcher, &at, kind);
@@ -85,3 +108,5 @@ fn verbs(kind: Kind) -> Vec<&'static str> {
     let kubernetes_only = [Verb::DeleteCollection, Verb::List, Verb::Proxy, Verb::Watch];
     all.filter(|verb| kind == Kind::Kubernetes || !kubernetes_only.contains(verb)).map(Verb::word).collect()
 }
+
+const NO_DIALECT: &str = "matches nothing on a gate without a dialect: set dialect = \"aws\", \"azure\", \"google\" or \"github\" on the gate";

@@ -8,6 +8,7 @@ use super::shape::Shape;
 use super::values::one_of;
 use crate::api::{Scope, Signal};
 use crate::classify::{FairBy, Kind};
+use crate::dialect::Dialect;
 use crate::limit::policy::{Combine, Lane, Per};
 use crate::spec::{Credentials, RetryAfter, ShowNames};
 use crate::words::Words;
@@ -63,4 +64,4 @@ macro_rules! closed_lists {
 }
 
 closed_lists!(Format, Impersonation, Start, StrategyWord, Scope, Signal, Mode, Kind, Per, Combine, Lane, FairBy);
-closed_lists!(Credentials, ShowNames, RetryAfter, Preset);
+closed_lists!(Credentials, ShowNames, RetryAfter, Preset, Dialect);

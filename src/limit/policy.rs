@@ -112,6 +112,10 @@ words! {
         Flow = "flow",
         /// One per client credential.
         Credential = "credential",
+        /// One per account, as the gate's dialect tells them.
+        Account = "account",
+        /// One per account, service, region and action, as the gate's dialect tells them.
+        Action = "action",
     }
 }
 
@@ -227,10 +231,10 @@ impl Policy {
         ClassId::at(named.unwrap_or_else(|| self.classes.len().saturating_sub(1)))
     }
 
-    /// True if any bucket, slot or pause that applies to a class is split by credential, so that
-    /// its queues must be split too.
+    /// True if any bucket, slot or pause that applies to a class is split by credential, account or
+    /// action, so that its queues must be split too.
     pub(crate) fn splits_by_credential(&self, class: ClassId) -> bool {
-        let is_split = |per: Option<Per>| per == Some(Per::Credential);
+        let is_split = |per: Option<Per>| per.is_some_and(Per::is_by_identity);
         let bucket = |bucket: &Option<BucketPolicy>| is_split(bucket.map(|bucket| bucket.per));
         let slots = |slots: &Option<InFlight>| is_split(slots.map(|slots| slots.per));
         let get = |id: ClassId| self.classes.get(usize::from(id.0));
@@ -241,6 +245,16 @@ impl Policy {
             || slots(&self.in_flight)
             || get(class).is_some_and(|class| slots(&class.in_flight))
             || within.any(|class| bucket(&class.bucket))
+    }
+}
+
+// === impl Per ===
+
+impl Per {
+    /// True if it splits by the identity that arrivals bring: credential, account or action. A gate
+    /// has one of the three.
+    pub const fn is_by_identity(self) -> bool {
+        matches!(self, Self::Account | Self::Action | Self::Credential)
     }
 }
 

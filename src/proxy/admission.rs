@@ -10,8 +10,10 @@ mod shadow;
 
 use std::future::poll_fn;
 use std::hash::RandomState;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use http::Request;
 use http::request::Parts;
@@ -27,6 +29,8 @@ use super::parts::GateParts;
 use super::tunnel::Switch;
 use crate::api::{Group, Key};
 use crate::classify::{Classified, FlowName};
+use crate::clock::Clock;
+use crate::dialect::LONGEST_FORM;
 use crate::limit::{Arrival, Flow};
 use crate::telemetry::meters::Decision;
 use crate::upstream::{Dedicated, Inbound, Outgoing, StreamLease};
@@ -65,13 +69,36 @@ impl PendingCall {
     }
 
     /// Reads the call under this configuration.
-    pub(crate) fn classify(&self, config: &GateConfig, hasher: &RandomState) -> Classified {
+    pub(crate) fn classify(&mut self, config: &GateConfig, hasher: &RandomState) -> Classified {
         let Parts { method, uri, headers, .. } = &self.parts;
-        let mut call = config.options.gate.rules.classify(method, uri, headers, hasher);
+        let rules = &config.options.gate.rules;
+        let mut call = if rules.wants_body(method, uri, headers) {
+            rules.classify_with(method, uri, headers, self.body.read.beginning(LONGEST_FORM), hasher)
+        } else {
+            rules.classify(method, uri, headers, hasher)
+        };
         if self.switch.is_some() {
             call.upgrade();
         }
         call
+    }
+
+    /// Reads the beginning of the body where only that tells the action, as far as it comes at
+    /// once. A client that waits for `100 Continue` is not asked for it.
+    pub(crate) async fn read_form(&mut self, config: &GateConfig, clock: Clock) {
+        let Parts { method, uri, headers, .. } = &self.parts;
+        if !config.options.gate.rules.wants_body(method, uri, headers) || self.body.rest.is_awaited() {
+            return;
+        }
+        let mut moment = pin!(clock.sleep(MOMENT));
+        while !self.body.is_whole && self.body.len < LONGEST_FORM {
+            tokio::select! {
+                biased;
+                // A client that broke off is noticed when the body is read on.
+                read = poll_fn(|cx| self.body.poll_more(cx)) => if read.is_err() { return },
+                () = &mut moment => return,
+            }
+        }
     }
 
     /// Returns the request to send: what was read of its body, then the rest as it comes.
@@ -169,7 +196,7 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
         flow: Flow { id: call.flow, name: flow_name },
         key,
         credential: call.credential,
-        write: !call.call.verb.is_read(),
+        write: !call.reads(),
         group: call.group,
         long_running: call.call.is_long_running,
         lists_first: call.call.lists_first,
@@ -221,3 +248,7 @@ async fn own_route(gate: &GateParts, switch: Option<Switch>, context: &CallConte
     };
     route.map_err(|why| Failure::Unconnected(Some(why)))
 }
+
+/// The time in which the beginning of a body comes with its head. One that does not is not waited
+/// for.
+const MOMENT: Duration = Duration::from_millis(100);

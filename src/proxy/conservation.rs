@@ -100,7 +100,7 @@ fn gate(seed: u64) -> spec::Gate {
         rules: Arc::new(Rules::new(
             Kind::Kubernetes,
             FairBy::Resource,
-            false,
+            None,
             vec![traits(true), traits(false)],
             vec![rule],
         )),
@@ -114,6 +114,7 @@ fn gate(seed: u64) -> spec::Gate {
             reserve: 0.0,
         },
         retry_after: RetryAfter::Auto,
+        refusal_status: 429,
         coalesce: !seed.is_multiple_of(3),
         shadow: false,
         kind: Kind::Kubernetes,

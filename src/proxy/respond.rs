@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 pub(crate) use self::text::add_timing;
 use self::text::{Answer, message};
@@ -22,6 +22,7 @@ use crate::api::Verb;
 use crate::classify::Kind;
 use crate::clock::Clock;
 use crate::credentials::Forbidden;
+use crate::dialect::{Denial, Form, Written};
 use crate::limit::{Reason, Refusal};
 use crate::spec::RetryAfter;
 
@@ -47,12 +48,17 @@ impl Responder {
     /// Answers a call that got no answer from the upstream.
     pub(crate) fn answer(&self, failure: &Failure, context: &CallContext) -> Response<Body> {
         let (class, method) = (context.config.meters.class_name(context.call.class), &context.method);
-        if let Failure::Refused(refusal) = failure {
-            return self.refusal(refusal, class, method, context.config.options.gate.retry_after);
+        let answer = if let Failure::Refused(refusal) = failure {
+            self.refusal(refusal, class, context.config.options.gate.retry_after)
+        } else {
+            let (status, retry_after) = own_failure(failure, context.call.call.verb, method);
+            let message = format!("tidegate: gate {:?}, class {class:?}: {failure}", self.gate);
+            Answer { retry_after, in_header: true, ..Answer::new(status, message) }
+        };
+        match context.call.form.filter(|_| speaks_of_the_upstream(failure)) {
+            Some(form) => self.build_in(form, &answer, context),
+            None => self.build(&answer, method),
         }
-        let (status, retry_after) = own_failure(failure, context.call.call.verb, method);
-        let message = format!("tidegate: gate {:?}, class {class:?}: {failure}", self.gate);
-        self.build(&Answer { retry_after, in_header: true, ..Answer::new(status, message) }, method)
     }
 
     /// Answers a request that the guard turned away.
@@ -68,14 +74,39 @@ impl Responder {
         self.build(&Answer::new(status, message), &Method::GET)
     }
 
-    fn refusal(&self, refusal: &Refusal, class: &str, method: &Method, policy: RetryAfter) -> Response<Body> {
+    fn refusal(&self, refusal: &Refusal, class: &str, policy: RetryAfter) -> Answer {
         let now = self.clock.now();
         let wait = whole_seconds(refusal.retry_at - now);
         let retry_after = Some(self.spread(wait, refusal.reason));
         let in_header = policy.is_on(refusal.reason, self.kind);
         let message = message(&self.gate, class, refusal, now);
         let status = StatusCode::TOO_MANY_REQUESTS;
-        self.build(&Answer { status, reason: Some(refusal.reason), retry_after, in_header, message }, method)
+        Answer { status, reason: Some(refusal.reason), retry_after, in_header, message }
+    }
+
+    /// Builds an answer in the form of a provider, as its SDKs retry it.
+    fn build_in(&self, form: Form, answer: &Answer, context: &CallContext) -> Response<Body> {
+        let nth = self.refusals.fetch_add(1, Ordering::Relaxed);
+        let request_id = format!("tidegate-{:016x}", self.hasher.hash_one((nth, "request")));
+        let concerns_key = answer.reason.is_some_and(Reason::concerns_key);
+        let denial = Denial {
+            status: answer.status,
+            throttled: answer.reason.is_some(),
+            message: &answer.message,
+            retry_after: answer.retry_after.filter(|_| answer.in_header).map(Duration::from_secs),
+            request_id: &request_id,
+            as_secondary_limit: context.config.options.gate.refusal_status == 403 && !concerns_key,
+        };
+        let Written { status, headers, body } = form.write(&denial, &context.method);
+        let length = body.len();
+        let mut response = Response::new(Body::own(body));
+        *response.status_mut() = status;
+        response.headers_mut().extend(headers);
+        if form != Form::Grpc {
+            response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        mark(response.headers_mut(), answer.reason);
+        response
     }
 
     /// Spreads queue refusals upwards by up to a fifth: otherwise all calls that were refused
@@ -99,12 +130,9 @@ impl Responder {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        mark(headers, answer.reason);
         if let Some(seconds) = answer.retry_after.filter(|_| answer.in_header) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        if let Some(reason) = answer.reason {
-            headers.insert(REFUSAL, HeaderValue::from_static(reason.word()));
         }
         if answer.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tidegate\""));
@@ -113,6 +141,20 @@ impl Responder {
             headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
         }
         response
+    }
+}
+
+/// True for a failure that a client of the upstream may try again; the others concern the gate and
+/// its credentials.
+fn speaks_of_the_upstream(failure: &Failure) -> bool {
+    !matches!(failure, Failure::Client | Failure::Forbidden(_))
+}
+
+/// Marks an answer as the gate's own.
+fn mark(headers: &mut HeaderMap, reason: Option<Reason>) {
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(reason) = reason {
+        headers.insert(REFUSAL, HeaderValue::from_static(reason.word()));
     }
 }
 

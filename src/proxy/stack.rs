@@ -54,6 +54,10 @@ fn answer(
         // The call keeps the configuration that it came under. Its context outlives everything
         // below: if it is dropped before it is closed, the caller left.
         let config = gate.config.get();
+        if config.options.gate.rules.speaks_a_dialect() {
+            // Boxed: its room is not every call's.
+            Box::pin(request.read_form(&config, gate.driver.clock())).await;
+        }
         let call = request.classify(&config, &gate.hasher);
         let (tally, clock) = (Arc::clone(&gate.tally), gate.driver.clock());
         let mut context = CallContext::open(config, tally, clock, call, &request.parts);

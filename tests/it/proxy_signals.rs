@@ -239,7 +239,13 @@ async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
     let exempt = Matcher { paths: vec!["/rate_limit".to_owned()], ..Matcher::default() };
     let exempt = Rule { class: ClassId(0), matching: Matching::Patterns(Box::new(exempt)) };
     let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
-    let rules = Rules::new(Kind::Http, FairBy::Resource, true, vec![traits(true), traits(false)], vec![exempt]);
+    let rules = Rules::new(
+        Kind::Http,
+        FairBy::Resource,
+        Some(tidegate::limit::policy::Per::Credential),
+        vec![traits(true), traits(false)],
+        vec![exempt],
+    );
     let proxy = before(backend.address, &[Signal::Github])
         .max_wait(Duration::from_secs(1))
         .policy(|policy| policy.pause_scope = Scope::Credential)

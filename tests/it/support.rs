@@ -348,6 +348,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
             reserve: 0.0,
         },
         retry_after: RetryAfter::Auto,
+        refusal_status: 429,
         coalesce: false,
         shadow: false,
         kind: Kind::Kubernetes,
@@ -369,5 +370,5 @@ fn gate(name: Arc<str>) -> spec::Gate {
 pub(crate) fn rules(kind: Kind) -> Rules {
     let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
     let leases = Rule { class: ClassId(0), matching: Matching::Leases };
-    Rules::new(kind, FairBy::Resource, false, vec![traits(true), traits(false)], vec![leases])
+    Rules::new(kind, FairBy::Resource, None, vec![traits(true), traits(false)], vec![leases])
 }

@@ -26,7 +26,7 @@ proptest! {
             class: ClassId(class),
             matching: Matching::Patterns(Box::new(matcher.clone())),
         });
-        let rules = Rules::new(Kind::Kubernetes, FairBy::None, false, traits, rules.collect());
+        let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, traits, rules.collect());
         let classified = classify(&rules, &line, &RandomState::new());
         let (method, uri, headers) = request(&line);
         let obvious = matchers.iter().position(|matcher| obviously_matches(matcher, &classified.call, &method, &uri, &headers));
@@ -43,7 +43,7 @@ proptest! {
             classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness }).collect();
         let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
         let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
-        let rules = Rules::new(Kind::Kubernetes, FairBy::None, false, traits.clone(), rules.collect());
+        let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, traits.clone(), rules.collect());
         let classified = classify(&rules, &format!("GET /api/v1/{dots}/pods"), &RandomState::new());
         prop_assert!(classified.call.is_ambiguous, "{}", dots);
         let class = traits[usize::from(classified.class.0)];
@@ -66,7 +66,7 @@ proptest! {
             classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness }).collect();
         let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
         let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
-        let rules = Rules::new(Kind::Http, FairBy::None, false, traits.clone(), rules.collect());
+        let rules = Rules::new(Kind::Http, FairBy::None, None, traits.clone(), rules.collect());
         let rank = |path: &str| {
             let class = classify(&rules, &format!("{method} {path}"), &RandomState::new()).class;
             let traits = traits[usize::from(class.0)];
@@ -133,6 +133,7 @@ fn any_matcher() -> impl Strategy<Value = Matcher> {
         user_agents,
         headers: header.into_iter().map(|pattern| ("x-h".parse().unwrap(), pattern)).collect(),
         query: query.into_iter().map(|pattern| ("q".to_owned(), pattern)).collect(),
+        ..Matcher::default()
     })
 }
 

@@ -118,6 +118,8 @@ fn per(per: Per) -> &'static str {
     match per {
         Per::Gate => "",
         Per::Flow => " for each flow",
+        Per::Account => " for each account",
+        Per::Action => " for each account and action",
         Per::Credential => " for each credential",
     }
 }

@@ -8,8 +8,8 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::time::Duration;
 
-use super::PendingCall;
 use super::intake::declared;
+use super::{MOMENT, PendingCall};
 use crate::api::Key;
 use crate::api::names::PEEK;
 use crate::classify::{Classified, KeySource};
@@ -44,6 +44,3 @@ pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, cal
     let whole = body.is_whole;
     call.key.with_body(body.read.beginning(PEEK + 1), whole, &gate.hasher)
 }
-
-/// The beginning of a body comes with its head; one that does not is not waited for.
-const MOMENT: Duration = Duration::from_millis(100);
