@@ -130,6 +130,7 @@ impl Rules {
     pub fn new(kind: Kind, fair_by: FairBy, identity: Option<Per>, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
         let strictest = strictest(&classes);
+        let identity = identity.or(fair_by.identity());
         Self { kind, fair_by, identity, dialect: Dialect::Plain, classes, keys: Vec::new(), rules, strictest }
     }
 
@@ -191,12 +192,7 @@ impl Rules {
         let identity = |per: Per| identity(per, words.as_deref(), &request, hasher);
         let credential = self.identity.map_or(0, identity);
         let form = words.as_deref().and_then(|words| self.dialect.form(&request, words));
-        let fair_to = match self.fair_by {
-            FairBy::Credential => identity(Per::Credential),
-            FairBy::Account => identity(Per::Account),
-            FairBy::Action => identity(Per::Action),
-            FairBy::Namespace | FairBy::None | FairBy::Resource | FairBy::UserAgent => 0,
-        };
+        let fair_to = self.fair_by.identity().map_or(0, identity);
         let flow = match fair_to {
             0 => hasher.hash_one(FlowName::new(self.fair_by, self.kind, &call, words.as_deref(), headers, 0)),
             flow => flow,

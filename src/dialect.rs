@@ -68,7 +68,8 @@ pub struct Words {
     pub is_retry: bool,
     /// True if the call waits upstream for something to happen, and so holds no slot.
     pub waits_upstream: bool,
-    /// The thing whose changes the provider takes one at a time, where that is narrower than the path.
+    /// The thing whose changes the provider takes one at a time, where that is narrower than the
+    /// path.
     pub serial: String,
 }
 

@@ -91,7 +91,8 @@ pub struct Gate {
     pub impersonation: bool,
     /// The refusals that carry Retry-After.
     pub retry_after: RetryAfter,
-    /// The status of refusals that concern no key: 429, or 403 in the form of GitHub's secondary limit.
+    /// The status of refusals that concern no key: 429, or 403 in the form of GitHub's secondary
+    /// limit.
     pub refusal_status: u16,
     /// Host names to accept besides localhost and the listener's own.
     pub allowed_hosts: Vec<String>,

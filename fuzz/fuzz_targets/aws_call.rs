@@ -1,4 +1,5 @@
-//! A request to a provider: a method and a target, lines of its head, a blank line, and the beginning of its body.
+//! A request to a provider: a method and a target, lines of its head, a blank line, and the
+//! beginning of its body.
 #![no_main]
 
 use std::time::Duration;

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, Uri};
 use super::Kind;
 use crate::api::Call;
 use crate::dialect::{self, Words};
+use crate::limit::policy::Per;
 
 words! {
     /// The property of calls that divides a class into flows, between which it is fair.
@@ -43,6 +44,18 @@ pub enum FlowName<'a> {
     Credential(u64),
     /// An account, likewise.
     Account(u64),
+}
+
+impl FairBy {
+    /// Returns the identity that the flows are told apart by, if they are by one.
+    pub(super) const fn identity(self) -> Option<Per> {
+        match self {
+            Self::Credential => Some(Per::Credential),
+            Self::Account => Some(Per::Account),
+            Self::Action => Some(Per::Action),
+            Self::Namespace | Self::None | Self::Resource | Self::UserAgent => None,
+        }
+    }
 }
 
 impl<'a> FlowName<'a> {

@@ -79,8 +79,9 @@ impl KeySource {
         }
     }
 
-    /// Returns the key of a call to AWS. A read is told by its body or its query, and a write by its
-    /// body without idempotency tokens; calls that the service takes one at a time have one key.
+    /// Returns the key of a call to AWS. A read is told by its body or its query, and a write by
+    /// its body without idempotency tokens; calls that the service takes one at a time have one
+    /// key.
     pub(super) fn of_aws(words: &Words, request: &Request<'_>, hasher: &RandomState) -> Self {
         let call = request.call;
         let Words { service, region, account, action, .. } = words;

@@ -77,7 +77,7 @@ impl<'a> Report<'a> {
         for (path, known) in self.record().unknown(root) {
             let name = path.0.last().map_or("", String::as_str);
             let expected =
-                if known.len() <= 14 { format!(", expected one of {}", known.join(", ")) } else { String::new() };
+                if known.len() <= 16 { format!(", expected one of {}", known.join(", ")) } else { String::new() };
             self.problem(&path, format!("is not a valid key{expected}{}", did_you_mean(name, &known)), true);
         }
     }

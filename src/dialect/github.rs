@@ -26,7 +26,8 @@ pub(super) fn read(head: &Head<'_>) -> Words {
     Words { service: service.into(), action: action.into(), reads, ..Words::default() }
 }
 
-/// The calls with a quota of their own. Source: the REST reference, "Rate limit", and the answers' `x-ratelimit-resource`.
+/// The calls with a quota of their own. Source: the REST reference, "Rate limit", and the answers'
+/// `x-ratelimit-resource`.
 const RESOURCES: [route::Route; 9] = [
     ("POST", "repos/*/*/code-scanning/sarifs", "code_scanning_upload"),
     ("POST", "repos/*/*/dependency-graph/snapshots", "dependency_snapshots"),

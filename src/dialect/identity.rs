@@ -1,4 +1,5 @@
-//! Two identities of a call: the credential that signed it, and its body without what is fresh each time.
+//! Two identities of a call: the credential that signed it, and its body without what is fresh each
+//! time.
 
 use std::borrow::Cow;
 
@@ -59,7 +60,8 @@ fn json_without(text: &str) -> Option<String> {
     (fields.len() < before).then(|| Value::Object(fields).to_string())
 }
 
-/// The names under which services take a token. Source: the Smithy trait `idempotencyToken` in AWS's models.
+/// The names under which services take a token. Source: the Smithy trait `idempotencyToken` in
+/// AWS's models.
 fn is_token(name: &str) -> bool {
     let tokens =
         ["clienttoken", "clientrequesttoken", "callerreference", "idempotencytoken", "requesttoken", "creationtoken"];

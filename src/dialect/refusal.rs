@@ -1,7 +1,8 @@
 //! The gate's own answers in the form that a provider's SDKs retry.
 //!
 //! Sources: the answers of seven AWS SDKs, azure-core, google-cloud and GitHub's clients to each
-//! form (docs/external-apis.md); the AWS codes are in the throttling lists of boto3, Go v2 and JS v3.
+//! form (docs/external-apis.md); the AWS codes are in the throttling lists of boto3, Go v2 and JS
+//! v3.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ pub enum Form {
 /// An answer that the gate gives instead of the upstream.
 #[derive(Clone, Copy, Debug)]
 pub struct Denial<'a> {
-    /// The status where the provider's form leaves the choice: 429 for a refusal, 5xx for a failure.
+    /// The status where the provider's form leaves the choice: 429 for a refusal, 5xx for a
+    /// failure.
     pub status: StatusCode,
     /// True for a refusal by a limit, false for a failure of the gate or its upstream.
     pub throttled: bool,
@@ -72,8 +74,8 @@ impl Form {
         written
     }
 
-    /// The longest time that the provider's SDKs may be told: the AWS SDK for Go v1 sleeps whatever it
-    /// is told inside the worker, and azcore gives up at once beyond a minute.
+    /// The longest time that the provider's SDKs may be told: the AWS SDK for Go v1 sleeps whatever
+    /// it is told inside the worker, and azcore gives up at once beyond a minute.
     fn longest(self) -> Duration {
         match self {
             Self::Aws(_) => Duration::from_secs(20),
@@ -122,7 +124,8 @@ fn aws(protocol: Protocol, denial: &Denial<'_>, method: &Method) -> Written {
         Protocol::Cbor => cbor(&[("__type", code), ("message", denial.message)]),
         _ => body.into_bytes(),
     };
-    // A 429 without a body says nothing to boto3, and an answer to HEAD has none; a 503 is retried by all.
+    // A 429 without a body says nothing to boto3, and an answer to HEAD has none; a 503 is retried
+    // by all.
     let status = if *method == Method::HEAD { StatusCode::SERVICE_UNAVAILABLE } else { denial.status };
     let mut written = Written::new(status, kind, body);
     match protocol {

@@ -53,7 +53,7 @@ fn unknown_keys_are_errors_with_a_suggestion() {
         "[[gates.kubernetes.classes]]\nname = \"a\"\nmatch = { verb = [\"get\"] }\n",
         &[
             "f.toml:5:11: gates.kubernetes.classes[0].match.verb: is not a valid key, expected one of verbs, groups, resources, namespaces, names, \
-         subresources, methods, paths, user_agents, headers, query (did you mean \"verbs\"?)",
+         subresources, methods, paths, user_agents, services, regions, accounts, actions, headers, unfiltered, query (did you mean \"verbs\"?)",
         ],
     );
 }
@@ -126,7 +126,7 @@ fn buckets_must_make_sense() {
         ("bucket = \"on\"", "f.toml:3:10: gates.kubernetes.bucket: is \"on\", expected a table, or \"off\""),
         (
             "bucket.per = \"flows\"",
-            "f.toml:3:14: gates.kubernetes.bucket.per: is \"flows\", expected \"gate\", \"flow\" or \"credential\" (did you mean \"flow\"?)",
+            "f.toml:3:14: gates.kubernetes.bucket.per: is \"flows\", expected \"gate\", \"flow\", \"credential\", \"account\" or \"action\" (did you mean \"flow\"?)",
         ),
         ("in_flight.max = 0", "f.toml:3:17: gates.kubernetes.in_flight.max: is 0, expected at least 1"),
         (

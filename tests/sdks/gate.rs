@@ -19,7 +19,8 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Starts a gate before an upstream. `settings` is what stands in `[gates.api]` beyond kind, listener and upstream.
+    /// Starts a gate before an upstream. `settings` is what stands in `[gates.api]` beyond kind,
+    /// listener and upstream.
     pub(crate) fn start(upstream: u16, settings: &str) -> Self {
         let (port, admin) = (free_port(), free_port());
         let dir = tempfile::tempdir().expect("a temporary folder can be made");

@@ -3,7 +3,8 @@
 //! A refusal must be retried where the SDK retries, and be reported as its own throttling error
 //! when attempts run out; a failure of the upstream as its own service error. SDKs are fetched once
 //! into a per-user cache, with their versions pinned in `clients/` and `go/`; a test whose SDK
-//! cannot be had says that it was skipped, and `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a failure.
+//! cannot be had says that it was skipped, and `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a
+//! failure.
 
 #[path = "../support/fetched.rs"]
 mod fetched;

@@ -17,7 +17,8 @@ struct Sdk {
     attempts: Option<u32>,
 }
 
-/// The codes of botocore's errors; it gives up after three retries in its first mode, after three attempts in the others.
+/// The codes of botocore's errors; it gives up after three retries in its first mode, after three
+/// attempts in the others.
 const BOTO3: &[(&str, &str, &str)] = &[
     ("ec2", "RequestLimitExceeded", "ServiceUnavailable"),
     ("sts", "Throttling", "ServiceUnavailable"),

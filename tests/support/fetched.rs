@@ -1,8 +1,8 @@
 //! Programs and libraries that tests fetch or build once per machine and version.
 //!
-//! They live in `${XDG_CACHE_HOME:-~/.cache}/tidegate`, in folders named by what they are made from.
-//! Versions are pinned by files beside the tests; the places they come from are what the tools are
-//! configured with (`pip`, `npm`, `go`). What cannot be fetched is a reason to skip.
+//! They live in `${XDG_CACHE_HOME:-~/.cache}/tidegate`, in folders named by what they are made
+//! from. Versions are pinned by files beside the tests; the places they come from are what the
+//! tools are configured with (`pip`, `npm`, `go`). What cannot be fetched is a reason to skip.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -33,7 +33,8 @@ pub(crate) fn everything_is_required() -> bool {
     std::env::var_os("TIDEGATE_REQUIRE_KUBERNETES").is_some_and(|value| value == "1")
 }
 
-/// Writes a line of the report, past libtest's capture, so that skips and figures show in a run that passes.
+/// Writes a line of the report, past libtest's capture, so that skips and figures show in a run
+/// that passes.
 pub(crate) fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     // A closed stdout is no reason to fail a test.
@@ -65,7 +66,8 @@ pub(crate) fn node_modules(name: &str, from: &Path, node: &Path) -> Result<PathB
     })
 }
 
-/// A folder of the cache that `make` fills once; named by what it is made from, so that an edit makes another.
+/// A folder of the cache that `make` fills once; named by what it is made from, so that an edit
+/// makes another.
 pub(crate) fn install(
     name: &str,
     from: &[&Path],

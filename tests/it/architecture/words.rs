@@ -9,7 +9,6 @@ use super::{code, is_test, sources};
 const GIVEN_UP: &[(&str, &str)] = &[
     ("anything", "RawValue"),
     ("as_if", "ShadowMeters"),
-    ("account", "CallContext"),
     ("asker", "Demand, or what asks"),
     ("books", "StreamAccounts"),
     ("brim", "refund"),
@@ -66,6 +65,7 @@ const GIVEN_UP_IN: &[(&str, &[(&str, &str)])] = &[
             ("turns", "lengths (QueueLengths)"),
         ],
     ),
+    ("proxy", &[("account", "CallContext")]),
     ("upstream", &[("lease", "StreamLease"), ("line", "Connection")]),
     ("config", &[("leaf", "values"), ("shown", "what it shows"), ("span", "Duration")]),
     ("credentials", &[("shown", "CredentialVersion")]),
