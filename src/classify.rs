@@ -20,12 +20,14 @@ use crate::limit::ClassId;
 use crate::limit::policy::Per;
 
 mod checksum;
+mod cost;
 mod flow;
 mod glob;
 mod key;
 mod matcher;
 mod parts;
 
+pub use self::cost::{CostBy, CostReader};
 pub use self::flow::{FairBy, FlowName};
 pub use self::glob::Glob;
 pub use self::key::KeySource;
@@ -70,6 +72,8 @@ pub struct Traits {
     /// Its rank for calls with an ambiguous path: the highest that is not exempt gets them.
     /// `config` ranks by lane, then by rate.
     pub strictness: u16,
+    /// The cost of its calls.
+    pub cost: CostBy,
 }
 
 /// One rule.
@@ -95,6 +99,8 @@ pub struct Classified {
     pub credential: u64,
     /// The call in its provider's words, on a gate with a dialect.
     pub words: Option<Box<Words>>,
+    /// The tokens that it costs, as far as its class allows.
+    pub cost: u16,
     /// The form in which its sender expects an error, where that is not the gate's usual one.
     pub form: Option<Form>,
     /// The key of its failures, as far as the request head tells.
@@ -164,7 +170,11 @@ impl Rules {
 
     /// True if the beginning of a request's body may tell its action: it is worth a short wait.
     pub fn wants_body(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
-        self.speaks_a_dialect() && self.dialect.wants_body(&Head { method, uri, headers })
+        let head = Head { method, uri, headers };
+        let reads_graphql = |traits: &Traits| traits.cost == CostBy::Read(CostReader::Graphql);
+        self.speaks_a_dialect()
+            && (self.dialect.wants_body(&head)
+                || self.dialect.is_graphql(&head) && self.classes.iter().any(reads_graphql))
     }
 
     /// Reads and classifies a request by its head. `hasher` is the process's own: identities
@@ -191,6 +201,7 @@ impl Rules {
         let traits = self.traits(class);
         let identity = |per: Per| identity(per, words.as_deref(), &request, hasher);
         let credential = self.identity.map_or(0, identity);
+        let cost = traits.cost.of(&head);
         let form = words.as_deref().and_then(|words| self.dialect.form(&request, words));
         let fair_to = self.fair_by.identity().map_or(0, identity);
         let flow = match fair_to {
@@ -222,6 +233,7 @@ impl Rules {
             credential,
             fair_to,
             words,
+            cost,
             form,
             key,
             key_is_of_object,
@@ -321,7 +333,7 @@ fn last(classes: &[Traits]) -> ClassId {
 }
 
 /// The properties of a class that `config` did not describe: no privilege.
-const UNKNOWN: Traits = Traits { exempt: false, remembers: true, strictness: 0 };
+const UNKNOWN: Traits = Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) };
 
 // === impl Classified ===
 

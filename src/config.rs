@@ -5,6 +5,7 @@
 //! error, never silently ignored.
 
 mod classes;
+mod cost;
 mod cursor;
 mod files;
 mod gate;

@@ -68,6 +68,8 @@ pub struct Words {
     pub is_retry: bool,
     /// True if the call waits upstream for something to happen, and so holds no slot.
     pub waits_upstream: bool,
+    /// The instances that a call to EC2 asks for; zero if it asks for none, or does not say.
+    pub instances: u16,
     /// The thing whose changes the provider takes one at a time, where that is narrower than the
     /// path.
     pub serial: String,
@@ -86,6 +88,11 @@ impl Dialect {
         self == Self::Aws && !grpc::is(head) && aws::wants_body(head)
     }
 
+    /// True for a GraphQL call, whose body tells a mutation from a query.
+    pub fn is_graphql(self, head: &Head<'_>) -> bool {
+        self == Self::Github && head.method == Method::POST && github::is_graphql(head)
+    }
+
     /// Reads a call. `body` is its beginning, of at most [`LONGEST_FORM`] bytes; empty if it was
     /// not asked for, or did not come in time.
     pub fn read(self, head: &Head<'_>, body: &[u8]) -> Words {
@@ -97,7 +104,7 @@ impl Dialect {
             Self::Aws => aws::read(head, body),
             Self::Azure => azure::read(head),
             Self::Google => google::read(head),
-            Self::Github => github::read(head),
+            Self::Github => github::read(head, body),
         }
     }
 

@@ -65,6 +65,7 @@ impl Gate {
             lists_first: false,
             patient: false,
             timeout: None,
+            cost: 1,
         }
     }
 

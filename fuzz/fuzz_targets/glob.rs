@@ -36,7 +36,7 @@ fuzz_target!(|input: &str| {
     if value.to_str().is_err() || pattern.len() > 1_000 {
         return;
     }
-    let traits = Traits { exempt: false, remembers: true, strictness: 0 };
+    let traits = Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) };
     let matcher = Matcher { user_agents: vec![pattern.to_owned()], ..Matcher::default() };
     let rule = Rule { class: ClassId(0), matching: Matching::Patterns(Box::new(matcher)) };
     let rules = Rules::new(Kind::Http, FairBy::None, None, vec![traits, traits], vec![rule]);

@@ -19,7 +19,7 @@ fn ec2() -> Matcher {
 }
 
 fn rules_with(fair_by: FairBy, matcher: Matcher) -> Rules {
-    let traits = |exempt, strictness| Traits { exempt, remembers: true, strictness };
+    let traits = |exempt, strictness| Traits { exempt, remembers: true, strictness, cost: CostBy::Number(1) };
     let classes = vec![
         traits(true, 9),
         traits(true, 9),
@@ -113,7 +113,7 @@ fn an_ambiguous_path_never_gets_a_lenient_class() {
         Kind::Http,
         FairBy::None,
         None,
-        vec![Traits { exempt: true, remembers: true, strictness: 0 }],
+        vec![Traits { exempt: true, remembers: true, strictness: 0, cost: CostBy::Number(1) }],
         vec![],
     );
     assert_eq!(classify(&all_exempt, "GET /a//b", &RandomState::new()).class, ClassId(0));
@@ -311,7 +311,7 @@ fn connections_and_patience_follow_the_call() {
 
 #[test]
 fn a_class_that_remembers_nothing_has_no_keys() {
-    let forgetful = Traits { exempt: false, remembers: false, strictness: 0 };
+    let forgetful = Traits { exempt: false, remembers: false, strictness: 0, cost: CostBy::Number(1) };
     let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, vec![forgetful], vec![]);
     assert_eq!(classify(&rules, "PUT /api/v1/namespaces/a/pods/p", &RandomState::new()).key, KeySource::None);
 }

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::cost;
 use super::cursor::Cursor;
 use super::matching::matching;
 use super::presets::{Preset, bucket};
 use super::problems::did_you_mean;
 use super::{limits, names};
 use crate::api::Failures;
-use crate::classify::{KeyParts, Kind, Matcher, Matching, Rule, Traits};
+use crate::classify::{CostBy, KeyParts, Kind, Matcher, Matching, Rule, Traits};
 use crate::dialect::Dialect;
 use crate::limit::ClassId;
-use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Lane, Per, Strategy};
+use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Cost, Lane, Per, Strategy};
 
 /// A class as it was read.
 #[derive(Clone, Debug)]
@@ -23,6 +24,7 @@ pub(super) struct Class<'a> {
     matching: Option<Matching>,
     failures: Failures,
     key: Option<KeyParts>,
+    cost: CostBy,
     /// Its table, which is absent for a built-in class that the file does not name.
     at: Cursor<'a>,
 }
@@ -99,8 +101,10 @@ impl<'a> Class<'a> {
             backoff,
             in_flight: None,
             meter_long_running: false,
+            cost: Cost::default(),
         };
-        Self { policy, within: None, matching, failures, key: defaults.key.clone(), at }
+        let (key, cost) = (defaults.key.clone(), CostBy::Number(1));
+        Self { policy, within: None, matching, failures, key, cost, at }
     }
 
     fn name(&self) -> &str {
@@ -130,6 +134,7 @@ impl<'a> Class<'a> {
         }
         policy.in_flight = limits::in_flight(&at.limit("in_flight"), policy.in_flight);
         policy.meter_long_running = at.get("meter_long_running", policy.meter_long_running);
+        (self.cost, policy.cost) = cost::cost(&at, (self.cost, policy.cost), defaults.kind, defaults.dialect);
         self.key = at.get("key", self.key.take());
         self.at = at;
     }
@@ -181,6 +186,27 @@ fn github<'a>(class: &impl Fn(&str, Matching) -> Class<'a>) -> Vec<Class<'a>> {
     ]
 }
 
+/// Tells each bucket the largest cost of a call that it is charged for.
+pub(super) fn fit_costs(classes: &mut [Class<'_>], gate_bucket: &mut Option<BucketPolicy>) {
+    let charged = |class: &Class<'_>| class.policy.lane != Lane::Exempt;
+    let of_gate = classes.iter().filter(|class| charged(class) && !class.policy.own_bucket_only);
+    cost::fit(gate_bucket, "the gate's bucket", of_gate.map(|class| (class.policy.cost, &class.at)));
+    for place in 0..classes.len() {
+        let Some(mut bucket) = classes.get(place).map(|class| class.policy.bucket) else { continue };
+        let name = classes[place].name().to_owned();
+        let inside = classes.iter().filter(|class| charged(class) && is_within(class, &name, classes));
+        cost::fit(&mut bucket, &format!("the bucket of {name:?}"), inside.map(|class| (class.policy.cost, &class.at)));
+        classes[place].policy.bucket = bucket;
+    }
+}
+
+/// True if a class is the one of this name, or is within it through others.
+fn is_within(class: &Class<'_>, name: &str, classes: &[Class<'_>]) -> bool {
+    let find = |name: &str| classes.iter().find(|class| class.name() == name);
+    let mut chain = std::iter::successors(Some(class), |class| class.within.as_deref().and_then(find));
+    chain.by_ref().take(classes.len()).any(|class| class.name() == name)
+}
+
 /// Checks what classes mean to each other.
 fn check_together(classes: &[Class<'_>]) {
     for class in classes.iter().filter(|class| class.at.is_present()) {
@@ -189,6 +215,9 @@ fn check_together(classes: &[Class<'_>]) {
         let policy = &class.policy;
         if policy.lane == Lane::Exempt && policy.bucket.is_some() {
             at("bucket").key_problem("has no effect: an exempt class never waits and never spends");
+        }
+        if policy.lane == Lane::Exempt && policy.cost != Cost::default() {
+            at("cost").key_problem("has no effect: an exempt class never spends");
         }
         if policy.lane == Lane::Exempt && policy.in_flight.is_some() {
             at("in_flight").key_problem("has no effect: an exempt class never waits");
@@ -249,6 +278,7 @@ pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>)
         exempt: class.policy.lane == Lane::Exempt,
         remembers: class.policy.backoff.strategy != Strategy::Off,
         strictness,
+        cost: class.cost,
     });
     let rules = classes.iter().zip(0_u16..).filter_map(|(class, id)| {
         let matching = class.matching.clone()?;

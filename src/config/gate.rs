@@ -156,8 +156,11 @@ impl Limits {
     ) -> (Policy, Rules, Vec<Failures>) {
         let Self { policy, fair_by, backoff, key, .. } = self;
         let defaults = GateDefaults { kind, preset, dialect, bucket: policy.bucket, backoff, key };
-        let classes = classes::numbered(&classes::classes(at, &defaults), policy.bucket);
-        let policy = Policy { classes: classes.policies, ..policy };
+        let mut classes = classes::classes(at, &defaults);
+        let mut bucket = policy.bucket;
+        classes::fit_costs(&mut classes, &mut bucket);
+        let classes = classes::numbered(&classes, bucket);
+        let policy = Policy { bucket, classes: classes.policies, ..policy };
         let identity = identity(at, &policy, fair_by, dialect);
         let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
         (policy, rules.with_keys(classes.keys).with_dialect(dialect), classes.failures)

@@ -1,10 +1,11 @@
 //! Reads the limits: buckets, backoff, queue, slots.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use toml::Value;
 
+use super::cost::Counts;
 use super::cursor::{Cursor, TomlValue};
 use super::shape::Shape;
 use super::values::{Bytes, OrAuto};
@@ -22,6 +23,8 @@ pub(super) fn bucket(at: &Cursor<'_>, base: Option<BucketPolicy>) -> Option<Buck
     let per = at.get("per", base.map_or(Per::Gate, |base| base.per));
     let starts_empty = base.is_some_and(|base| base.starts_empty);
     let start = at.get("start", if starts_empty { Start::Empty } else { Start::Full });
+    let counts = if base.is_none_or(|base| base.counts_costs) { Counts::Tokens } else { Counts::Calls };
+    let counts = at.get("counts", counts);
     let adapt = adapt(&at.limit("adapt"), rate, base.and_then(|base| base.adapt));
     let (rate, burst) = (rate?, burst?);
     if f64::from(burst.get()) / rate > LONGEST_FILL {
@@ -29,7 +32,8 @@ pub(super) fn bucket(at: &Cursor<'_>, base: Option<BucketPolicy>) -> Option<Buck
         at.at("rate").problem(message);
         return None;
     }
-    Some(BucketPolicy { rate, burst, per, starts_empty: start == Start::Empty, adapt })
+    let (starts_empty, counts_costs) = (start == Start::Empty, counts == Counts::Tokens);
+    Some(BucketPolicy { rate, burst, per, starts_empty, adapt, largest_cost: NonZeroU16::MIN, counts_costs })
 }
 
 fn is_rate(rate: f64, at: &Cursor<'_>) -> bool {

@@ -17,6 +17,8 @@ pub(super) enum Shape {
     DurationOr(&'static str),
     Size,
     Word(&'static [&'static str]),
+    /// A whole number of at least one, or one of these words.
+    WholeOr(&'static [&'static str]),
     List(&'static Self),
     /// A listener's address, or a list of them.
     Addresses,

@@ -2,6 +2,7 @@
 
 use toml::Value;
 
+use super::cost::Counts;
 use super::cursor::{Cursor, TomlValue};
 use super::presets::Preset;
 use super::shape::Shape;
@@ -64,4 +65,4 @@ macro_rules! closed_lists {
 }
 
 closed_lists!(Format, Impersonation, Start, StrategyWord, Scope, Signal, Mode, Kind, Per, Combine, Lane, FairBy);
-closed_lists!(Credentials, ShowNames, RetryAfter, Preset, Dialect);
+closed_lists!(Counts, Credentials, ShowNames, RetryAfter, Preset, Dialect);

@@ -55,6 +55,7 @@ pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
         serial: if action == "ChangeResourceRecordSets" { zone(head) } else { String::new() },
         account: account::of_key_id(&key_id).unwrap_or(key_id),
         waits_upstream: waits,
+        instances: if service == "ec2" { fields.instances(&action) } else { 0 },
         service,
         region,
         action,
@@ -98,6 +99,18 @@ impl Fields<'_> {
         form::pairs(self.form).chain(form::pairs(self.query)).any(|(name, _)| {
             name == "MaxResults" || name.starts_with("Filter.") || name.ends_with("Id.1") || name.ends_with("Name.1")
         })
+    }
+
+    /// Returns the instances that a call to EC2 is for, as far as the form was read.
+    fn instances(&self, action: &str) -> u16 {
+        match action {
+            "RunInstances" => self.value("MaxCount").and_then(|count| count.parse().ok()).unwrap_or(1),
+            "StartInstances" | "StopInstances" | "TerminateInstances" => {
+                let ids = form::pairs(self.form).chain(form::pairs(self.query));
+                u16::try_from(ids.filter(|(name, _)| name.starts_with("InstanceId.")).count()).unwrap_or(u16::MAX)
+            }
+            _ => 0,
+        }
     }
 
     fn waits(&self) -> bool {

@@ -1,29 +1,52 @@
 //! GitHub: the resource whose quota a call uses, by the words of `x-ratelimit-resource`.
 
-use super::{Head, Words, is_read, route};
+use super::{Head, Words, form, is_read, route};
 
-pub(super) fn read(head: &Head<'_>) -> Words {
+/// True for a call to the GraphQL endpoint.
+pub(super) fn is_graphql(head: &Head<'_>) -> bool {
+    path(head).strip_prefix("/graphql").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns the path below the API. GitHub Enterprise Server has its API below a path of its own.
+fn path<'a>(head: &Head<'a>) -> &'a str {
     let path = head.uri.path();
-    // GitHub Enterprise Server has its API below a path of its own.
-    let path = path.strip_prefix("/api/v3").or_else(|| path.strip_prefix("/api")).unwrap_or(path);
+    path.strip_prefix("/api/v3").or_else(|| path.strip_prefix("/api")).unwrap_or(path)
+}
+
+pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
+    let path = path(head);
     let known = route::action(&RESOURCES, head.method, path);
     let below = |word: &str| path.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let service = match known {
         Some(resource) => resource,
-        None if below("/graphql") => "graphql",
+        None if is_graphql(head) => "graphql",
         None if below("/search/code") => "code_search",
         None if below("/search") => "search",
         None if below("/scim") => "scim",
         None if below("/rate_limit") => "",
         None => "core",
     };
-    let reads = is_read(head.method);
+    let reads = is_read(head.method) || service == "graphql" && is_query(body);
     let action = match service {
         "graphql" => "graphql",
         _ if reads => "reads",
         _ => "writes",
     };
     Words { service: service.into(), action: action.into(), reads, ..Words::default() }
+}
+
+/// True if the GraphQL document in the beginning of a body is known to begin with a query. Anything
+/// else may change something.
+fn is_query(body: &[u8]) -> bool {
+    let document = form::text(body).split_once("\"query\"").map(|(_, rest)| rest.trim_start());
+    let document =
+        document.and_then(|rest| rest.strip_prefix(':')).and_then(|rest| rest.trim_start().strip_prefix('"'));
+    let Some(mut document) = document else { return false };
+    while let Some(rest) = ["\\n", "\\r", "\\t", " ", ","].iter().find_map(|blank| document.strip_prefix(blank)) {
+        document = rest;
+    }
+    let word = document.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+    document.starts_with('{') || word == "query" || word == "subscription"
 }
 
 /// The calls with a quota of their own. Source: the REST reference, "Rate limit", and the answers'
@@ -64,6 +87,26 @@ mod tests {
         ] {
             let words = words(Dialect::Github, &method, target, &[], b"");
             assert_eq!((words.service.as_str(), words.action.as_str()), (service, action), "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn a_graphql_call_reads_if_its_document_begins_with_a_query() {
+        for (body, reads) in [
+            (r#"{"query":"{ viewer { login } }"}"#, true),
+            (r#"{ "query" : "query { viewer { login } }" }"#, true),
+            (r#"{"variables":{},"query":"\n  query Repositories($a: Int) {"#, true),
+            (r#"{"query":"subscription { x }"}"#, true),
+            (r#"{"query":"mutation { addStar(input: {}) { clientMutationId } }"}"#, false),
+            (r#"{"query":"\n\tmutation M {"#, false),
+            (r#"{"query":"querying { x }"}"#, false),
+            (r#"{"query":"fragment F on User { id } mutation { x }"}"#, false),
+            (r#"{"query": null}"#, false),
+            (r#"[]"#, false),
+            ("", false),
+        ] {
+            let words = words(Dialect::Github, &Method::POST, "/graphql", &[], body.as_bytes());
+            assert_eq!(words.reads, reads, "{body}");
         }
     }
 }

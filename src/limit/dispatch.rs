@@ -104,7 +104,7 @@ impl Limiter {
 
     /// Returns the key of the call's queue, split by credential if buckets, slots or pauses are.
     pub(super) fn queue_key(&self, call: &Call, retry: bool) -> QueueKey {
-        let Demand { class, flow, credential, group, lasts } = call.demand;
+        let Demand { class, flow, credential, group, lasts, .. } = call.demand;
         let credential = if self.policy.splits_by_credential(class) { credential } else { 0 };
         QueueKey { class, flow, mode: Mode { group, lasts, retry }, credential }
     }
@@ -195,9 +195,9 @@ impl Limiter {
     /// Admits the call at the head of a queue, which takes its requirements.
     fn grant_head(&mut self, queue: QueueIndex, now: Moment) {
         let Some((found, group)) = self.scheduler.queue(queue).zip(self.scheduler.group_of(queue)) else { return };
-        let (needs, class) = (group.needs.clone(), group.class);
+        let (mut needs, class) = (group.needs.clone(), group.class);
         let Some(index) = found.list.first else { return };
-        let Some(entered) = self.waiting.get(index).map(|waiter| waiter.entered) else { return };
+        let Some((entered, call)) = self.waiting.get(index).map(|waiter| (waiter.entered, waiter.call)) else { return };
         // Judged at the moment it could have left if the driver had been on time: not before its
         // tokens were there, before it entered the queue, or before anything else that held it was
         // over. The lateness made up for is bounded, or a driver that slept for a minute would
@@ -205,9 +205,9 @@ impl Limiter {
         let could_leave = self.resources.there_since(&needs, class).max(self.work.idle_since).max(entered);
         let at = could_leave.min(now).max(now.back(LATENESS));
         let turn = Turn { now, at, there_since: Some(could_leave) };
-        let number = self.resources.take(&needs, class, turn);
+        let number = self.resources.take(&mut needs, &Demand { class, ..call.demand }, turn);
         let stopped = self.scheduler.stopped(queue);
-        self.scheduler.had_turn(queue);
+        self.scheduler.had_turn(queue, call.demand.cost);
         self.scheduler.part(queue, index, &mut self.waiting.waiters, &mut self.resources);
         self.waiting.count_out(index);
         let left = self.table.failures;

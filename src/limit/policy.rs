@@ -3,7 +3,7 @@
 //! `config` checks a file and builds one of these. Nothing here needs checking again, so
 //! `Limiter::reconfigure` cannot fail.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,8 +60,19 @@ pub struct ClassPolicy {
     pub backoff: Backoff,
     /// Its own slots, on top of the gate's.
     pub in_flight: Option<InFlight>,
-    /// True if opening a long-running call costs one token.
+    /// True if opening a long-running call costs tokens.
     pub meter_long_running: bool,
+    /// The tokens that a call of the class costs.
+    pub cost: Cost,
+}
+
+/// The tokens that a call of a class takes from each bucket that counts them: at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// The cost of the cheapest call.
+    pub least: u16,
+    /// The cost of the dearest call. A call that would cost more costs this.
+    pub most: u16,
 }
 
 words! {
@@ -94,6 +105,11 @@ pub struct BucketPolicy {
     /// The bounds within which its rate gives way to an upstream that throttles; `None` if it never
     /// does.
     pub adapt: Option<Adapt>,
+    /// The most tokens that one call takes; at least one and at most the burst. A call leaves when
+    /// as many are there, whatever it costs itself, so that no call is passed because it is dear.
+    pub largest_cost: NonZeroU16,
+    /// False if it takes one token from each call, whatever the call costs elsewhere.
+    pub counts_costs: bool,
 }
 
 /// The bounds within which a rate gives way.
@@ -248,6 +264,26 @@ impl Policy {
     }
 }
 
+// === impl Cost ===
+
+impl Cost {
+    /// Returns the same cost for every call.
+    pub const fn fixed(tokens: u16) -> Self {
+        Self { least: tokens, most: tokens }
+    }
+
+    /// Returns a call's cost within these bounds.
+    pub fn of(self, tokens: u16) -> u16 {
+        tokens.clamp(self.least, self.most.max(self.least))
+    }
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self::fixed(1)
+    }
+}
+
 // === impl Per ===
 
 impl Per {
@@ -263,7 +299,15 @@ impl Per {
 impl BucketPolicy {
     /// One bucket for the gate, which starts full and whose rate never gives way.
     pub const fn new(rate: f64, burst: NonZeroU32) -> Self {
-        Self { rate, burst, per: Per::Gate, starts_empty: false, adapt: None }
+        Self {
+            rate,
+            burst,
+            per: Per::Gate,
+            starts_empty: false,
+            adapt: None,
+            largest_cost: NonZeroU16::MIN,
+            counts_costs: true,
+        }
     }
 }
 

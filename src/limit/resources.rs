@@ -147,13 +147,13 @@ impl Resources {
     }
 
     /// Takes all requirements. Returns the number of the take, which a refund names.
-    pub(super) fn take(&mut self, needs: &Requirements, class: ClassId, turn: Turn) -> u64 {
+    pub(super) fn take(&mut self, needs: &mut Requirements, demand: &Demand, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
-        for charge in needs.charges.iter() {
-            self.buckets.take(charge.bucket, turn, number, &mut self.unblocked);
+        for charge in needs.charges.iter_mut() {
+            charge.taken = self.buckets.take(charge.bucket, turn, (number, demand.cost), &mut self.unblocked);
         }
         self.gate_slots.take(needs.shares[0]);
-        if let Some(slots) = self.class_slots.get_mut(class) {
+        if let Some(slots) = self.class_slots.get_mut(demand.class) {
             slots.take(needs.shares[1]);
         }
         self.add_room(needs.group, -1);
@@ -172,7 +172,9 @@ impl Resources {
 
     /// Gives the tokens of a take back.
     pub(super) fn give_back_tokens(&mut self, needs: &Requirements, number: u64) {
-        needs.charges.iter().for_each(|charge| self.give_back_token(charge.bucket, number));
+        for charge in needs.charges.iter() {
+            (0..charge.taken).for_each(|_| self.give_back_token(charge.bucket, number));
+        }
     }
 
     /// Gives the slots of a take back; `class` is `None` when the class is gone.
@@ -201,9 +203,8 @@ impl Resources {
     pub(super) fn enough_for(&self, needs: &Requirements, class: ClassId, now: Moment) -> usize {
         let slots = self.gate_slots.free(needs.shares[0]);
         let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.shares[1])));
-        let tokens = needs.charges.iter().filter_map(|charge| self.buckets.get(charge.bucket));
-        // A level within rounding of a whole token is decided by `ready_at`, as everywhere else.
-        let calls = tokens.map(|bucket| bucket.whole_tokens(now).max(u32::from(bucket.ready_at(now) <= now)));
+        let buckets = needs.charges.iter().filter_map(|charge| self.buckets.get(charge.bucket));
+        let calls = buckets.map(|bucket| bucket.whole_calls(now));
         calls.fold(slots, u32::min) as usize
     }
 

@@ -43,6 +43,8 @@ pub struct Arrival<'a> {
     pub patient: bool,
     /// The client's own deadline, counted from now.
     pub timeout: Option<Duration>,
+    /// The tokens that it costs, within the bounds of its class ([`Cost`](super::policy::Cost)).
+    pub cost: u16,
 }
 
 /// The answer of `Limiter::arrive`.

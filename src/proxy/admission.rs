@@ -202,6 +202,7 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
         lists_first: call.call.lists_first,
         patient: call.patient,
         timeout: call.call.timeout,
+        cost: call.cost,
     }
 }
 

@@ -27,7 +27,7 @@ use super::listener::Server;
 use super::section::Section;
 use super::{Listen, Options, RetryAfter};
 use crate::api::{Failures, Scope, Signal, Throttling};
-use crate::classify::{FairBy, Kind, Matching, Rule, Rules, Traits};
+use crate::classify::{CostBy, FairBy, Kind, Matching, Rule, Rules, Traits};
 use crate::clock::Clock;
 use crate::credentials::Injector;
 use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, QueuePolicy, Strategy};
@@ -91,7 +91,7 @@ pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) ->
 }
 
 fn gate(seed: u64) -> spec::Gate {
-    let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
+    let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0, cost: CostBy::Number(1) };
     let rule = Rule { class: ClassId(0), matching: Matching::Leases };
     let failures = Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: true };
     spec::Gate {

@@ -34,6 +34,7 @@ pub(super) struct Read {
     pub(super) class: ClassId,
     pub(super) group: Group,
     pub(super) key: Option<Key>,
+    cost: u16,
     pub(super) shared: Rc<Shared>,
 }
 
@@ -137,7 +138,7 @@ impl Reader {
         let kind = self.hasher.hash_one(Request { name: "", ..*request });
         let new = || Rc::new(Shared { flow, flow_name, patient, key_is_of_object, call: read.call });
         let shared = Rc::clone(self.shared.entry(kind).or_insert_with(new));
-        let read = Read { class: read.class, group: read.group, key, shared };
+        let read = Read { class: read.class, group: read.group, key, cost: read.cost, shared };
         self.reads.insert(hash, read.clone());
         read
     }
@@ -173,6 +174,7 @@ impl Read {
             lists_first: call.lists_first,
             patient: *patient,
             timeout: None,
+            cost: self.cost,
         }
     }
 

@@ -190,6 +190,7 @@ pub(crate) fn admitted<T>(request: T) -> Admitted<T> {
         lists_first: false,
         patient: false,
         timeout: None,
+        cost: 1,
     };
     match Limiter::new(policy, 0, Moment::ZERO).arrive(&arrival, Moment::ZERO) {
         Verdict::Admit(permit) => permit.admit(request).0,

@@ -238,7 +238,8 @@ async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
     .await;
     let exempt = Matcher { paths: vec!["/rate_limit".to_owned()], ..Matcher::default() };
     let exempt = Rule { class: ClassId(0), matching: Matching::Patterns(Box::new(exempt)) };
-    let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
+    let traits =
+        |exempt| Traits { exempt, remembers: !exempt, strictness: 0, cost: tidegate::classify::CostBy::Number(1) };
     let rules = Rules::new(
         Kind::Http,
         FairBy::Resource,

@@ -368,7 +368,8 @@ fn gate(name: Arc<str>) -> spec::Gate {
 
 /// Leases are exempt, the rest is one class.
 pub(crate) fn rules(kind: Kind) -> Rules {
-    let traits = |exempt| Traits { exempt, remembers: !exempt, strictness: 0 };
+    let traits =
+        |exempt| Traits { exempt, remembers: !exempt, strictness: 0, cost: tidegate::classify::CostBy::Number(1) };
     let leases = Rule { class: ClassId(0), matching: Matching::Leases };
     Rules::new(kind, FairBy::Resource, None, vec![traits(true), traits(false)], vec![leases])
 }

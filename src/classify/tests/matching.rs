@@ -21,7 +21,7 @@ proptest! {
         matchers in prop::collection::vec(any_matcher(), 0..6),
         line in any_line(),
     ) {
-        let traits = vec![Traits { exempt: false, remembers: true, strictness: 0 }; matchers.len() + 1];
+        let traits = vec![Traits { exempt: false, remembers: true, strictness: 0, cost: CostBy::Number(1) }; matchers.len() + 1];
         let rules = matchers.iter().zip(0_u16..).map(|(matcher, class)| Rule {
             class: ClassId(class),
             matching: Matching::Patterns(Box::new(matcher.clone())),
@@ -40,7 +40,7 @@ proptest! {
         dots in prop::sample::select(vec!["..", ".", "%2e%2e", "%2f", "", "a;b", "%5c", "%ff"]),
     ) {
         let traits: Vec<Traits> =
-            classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness }).collect();
+            classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness, cost: CostBy::Number(1) }).collect();
         let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
         let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
         let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, traits.clone(), rules.collect());
@@ -63,7 +63,7 @@ proptest! {
         other in "(/(a|b|xy)){1,3}",
     ) {
         let traits: Vec<Traits> =
-            classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness }).collect();
+            classes.iter().map(|(exempt, strictness)| Traits { exempt: *exempt, remembers: true, strictness: *strictness, cost: CostBy::Number(1) }).collect();
         let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
         let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
         let rules = Rules::new(Kind::Http, FairBy::None, None, traits.clone(), rules.collect());

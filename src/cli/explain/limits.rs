@@ -6,7 +6,7 @@ use super::Rows;
 use crate::api::duration;
 use crate::classify::Classified;
 use crate::config::Loaded;
-use crate::limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per, Strategy};
+use crate::limit::policy::{BucketPolicy, ClassPolicy, Cost, InFlight, Lane, Per, Strategy};
 use crate::spec::Gate;
 use crate::status::text::number;
 
@@ -23,6 +23,11 @@ pub(super) fn add(rows: &mut Rows, loaded: &Loaded, gate: &Gate, call: &Classifi
         return;
     }
     rows.add("key", key(call), from.gate(&["key"]));
+    if class.cost != Cost::default() {
+        let cost = class.cost.of(call.cost);
+        let plural = if cost == 1 { "" } else { "s" };
+        rows.add("cost", format!("{cost} token{plural}"), from.class(&class.name, Some("cost")));
+    }
     add_buckets(rows, gate, class, call, &from);
     if !call.call.is_long_running {
         let size = |slots: InFlight| format!("{} in flight{}", slots.max, per(slots.per));

@@ -61,15 +61,18 @@ impl Scheduler {
         let reason = if over > now { Reason::Pause } else { Reason::Slot };
         let mut min_wait = MinWait { at: over, reason, retry_at: None };
         let own = self.own_group_turns(id, needs);
+        let least = self.classes.get(id.class).map_or(1, |class| class.cost.least);
         for charge in needs.charges.iter() {
             let metered = |other: &Requirements| other.charges.contains(charge.bucket);
-            let before = own.saturating_add(self.others_before(id, &ask, own, metered));
             let Some(bucket) = resources.buckets.get(charge.bucket) else { continue };
+            // Calls of other classes cost at least one token each.
+            let own_tokens = own.saturating_mul(bucket.least_taken(least));
+            let before = own_tokens.saturating_add(self.others_before(id, &ask, own, metered));
             if id.mode.retry && charge.reason.is_of_retry() {
                 // Its tokens, whatever else holds it.
                 min_wait.retry_at = min_wait.retry_at.max(Some(bucket.ready_after(before, now)));
             }
-            let at = bucket.ready_after(own, over).max(bucket.ready_after(before, gate_over));
+            let at = bucket.ready_after(own_tokens, over).max(bucket.ready_after(before, gate_over));
             if at > min_wait.at {
                 (min_wait.at, min_wait.reason) = (at, charge.reason);
             }
@@ -130,13 +133,20 @@ impl Scheduler {
         if let Some((queue, queue_group)) =
             self.find(id).and_then(|queue| Some((self.queue(queue)?, self.group_of(queue)?)))
         {
-            return queue_group.queue_lengths.within(queue.len as usize);
+            // Queues whose calls cost more have fewer turns, which is not known before.
+            let is_even = self.has_one_cost(id.class);
+            return if is_even { queue_group.queue_lengths.within(queue.len as usize) } else { queue.len as usize };
         }
-        if needs.have_own() {
+        if needs.have_own() || !self.has_one_cost(id.class) {
             return 0;
         }
         // A new queue is behind one turn of every other.
         self.unsplit_group(id.class, id.mode).map_or(0, |queue_group| queue_group.queue_lengths.within(1))
+    }
+
+    /// True if all calls of a class cost the same.
+    fn has_one_cost(&self, class: ClassId) -> bool {
+        self.classes.get(class).is_none_or(|turns| turns.cost.least == turns.cost.most)
     }
 
     /// Returns the turns that calls of other classes have before it, counting those that `metered`

@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::{
     By, LOOKED_AT_ONCE, List, Mode, Queue, QueueGroup, QueueGroups, QueueKey, QueueLengths, ShapeGroup, State, Waiters,
 };
+use crate::limit::policy::Cost;
 use crate::limit::{
     ClassId, ClassPolicy, GroupIndex, Lane, OfQueue, PerClass, Policy, QueueIndex, Reason, Requirements, Resources,
     Store, WaiterIndex,
@@ -49,6 +50,7 @@ pub(crate) struct ClassTurns {
     pub(crate) stamp: u64,
     pub(crate) waiting: usize,
     pub(crate) shape_groups: Vec<ShapeGroup>,
+    pub(crate) cost: Cost,
 }
 
 /// The turn that is next.
@@ -66,7 +68,8 @@ pub(crate) enum Next {
 
 impl Scheduler {
     pub(crate) fn new(policy: &Policy) -> Self {
-        let turns = |class: &ClassPolicy| ClassTurns { lane: rank(class.lane), ..ClassTurns::default() };
+        let turns =
+            |class: &ClassPolicy| ClassTurns { lane: rank(class.lane), cost: class.cost, ..ClassTurns::default() };
         Self { classes: policy.per_class(turns), ..Self::default() }
     }
 
@@ -191,15 +194,17 @@ impl Scheduler {
     }
 
     /// Records that a queue has its turn: the queue, its class and its lane are now last among
-    /// their peers. Call this before its head parts.
-    pub(crate) fn had_turn(&mut self, queue: QueueIndex) {
-        let Some(found) = self.queues.get_mut(queue) else { return };
+    /// their peers. A call that costs as much as several of the class's cheapest lets the other
+    /// queues have as many turns. Call this before its head parts.
+    pub(crate) fn had_turn(&mut self, queue: QueueIndex, cost: u16) {
         self.clock += 1;
+        let turns = self.clock + self.turns_owed(queue, cost);
+        let Some(found) = self.queues.get_mut(queue) else { return };
         let (old, new, queue_group, class) = (found.stamp, self.clock, found.queue_group, found.id.class);
-        found.stamp = new;
+        found.stamp = turns;
         self.relist(queue_group, |queue_group| {
             queue_group.queues.remove(&(old, queue));
-            queue_group.queues.insert((new, queue));
+            queue_group.queues.insert((turns, queue));
         });
         let Some(class) = self.classes.get_mut(class) else { return };
         class.stamp = new;
@@ -208,6 +213,14 @@ impl Scheduler {
             let waits = other != lane && other > 0 && !self.active[other].is_empty();
             self.passed[other] = if waits { self.passed[other].saturating_add(1) } else { 0 };
         }
+    }
+
+    /// Returns the turns beyond one that the other queues of the group have before it is this
+    /// queue's again.
+    fn turns_owed(&self, queue: QueueIndex, cost: u16) -> u64 {
+        let Some((found, group)) = self.queue(queue).zip(self.group_of(queue)) else { return 0 };
+        let least = self.classes.get(found.id.class).map_or(1, |class| class.cost.least.max(1));
+        u64::from((cost / least).saturating_sub(1)) * (group.queues.len() as u64).saturating_sub(1)
     }
 
     /// Checks a queue group again, because its own bucket or slots may have become free.

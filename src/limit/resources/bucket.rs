@@ -7,6 +7,7 @@
 //! rate keeps the level. Between two changes a rate is constant, so a bucket yields exactly the sum
 //! of its level and of rate times time.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -87,16 +88,17 @@ impl Bucket {
         bucket
     }
 
-    /// Returns the moment a token is there; `now` if one is there already. Changes nothing.
+    /// Returns the moment the tokens are there that one call may take; `now` if they are there
+    /// already. Changes nothing.
     #[inline]
     pub(crate) fn ready_at(&self, now: Moment) -> Moment {
         now.max(Moment::from_nanos(self.tat.get().saturating_sub(self.tolerance())))
     }
 
-    /// Returns the earliest moment a token is there once `calls` others have had theirs. Changes
-    /// nothing.
-    pub(crate) fn ready_after(&self, calls: usize, now: Moment) -> Moment {
-        let taken = (calls as u64).saturating_mul(self.period);
+    /// Returns the earliest moment at which a call may have its tokens once `tokens` others were
+    /// taken. Changes nothing.
+    pub(crate) fn ready_after(&self, tokens: usize, now: Moment) -> Moment {
+        let taken = (tokens as u64).saturating_mul(self.period);
         let full_again = self.tat.get().max(clamp(now)).saturating_add(taken);
         let at = now.max(Moment::from_nanos(full_again.saturating_sub(self.tolerance())));
         match self.adaptive.filter(Adaptive::is_slowed) {
@@ -138,24 +140,29 @@ impl Bucket {
     fn follow(&mut self, now: Moment, number: u64) {
         let slowed = |adaptive: Adaptive| BucketPolicy {
             rate: adaptive.rate,
-            burst: adaptive.burst(self.limits.burst),
+            burst: adaptive.burst(self.limits.burst).max(NonZeroU32::from(self.limits.largest_cost)),
             ..self.limits
         };
         self.reshape(self.adaptive.map_or(self.limits, slowed), now, number);
     }
 
-    /// Takes the token that is there at `at`; `number` counts takes upwards. Returns false if there
-    /// was none.
+    /// Takes the tokens that are there at `at`, `cost` of them but no more than one call may;
+    /// `number` counts takes upwards. Returns how many were taken: none if there was none.
     #[inline]
-    pub(crate) fn take(&mut self, at: Moment, number: u64) -> bool {
+    pub(crate) fn take(&mut self, at: Moment, number: u64, cost: u16) -> u16 {
         let at = clamp(at);
         let missing = self.tat.get().saturating_sub(at);
         self.time.set(at);
-        let taken = self.governor.check().is_ok();
-        if taken {
-            self.note(missing, number);
+        if self.governor.check().is_err() {
+            return 0;
         }
-        taken
+        self.note(missing, number);
+        let cost = cost.min(self.policy.largest_cost.get());
+        if cost > 1 {
+            // They are there, because no call leaves before the largest cost is.
+            self.tat.set(self.tat.get().saturating_add(self.period.saturating_mul(u64::from(cost - 1))));
+        }
+        cost
     }
 
     /// Takes the next token even if it comes only later, and returns when that is (client-go's
@@ -177,7 +184,7 @@ impl Bucket {
         }
     }
 
-    /// Gives back the token of take `number`, unless it would have overflowed since.
+    /// Gives back one token of take `number`, unless it would have overflowed since.
     pub(crate) fn give_back(&mut self, number: u64) {
         if self.refunds.give_back(number) {
             self.tat.set(self.tat.get().saturating_sub(self.period));
@@ -200,6 +207,18 @@ impl Bucket {
         )]
         let whole = self.level(now) as u32;
         whole
+    }
+
+    /// Returns how many calls could leave now, one after the other, whatever they cost.
+    pub(crate) fn whole_calls(&self, now: Moment) -> u32 {
+        let cost = u32::from(self.policy.largest_cost.get());
+        // A level within rounding of a whole token is decided by `ready_at`, as everywhere else.
+        (self.whole_tokens(now) / cost).max(u32::from(self.ready_at(now) <= now))
+    }
+
+    /// Returns the least tokens that calls take here that cost at least `least`.
+    pub(crate) fn least_taken(&self, least: u16) -> usize {
+        usize::from(least.min(self.policy.largest_cost.get()))
     }
 
     /// True if dropping it loses nothing: a new one would be the same, or what this one has learnt
@@ -243,10 +262,12 @@ impl Bucket {
         self.tat.set(u64::try_from(now + missing).unwrap_or(HORIZON));
     }
 
-    /// Returns the time after which an empty bucket is one token short of full: governor's tau.
+    /// Returns the time after which an empty bucket is short of full by no more than one call may
+    /// take. Where that is one token, it is governor's tau.
     #[inline]
     fn tolerance(&self) -> u64 {
-        self.period.saturating_mul(u64::from(self.policy.burst.get() - 1))
+        let largest = u32::from(self.policy.largest_cost.get());
+        self.period.saturating_mul(u64::from(self.policy.burst.get().saturating_sub(largest)))
     }
 }
 
@@ -320,7 +341,7 @@ fn governor(policy: &BucketPolicy, period: u64, tat: &Shared, time: &Shared) -> 
 mod tests {
     use super::*;
 
-    use std::num::NonZeroU32;
+    use std::num::NonZeroU16;
 
     fn policy(rate: f64, burst: u32) -> BucketPolicy {
         BucketPolicy::new(rate, NonZeroU32::new(burst).unwrap())
@@ -328,7 +349,7 @@ mod tests {
 
     fn drain(bucket: &mut Bucket, at: Moment) -> u32 {
         let mut taken = 0;
-        while bucket.ready_at(at) <= at && bucket.take(at, 1) {
+        while bucket.ready_at(at) <= at && (bucket.take(at, 1, 1) > 0) {
             taken += 1;
         }
         taken
@@ -341,8 +362,8 @@ mod tests {
         assert_eq!(drain(&mut bucket, now), 100);
         assert_eq!(bucket.ready_at(now), now + Duration::from_millis(100));
         assert_eq!(bucket.ready_at(now), now + Duration::from_millis(100), "asking changes nothing");
-        assert!(!bucket.take(now + Duration::from_nanos(99_999_999), 2));
-        assert!(bucket.take(now + Duration::from_millis(100), 3));
+        assert!(!(bucket.take(now + Duration::from_nanos(99_999_999), 2, 1) > 0));
+        assert!((bucket.take(now + Duration::from_millis(100), 3, 1) > 0));
         let later = now + Duration::from_secs(3600);
         assert_eq!(drain(&mut bucket, later), 100, "an hour of rest is one burst");
     }
@@ -362,7 +383,7 @@ mod tests {
             for burst in [1, u32::MAX] {
                 let mut bucket = Bucket::new(policy(rate, burst), Start::Full);
                 for now in [Moment::ZERO, Moment::MAX] {
-                    bucket.take(now, 1);
+                    bucket.take(now, 1, 1);
                     bucket.reserve(now, 2);
                     bucket.give_back(1);
                     bucket.resize(policy(1.0, 7), now, 2);
@@ -375,18 +396,28 @@ mod tests {
     #[test]
     fn a_token_given_back_is_there_at_once() {
         let mut bucket = Bucket::new(policy(1.0, 2), Start::Full);
-        assert!(bucket.take(Moment::ZERO, 1) && bucket.take(Moment::ZERO, 2) && !bucket.take(Moment::ZERO, 3));
+        assert!(
+            (bucket.take(Moment::ZERO, 1, 1) > 0)
+                && (bucket.take(Moment::ZERO, 2, 1) > 0)
+                && !(bucket.take(Moment::ZERO, 3, 1) > 0)
+        );
         bucket.give_back(2);
-        assert!(bucket.take(Moment::ZERO, 4));
+        assert!((bucket.take(Moment::ZERO, 4, 1) > 0));
     }
 
     #[test]
     fn a_token_that_would_have_flowed_over_is_not_given_back() {
         let mut bucket = Bucket::new(policy(1.0, 1), Start::Full);
-        assert!(bucket.take(Moment::ZERO, 1));
-        assert!(bucket.take(Moment::from_millis(1000), 2), "full again, so the first token's absence no longer shows");
+        assert!((bucket.take(Moment::ZERO, 1, 1) > 0));
+        assert!(
+            (bucket.take(Moment::from_millis(1000), 2, 1) > 0),
+            "full again, so the first token's absence no longer shows"
+        );
         bucket.give_back(1);
-        assert!(!bucket.take(Moment::from_millis(1500), 3), "two calls in half a second would break 1/s burst 1");
+        assert!(
+            !(bucket.take(Moment::from_millis(1500), 3, 1) > 0),
+            "two calls in half a second would break 1/s burst 1"
+        );
     }
 
     #[test]
@@ -395,7 +426,7 @@ mod tests {
         let used = |seventy: u32| {
             let mut bucket = Bucket::new(policy(10.0, 100), Start::Full);
             for _ in 0..seventy {
-                assert!(bucket.take(Moment::ZERO, 1));
+                assert!((bucket.take(Moment::ZERO, 1, 1) > 0));
             }
             bucket
         };
@@ -429,7 +460,7 @@ mod tests {
     #[test]
     fn what_the_old_burst_could_not_have_held_is_not_given_back_into_a_larger_one() {
         let mut bucket = Bucket::new(policy(50.0, 1), Start::Full);
-        assert!(bucket.take(Moment::from_millis(100), 1));
+        assert!((bucket.take(Moment::from_millis(100), 1, 1) > 0));
         bucket.resize(policy(0.3, 2), Moment::from_millis(119), 1);
         bucket.give_back(1);
         assert!(bucket.level(Moment::from_millis(119)) < 1.0);
@@ -447,5 +478,21 @@ mod tests {
         let mut bucket = Bucket::new(policy(10.0, 2), Start::Full);
         let delays: Vec<_> = (0..5).map(|n| bucket.reserve(Moment::ZERO, n).since_start().as_millis()).collect();
         assert_eq!(delays, [0, 0, 100, 200, 300]);
+    }
+    #[test]
+    fn a_call_leaves_when_the_dearest_could_and_takes_what_it_costs() {
+        let largest_cost = NonZeroU16::new(5).expect("five");
+        let mut bucket = Bucket::new(BucketPolicy { largest_cost, ..policy(1.0, 7) }, Start::Full);
+        let at = Moment::from_millis;
+        assert_eq!(bucket.take(at(0), 1, 1), 1);
+        assert_eq!(bucket.ready_at(at(0)), at(0), "six are left, and nobody takes more than five");
+        assert_eq!(bucket.take(at(0), 2, 2), 2);
+        assert_eq!(bucket.ready_at(at(0)), at(1000), "four are left: a call of one waits as a call of five does");
+        assert_eq!(bucket.take(at(1000), 3, 9), 5, "no call takes more than the most");
+        assert!(bucket.level(at(1000)).abs() < 1e-9);
+        (0..5).for_each(|_| bucket.give_back(3));
+        assert!((bucket.level(at(1000)) - 5.0).abs() < 1e-9);
+        (0..2).for_each(|_| bucket.give_back(2));
+        assert!((bucket.level(at(1000)) - 7.0).abs() < 1e-9, "{}", bucket.level(at(1000)));
     }
 }

@@ -126,22 +126,31 @@ impl Buckets {
         self.takes
     }
 
-    /// Takes the token that is there at `turn.at`, as take `number`. Queue groups whose next token
-    /// now comes at another time are added to `unblocked`.
+    /// Takes the tokens that are there at `turn.at`, as many as a call of `cost` takes, as take
+    /// `number`, and returns how many. Queue groups whose next token now comes at another time are
+    /// added to `unblocked`.
     #[inline]
-    pub(crate) fn take(&mut self, id: BucketId, turn: Turn, number: u64, unblocked: &mut Vec<GroupIndex>) {
+    pub(crate) fn take(
+        &mut self,
+        id: BucketId,
+        turn: Turn,
+        (number, cost): (u64, u16),
+        unblocked: &mut Vec<GroupIndex>,
+    ) -> u16 {
+        let mut taken = 0;
         if let Some(cell) = self.cell(id) {
             // True if the token was the last thing that the call waited for.
             let ready_at = cell.bucket.ready_at(Moment::ZERO);
             let awaited = turn.there_since.is_some_and(|there_since| ready_at >= there_since);
-            let taken = cell.bucket.take(turn.at, number);
-            debug_assert!(taken, "a token was taken that was not there");
+            taken = cell.bucket.take(turn.at, number, cost);
+            debug_assert!(taken > 0, "a token was taken that was not there");
             if cell.bucket.learn(awaited, turn.now, number) {
                 // If they stayed set aside longer than necessary, they would look late, and
                 // lateness is made up for.
                 unblocked.extend_from_slice(&cell.users);
             }
         }
+        taken
     }
 
     /// Records that a call had to wait: the bucket takes note if it has no token.

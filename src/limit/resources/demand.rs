@@ -15,6 +15,8 @@ pub(crate) struct Demand {
     pub(crate) credential: u64,
     pub(crate) group: Group,
     pub(crate) lasts: Lasts,
+    /// The tokens that it takes from a bucket that counts costs.
+    pub(crate) cost: u16,
 }
 
 /// The id of a bucket; stale once the bucket is gone.
@@ -25,7 +27,7 @@ pub(crate) struct BucketId {
     pub(crate) serial: NonZeroU32,
 }
 
-/// One token of one bucket.
+/// The tokens of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Charge {
     pub(crate) bucket: BucketId,
@@ -34,6 +36,8 @@ pub(crate) struct Charge {
     /// True if the bucket is one of many (per flow or credential), so that its being empty says
     /// nothing about other queues.
     pub(crate) own: bool,
+    /// The tokens that were taken; zero before that.
+    pub(crate) taken: u16,
 }
 
 /// The tokens that a call takes, in the order in which reasons are named. Four fit without
@@ -105,7 +109,7 @@ impl Block {
 impl Charges {
     #[inline]
     pub(crate) fn push(&mut self, bucket: BucketId, reason: Reason, own: bool) {
-        let charge = Charge { bucket, reason, own };
+        let charge = Charge { bucket, reason, own, taken: 0 };
         match self.first.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(charge),
             None => self.more.push(charge),
@@ -115,6 +119,11 @@ impl Charges {
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Charge> {
         self.first.iter().map_while(Option::as_ref).chain(&self.more)
+    }
+
+    #[inline]
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Charge> {
+        self.first.iter_mut().map_while(Option::as_mut).chain(&mut self.more)
     }
 
     /// True if every bucket here is also among `others`.

@@ -45,6 +45,7 @@ fn arrive(driver: &Driver, flow: u64) -> Verdict {
         lists_first: false,
         patient: false,
         timeout: None,
+        cost: 1,
     };
     driver.arrive(0, &arrival).expect("there was no reload")
 }

@@ -207,6 +207,7 @@ impl City {
             lists_first: false,
             patient: false,
             timeout: None,
+            cost: 1,
         };
         let verdict = self.limiter.arrive(&arrival, self.now);
         if worker.kind == Kind::Quota {

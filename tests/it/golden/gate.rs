@@ -69,6 +69,7 @@ impl Gate {
             lists_first: false,
             patient: false,
             timeout: None,
+            cost: 1,
         };
         match self.limiter.arrive(&arrival, now) {
             Verdict::Admit(permit) => self.leave(call, permit, now),

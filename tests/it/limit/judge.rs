@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tidegate::api::{Outcome, Pause, PauseLength, Scope};
-use tidegate::limit::policy::{Backoff, BucketPolicy, Lane, Per, Strategy};
+use tidegate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Lane, Per, Strategy};
 use tidegate::limit::{ClassId, Policy};
 use tidegate::moment::Moment;
 
@@ -68,7 +68,8 @@ pub(super) fn rate_holds(world: &World, meter: Meter, policies: &[Policy], laten
                 let (caller, policy) = (world.calls[*call].caller, &policies[number]);
                 let Some(bucket) = bucket.filter(|_| is_metered(meter, &caller, policy, policies)) else { continue };
                 let (level, last) = levels.entry(who(bucket.per, &caller)).or_insert(fresh);
-                *level = refill(*level, &bucket, *last, *at) - 1.0;
+                let cost = class_of(&caller, policy, policies).map_or(1, |class| class.cost.of(caller.cost));
+                *level = refill(*level, &bucket, *last, *at) - f64::from(cost.min(bucket.largest_cost.get()));
                 *last = *at;
                 let least = -fastest * lateness - 1e-6;
                 assert!(*level >= least, "{meter:?} at {at:?}: {} tokens short, call {call}", -*level);
@@ -113,8 +114,7 @@ fn policy_of(meter: Meter, policy: &Policy) -> Option<BucketPolicy> {
 /// True if a call is charged to the judged bucket. Callers name classes by their place in the first
 /// policy.
 fn is_metered(meter: Meter, caller: &Caller, policy: &Policy, policies: &[Policy]) -> bool {
-    let name = &policies[0].classes[usize::from(caller.class)].name;
-    let Some(class) = policy.classes.iter().find(|class| class.name == *name) else { return false };
+    let Some(class) = class_of(caller, policy, policies) else { return false };
     if class.lane == Lane::Exempt || caller.long_running && !caller.lists_first && !class.meter_long_running {
         return false;
     }
@@ -131,6 +131,11 @@ fn is_metered(meter: Meter, caller: &Caller, policy: &Policy, policies: &[Policy
             false
         }
     }
+}
+
+fn class_of<'a>(caller: &Caller, policy: &'a Policy, policies: &[Policy]) -> Option<&'a ClassPolicy> {
+    let name = &policies[0].classes[usize::from(caller.class)].name;
+    policy.classes.iter().find(|class| class.name == *name)
 }
 
 /// A judge's memory of a key.

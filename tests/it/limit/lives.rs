@@ -1,6 +1,7 @@
 //! Random runs of a gate: policies, and the actions of callers, upstream and driver, step by step.
 
 use std::fmt;
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tidegate::api::{Answer, Group, Outcome, Pause, PauseLength, Scope};
 use tidegate::limit::policy::{
-    Adapt, Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy as Delays,
+    Adapt, Backoff, BucketPolicy, ClassPolicy, Combine, Cost, InFlight, Lane, Per, Strategy as Delays,
 };
 use tidegate::limit::{ClassId, Policy};
 
@@ -105,8 +106,11 @@ pub(super) fn policies() -> impl Strategy<Value = Limits> {
     let keys = (1_usize..8, pauses, prop::bool::weighted(0.3));
     let gate = (buckets(), buckets(), proptest::option::of(in_flight(1..6)), keys);
     let waiting = (select(vec![0, 50, 400, 3000, 60_000]), select(vec![2, 10, 1000]), any::<bool>());
-    let classes =
-        (vec((buckets(), proptest::option::of(in_flight(1..4)), any::<bool>(), any::<bool>()), 4), 0_u16..3, holds());
+    let classes = (
+        vec((buckets(), proptest::option::of(in_flight(1..4)), any::<bool>(), any::<bool>(), costs()), 4),
+        0_u16..3,
+        holds(),
+    );
     (gate, waiting, classes).prop_map(|((gate, retries, in_flight, keys), waiting, (classes, within, hold))| {
         let mut policy = Policy { bucket: gate, retry_bucket: retries, ..open() };
         (policy.max_keys, policy.pause_scope, policy.one_at_a_time) = keys;
@@ -114,23 +118,26 @@ pub(super) fn policies() -> impl Strategy<Value = Limits> {
         (policy.queue.max_wait, policy.queue.max_waiting) = (ms(waiting.0), waiting.1);
         policy.queue.combine = if waiting.2 { Combine::MaxOf } else { Combine::Sequential };
         let lanes = [("default", Lane::Normal), ("beside", Lane::Normal), ("high", Lane::High), ("low", Lane::Low)];
-        let all = lanes.iter().zip(classes).enumerate().map(|(n, ((name, lane), (bucket, slot, own, metered)))| {
-            let backoff = Backoff { hold, ..class(name).backoff };
-            let outer = (n == 3).then_some(ClassId(within));
-            let (own_bucket_only, in_flight) = (own && bucket.is_some(), slot);
-            ClassPolicy {
-                lane: *lane,
-                bucket,
-                within: outer,
-                own_bucket_only,
-                in_flight,
-                meter_long_running: metered,
-                backoff,
-                ..class(name)
-            }
-        });
+        let all =
+            lanes.iter().zip(classes).enumerate().map(|(n, ((name, lane), (bucket, slot, own, metered, cost)))| {
+                let backoff = Backoff { hold, ..class(name).backoff };
+                let outer = (n == 3).then_some(ClassId(within));
+                let (own_bucket_only, in_flight) = (own && bucket.is_some(), slot);
+                ClassPolicy {
+                    lane: *lane,
+                    bucket,
+                    within: outer,
+                    own_bucket_only,
+                    in_flight,
+                    meter_long_running: metered,
+                    cost,
+                    backoff,
+                    ..class(name)
+                }
+            });
         policy.classes = all.collect();
         policy.classes.push(ClassPolicy { lane: Lane::Exempt, ..class("exempt") });
+        fit_costs(&mut policy);
         Limits(policy)
     })
 }
@@ -144,6 +151,40 @@ fn buckets() -> impl Strategy<Value = BucketPolicy> {
             BucketPolicy { per, starts_empty, adapt, ..bucket(rate, burst) }
         },
     )
+}
+
+/// Most classes have calls of one token each, as most gates do.
+fn costs() -> impl Strategy<Value = Cost> {
+    prop_oneof![6 => Just(Cost::fixed(1)), 1 => Just(Cost::fixed(2)), 1 => Just(Cost { least: 1, most: 3 })]
+}
+
+/// Tells each bucket the largest cost that it is charged, which is at most its burst.
+pub(super) fn fit_costs(policy: &mut Policy) {
+    let classes = policy.classes.clone();
+    let charged = |class: &ClassPolicy, place: usize| {
+        let mut next = classes.iter().position(|other| other.name == class.name);
+        while let Some(found) = next {
+            if found == place {
+                return true;
+            }
+            next = classes[found].within.map(|ClassId(outer)| usize::from(outer));
+        }
+        false
+    };
+    let largest = |costs: &mut dyn Iterator<Item = u16>| NonZeroU16::new(costs.max().unwrap_or(1)).expect("at least 1");
+    let metered = || classes.iter().filter(|class| class.lane != Lane::Exempt);
+    let fit = |bucket: &mut Option<BucketPolicy>, largest: NonZeroU16| {
+        if let Some(bucket) = bucket {
+            bucket.largest_cost = largest;
+            bucket.burst = bucket.burst.max(largest.into());
+        }
+    };
+    let of_gate = largest(&mut metered().filter(|class| !class.own_bucket_only).map(|class| class.cost.most));
+    fit(&mut policy.bucket, of_gate);
+    for place in 0..classes.len() {
+        let inside = largest(&mut metered().filter(|class| charged(class, place)).map(|class| class.cost.most));
+        fit(&mut policy.classes[place].bucket, inside);
+    }
 }
 
 fn in_flight(max: Range<u32>) -> impl Strategy<Value = InFlight> {
@@ -198,9 +239,9 @@ fn callers(cast: Cast) -> impl Strategy<Value = Caller> {
     let patient = prop::bool::weighted(if cast.watches { 0.1 } else { 0.0 });
     let timeout = proptest::option::weighted(0.2, (0_u64..4_000).prop_map(ms))
         .prop_map(move |timeout| timeout.filter(|_| cast.timeouts));
-    let who = (0..cast.classes, 0..cast.flows, 0..cast.credentials);
+    let who = (0..cast.classes, 0..cast.flows, 0..cast.credentials, 0_u16..5);
     (who, key, long, patient, timeout).prop_map(
-        |((class, flow, credential), key, (long_running, lists), patient, timeout)| {
+        |((class, flow, credential, cost), key, (long_running, lists), patient, timeout)| {
             let group = if long_running { Group::LongRunning } else { Group::Short };
             Caller {
                 class,
@@ -214,6 +255,7 @@ fn callers(cast: Cast) -> impl Strategy<Value = Caller> {
                 lists_first: long_running && lists,
                 patient,
                 timeout,
+                cost,
             }
         },
     )

@@ -4,7 +4,7 @@
 //! It has no keys and no retries. What is compared is which call leaves when, over classes, lanes,
 //! flows, buckets, slots and room.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -20,6 +20,8 @@ use super::world::{Caller, World, ms, open, secs};
 #[derive(Debug)]
 struct Tokens {
     period: u128,
+    /// The nanoseconds' worth that one call takes at most.
+    call: u128,
     most: u128,
     held: u128,
     seen: Moment,
@@ -76,7 +78,8 @@ impl Tokens {
         )]
         let period = (1e9 / policy.rate).ceil() as u128;
         let most = period * u128::from(policy.burst.get());
-        Self { period, most, held: if policy.starts_empty { 0 } else { most }, seen: Moment::ZERO }
+        let call = period * u128::from(policy.largest_cost.get());
+        Self { period, call, most, held: if policy.starts_empty { 0 } else { most }, seen: Moment::ZERO }
     }
 
     fn held_at(&self, now: Moment) -> u128 {
@@ -84,12 +87,12 @@ impl Tokens {
     }
 
     fn next_token(&self, now: Moment) -> Moment {
-        let missing = self.period.saturating_sub(self.held_at(now));
+        let missing = self.call.saturating_sub(self.held_at(now));
         now + Duration::from_nanos(u64::try_from(missing).expect("a period fits"))
     }
 
-    fn take(&mut self, now: Moment) {
-        self.held = self.held_at(now) - self.period;
+    fn take(&mut self, now: Moment, cost: u16) {
+        self.held = self.held_at(now) - (self.period * u128::from(cost)).min(self.call);
         self.seen = now;
     }
 }
@@ -189,10 +192,10 @@ impl Model {
     }
 
     fn leave(&mut self, call: usize, caller: &Caller) {
-        let now = self.now;
+        let (now, cost) = (self.now, self.class(caller).cost.of(caller.cost));
         for bucket in self.charged(caller) {
             let tokens = self.tokens(bucket, caller);
-            self.tokens.get_mut(&tokens).expect("made on arrival").take(now);
+            self.tokens.get_mut(&tokens).expect("made on arrival").take(now, cost);
         }
         *self.rooms.get_mut(&caller.long_running).expect("both are there") -= 1;
         if !caller.long_running {
@@ -213,6 +216,28 @@ impl Model {
         }
         let (long_running, lists_first) = (caller.long_running, caller.lists_first);
         (caller.class, caller.flow, long_running, lists_first, if split { caller.credential } else { 0 })
+    }
+
+    /// The turns that the other queues with the same requirements have after one of a dear call,
+    /// besides the usual one.
+    fn turns_owed(&self, caller: &Caller) -> u64 {
+        let cost = self.class(caller).cost;
+        let alike = self.waiting.iter().map(|waiting| &waiting.caller).filter(|other| self.alike(other, caller));
+        let queues: HashSet<_> = alike.map(|other| self.queue(other)).collect();
+        u64::from(cost.of(caller.cost) / cost.least - 1) * (queues.len() as u64 - 1)
+    }
+
+    /// True if two calls of a class need exactly the same.
+    fn alike(&self, one: &Caller, other: &Caller) -> bool {
+        let needs = |caller: &Caller| {
+            let tokens: Vec<_> = self.charged(caller).into_iter().map(|bucket| self.tokens(bucket, caller)).collect();
+            let holds =
+                |slots: Option<InFlight>| slots.filter(|_| !caller.long_running).map(|slots| who(slots.per, caller));
+            let slots = (holds(self.policy.in_flight), holds(self.class(caller).in_flight));
+            let pauses = (self.policy.pause_scope == Scope::Credential).then_some(caller.credential);
+            (caller.class, caller.long_running, caller.lists_first, tokens, slots, pauses)
+        };
+        needs(one) == needs(other)
     }
 
     fn arrive(&mut self, call: usize, caller: Caller) {
@@ -258,10 +283,11 @@ impl Model {
                     && self.waiting.iter().any(|waiting| self.lane(waiting.caller.class) == other);
                 self.passed[other] = if waits { self.passed[other] + 1 } else { 0 };
             }
+            let owed = self.turns_owed(&self.waiting[at].caller);
             let Waiting { call, caller } = self.waiting.remove(at);
             self.turns += 1;
             let queue = self.queue(&caller);
-            self.queue_turns.insert(queue, self.turns);
+            self.queue_turns.insert(queue, self.turns + owed);
             self.class_turns[usize::from(caller.class)] = self.turns;
             self.leave(call, &caller);
         }

@@ -29,6 +29,7 @@ pub(super) struct Caller {
     pub(super) lists_first: bool,
     pub(super) patient: bool,
     pub(super) timeout: Option<Duration>,
+    pub(super) cost: u16,
 }
 
 /// The state of a call.
@@ -119,6 +120,7 @@ impl Caller {
             lists_first: false,
             patient: false,
             timeout: None,
+            cost: 1,
         }
     }
 
@@ -154,6 +156,7 @@ impl Caller {
             lists_first: self.lists_first,
             patient: self.patient,
             timeout: self.timeout,
+            cost: self.cost,
         }
     }
 

@@ -1,0 +1,112 @@
+//! Reads the costs of calls, and holds each bucket to them: no call costs more than a bucket has.
+
+use std::num::{NonZeroU16, NonZeroU32};
+
+use toml::Value;
+
+use super::cursor::{Cursor, TomlValue};
+use super::shape::Shape;
+use super::values::one_of;
+use crate::classify::{CostBy, CostReader, Kind};
+use crate::dialect::Dialect;
+use crate::limit::policy::{BucketPolicy, Cost};
+use crate::words::Words;
+
+words! {
+    /// The things that a bucket counts.
+    pub(super) enum Counts {
+        /// The tokens that each call costs.
+        Tokens = "tokens",
+        /// Calls, whatever they cost.
+        Calls = "calls",
+    }
+}
+
+/// Reads the cost of a class's calls, and its bounds.
+pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: Kind, dialect: Dialect) -> (CostBy, Cost) {
+    let by = at.get("cost", base.0);
+    let reader = match by {
+        CostBy::Number(_) => None,
+        CostBy::Read(reader) => Some(reader),
+    };
+    let needed = match reader {
+        Some(CostReader::List) if kind != Kind::Kubernetes => Some("kind = \"kubernetes\""),
+        Some(CostReader::Graphql) if dialect != Dialect::Github => Some("dialect = \"github\""),
+        Some(CostReader::Instances) if dialect != Dialect::Aws => Some("dialect = \"aws\""),
+        _ => None,
+    };
+    if let Some((needed, reader)) = needed.zip(reader) {
+        at.at("cost").problem(format!("is {:?}, which only a gate with {needed} reads", reader.word()));
+    }
+    let most = at.unused_if(reader.is_none(), "it bounds a cost that is read from the call, not a number");
+    let usual = if by == base.0 { base.1.most } else { reader.map_or(1, most_of) };
+    let most: NonZeroU32 = most.get("most_cost", NonZeroU32::from(NonZeroU16::new(usual).unwrap_or(NonZeroU16::MIN)));
+    let most = u16::try_from(most.get()).unwrap_or_else(|_| {
+        at.at("most_cost").problem(format!("is {most}, expected at most {}", u16::MAX));
+        u16::MAX
+    });
+    match by {
+        CostBy::Number(tokens) => (by, Cost::fixed(tokens)),
+        CostBy::Read(_) => (by, Cost { least: 1, most }),
+    }
+}
+
+/// Returns the most that calls cost by a reader where the file does not say: the seats that
+/// kube-apiserver gives a list at most, GitHub's points for a mutation, a small launch.
+fn most_of(reader: CostReader) -> u16 {
+    match reader {
+        CostReader::List => 10,
+        CostReader::Graphql => 5,
+        CostReader::Instances => 20,
+    }
+}
+
+/// Tells a bucket the largest cost of the calls that it is charged for. `calls` gives for each
+/// class of them its cost and its table, where an error is shown.
+pub(super) fn fit<'c, 'a: 'c>(
+    bucket: &mut Option<BucketPolicy>,
+    name: &str,
+    calls: impl Iterator<Item = (Cost, &'c Cursor<'a>)>,
+) {
+    let Some(bucket) = bucket.as_mut().filter(|bucket| bucket.counts_costs) else { return };
+    for (cost, at) in calls {
+        if u32::from(cost.most) > bucket.burst.get() {
+            let (most, burst) = (cost.most, bucket.burst);
+            let key = if cost.least == cost.most { "cost" } else { "most_cost" };
+            at.at(key).problem(format!(
+                "lets a call cost {most} tokens, more than the burst of {name}, which is {burst}, so that it would never leave; \
+                 expected at most {burst}, a larger burst, or counts = \"calls\" there"
+            ));
+        } else {
+            bucket.largest_cost = bucket.largest_cost.max(NonZeroU16::new(cost.most).unwrap_or(NonZeroU16::MIN));
+        }
+    }
+}
+
+impl TomlValue for CostBy {
+    const SHAPE: Shape = Shape::WholeOr(CostReader::WORDS);
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        match value {
+            Value::Integer(number) => match u16::try_from(*number) {
+                Ok(tokens) if tokens > 0 => Some(Self::Number(tokens)),
+                _ => {
+                    at.problem(format!(
+                        "is {number}, expected 1 to {} tokens; for calls that cost nothing: lane = \"exempt\"",
+                        u16::MAX
+                    ));
+                    None
+                }
+            },
+            Value::String(_) => one_of(&CostReader::ALL, CostReader::word, value, at).map(Self::Read),
+            _ => at.expect(None, value, "a number of tokens, or the name of a reader"),
+        }
+    }
+
+    fn write(&self) -> Value {
+        match self {
+            Self::Number(tokens) => i64::from(*tokens).into(),
+            Self::Read(reader) => reader.word().into(),
+        }
+    }
+}
