@@ -23,6 +23,7 @@ mod observe;
 mod options;
 mod parts;
 mod pauses;
+mod quotas;
 mod respond;
 mod section;
 mod stack;

@@ -101,6 +101,9 @@ pub struct Gate {
     pub keys: Vec<Key>,
     /// Pauses that the upstream asked for.
     pub pauses: Vec<Pause>,
+    /// The upstream's own quotas, as its answers told them last.
+    #[serde(default)]
+    pub quotas: Vec<Quota>,
     /// Connections to the upstream, by group.
     pub connections: Vec<Connections>,
     /// The last refusals, latest first; equal ones are counted together.
@@ -117,6 +120,24 @@ pub struct Gate {
 pub struct Bypass {
     /// The moment at which it ends by itself.
     pub until_ms: u64,
+}
+
+/// A quota of the upstream's, as an answer told it last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quota {
+    /// The part of the API that it is for, in the upstream's words.
+    pub resource: String,
+    /// The digits that tell the gate's callers apart, by credential or account; empty if it does
+    /// not.
+    pub account: String,
+    /// Its size, if the upstream told it.
+    pub limit: Option<u64>,
+    /// The calls that were left.
+    pub remaining: u64,
+    /// The moment at which it is whole again, if the upstream told it.
+    pub resets_ms: Option<u64>,
+    /// The moment of the answer.
+    pub seen_ms: u64,
 }
 
 /// Places among the calls in flight.

@@ -20,9 +20,11 @@ mod ietf;
 mod inflate;
 mod json;
 mod okta;
+mod quota;
 mod retry_after;
 
 pub use self::inflate::in_clear;
+pub use self::quota::{Quota, quotas};
 
 /// The number of bytes of a body that are looked at. The codes and reasons of all providers are at
 /// its beginning.
@@ -181,6 +183,11 @@ impl Signals {
     /// True if a signal is in it.
     pub const fn contains(self, signal: Signal) -> bool {
         self.0 & (1 << signal as u16) != 0
+    }
+
+    /// True if an answer may tell a quota in the words of one of them.
+    pub fn tell_quotas(self) -> bool {
+        self.contains(Signal::Azure) || self.iter().any(Signal::tells_quota)
     }
 
     /// Returns the signals in it.

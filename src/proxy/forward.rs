@@ -108,6 +108,7 @@ impl SentCall<'_> {
     fn answered(&mut self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Outcome {
         let told = self.told(status, headers, body);
         self.context.learned(&told);
+        self.note_quotas(status, headers);
         if let Some(signal) = told.signal {
             let call = &self.context.call.call;
             tracing::debug!(?call, signal = signal.word(), answer = ?told.answer, "upstream signalled a limit");
@@ -119,6 +120,18 @@ impl SentCall<'_> {
             self.context.key = Some(key);
         }
         told.answer.outcome
+    }
+
+    /// Notes what the answer tells of the upstream's quotas, for those who look.
+    fn note_quotas(&self, status: StatusCode, headers: &HeaderMap) {
+        let CallContext { config, call, .. } = &*self.context;
+        let honoured = config.options.gate.throttling.honour;
+        if honoured.tell_quotas() {
+            let wall = (!headers.contains_key(DATE)).then(wall_clock);
+            let response = signals::Response { status, headers, body: &[], wall };
+            let quotas = signals::quotas(honoured, &response);
+            self.gate.tally.quotas.note(quotas, call.credential, self.gate.driver.clock().now());
+        }
     }
 
     /// Keeps the answer as it flows, for the identical calls that wait for it.

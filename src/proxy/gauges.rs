@@ -8,11 +8,13 @@ use metrics::Gauge;
 use tokio_util::sync::CancellationToken;
 
 use super::parts::GateParts;
+use super::quotas::Quotas;
 use super::section::Section;
 use crate::api::Group;
 use crate::clock::Clock;
 use crate::limit::Snapshot;
 use crate::limit::snapshot::{BucketView, Paused};
+use crate::moment::Moment;
 use crate::telemetry::{self, Sampler, UpstreamMeters, meters::as_f64, table};
 use crate::upstream::Occupancy;
 
@@ -45,7 +47,9 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
             let pauses = |now: &Snapshot| now.pauses.iter().filter(|pause| scope_of(pause.who) == scope).count();
             table::PAUSES.gauge(&[&gate, scope]).set(sum(&pauses));
         }
-        show_parts(&gate, &now, &mut shown.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        show_parts(&gate, &now, &mut shown);
+        gates.iter().for_each(|of| show_quotas(&gate, &of.tally.quotas, of.driver.clock().now(), &mut shown));
     })
 }
 
@@ -76,6 +80,29 @@ fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
     for (class, waiting) in queues {
         show(table::QUEUE_LENGTH.gauge(&[gate, class]), 0.0, as_f64(waiting));
     }
+}
+
+/// Sets the gauges of the upstream's own quotas.
+fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, shown: &mut Vec<(Gauge, f64)>) {
+    for (resource, account, seen) in quotas.list(now) {
+        let labels = [gate, &resource, &account];
+        let resets_in = seen.resets_at.map(|at| (at - now).as_secs_f64());
+        for (metric, value) in [
+            (&table::QUOTA_LIMIT, seen.limit.map(as_count)),
+            (&table::QUOTA_REMAINING, Some(as_count(seen.remaining))),
+            (&table::QUOTA_RESET, resets_in),
+        ] {
+            let Some(value) = value else { continue };
+            let gauge = metric.gauge(&labels);
+            gauge.set(value);
+            shown.push((gauge, f64::NAN));
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
+fn as_count(count: u64) -> f64 {
+    count as f64
 }
 
 /// The buckets of a gate by the names that they have in metrics and in the status.

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::quotas::Quotas;
 use crate::api::Rejection;
 use crate::classify::Classified;
 use crate::clock::Clock;
@@ -24,6 +25,8 @@ pub(crate) struct Tally {
     /// `bypassed` as a metric.
     counter: metrics::Counter,
     lately: Mutex<Lately>,
+    /// The upstream's own quotas.
+    pub(crate) quotas: Quotas,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +59,7 @@ impl Tally {
     pub(crate) fn new(gate: &str, clock: Clock) -> Self {
         let [admitted, refused, bypassed] = Default::default();
         let counter = table::BYPASSED.counter(&[gate]);
-        Self { clock, admitted, refused, bypassed, counter, lately: Mutex::default() }
+        Self { clock, admitted, refused, bypassed, counter, lately: Mutex::default(), quotas: Quotas::default() }
     }
 
     /// A call has left.
@@ -125,6 +128,7 @@ impl Tally {
         gate.admitted = self.admitted.load(Relaxed);
         gate.refused = self.refused.load(Relaxed);
         gate.bypassed = self.bypassed.load(Relaxed);
+        gate.quotas = self.quotas.tell(self.clock.now(), |at| self.clock.wall(at));
         let lately = self.lock();
         let refusal = |refused: &Refused| status::Refusal {
             at_ms: self.clock.wall(refused.at),

@@ -44,6 +44,20 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
             text(&format!("after {}", duration(refusal.retry_in_seconds))),
         ]
     });
+    let columns = &["Quota", "Whose", "Left", "Whole again", "Told"];
+    let quotas = list("The upstream's own quotas", columns, &gate.quotas, |quota| {
+        let left = match quota.limit {
+            Some(limit) => {
+                #[expect(clippy::cast_precision_loss, reason = "a bar of a few pixels")]
+                let part = (quota.remaining as f64 / limit.max(1) as f64).clamp(0.0, 1.0);
+                Cell::Level(format!("{} of {limit}", quota.remaining), part)
+            }
+            None => text(&quota.remaining),
+        };
+        let resets = quota.resets_ms.map_or_else(|| NONE.to_owned(), |at| until(at, now_ms));
+        let whose = if quota.account.is_empty() { NONE } else { &quota.account };
+        vec![text(&quota.resource), text(&whose), left, text(&resets), text(&ago(quota.seen_ms, now_ms))]
+    });
     let columns = &["Turned away by", "Times", "Last"];
     let rejections = list("Turned away by the upstream, not by the gate", columns, &gate.rejections, |rejection| {
         let by = Cell::Word(rejected_by(&rejection.by), rejection.by.clone());
@@ -53,8 +67,17 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
         let slots = class.slots.max.map_or_else(|| NONE.to_owned(), |max| format!("{} of {max}", class.slots.used));
         vec![text(&class.name), text(&class.lane), text(&class.waiting), text(&slots)]
     });
-    let lists =
-        [waiting(gate), keys(gate, now_ms), pauses, refusals, rejections, buckets(gate), connections(gate), classes];
+    let lists = [
+        waiting(gate),
+        keys(gate, now_ms),
+        pauses,
+        quotas,
+        refusals,
+        rejections,
+        buckets(gate),
+        connections(gate),
+        classes,
+    ];
     lists.into_iter().filter(|list| !list.rows.is_empty() || !list.note.is_empty())
 }
 

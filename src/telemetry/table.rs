@@ -2,7 +2,8 @@
 //!
 //! A metric that is not in [`TABLE`] cannot be recorded, because only a [`Metric`] makes handles.
 //! All label values come from closed sets (verbs, reasons, code classes), from the configuration
-//! (gates, classes) or through [`Capped`](super::meters::Capped).
+//! (gates, classes), through [`Capped`](super::meters::Capped), or from a bounded list (the
+//! upstream's quotas, whose accounts are the digits of a salted hash).
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, SharedString, Unit};
 
@@ -115,6 +116,15 @@ metrics_table! {
         "Tokens per second that a bucket gains now: less than configured while the upstream throttles";
     PAUSES = Kind::Gauge, "tidegate_pauses", ["gate", "scope"], "pauses", Start,
         "Pauses in force that the upstream asked for (at most a hundred are counted)";
+    QUOTA_LIMIT = Kind::Gauge, "tidegate_quota_limit", ["gate", "resource", "account"], "calls",
+        Once("an answer told the size of a quota"),
+        "Size of a quota of the upstream's, as an answer told it last";
+    QUOTA_REMAINING = Kind::Gauge, "tidegate_quota_remaining", ["gate", "resource", "account"], "calls",
+        Once("an answer told a quota"),
+        "Calls left of a quota of the upstream's, as an answer told it last";
+    QUOTA_RESET = Kind::Gauge, "tidegate_quota_reset_seconds", ["gate", "resource", "account"], "seconds",
+        Once("an answer told when a quota is whole again"),
+        "Time until a quota of the upstream's is whole again, as an answer told it last";
     SLOTS = Kind::Gauge, "tidegate_slots_in_use", ["gate"], "slots", Start,
         "Places taken among the calls in flight";
     CONNECTIONS = Kind::Gauge, "tidegate_upstream_connections", ["gate", "group"], "connections", Start,
@@ -212,7 +222,8 @@ mod tests {
         assert_eq!(names.len(), TABLE.len());
         for metric in TABLE {
             assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
-            let is_moment = ["_timestamp_seconds", "_age_seconds"].iter().any(|end| metric.name.ends_with(end));
+            let is_moment =
+                ["_timestamp_seconds", "_age_seconds", "_reset_seconds"].iter().any(|end| metric.name.ends_with(end));
             let is_time = metric.name.ends_with("_seconds") && !is_moment;
             assert_eq!(matches!(metric.kind, Kind::Histogram(_)), is_time, "{}", metric.name);
         }
@@ -222,7 +233,7 @@ mod tests {
     fn no_label_could_hold_a_name_or_a_path() {
         let closed = BTreeSet::from([
             "gate", "class", "lane", "verb", "code", "reason", "group", "resource", "kind", "rule", "host", "bucket",
-            "scope", "signal", "version", "result", "by", "decision",
+            "scope", "signal", "version", "result", "by", "decision", "account",
         ]);
         for label in TABLE.iter().flat_map(|metric| metric.labels) {
             assert!(closed.contains(label), "{label}");

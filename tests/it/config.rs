@@ -43,8 +43,8 @@ fn unknown_keys_are_errors_with_a_suggestion() {
     in_gate(
         "bucket.rat = 5\nbucket.burts = 6\nlisten_on = 1\n[logs]\n",
         &[
-            "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, adapt (did you mean \"rate\"?)",
-            "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, adapt (did you mean \"burst\"?)",
+            "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, counts, adapt (did you mean \"rate\"?)",
+            "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, counts, adapt (did you mean \"burst\"?)",
             "f.toml:5:1: gates.kubernetes.listen_on: is not a valid key",
             "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)",
         ],
@@ -221,6 +221,31 @@ fn classes_must_fit_together() {
         (
             class("name = \"a\"\nmatch = {}\nlane = \"exempt\"\nbucket = { rate = 1, burst = 1 }"),
             "f.toml:7:1: gates.kubernetes.classes[0].bucket: has no effect: an exempt class never waits and never spends",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\ncost = 0"),
+            "f.toml:6:8: gates.kubernetes.classes[0].cost: is 0, expected 1 to 65535 tokens; for calls that cost nothing: lane = \"exempt\"",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\ncost = \"lists\""),
+            "f.toml:6:8: gates.kubernetes.classes[0].cost: is \"lists\", expected \"list\", \"graphql\" or \"instances\" (did you mean \"list\"?)",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\ncost = \"graphql\""),
+            "f.toml:6:8: gates.kubernetes.classes[0].cost: is \"graphql\", which only a gate with dialect = \"github\" reads",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\ncost = 101"),
+            "f.toml:6:8: gates.kubernetes.classes[0].cost: lets a call cost 101 tokens, more than the burst of the gate's bucket, which is 100, \
+             so that it would never leave; expected at most 100, a larger burst, or counts = \"calls\" there",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\ncost = 5\nmost_cost = 9"),
+            "f.toml:7:1: gates.kubernetes.classes[0].most_cost: has no effect: it bounds a cost that is read from the call, not a number",
+        ),
+        (
+            class("name = \"a\"\nmatch = {}\nlane = \"exempt\"\ncost = 5"),
+            "f.toml:7:1: gates.kubernetes.classes[0].cost: has no effect: an exempt class never spends",
         ),
         (
             class("name = \"a\"\nmatch = {}\nown_bucket_only = true"),

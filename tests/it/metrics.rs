@@ -58,6 +58,7 @@ fn tables() -> String {
         ("by", words(Rejection::ALL.map(Rejection::word).to_vec())),
         ("kind", words(FailureKind::ALL.map(FailureKind::word).to_vec())),
         ("signal", "the words of `signals.honour`".to_owned()),
+        ("account", "six digits of a salted hash of the credential or account, or nothing".to_owned()),
     ] {
         let _infallible = writeln!(text, "| `{label}` | {values} |");
     }
@@ -166,7 +167,7 @@ fn bad_days() -> u16 {
             _ if line.contains("limited") => (429, ""),
             _ if line.contains("unauthorized") => (401, ""),
             _ if line.contains("broken") => (500, ""),
-            _ => (200, ""),
+            _ => (200, "RateLimit-Limit: 100\r\nRateLimit-Remaining: 99\r\nRateLimit-Reset: 60\r\n"),
         };
         format!("HTTP/1.1 {status} Said\r\n{headers}Content-Length: 2\r\n\r\nok")
     });
@@ -234,7 +235,7 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
         "[admin]\nlisten = \"{admin}\"\nsocket = {socket:?}\n[log]\ncalls = {calls:?}\n\
          [gates.main]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\n{tight}\
          [gates.shadow]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\nshadow = true\n{tight}\
-         [gates.file]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\ncredential = {{ file = {token:?} }}\n",
+         [gates.file]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\ncredential = {{ file = {token:?} }}\nsignals.honour = [\"ietf\"]\n",
         gates[0], gates[1], gates[2]
     );
     let path = file("tidegate.toml", &config);

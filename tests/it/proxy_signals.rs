@@ -269,6 +269,24 @@ async fn a_quota_that_is_used_up_but_for_the_reserve_pauses_its_credential() {
     assert_eq!(backend.targets(), ["/repos/a/b", "/repos/c/d", "/repos/c/d", "/rate_limit"]);
     proxy.reaches("tidegate_refusals_total", &["reason=\"pause\""], 1.0).await;
     proxy.reaches("tidegate_signals_total", &["signal=\"github\"", "class=\"default\""], 1.0).await;
+    let told = proxy.gate.status(false).await.quotas;
+    let left = |n: usize| (told[n].resource.as_str(), told[n].limit, told[n].remaining, told[n].resets_ms.is_some());
+    let mut both = [left(0), left(1)];
+    both.sort_unstable();
+    assert_eq!((told.len(), both), (2, [("core", Some(5000), 500, true), ("core", Some(5000), 501, true)]));
+    assert!(told[0].account.len() == 6 && told[0].account != told[1].account, "{told:?}");
+    let of = format!("account=\"{}\"", told[0].account);
+    proxy.reaches("tidegate_quota_limit", &["resource=\"core\"", &of], 5000.0).await;
+}
+
+#[tokio::test]
+async fn a_shadow_shows_the_upstreams_quota_too() {
+    let backend = Backend::start(|_| async { quota(200, "77") }).await;
+    let proxy = before(backend.address, &[Signal::Github]).with(|options| options.gate.shadow = true).start().await;
+    assert_eq!(status(&get(&proxy, "/repos/a/b", "one").await), 200);
+    let told = proxy.gate.status(false).await.quotas;
+    assert_eq!((told[0].remaining, told[0].account.as_str()), (77, ""), "callers are not told apart");
+    proxy.reaches("tidegate_quota_remaining", &["resource=\"core\""], 77.0).await;
 }
 
 #[tokio::test]

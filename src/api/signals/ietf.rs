@@ -19,12 +19,14 @@ use super::{Reach, Refused, Response, Spent, fields};
 
 /// A quota in a response.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Quota {
-    left: u64,
+pub(super) struct Quota {
+    /// Its name, in the list form.
+    pub(super) name: Option<String>,
+    pub(super) left: u64,
     /// The size of the whole quota.
-    limit: Option<u64>,
+    pub(super) limit: Option<u64>,
     /// The time until it is full again.
-    resets_in: Option<Duration>,
+    pub(super) resets_in: Option<Duration>,
 }
 
 pub(super) fn refused(response: &Response<'_>) -> Option<Refused> {
@@ -56,7 +58,8 @@ pub(super) fn counted(headers: &HeaderMap, name: &str) -> Option<(u64, Option<Du
     Some((first.0, window))
 }
 
-fn quotas(response: &Response<'_>) -> Vec<Quota> {
+/// Returns the quotas that a response tells.
+pub(super) fn quotas(response: &Response<'_>) -> Vec<Quota> {
     let headers = response.headers;
     let Some(field) = joined(headers, "ratelimit") else { return triple(response).into_iter().collect() };
     if let Ok(list) = Parser::new(&field).parse::<sfv::List>() {
@@ -68,6 +71,7 @@ fn quotas(response: &Response<'_>) -> Vec<Quota> {
     let Ok(dictionary) = Parser::new(&field).parse::<sfv::Dictionary>() else { return Vec::new() };
     let number = |key: &str| whole(&dictionary.get(key).and_then(item)?.bare_item);
     let quota = number("remaining").map(|left| Quota {
+        name: None,
         left,
         limit: number("limit"),
         resets_in: number("reset").and_then(|reset| fields::reset(reset, response)),
@@ -86,6 +90,7 @@ fn named(entry: &ListEntry, policies: &sfv::List) -> Option<Quota> {
     let number = |params: &Parameters, key: &str| params.get(key).and_then(whole);
     let window = policy.and_then(|policy| window(&policy.params));
     Some(Quota {
+        name: item.bare_item.as_string().map(|name| name.as_str().to_owned()),
         left: number(&item.params, "r")?,
         limit: policy.and_then(|policy| number(&policy.params, "q")),
         resets_in: number(&item.params, "t").map(Duration::from_secs).or(window),
@@ -98,7 +103,7 @@ fn triple(response: &Response<'_>) -> Option<Quota> {
     let limit = counted(headers, "ratelimit-limit");
     let reset = fields::number(headers, "ratelimit-reset").and_then(|reset| fields::reset(reset, response));
     let window = limit.and_then(|(_, window)| window);
-    Some(Quota { left, limit: limit.map(|(limit, _)| limit), resets_in: reset.or(window) })
+    Some(Quota { name: None, left, limit: limit.map(|(limit, _)| limit), resets_in: reset.or(window) })
 }
 
 fn item(entry: &ListEntry) -> Option<&Item> {
@@ -128,12 +133,18 @@ mod tests {
     use crate::api::signals::tests::{For, Key, headers, refusal, response};
 
     fn quota(left: u64, limit: u64, resets_in: u64) -> Quota {
-        Quota { left, limit: Some(limit), resets_in: Some(Duration::from_secs(resets_in)) }
+        Quota { name: None, left, limit: Some(limit), resets_in: Some(Duration::from_secs(resets_in)) }
+    }
+
+    /// The quotas without their names.
+    fn unnamed(pairs: &[Key]) -> Vec<Quota> {
+        let quotas = quotas(&response(200, &headers(pairs), ""));
+        quotas.into_iter().map(|quota| Quota { name: None, ..quota }).collect()
     }
 
     #[test]
     fn the_list_form_names_its_quotas() {
-        let found = |pairs: &[Key]| quotas(&response(200, &headers(pairs), ""));
+        let found = unnamed;
         let policy = ("ratelimit-policy", "\"burst\";q=100;w=60,\"daily\";q=1000;w=86400");
         assert_eq!(found(&[policy, ("ratelimit", "\"burst\";r=50;t=30")]), [quota(50, 100, 30)]);
         assert_eq!(
@@ -141,7 +152,7 @@ mod tests {
             [quota(5, 100, 3), quota(0, 1000, 4000)]
         );
         assert_eq!(found(&[policy, ("ratelimit", "\"daily\";r=9")]), [quota(9, 1000, 86_400)], "the window at most");
-        let alone = [Quota { left: 50, limit: None, resets_in: Some(Duration::from_secs(30)) }];
+        let alone = [Quota { name: None, left: 50, limit: None, resets_in: Some(Duration::from_secs(30)) }];
         assert_eq!(found(&[("ratelimit", "\"default\";r=50;t=30")]), alone);
         assert_eq!(found(&[("ratelimit", "default;r=50;t=30")]), alone, "a token, as draft 08 had it");
         assert_eq!(found(&[("ratelimit", "\"a\";r=50;t=30"), ("ratelimit-policy", "\"a\";q=")]), alone);
@@ -164,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_older_forms_are_read_too() {
-        let found = |pairs: &[Key]| quotas(&response(200, &headers(pairs), ""));
+        let found = unnamed;
         assert_eq!(found(&[("ratelimit", "limit=100, remaining=50, reset=5")]), [quota(50, 100, 5)]);
         assert_eq!(
             found(&[("ratelimit-limit", "100, 100;w=60"), ("ratelimit-remaining", "7"), ("ratelimit-reset", "42")]),

@@ -1,0 +1,149 @@
+//! Quotas as answers tell them: the size, how much is left, and when there is more. They are shown;
+//! whether anything waits for them is decided elsewhere.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::{Response, Signal, Signals, fields, ietf};
+
+/// A quota of the upstream's, at the moment of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// The part of the API that it is for, in the upstream's words: `core`, `subscription-reads`.
+    pub resource: String,
+    /// Its size, if the upstream tells it.
+    pub limit: Option<u64>,
+    /// The calls that are left.
+    pub remaining: u64,
+    /// The time until it is whole again, if the upstream tells it.
+    pub resets_in: Option<Duration>,
+}
+
+/// Returns the quotas that a response tells, in the words of the honoured signals; the first family
+/// that tells any is believed.
+pub fn quotas(honoured: Signals, response: &Response<'_>) -> Vec<Quota> {
+    let families = honoured.iter().map(|signal| match signal {
+        Signal::Github => headed(response, "x-ratelimit").into_iter().collect(),
+        Signal::Okta => headed(response, "x-rate-limit").into_iter().collect(),
+        Signal::Docker => {
+            let hub = || headed(response, "x-ratelimit").into_iter().collect();
+            Some(ietf(response)).filter(|told| !told.is_empty()).unwrap_or_else(hub)
+        }
+        Signal::Gitlab | Signal::Ietf => ietf(response),
+        Signal::Azure => azure(response.headers),
+        Signal::Aws | Signal::Google | Signal::RetryAfter => Vec::new(),
+    });
+    families.into_iter().find(|told: &Vec<_>| !told.is_empty()).unwrap_or_default()
+}
+
+/// Reads `PREFIX-limit`, `-remaining`, `-reset` and, with GitHub, `-resource`.
+fn headed(response: &Response<'_>, prefix: &str) -> Option<Quota> {
+    let number = |name: &str| fields::number(response.headers, &format!("{prefix}-{name}"));
+    let resource = response.headers.get(format!("{prefix}-resource")).and_then(|value| value.to_str().ok());
+    Some(Quota {
+        resource: resource_word(resource.unwrap_or("core")),
+        limit: number("limit"),
+        remaining: number("remaining")?,
+        resets_in: number("reset").and_then(|reset| fields::reset(reset, response)),
+    })
+}
+
+/// Reads the IETF's fields, and those of the drafts.
+fn ietf(response: &Response<'_>) -> Vec<Quota> {
+    let quotas = ietf::quotas(response).into_iter().map(|quota| Quota {
+        resource: resource_word(quota.name.as_deref().unwrap_or("requests")),
+        limit: quota.limit,
+        remaining: quota.left,
+        resets_in: quota.resets_in,
+    });
+    quotas.collect()
+}
+
+/// Reads Azure Resource Manager's counts, of which the size is not told, and those of a resource
+/// provider: `Microsoft.Compute/GetVM3Min;239,Microsoft.Compute/GetVM30Min;2384`.
+fn azure(headers: &HeaderMap) -> Vec<Quota> {
+    let quota = |resource: &str, remaining| Quota {
+        resource: resource_word(resource),
+        limit: None,
+        remaining,
+        resets_in: None,
+    };
+    let mut told = Vec::new();
+    for (name, value) in headers {
+        let Some(resource) = name.as_str().strip_prefix("x-ms-ratelimit-remaining-") else { continue };
+        let Ok(value) = value.to_str() else { continue };
+        let of_providers = value.split(',').filter_map(|part| part.trim().rsplit_once(';'));
+        told.extend(of_providers.filter_map(|(name, left)| Some(quota(name, fields::digits(left)?))));
+        told.extend(fields::digits(value.trim()).map(|left| quota(resource, left)));
+    }
+    told.truncate(MOST);
+    told
+}
+
+/// Returns the name of a resource as it is shown: of a length that a label can have.
+fn resource_word(name: &str) -> String {
+    let shown = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { '_' };
+    name.chars().take(LONGEST_NAME).map(shown).collect()
+}
+
+/// The most quotas that one answer tells.
+const MOST: usize = 16;
+/// The longest name of a resource.
+const LONGEST_NAME: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::signals::tests::{Key, headers, response};
+
+    fn told(signal: Signal, pairs: &[Key]) -> Vec<(String, Option<u64>, u64, Option<u64>)> {
+        let headers = headers(pairs);
+        let quotas = quotas(std::iter::once(signal).collect(), &response(200, &headers, ""));
+        let row =
+            |quota: Quota| (quota.resource, quota.limit, quota.remaining, quota.resets_in.map(|wait| wait.as_secs()));
+        quotas.into_iter().map(row).collect()
+    }
+
+    #[test]
+    fn each_provider_is_read_in_its_own_words() {
+        let date = ("date", "Wed, 17 Jul 2019 00:57:57 GMT"); // 1563325077
+        let github = [
+            date,
+            ("x-ratelimit-limit", "5000"),
+            ("x-ratelimit-remaining", "4321"),
+            ("x-ratelimit-reset", "1563325137"),
+            ("x-ratelimit-resource", "search"),
+        ];
+        assert_eq!(told(Signal::Github, &github), [("search".to_owned(), Some(5000), 4321, Some(61))]);
+        assert_eq!(told(Signal::Github, &[("x-ratelimit-remaining", "7")]), [("core".to_owned(), None, 7, None)]);
+        let azure = [
+            ("x-ms-ratelimit-remaining-subscription-reads", "249"),
+            ("x-ms-ratelimit-remaining-resource", "Microsoft.Compute/GetVM3Min;239,Microsoft.Compute/GetVM30Min;2384"),
+            ("x-ms-ratelimit-remaining-tenant-writes", "?"),
+        ];
+        let mut found = told(Signal::Azure, &azure);
+        found.sort();
+        let expected =
+            [("Microsoft.Compute/GetVM30Min", 2384), ("Microsoft.Compute/GetVM3Min", 239), ("subscription-reads", 249)];
+        assert_eq!(found, expected.map(|(name, left)| (name.to_owned(), None, left, None)));
+        let ietf = [("ratelimit", "\"hourly\";r=50;t=30"), ("ratelimit-policy", "\"hourly\";q=100;w=60")];
+        assert_eq!(told(Signal::Ietf, &ietf), [("hourly".to_owned(), Some(100), 50, Some(30))]);
+        let triple = [("ratelimit-limit", "100;w=21600"), ("ratelimit-remaining", "76;w=21600")];
+        assert_eq!(told(Signal::Docker, &triple), [("requests".to_owned(), Some(100), 76, Some(21600))]);
+        let okta = [date, ("x-rate-limit-limit", "1200"), ("x-rate-limit-remaining", "3")];
+        assert_eq!(told(Signal::Okta, &okta), [("core".to_owned(), Some(1200), 3, None)]);
+    }
+
+    #[test]
+    fn malformed_numbers_and_long_names_tell_nothing_or_little() {
+        assert_eq!(told(Signal::Github, &[("x-ratelimit-remaining", "-1")]), []);
+        assert_eq!(told(Signal::Aws, &[("x-ratelimit-remaining", "1")]), []);
+        let long = "x".repeat(200);
+        let headers = headers(&[("x-ratelimit-remaining", "1")]);
+        let mut headers = headers;
+        headers.insert("x-ratelimit-resource", long.parse().expect("a value"));
+        let quotas = quotas(std::iter::once(Signal::Github).collect(), &response(200, &headers, ""));
+        assert_eq!(quotas[0].resource.len(), LONGEST_NAME);
+    }
+}
