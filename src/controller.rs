@@ -60,7 +60,7 @@ impl Controller {
                 None
             }
             Reconciled::Failed => Some(self.queue.add_rate_limited(object, now)),
-            Reconciled::RequeueAt(at) => Some(self.queue.add_at(object, at)),
+            Reconciled::RequeueAt(at) => Some(self.queue.add_at(object, at, now)),
         };
         self.queue.done(object, now);
         self.idle_workers += 1;

@@ -37,7 +37,11 @@ pub(crate) struct WorkQueue {
     limiter: RateLimiter,
     items: Vec<State>,
     ready: VecDeque<Item>,
+    /// The moments at which objects come back. Entries of delays that an earlier one has replaced
+    /// stay until then.
     later: Agenda<Item>,
+    /// The number of objects that come back later.
+    delayed: usize,
 }
 
 /// The state of an object.
@@ -48,13 +52,16 @@ struct State {
     /// True while a worker has it.
     processing: bool,
     failures: u32,
+    /// The moment at which it comes back by itself: of several, the earliest.
+    due: Option<Moment>,
 }
 
 // === impl WorkQueue ===
 
 impl WorkQueue {
     pub(crate) fn new(limiter: RateLimiter, items: usize) -> Self {
-        Self { limiter, items: vec![State::default(); items], ready: VecDeque::new(), later: Agenda::default() }
+        let items = vec![State::default(); items];
+        Self { limiter, items, ready: VecDeque::new(), later: Agenda::default(), delayed: 0 }
     }
 
     /// Adds an object.
@@ -63,18 +70,30 @@ impl WorkQueue {
         self.mark_dirty(item);
     }
 
-    /// Adds an object once it is `at`, and returns that moment.
-    pub(crate) fn add_at(&mut self, item: Item, at: Moment) -> Moment {
+    /// Adds an object once it is `at`, and returns the moment at which it comes back. Of two
+    /// pending delays of an object the earlier counts.
+    pub(crate) fn add_at(&mut self, item: Item, at: Moment, now: Moment) -> Moment {
+        if at <= now {
+            self.add(item, now);
+            return at;
+        }
+        let due = &mut self.items[item].due;
+        match *due {
+            Some(earlier) if earlier <= at => return earlier,
+            Some(_) => {}
+            None => self.delayed += 1,
+        }
+        *due = Some(at);
         self.later.add(at, item);
         at
     }
 
-    /// Adds an object that failed after its delay, and returns the moment of that.
+    /// Adds an object that failed after its delay, and returns the moment at which it comes back.
     pub(crate) fn add_rate_limited(&mut self, item: Item, now: Moment) -> Moment {
         let failures = &mut self.items[item].failures;
         let at = now + self.limiter.delay(*failures);
         *failures = failures.saturating_add(1);
-        self.add_at(item, at)
+        self.add_at(item, at, now)
     }
 
     /// Forgets the failures of an object.
@@ -110,13 +129,18 @@ impl WorkQueue {
 
     /// Returns the number of objects that are ready, and of those that come back later.
     pub(crate) fn waiting(&self) -> (usize, usize) {
-        (self.ready.len(), self.later.len())
+        (self.ready.len(), self.delayed)
     }
 
     /// Adds the objects that have come back by now, before whatever is added later.
     fn add_due(&mut self, now: Moment) {
-        while let Some((_, item)) = self.later.take(now) {
-            self.mark_dirty(item);
+        while let Some((at, item)) = self.later.take(now) {
+            let due = &mut self.items[item].due;
+            if *due == Some(at) {
+                *due = None;
+                self.delayed -= 1;
+                self.mark_dirty(item);
+            }
         }
     }
 
@@ -159,6 +183,30 @@ mod tests {
         queue.forget(1);
         queue.add_rate_limited(1, Moment::ZERO);
         assert_eq!(queue.get(Moment::ZERO), Err(Some(Moment::from_millis(5))));
+    }
+
+    #[test]
+    fn of_two_pending_delays_of_an_object_the_earlier_counts() {
+        let at = Moment::from_millis;
+        let mut queue = queue();
+        assert_eq!(queue.add_at(1, at(100), at(0)), at(100));
+        assert_eq!(queue.add_at(1, at(200), at(0)), at(100), "a later one changes nothing");
+        assert_eq!(queue.add_at(1, at(50), at(0)), at(50), "an earlier one replaces it");
+        assert_eq!(queue.waiting(), (0, 1));
+        assert_eq!(queue.get(at(50)), Ok(1));
+        queue.done(1, at(50));
+        assert_eq!((queue.get(at(1_000)), queue.waiting()), (Err(None), (0, 0)), "it does not come back again");
+        // The failure counts, though its delay does not.
+        queue.add_at(1, at(1_001), at(1_000));
+        assert_eq!(queue.add_rate_limited(1, at(1_000)), at(1_001));
+        assert_eq!(queue.get(at(1_001)), Ok(1));
+        assert_eq!(queue.add_rate_limited(1, at(1_001)), at(1_011));
+        queue.done(1, at(1_001));
+        // An object that is added at once comes back all the same.
+        queue.add_at(1, at(1_002), at(1_002));
+        assert_eq!(queue.get(at(1_002)), Ok(1));
+        queue.done(1, at(1_002));
+        assert_eq!((queue.get(at(1_011)), queue.waiting()), (Ok(1), (0, 0)));
     }
 
     #[test]
