@@ -119,7 +119,7 @@ impl Limits {
         let key = at.get("key", None::<KeyParts>);
         let one_at_a_time = at.get("one_at_a_time", false);
         let bucket = limits::bucket(&at.limit("bucket"), numbers.bucket);
-        let retry_bucket = limits::bucket(&at.limit("retry_bucket"), numbers.retry_bucket);
+        let retry_bucket = limits::retry_bucket(&at.limit("retry_bucket"), numbers.retry_bucket, bucket);
         let backoff_at = at.table_or_off("backoff");
         let base = limits::preset_backoff(numbers.strategy, presets::failures(kind));
         let backoff = limits::backoff(&backoff_at, &base);
@@ -130,6 +130,7 @@ impl Limits {
         }
         warn_of_retries(bucket, retry_bucket, backoff.0.strategy, &at.at("retry_bucket").at("rate"));
         let (queue, fair_by, coalesce) = limits::queue(&at.table("queue"), kind);
+        let retry_bucket = limits::combined(retry_bucket, queue.combine);
         let in_flight = limits::in_flight(&at.limit("in_flight"), numbers.in_flight);
         let throttling = signals::throttling(&at.table("signals"), kind, numbers);
         let policy = Policy {
@@ -194,7 +195,7 @@ fn identity(at: &Cursor<'_>, policy: &Policy, fair_by: FairBy, dialect: Dialect)
 /// with much failing, healthy calls have what is left of the gate's.
 fn warn_of_retries(bucket: Option<BucketPolicy>, retries: Option<BucketPolicy>, strategy: Strategy, at: &Cursor<'_>) {
     let (Some(bucket), Some(retries)) = (bucket, retries) else { return };
-    if strategy != Strategy::Off && retries.rate > bucket.rate / 2.0 {
+    if strategy != Strategy::Off && !retries.opens && retries.rate > bucket.rate / 2.0 {
         let (rate, least) = (retries.rate, 2.0 * retries.rate);
         at.warn(format!(
             "is {rate}, more than half of bucket.rate, which is {}: while many objects fail, retries leave healthy calls less than half of it; \

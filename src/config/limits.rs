@@ -8,7 +8,7 @@ use toml::Value;
 use super::cost::Counts;
 use super::cursor::{Cursor, TomlValue};
 use super::shape::Shape;
-use super::values::{Bytes, OrAuto};
+use super::values::{Bytes, NumberOrAuto, OrAuto};
 use super::words::{Start, StrategyWord};
 use crate::api::Failures;
 use crate::classify::{FairBy, Kind};
@@ -19,13 +19,50 @@ pub(super) fn bucket(at: &Cursor<'_>, base: Option<BucketPolicy>) -> Option<Buck
     let (at, base) = at.over(base);
     let rate = at.needed("rate", base.map(|base| base.rate), "the bucket needs a rate");
     let rate = rate.filter(|rate| is_rate(*rate, &at.at("rate")));
+    sized(&at, base, rate, false)
+}
+
+/// Reads the retry bucket beside the gate's `bucket`. A rate of its own is a number; `auto` opens
+/// from a part of the bucket's rate.
+pub(super) fn retry_bucket(
+    at: &Cursor<'_>,
+    base: Option<BucketPolicy>,
+    bucket: Option<BucketPolicy>,
+) -> Option<BucketPolicy> {
+    let (at, base) = at.over(base);
+    let default = base.map(|base| NumberOrAuto(Some(base.rate).filter(|_| !base.opens)));
+    let rate = at.needed("rate", default, "the bucket needs a rate");
+    let opens = rate == Some(NumberOrAuto(None));
+    let rate = match rate {
+        Some(NumberOrAuto(Some(rate))) => Some(rate).filter(|rate| is_rate(*rate, &at.at("rate"))),
+        Some(NumberOrAuto(None)) => Some(bucket.map_or(CLOSED, |bucket| bucket.rate * CLOSED_SHARE)),
+        None => None,
+    };
+    sized(&at, base, rate, opens)
+}
+
+/// Returns the retry bucket as `combine` can use it: one from which tokens are reserved on arrival
+/// does not know which of the calls will succeed, and `auto` is client-go's rate.
+pub(super) fn combined(retry_bucket: Option<BucketPolicy>, combine: Combine) -> Option<BucketPolicy> {
+    retry_bucket.map(|bucket| match combine {
+        Combine::MaxOf if bucket.opens => BucketPolicy { rate: CLIENT_GO, opens: false, ..bucket },
+        Combine::MaxOf | Combine::Sequential => bucket,
+    })
+}
+
+/// Reads the rest of a bucket with this rate.
+fn sized(at: &Cursor<'_>, base: Option<BucketPolicy>, rate: Option<f64>, opens: bool) -> Option<BucketPolicy> {
     let burst: Option<NonZeroU32> = at.needed("burst", base.map(|base| base.burst), "the bucket needs a burst");
     let per = at.get("per", base.map_or(Per::Gate, |base| base.per));
     let starts_empty = base.is_some_and(|base| base.starts_empty);
     let start = at.get("start", if starts_empty { Start::Empty } else { Start::Full });
     let counts = if base.is_none_or(|base| base.counts_costs) { Counts::Tokens } else { Counts::Calls };
     let counts = at.get("counts", counts);
-    let adapt = adapt(&at.limit("adapt"), rate, base.and_then(|base| base.adapt));
+    let adapt_at = at.limit("adapt");
+    if opens && adapt_at.is_table() {
+        adapt_at.key_problem("has no effect: the rate is \"auto\"");
+    }
+    let adapt = adapt(&adapt_at, rate, base.and_then(|base| base.adapt));
     let (rate, burst) = (rate?, burst?);
     if f64::from(burst.get()) / rate > LONGEST_FILL {
         let message = format!("is {rate}, too slow for a burst of {burst}: it would take centuries to fill");
@@ -33,7 +70,7 @@ pub(super) fn bucket(at: &Cursor<'_>, base: Option<BucketPolicy>) -> Option<Buck
         return None;
     }
     let (starts_empty, counts_costs) = (start == Start::Empty, counts == Counts::Tokens);
-    Some(BucketPolicy { rate, burst, per, starts_empty, adapt, largest_cost: NonZeroU16::MIN, counts_costs })
+    Some(BucketPolicy { rate, burst, per, starts_empty, adapt, largest_cost: NonZeroU16::MIN, counts_costs, opens })
 }
 
 fn is_rate(rate: f64, at: &Cursor<'_>) -> bool {
@@ -205,6 +242,12 @@ pub(super) fn queue(at: &Cursor<'_>, kind: Kind) -> (QueuePolicy, FairBy, bool) 
     (QueuePolicy { max_wait, max_waiting, max_waiting_bytes, combine }, fair_by, coalesce)
 }
 
+/// The part of the gate's bucket that retries have while they fail, if nothing else is said, and
+/// the rate where there is no bucket.
+const CLOSED_SHARE: f64 = 0.05;
+const CLOSED: f64 = 2.5;
+/// The rate of client-go's bucket for retries.
+const CLIENT_GO: f64 = 10.0;
 /// Faster than any server, and what governor counts in nanoseconds.
 const FASTEST: f64 = 1e9;
 /// Buckets count in 64-bit nanoseconds, which last 584 years; a bucket that takes longer to fill

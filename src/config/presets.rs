@@ -55,7 +55,8 @@ impl Preset {
         match self {
             Self::Sidecar => Numbers {
                 bucket: Some(BucketPolicy { adapt: Some(Adapt { floor: 5.0 }), ..bucket(50.0, 100, Per::Gate) }),
-                retry_bucket: Some(bucket(10.0, 100, Per::Gate)),
+                // Its rate is a part of the bucket's.
+                retry_bucket: Some(BucketPolicy { opens: true, ..bucket(2.5, 100, Per::Gate) }),
                 strategy: gentle,
                 ..none
             },

@@ -63,7 +63,8 @@ impl<'a> Report<'a> {
     /// Returns the text of a variable as the number or truth value that its key wants. Text that is
     /// neither stays text and is a problem, and so is `2.5` for a whole number.
     pub(super) fn scalar(&self, path: &Path, value: &Value, shape: Shape) -> Option<Value> {
-        let is_wanted = matches!(shape, Shape::Truth | Shape::Number | Shape::Whole(_) | Shape::Whole32(_));
+        let is_wanted =
+            matches!(shape, Shape::Truth | Shape::Number | Shape::NumberOr(_) | Shape::Whole(_) | Shape::Whole32(_));
         let text = value.as_str().filter(|_| is_wanted && self.variables.iter().any(|one| one.path == *path))?;
         match text {
             "true" => Some(Value::Boolean(true)),

@@ -12,6 +12,8 @@ pub(super) enum Shape {
     /// A whole number of at least this, of at most 32 bits.
     Whole32(u32),
     Number,
+    /// A number, or this word.
+    NumberOr(&'static str),
     Duration,
     /// A duration, or this word.
     DurationOr(&'static str),

@@ -26,6 +26,10 @@ pub(super) struct OrOff(pub(super) Option<Duration>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrAuto(pub(super) Option<Duration>);
 
+/// A number, or `auto`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct NumberOrAuto(pub(super) Option<f64>);
+
 /// Declares the types of values that are read and written in one step.
 macro_rules! values {
     ($($type:ty: $shape:expr, $expected:expr, |$value:ident| $read:expr, |$this:ident| $write:expr;)+) => {
@@ -139,6 +143,22 @@ impl TomlValue for f64 {
 
     fn write(&self) -> Value {
         (*self).into()
+    }
+}
+
+impl TomlValue for NumberOrAuto {
+    const SHAPE: Shape = Shape::NumberOr("auto");
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        match value {
+            Value::String(text) if text == "auto" => Some(Self(None)),
+            Value::Float(_) | Value::Integer(_) => f64::read(value, at).map(|number| Self(Some(number))),
+            _ => at.expect(None, value, "\"auto\" or a number"),
+        }
+    }
+
+    fn write(&self) -> Value {
+        self.0.map_or_else(|| "auto".into(), |number| number.write())
     }
 }
 

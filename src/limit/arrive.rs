@@ -260,15 +260,23 @@ impl Limiter {
             return Ok(());
         }
         let min_wait = self.scheduler.min_wait(id, needs, &self.resources, now);
-        self.retry_bucket(call, &min_wait, token_by)?;
+        self.retry_bucket(call, needs, &min_wait, token_by)?;
         self.too_late(call, &min_wait, now)
     }
 
     /// Step 9, `retry_bucket`: the tokens of a trial come after the moment until which it is held
     /// for them.
-    fn retry_bucket(&self, call: &Call, min_wait: &MinWait, token_by: Moment) -> Result<(), Cause> {
+    fn retry_bucket(
+        &self,
+        call: &Call,
+        needs: &Requirements,
+        min_wait: &MinWait,
+        token_by: Moment,
+    ) -> Result<(), Cause> {
         let at = min_wait.retry_at.filter(|_| self.policy.retry_bucket.is_some());
         let late = at.filter(|at| *at > token_by.min(self.ends(call)));
+        // Where retries succeed, one that is refused would only teach its controller to come later.
+        let late = late.filter(|_| !self.resources.retries_are_open(&needs.charges));
         late.map_or(Ok(()), |at| Err(Cause::new(Reason::RetryBucket, at)))
     }
 

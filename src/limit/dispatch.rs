@@ -183,7 +183,9 @@ impl Limiter {
                 let Some(waiter) = self.waiting.find(ticket) else { continue };
                 let State::Queued(queue) = waiter.state else { continue };
                 let group = self.scheduler.group_of(queue);
-                if group.is_some_and(|queue_group| queue_group.needs.charges.contains(bucket)) {
+                if self.is_open(queue) {
+                    self.look_again(ticket.index, now);
+                } else if group.is_some_and(|queue_group| queue_group.needs.charges.contains(bucket)) {
                     self.refuse(ticket.index, Cause::new(Reason::RetryBucket, ready_at), now);
                 } else {
                     self.work.expired_holds.push(ticket);
@@ -234,13 +236,18 @@ impl Limiter {
     }
 
     /// Refuses a call whose time in a queue is over. A retry whose `hold` is over waits on while a
-    /// retry token is there.
+    /// retry token is there, or while its bucket is open, which is looked at again from time to
+    /// time.
     fn queueing_is_over(&mut self, queue: QueueIndex, index: WaiterIndex, now: Moment) {
         let tokens = self.retry_tokens(queue).into_iter().flatten();
         let tokens_at = tokens.map(|bucket| self.resources.buckets.ready_at(bucket, now)).max();
+        let is_open = tokens_at.is_some_and(|ready_at| ready_at > now) && self.is_open(queue);
         let Some(waiter) = self.waiting.get_mut(index) else { return };
         if let Some(ready_at) = tokens_at.filter(|_| waiter.hold_ends <= now) {
             waiter.hold_ends = Moment::MAX;
+            if is_open && waiter.ends > now {
+                return self.look_again(index, now);
+            }
             if ready_at > now {
                 return self.refuse(index, Cause::new(Reason::RetryBucket, ready_at), now);
             }
@@ -250,6 +257,20 @@ impl Limiter {
             }
         }
         self.refuse(index, self.wait_over(queue, now), now);
+    }
+
+    /// Lets a retry whose `hold` is over wait on for a while.
+    fn look_again(&mut self, index: WaiterIndex, now: Moment) {
+        if let Some(waiter) = self.waiting.get_mut(index) {
+            waiter.hold_ends = now + STILL_OPEN;
+            self.set_timer(index);
+        }
+    }
+
+    /// True if the calls of a queue are retries whose bucket is open.
+    fn is_open(&self, queue: QueueIndex) -> bool {
+        let group = self.scheduler.group_of(queue);
+        group.is_some_and(|queue_group| self.resources.retries_are_open(&queue_group.needs.charges))
     }
 
     fn note_expired_hold(&mut self, index: WaiterIndex) {
@@ -272,5 +293,7 @@ impl Waiter {
     }
 }
 
+/// The time after which a retry that waits in an open bucket looks if it is still open.
+const STILL_OPEN: Duration = Duration::from_millis(100);
 /// The most of the driver's lateness that is made up for. P1 gives the reason and the measurements.
 const LATENESS: Duration = Duration::from_millis(2);

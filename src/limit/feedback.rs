@@ -25,6 +25,9 @@ impl Limiter {
         let now = self.catch_up(now);
         let (call, grant) = (receipt.call(), receipt.grant());
         self.feed_back(&receipt, answer, now);
+        if grant.key_grant.trial != 0 {
+            self.open_or_close(&receipt, answer.outcome, now);
+        }
         if let Some(key) = key.or(call.key) {
             self.learn(key, call.serial, grant.left, answer, name, now);
         }
@@ -124,6 +127,19 @@ impl Limiter {
             self.refuse(index, cause, now);
         }
         self.dispatch(now);
+    }
+
+    /// Opens or closes the retry bucket that let a trial through, as the trial succeeded or failed.
+    fn open_or_close(&mut self, of: &Receipt, outcome: Outcome, now: Moment) {
+        let charges = of.grant().needs.iter().flat_map(|needs| needs.charges.of_retry());
+        for bucket in charges {
+            match outcome {
+                Outcome::Success => self.resources.buckets.succeeded(bucket, &mut self.resources.unblocked),
+                Outcome::Failure | Outcome::Throttled { .. } => self.resources.buckets.failed(bucket, now),
+                // The token stays spent.
+                Outcome::Neutral | Outcome::Abandoned => {}
+            }
+        }
     }
 
     /// Slows down every bucket from which the call took a token.

@@ -110,6 +110,9 @@ pub struct BucketPolicy {
     pub largest_cost: NonZeroU16,
     /// False if it takes one token from each call, whatever the call costs elsewhere.
     pub counts_costs: bool,
+    /// True if it opens while the calls that it meters succeed: a success gives its token back and
+    /// one more, so that `rate` is what failing calls have. For the retry bucket.
+    pub opens: bool,
 }
 
 /// The bounds within which a rate gives way.
@@ -307,6 +310,7 @@ impl BucketPolicy {
             adapt: None,
             largest_cost: NonZeroU16::MIN,
             counts_costs: true,
+            opens: false,
         }
     }
 }

@@ -5,6 +5,7 @@ mod adaptive;
 mod bucket;
 mod buckets;
 mod demand;
+mod opening;
 mod pauses;
 mod refund;
 mod slots;
@@ -14,6 +15,7 @@ pub(crate) use self::adaptive::Adaptive;
 pub(crate) use self::bucket::{Bucket, Start};
 pub(crate) use self::buckets::{Buckets, Owner, Turn};
 pub(crate) use self::demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare};
+pub(crate) use self::opening::Opening;
 pub(crate) use self::pauses::{Origin, Pauses};
 pub use self::pauses::{PauseView, Paused};
 pub(crate) use self::refund::Refunds;
@@ -93,6 +95,12 @@ impl Resources {
         {
             charges.push(bucket, reason, own);
         }
+    }
+
+    /// True if the retry bucket among these is open.
+    pub(super) fn retries_are_open(&self, charges: &Charges) -> bool {
+        let buckets = charges.of_retry().filter_map(|bucket| self.buckets.get(bucket));
+        buckets.into_iter().any(Bucket::is_open)
     }
 
     /// Returns what keeps a call with these requirements from leaving now. Causes that the queues

@@ -53,7 +53,7 @@ pub const ALL: &[Builtin] = &[
     Builtin {
         name: "recovery",
         about: "a webhook is down for a while: load, and recovery",
-        parameters: "objects=600 workers=10 down=30s length=150s capacity=100 retry_rate=50",
+        parameters: "objects=600 workers=10 down=30s length=150s capacity=100 retry_rate=10",
         set_up: recovery,
     },
     Builtin {

@@ -99,7 +99,7 @@ fn presets_are_the_table_of_the_design() {
     };
     let gate = Per::Gate;
     for (preset, bucket, retry, delays, slots) in [
-        ("sidecar", Some((50.0, 100, gate)), Some((10.0, 100, gate)), seconds(1.0, 60.0), None),
+        ("sidecar", Some((50.0, 100, gate)), Some((2.5, 100, gate)), seconds(1.0, 60.0), None),
         ("client_go", Some((5.0, 10, gate)), None, None, None),
         ("controller_runtime", Some((20.0, 30, Per::Flow)), Some((10.0, 100, Per::Flow)), seconds(0.005, 1000.0), None),
         ("crossplane", Some((50.0, 100, gate)), None, seconds(1.0, 60.0), Some((10, Per::Flow))),

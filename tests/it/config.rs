@@ -576,6 +576,21 @@ fn a_rate_gives_way_no_further_than_its_floor() {
         "retry_bucket.adapt = \"on\"",
         &["f.toml:3:22: gates.kubernetes.retry_bucket.adapt: is \"on\", expected a table, or \"off\""],
     );
+    in_gate(
+        "retry_bucket.rate = \"fast\"",
+        &["f.toml:3:21: gates.kubernetes.retry_bucket.rate: is \"fast\", expected \"auto\" or a number"],
+    );
+    in_gate(
+        "retry_bucket.rate = 0",
+        &[
+            "f.toml:3:21: gates.kubernetes.retry_bucket.rate: is 0.0, expected calls per second above 0 and at most 1000000000",
+        ],
+    );
+    in_gate(
+        "retry_bucket.adapt.floor = 1",
+        &["f.toml:3:14: gates.kubernetes.retry_bucket.adapt: has no effect: the rate is \"auto\""],
+    );
+    in_gate("bucket.rate = \"auto\"", &["f.toml:3:15: gates.kubernetes.bucket.rate: is \"auto\", expected a number"]);
 }
 
 #[test]
@@ -775,6 +790,8 @@ fn a_retry_bucket_that_leaves_healthy_calls_less_than_half_is_warned_of() {
         "retry_bucket.rate = 25",
         "bucket.rate = 100\nretry_bucket.rate = 50",
         "bucket = \"off\"\nretry_bucket.rate = 500",
+        // It opens up to the whole bucket's, and closes.
+        "bucket.rate = 1",
         "retry_bucket = \"off\"",
         // Nothing fails, as far as this gate remembers.
         "backoff = \"off\"\nretry_bucket.rate = 50",
@@ -787,11 +804,42 @@ fn a_retry_bucket_that_leaves_healthy_calls_less_than_half_is_warned_of() {
     for (bad, at) in [
         ("retry_bucket.rate = 50", "f.toml:3:14: gates.g.retry_bucket.rate: is 50, "),
         ("retry_bucket.rate = 25.5", "f.toml:3:14: gates.g.retry_bucket.rate: is 25.5, "),
-        ("bucket.rate = 19", "gates.g.retry_bucket.rate: is 10, "),
+        ("bucket.rate = 19\nretry_bucket.rate = 10", "f.toml:4:14: gates.g.retry_bucket.rate: is 10, "),
         ("preset = \"controller_runtime\"\nretry_bucket.rate = 11", "f.toml:4:14: gates.g.retry_bucket.rate: is 11, "),
     ] {
         let warnings = warnings(bad);
         assert!(warnings.len() == 1 && warnings[0].contains(at) && warnings[0].contains(why), "{bad}: {warnings:?}");
+    }
+}
+
+#[test]
+fn the_rate_of_the_retry_bucket_is_a_number_or_auto_which_is_a_twentieth_of_the_buckets() {
+    let retries = |text: &str| {
+        let loaded = load(&format!("[gates.g]\nupstream = \"https://x\"\n{text}\n"), &[]).unwrap();
+        loaded.settings.gates["g"].policy.retry_bucket.map(|bucket| (bucket.rate, bucket.burst.get(), bucket.opens))
+    };
+    for (text, expected) in [
+        ("", (2.5, 100, true)),
+        ("bucket.rate = 400", (20.0, 100, true)),
+        ("bucket = \"off\"", (2.5, 100, true)),
+        ("retry_bucket.burst = 7", (2.5, 7, true)),
+        ("retry_bucket.rate = 10", (10.0, 100, false)),
+        ("preset = \"none\"\nretry_bucket = { rate = \"auto\", burst = 3 }", (2.5, 3, true)),
+        ("preset = \"controller_runtime\"", (10.0, 100, false)),
+        ("preset = \"controller_runtime\"\nretry_bucket.rate = \"auto\"", (1.0, 100, true)),
+        // A token that is reserved on arrival is spent before anything is known.
+        ("queue.combine = \"max_of\"", (10.0, 100, false)),
+        ("queue.combine = \"max_of\"\nretry_bucket.rate = 7", (7.0, 100, false)),
+    ] {
+        assert_eq!(retries(text), Some(expected), "{text}");
+    }
+    let environment =
+        [("TIDEGATE__GATES__G__RETRY_BUCKET__RATE", "auto"), ("TIDEGATE__GATES__G__RETRY_BUCKET__RATE", "7.5")];
+    for (name, value) in environment {
+        let text = "[gates.g]\nupstream = \"https://x\"\nretry_bucket.rate = 1\n";
+        let loaded = load(text, &[(name, value)]).unwrap();
+        let retries = loaded.settings.gates["g"].policy.retry_bucket.expect("there is one");
+        assert_eq!(retries.opens, value == "auto");
     }
 }
 

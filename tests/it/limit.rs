@@ -9,6 +9,7 @@ mod lives;
 mod model;
 mod neighbours;
 mod one_by_one;
+mod opening;
 mod pauses;
 mod promises;
 mod retries;

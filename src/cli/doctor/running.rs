@@ -133,7 +133,9 @@ fn knob(reason: &str) -> &'static str {
         "slot" => "raise in_flight.max, or find out why answers take so long: tidegate_upstream_seconds",
         "pause" => "the upstream asked for it; lower bucket.rate below its quota",
         "queue_full" | "bytes_full" => "raise queue.max_waiting or queue.max_waiting_bytes, or bucket.rate",
-        "retry_bucket" => "raise retry_bucket.rate (and bucket.rate to at least twice that), or heal what fails",
+        "retry_bucket" => {
+            "heal what fails; with retry_bucket.rate = \"auto\", the default, retries go again as soon as some of them succeed"
+        }
         _ => "heal what fails: tidegate top shows the keys and what they got",
     }
 }

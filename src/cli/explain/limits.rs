@@ -98,7 +98,10 @@ fn add_buckets(rows: &mut Rows, gate: &Gate, class: &ClassPolicy, call: &Classif
         let says = format!("{} of class {}", size(bucket), class.name);
         rows.add("class bucket", says, from.class(&class.name, Some("bucket")));
     }
-    let retry = gate.policy.retry_bucket.as_ref().map(|bucket| format!("{}, while its key fails", size(bucket)));
+    let retry = gate.policy.retry_bucket.as_ref().map(|bucket| {
+        let opens = if bucket.opens { "; opens as retries succeed" } else { "" };
+        format!("{}, while its key fails{opens}", size(bucket))
+    });
     rows.add("retry bucket", retry.unwrap_or_else(|| "none".to_owned()), from.gate(&["retry_bucket"]));
 }
 

@@ -134,6 +134,7 @@ pub(in crate::config) fn of_value(shape: Shape) -> Value {
         Shape::Whole32(least) => json!({ "type": "integer", "minimum": least, "maximum": u32::MAX }),
         Shape::Number => json!({ "type": "number" }),
         Shape::Duration => json!({ "type": "string", "pattern": format!("^{DURATION}$") }),
+        Shape::NumberOr(word) => json!({ "anyOf": [{ "type": "number" }, { "const": word }] }),
         Shape::DurationOr(word) => json!({ "type": "string", "pattern": format!("^({word}|{DURATION})$") }),
         Shape::Size => json!({ "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
         Shape::Word(words) => json!({ "enum": words }),

@@ -69,6 +69,10 @@ impl Scheduler {
             let own_tokens = own.saturating_mul(bucket.least_taken(least));
             let before = own_tokens.saturating_add(self.others_before(id, &ask, own, metered));
             if id.mode.retry && charge.reason.is_of_retry() {
+                // Tokens of an open bucket come with answers, at moments that are not known.
+                if bucket.is_open() {
+                    continue;
+                }
                 // Its tokens, whatever else holds it.
                 min_wait.retry_at = min_wait.retry_at.max(Some(bucket.ready_after(before, now)));
             }

@@ -19,7 +19,7 @@ use governor::nanos::Nanos;
 use governor::state::{NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
-use super::{Adaptive, Refunds};
+use super::{Adaptive, Opening, Refunds};
 use crate::limit::BucketPolicy;
 use crate::moment::Moment;
 
@@ -40,6 +40,7 @@ pub(crate) struct Bucket {
     /// The limits now in force: slower, with a smaller burst, while the rate gives way.
     pub(crate) policy: BucketPolicy,
     adaptive: Option<Adaptive>,
+    opening: Opening,
     /// The moment the last token was taken, while the rate gives way.
     last_take: Moment,
     /// True if a call has found it short since then.
@@ -73,6 +74,7 @@ impl Bucket {
             limits: policy,
             policy,
             adaptive: policy.adapt.map(|adapt| Adaptive::new(adapt.floor, policy.rate)),
+            opening: Opening::default(),
             last_take: Moment::ZERO,
             short: false,
             period,
@@ -133,6 +135,30 @@ impl Bucket {
         if self.adaptive.as_mut().is_some_and(|adaptive| adaptive.throttled(left, number)) {
             (self.last_take, self.short) = (now, false);
             self.follow(now, number);
+        }
+    }
+
+    /// True if the calls that it meters succeed, and tokens come with their answers.
+    pub(crate) fn is_open(&self) -> bool {
+        self.limits.opens && self.opening.is_open()
+    }
+
+    /// Learns that a call succeeded.
+    pub(crate) fn succeeded(&mut self) {
+        if self.limits.opens {
+            let given = u64::from(self.opening.succeeded());
+            self.tat.set(self.tat.get().saturating_sub(given.saturating_mul(self.period)));
+        }
+    }
+
+    /// Learns that a call failed.
+    pub(crate) fn failed(&mut self, now: Moment) {
+        if self.limits.opens {
+            let tokens = self.whole_tokens(now);
+            let lost = tokens - self.opening.failed(tokens).min(tokens);
+            // The part of a token that has come since the last whole one stays.
+            let tat = self.tat.get().max(clamp(now));
+            self.tat.set(tat.saturating_add(u64::from(lost).saturating_mul(self.period)));
         }
     }
 

@@ -168,6 +168,22 @@ impl Buckets {
         }
     }
 
+    /// Gives a bucket that opens the tokens for a success, and adds the queue groups that may now
+    /// continue to `unblocked`.
+    pub(crate) fn succeeded(&mut self, id: BucketId, unblocked: &mut Vec<GroupIndex>) {
+        if let Some(cell) = self.cell(id) {
+            cell.bucket.succeeded();
+            unblocked.extend_from_slice(&cell.users);
+        }
+    }
+
+    /// Takes tokens from a bucket that opens for the failure of a call that it metered.
+    pub(crate) fn failed(&mut self, id: BucketId, now: Moment) {
+        if let Some(cell) = self.cell(id) {
+            cell.bucket.failed(now);
+        }
+    }
+
     /// Takes the next token even if it comes only later. Returns when that is, and the number of
     /// the take.
     pub(crate) fn reserve(&mut self, id: BucketId, now: Moment) -> (Moment, u64) {

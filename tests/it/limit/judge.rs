@@ -1,6 +1,6 @@
 //! Judges of a run: they read the record of what happened, and count in the plainest way.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tidegate::api::{Outcome, Pause, PauseLength, Scope};
@@ -190,17 +190,28 @@ pub(super) fn keys_hold(world: &World, backoff: &Backoff, exempt: u16) -> Vec<(u
     trials
 }
 
-/// P1 for the retry bucket: the same count, for trials only.
+/// P1 for the retry bucket: the same count, for trials only. One that opens gets ten tokens for each
+/// trial that succeeds.
 pub(super) fn retries_hold(world: &World, trials: &[(usize, Moment)], policy: &Policy, lateness: f64) {
     let Some(bucket) = policy.retry_bucket else { return };
     let mut levels: HashMap<u64, (f64, Moment)> = HashMap::new();
-    for (call, at) in trials {
+    let trials: HashSet<usize> = trials.iter().map(|(call, _)| *call).collect();
+    for (at, event) in &world.events {
+        let (call, succeeds) = match event {
+            Event::Left(call) => (call, false),
+            Event::Answered(call, Outcome::Success) if bucket.opens => (call, true),
+            _ => continue,
+        };
         let caller = world.calls[*call].caller;
+        if !trials.contains(call) {
+            continue;
+        }
         if caller.long_running && !caller.lists_first && !policy.classes[usize::from(caller.class)].meter_long_running {
             continue;
         }
         let (level, last) = levels.entry(who(bucket.per, &caller)).or_insert_with(|| (start(&bucket), Moment::ZERO));
-        *level = refill(*level, &bucket, *last, *at) - 1.0;
+        let change = if succeeds { 10.0 } else { -1.0 };
+        *level = (refill(*level, &bucket, *last, *at) + change).min(f64::from(bucket.burst.get()));
         *last = *at;
         assert!(*level >= -bucket.rate * lateness - 1e-6, "at {at:?}: {} retry tokens short, call {call}", -*level);
     }

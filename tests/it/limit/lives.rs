@@ -104,7 +104,7 @@ pub(super) fn policies() -> impl Strategy<Value = Limits> {
     let buckets = || prop_oneof![1 => Just(None), 4 => buckets().prop_map(Some)];
     let pauses = select(vec![Scope::Key, Scope::Class, Scope::Credential, Scope::Gate]);
     let keys = (1_usize..8, pauses, prop::bool::weighted(0.3));
-    let gate = (buckets(), buckets(), proptest::option::of(in_flight(1..6)), keys);
+    let gate = (buckets(), retry_buckets(), proptest::option::of(in_flight(1..6)), keys);
     let waiting = (select(vec![0, 50, 400, 3000, 60_000]), select(vec![2, 10, 1000]), any::<bool>());
     let classes = (
         vec((buckets(), proptest::option::of(in_flight(1..4)), any::<bool>(), any::<bool>(), costs()), 4),
@@ -117,6 +117,9 @@ pub(super) fn policies() -> impl Strategy<Value = Limits> {
         policy.in_flight = in_flight;
         (policy.queue.max_wait, policy.queue.max_waiting) = (ms(waiting.0), waiting.1);
         policy.queue.combine = if waiting.2 { Combine::MaxOf } else { Combine::Sequential };
+        if let Some(retries) = policy.retry_bucket.as_mut() {
+            retries.opens &= policy.queue.combine == Combine::Sequential;
+        }
         let lanes = [("default", Lane::Normal), ("beside", Lane::Normal), ("high", Lane::High), ("low", Lane::Low)];
         let all =
             lanes.iter().zip(classes).enumerate().map(|(n, ((name, lane), (bucket, slot, own, metered, cost)))| {
@@ -185,6 +188,14 @@ pub(super) fn fit_costs(policy: &mut Policy) {
         let inside = largest(&mut metered().filter(|class| charged(class, place)).map(|class| class.cost.most));
         fit(&mut policy.classes[place].bucket, inside);
     }
+}
+
+/// Every second one opens, which it does only where tokens are not reserved on arrival.
+fn retry_buckets() -> impl Strategy<Value = Option<BucketPolicy>> {
+    let opening = |(bucket, opens): (Option<BucketPolicy>, bool)| {
+        bucket.map(|bucket| BucketPolicy { adapt: bucket.adapt.filter(|_| !opens), opens, ..bucket })
+    };
+    (proptest::option::weighted(0.8, buckets()), any::<bool>()).prop_map(opening)
 }
 
 fn in_flight(max: Range<u32>) -> impl Strategy<Value = InFlight> {

@@ -1,0 +1,255 @@
+//! A retry bucket that opens as the upstream heals: few retries while they fail, all that the gate's
+//! bucket bears once they succeed, and few again at once after a relapse.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::api::Outcome;
+use tidegate::limit::policy::{Backoff, BucketPolicy, Strategy as Delays};
+use tidegate::limit::{Policy, Reason};
+use tidegate::moment::Moment;
+
+use super::world::{Caller, World, bucket, ms, open, secs};
+
+/// What a closed bucket lets through in a second.
+const CLOSED: f64 = 2.0;
+
+/// A gate with this bucket, whose retry bucket opens.
+fn opening(rate: f64, burst: u32) -> Policy {
+    let retries = BucketPolicy { opens: true, ..bucket(CLOSED, 20) };
+    let mut policy = Policy { bucket: Some(bucket(rate, burst)), retry_bucket: Some(retries), ..open() };
+    policy.queue.max_wait = secs(8);
+    policy
+}
+
+fn fail(world: &mut World, call: usize) {
+    world.answer(call, Outcome::Failure);
+    world.end(call);
+}
+
+fn succeed(world: &mut World, call: usize) {
+    world.answer(call, Outcome::Success);
+    world.end(call);
+}
+
+/// A world in which these keys have failed, and may be tried again.
+fn failing(policy: Policy, keys: u64) -> World {
+    let mut world = World::new(policy);
+    for key in 0..keys {
+        let call = world.arrive(Caller::new().of_key(2 + 2 * key));
+        world.pass(secs(1));
+        fail(&mut world, call);
+    }
+    world.pass(secs(2));
+    world
+}
+
+fn retry(world: &mut World, key: u64) -> usize {
+    world.arrive(Caller::new().of_key(2 + 2 * key))
+}
+
+#[test]
+fn while_every_retry_fails_few_leave() {
+    let mut world = failing(opening(100.0, 100), 50);
+    let mut left = 0;
+    for key in 0..40 {
+        let call = retry(&mut world, key);
+        match world.refusal(call) {
+            Some(refusal) => assert_eq!((refusal.reason, refusal.waited), (Reason::RetryBucket, Duration::ZERO)),
+            None => {
+                left += 1;
+                fail(&mut world, call);
+            }
+        }
+    }
+    assert_eq!(left, 5, "one failure alone may be that object's own; five in a row are not");
+    for key in 40..50 {
+        world.pass(ms(250));
+        let call = retry(&mut world, key);
+        if world.refusal(call).is_none() {
+            left += 1;
+            fail(&mut world, call);
+        }
+    }
+    assert_eq!(left, 5 + 5, "two a second");
+    world.wind_down();
+}
+
+#[test]
+fn retries_that_succeed_wait_for_the_gates_bucket_as_healthy_calls_do() {
+    let mut world = failing(opening(10.0, 5), 60);
+    let first = retry(&mut world, 0);
+    succeed(&mut world, first);
+    let now = world.now;
+    let retries: Vec<usize> = (1..60).map(|key| retry(&mut world, key)).collect();
+    assert!(retries.iter().all(|call| world.refusal(*call).is_none()), "all of them can leave within 8 s");
+    for _ in 0..80 {
+        world.pass(ms(100));
+        for call in &retries {
+            if world.calls[*call].is_out() {
+                succeed(&mut world, *call);
+            }
+        }
+    }
+    let last = retries.iter().map(|call| world.left_at(*call).expect("it has left")).max();
+    // Four of the burst are left at first.
+    assert_eq!(last, Some(now + ms(5500)));
+    world.wind_down();
+}
+
+#[test]
+fn a_retry_that_would_wait_too_long_for_the_gates_bucket_is_refused_even_if_others_succeed() {
+    let mut world = failing(opening(10.0, 5), 100);
+    let first = retry(&mut world, 0);
+    succeed(&mut world, first);
+    let refused = (1..100).filter_map(|key| {
+        let call = retry(&mut world, key);
+        world.refusal(call)
+    });
+    let reasons: Vec<Reason> = refused.map(|refusal| refusal.reason).collect();
+    assert!(!reasons.is_empty() && reasons.iter().all(|reason| *reason == Reason::Bucket), "{reasons:?}");
+}
+
+#[test]
+fn a_relapse_frees_the_workers_that_wait() {
+    let mut world = failing(opening(10.0, 5), 60);
+    let first = retry(&mut world, 0);
+    succeed(&mut world, first);
+    let retries: Vec<usize> = (1..60).map(|key| retry(&mut world, key)).collect();
+    let mut failed = 0;
+    while failed < 20 {
+        for call in &retries {
+            if world.calls[*call].is_out() {
+                fail(&mut world, *call);
+                failed += 1;
+            }
+        }
+        world.pass(ms(100));
+    }
+    world.pass(ms(100));
+    assert!(retries.iter().all(|call| !world.is_waiting(*call)), "20 failures in a row are no accident");
+    let refused: Vec<Reason> = retries.iter().filter_map(|call| Some(world.refusal(*call)?.reason)).collect();
+    assert!(refused.len() >= 30 && refused.iter().all(|reason| *reason == Reason::RetryBucket), "{refused:?}");
+    world.wind_down();
+}
+
+/// An upstream that fails and heals, and the objects of a controller.
+#[derive(Clone, Debug)]
+struct History {
+    /// The lengths of the periods; it is down in the first, and in every second one after that.
+    periods: Vec<u64>,
+    /// The time to an answer.
+    latency: u64,
+    objects: u64,
+    /// The time after which an object comes back when it was refused or has failed, and when it has
+    /// succeeded.
+    again: u64,
+}
+
+fn histories() -> impl Strategy<Value = History> {
+    let periods = prop::collection::vec(prop_oneof![Just(3_000_u64), 500_u64..60_000], 2..7);
+    (periods, 10_u64..400, 5_u64..120, 200_u64..3_000).prop_map(|(periods, latency, objects, again)| History {
+        periods,
+        latency,
+        objects,
+        again,
+    })
+}
+
+/// What happened in one period.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    down: bool,
+    length: f64,
+    /// The retries that left.
+    retries: u64,
+    /// The moment at which a retry that left in it has succeeded.
+    healed: Option<Moment>,
+    /// The retries refused for want of a token after that.
+    refused: u64,
+}
+
+/// Plays a history in steps of 10 ms.
+fn play(history: &History) -> Vec<Seen> {
+    let mut policy = opening(50.0, 50);
+    let strategy = Delays::Exponential { base: ms(100), max: ms(400), jitter: 0.0 };
+    policy.classes[0].backoff = Backoff { strategy, hold: ms(100), forget_after: secs(600) };
+    let mut world = World::new(policy);
+    let (mut periods, mut begun) = (Vec::new(), Moment::ZERO);
+    // For each object the moment at which it comes, or its call; and if it has failed.
+    let mut objects: Vec<(Result<Moment, usize>, bool)> =
+        (0..history.objects).map(|object| (Ok(Moment::from_millis(7 * object)), false)).collect();
+    for (number, length) in history.periods.iter().enumerate() {
+        let mut seen = Seen { down: number % 2 == 0, length: ms(*length).as_secs_f64(), ..Seen::default() };
+        let ends = begun + ms(*length);
+        while world.now < ends {
+            for (key, (state, has_failed)) in (0..).zip(&mut objects) {
+                step(&mut world, history, key, state, has_failed, begun, &mut seen);
+            }
+            world.pass(ms(10));
+        }
+        periods.push(seen);
+        begun = ends;
+    }
+    periods
+}
+
+fn step(
+    world: &mut World,
+    history: &History,
+    key: u64,
+    state: &mut Result<Moment, usize>,
+    has_failed: &mut bool,
+    begun: Moment,
+    seen: &mut Seen,
+) {
+    let back = |world: &World| Ok(world.now + ms(history.again));
+    match *state {
+        Ok(at) if at > world.now => {}
+        Ok(_) => *state = Err(retry(world, key)),
+        Err(call) if world.is_waiting(call) => {}
+        Err(call) => match world.refusal(call) {
+            Some(refusal) => {
+                let is_late = seen.healed.is_some_and(|at| at < world.calls[call].arrived + refusal.waited);
+                seen.refused += u64::from(is_late && refusal.reason == Reason::RetryBucket);
+                *state = back(world);
+            }
+            None => {
+                let left = world.left_at(call).expect("it is out");
+                if world.now < left + ms(history.latency) {
+                    return;
+                }
+                // The answer is decided when the call leaves.
+                let fails = if left >= begun { seen.down } else { !seen.down };
+                seen.retries += u64::from(*has_failed && left >= begun);
+                if *has_failed && left >= begun && !fails {
+                    seen.healed.get_or_insert(world.now);
+                }
+                if fails {
+                    fail(world, call);
+                } else {
+                    succeed(world, call);
+                }
+                *has_failed = fails;
+                *state = back(world);
+            }
+        },
+    }
+}
+
+proptest! {
+    #![proptest_config(super::promises::config(100))]
+
+    /// In any time in which the upstream fails, first or later, no more retries leave than the bucket
+    /// as it is configured has tokens; and once a retry has succeeded none is refused for want of a
+    /// token until the upstream fails again: it does not oscillate.
+    #[test]
+    fn a_relapse_costs_no_more_than_the_first_outage_and_nothing_oscillates(history in histories()) {
+        for (number, seen) in play(&history).into_iter().enumerate() {
+            let bound = 20.0 + CLOSED * seen.length;
+            let retries = f64::from(u32::try_from(seen.retries).expect("few"));
+            prop_assert!(!seen.down || retries <= bound, "period {number}: {retries} of {bound}");
+            prop_assert!(seen.down || seen.refused == 0, "period {number}: {} refused", seen.refused);
+        }
+    }
+}
