@@ -27,7 +27,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -81,7 +81,7 @@ impl Admin {
         let failed = |source| AdminError { address: listen, source };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        self.tasks.spawn(self.clone().accept(Origin::Port, move |context| listener.poll_accept(context)));
+        self.tasks.spawn(self.clone().accept(origin, move |context| listener.poll_accept(context)));
         Ok(address)
     }
 
@@ -91,7 +91,8 @@ impl Admin {
     /// The socket cannot be made.
     pub async fn listen_at(&self, path: &Path) -> Result<(), SocketError> {
         let socket = Socket::bind(path).await?;
-        self.tasks.spawn(self.clone().accept(Origin::Socket, move |context| socket.listener.poll_accept(context)));
+        let origin = |_: &UnixStream| Origin::Socket;
+        self.tasks.spawn(self.clone().accept(origin, move |context| socket.listener.poll_accept(context)));
         Ok(())
     }
 
@@ -102,8 +103,11 @@ impl Admin {
     }
 
     /// Accepts connections until it is time to stop, and serves each in a task of its own.
-    async fn accept<S, A>(self, from: Origin, accept: impl Fn(&mut Context<'_>) -> Poll<io::Result<(S, A)>>)
-    where
+    async fn accept<S, A>(
+        self,
+        origin: impl Fn(&S) -> Origin,
+        accept: impl Fn(&mut Context<'_>) -> Poll<io::Result<(S, A)>>,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         loop {
@@ -112,7 +116,10 @@ impl Admin {
                 () = self.stop.cancelled() => return,
             };
             match accepted {
-                Ok((stream, _)) => drop(self.tasks.spawn(self.clone().serve(stream, from))),
+                Ok((stream, _)) => {
+                    let from = origin(&stream);
+                    drop(self.tasks.spawn(self.clone().serve(stream, from)));
+                }
                 Err(error) => {
                     tracing::warn!(%error, "the admin port cannot accept");
                     self.clock.sleep(ACCEPT_AGAIN).await;
@@ -141,6 +148,13 @@ impl Admin {
             tracing::debug!(%error, "an admin connection ended");
         }
     }
+}
+
+/// Returns the origin of a connection to the port. Both of its ends must be on loopback: a mesh's
+/// proxy in the pod hands on what comes from elsewhere with an address like 127.0.0.6.
+fn origin(stream: &TcpStream) -> Origin {
+    let is_loopback = |end: io::Result<SocketAddr>| end.is_ok_and(|end| end.ip().to_canonical().is_loopback());
+    if is_loopback(stream.peer_addr()) && is_loopback(stream.local_addr()) { Origin::Loopback } else { Origin::Network }
 }
 
 /// The time after which an idle connection is closed. Scrapers keep their connection between

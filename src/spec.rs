@@ -54,7 +54,7 @@ pub enum Socket {
 words! {
     /// The readers who see the names of objects on the status page.
     pub enum ShowNames {
-        /// Those on loopback.
+        /// Those who ask over loopback.
         Auto = "auto",
         /// All.
         Always = "always",

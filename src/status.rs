@@ -96,8 +96,7 @@ pub struct Gate {
     pub keys_failing: usize,
     /// The failing keys whose trial is out.
     pub trials: usize,
-    /// Failing keys, the next to be tried first; not more than a hundred. Empty where names are not
-    /// shown.
+    /// Failing keys, the next to be tried first; not more than a hundred.
     pub keys: Vec<Key>,
     /// Pauses that the upstream asked for.
     pub pauses: Vec<Pause>,
@@ -199,7 +198,7 @@ pub struct Queue {
 /// A failing key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Key {
-    /// Its name; `tidegate forget` takes it.
+    /// Its name, which `tidegate forget` takes; empty if names are not shown.
     pub key: String,
     /// Failures in a row.
     pub failures: u32,

@@ -13,14 +13,17 @@ use serde::de::DeserializeOwned;
 
 use super::Readiness;
 use super::control::Operator;
+use crate::spec::ShowNames;
 use crate::status::page;
 use crate::telemetry;
 
 /// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The admin port: any client.
-    Port,
+    /// The admin port, from another machine or pod.
+    Network,
+    /// The admin port, over loopback: a client in this pod, or `kubectl port-forward`.
+    Loopback,
     /// The control socket: the process's own user.
     Socket,
 }
@@ -76,8 +79,8 @@ impl Handler {
 
     /// Answers `/status`: the page for browsers, JSON for all other clients.
     async fn status(&self, operator: &dyn Operator, head: &Parts, from: Origin) -> Answer {
-        let names = from == Origin::Socket || operator.shows_names();
-        if from == Origin::Port && names && !is_local(&head.headers) {
+        let names = shows_names(operator, &head.headers, from);
+        if names && from != Origin::Socket && !is_local(&head.headers) {
             let advice = "names are shown here: ask for localhost or an IP address\n";
             return text(StatusCode::MISDIRECTED_REQUEST, advice);
         }
@@ -107,14 +110,14 @@ where
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
 {
     let path = head.uri.path();
-    if from == Origin::Port {
+    if from != Origin::Socket {
         // The port only takes questions, and only if names are shown: the answer tells if an object
         // fails.
         if path != "/explain" {
             let advice = "orders are taken on the control socket only (admin.socket)";
             return Err((StatusCode::FORBIDDEN, advice.to_owned()));
         }
-        if !operator.shows_names() || !is_local(&head.headers) {
+        if !shows_names(operator, &head.headers, from) || !is_local(&head.headers) {
             let advice = "only asked on loopback (admin.show_names), or on the control socket";
             return Err((StatusCode::FORBIDDEN, advice.to_owned()));
         }
@@ -132,6 +135,16 @@ where
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| format!("this is not such a request: {error}"))
+}
+
+/// True if the client may see names of objects. A client on loopback may by default, unless it says
+/// that it only forwards what another one asks.
+fn shows_names(operator: &dyn Operator, headers: &HeaderMap, from: Origin) -> bool {
+    match (operator.show_names(), from) {
+        (ShowNames::Always, _) | (_, Origin::Socket) => true,
+        (ShowNames::Auto, Origin::Loopback) => !FORWARDED.iter().any(|name| headers.contains_key(*name)),
+        (ShowNames::Auto, Origin::Network) | (ShowNames::Never, _) => false,
+    }
 }
 
 /// True if the client addressed this machine: a page elsewhere whose name was made to point here
@@ -165,6 +178,8 @@ fn typed(kind: &'static str, body: impl Into<Bytes>) -> Answer {
     response
 }
 
+/// The headers by which a proxy says that it hands on another client's request.
+const FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-proto"];
 /// Prometheus' text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The most bytes of a body: a question with a few headers.

@@ -9,12 +9,13 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::ShowNames;
 use crate::status::{Explained, Status};
 
 /// The part of the process that knows the gates; the admin port and the control socket ask it.
 pub trait Operator: Send + Sync + 'static {
-    /// True if names of objects may be shown on the admin port.
-    fn shows_names(&self) -> bool;
+    /// Returns the readers who see names of objects on the admin port.
+    fn show_names(&self) -> ShowNames;
 
     /// Returns the status of the process, with names of objects or without.
     fn status(&self, names: bool) -> BoxFuture<'_, Status>;

@@ -1,9 +1,7 @@
 //! The operator's view of, and orders to, all gates of the process.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
@@ -22,8 +20,8 @@ pub(crate) struct Operations {
     pub(super) gates: Vec<Arc<Gate>>,
     pub(super) reloads: Reloads,
     clock: Clock,
-    /// True if the admin port shows names; a reload may change it.
-    names: AtomicBool,
+    /// The readers who see names on the admin port; a reload may change it.
+    names: RwLock<ShowNames>,
 }
 
 // === impl Operations ===
@@ -31,13 +29,13 @@ pub(crate) struct Operations {
 impl Operations {
     /// Starts with this configuration in force; `effective` is its text.
     pub(crate) fn new(gates: Vec<Arc<Gate>>, settings: &Settings, effective: &str, clock: Clock) -> Self {
-        let names = AtomicBool::new(shows_names(settings));
+        let names = RwLock::new(settings.admin.show_names);
         Self { gates, reloads: Reloads::new(clock, effective), clock, names }
     }
 
     /// Takes over what a reload changed.
     pub(crate) fn adopt(&self, settings: &Settings) {
-        self.names.store(shows_names(settings), Relaxed);
+        *self.names.write().unwrap_or_else(PoisonError::into_inner) = settings.admin.show_names;
     }
 
     /// Returns the gates that an order is for.
@@ -51,8 +49,8 @@ impl Operations {
 }
 
 impl Operator for Operations {
-    fn shows_names(&self) -> bool {
-        self.names.load(Relaxed)
+    fn show_names(&self) -> ShowNames {
+        *self.names.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn status(&self, names: bool) -> BoxFuture<'_, status::Status> {
@@ -133,14 +131,6 @@ pub(crate) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
         headers.append(name, value);
     }
     Ok((method, uri, headers))
-}
-
-fn shows_names(settings: &Settings) -> bool {
-    match settings.admin.show_names {
-        ShowNames::Always => true,
-        ShowNames::Never => false,
-        ShowNames::Auto => settings.admin.listen.is_some_and(|listen| listen.ip().is_loopback()),
-    }
 }
 
 /// Returns the path of the control socket.

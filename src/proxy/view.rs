@@ -34,8 +34,7 @@ impl Gate {
             .iter()
             .map(|pause| status::Pause { who: paused(pause.who, &config.meters), until_ms: clock.wall(pause.until) });
         // Those to be tried next, in that order.
-        let next_tried = || own.driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
-        let keys = if names { next_tried() } else { Vec::new() };
+        let keys = own.driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
         let classes = now.classes.iter().map(|class| status::Class {
             name: class.name.to_string(),
             lane: class.lane.word().to_owned(),
@@ -59,7 +58,7 @@ impl Gate {
             queues: queues.map(|waiting| queue(waiting, &config.meters, shows_flows)).collect(),
             pauses: pauses.collect(),
             classes: classes.collect(),
-            keys: keys.iter().map(|(name, _, state)| self.failing_key(name, state)).collect(),
+            keys: keys.iter().map(|(name, _, state)| self.failing_key(if names { name } else { "" }, state)).collect(),
             ..status::Gate::default()
         };
         own.tally.tell(&mut gate, names);

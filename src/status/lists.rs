@@ -107,7 +107,7 @@ fn keys(gate: &Gate, now_ms: u64) -> List {
     let mut list = list("Failing keys", columns, &gate.keys, |key| {
         let status = key.status.map_or_else(|| "lost".to_owned(), |status| status.to_string());
         vec![
-            Cell::Code(key.key.clone()),
+            if key.key.is_empty() { text(&"not shown") } else { Cell::Code(key.key.clone()) },
             text(&count(key.failures, "time", "times")),
             text(&format!("{status}, {}", ago(key.failed_at_ms, now_ms))),
             text(&until(key.next_at_ms, now_ms)),
@@ -116,9 +116,6 @@ fn keys(gate: &Gate, now_ms: u64) -> List {
     list.note = match gate.keys_failing.saturating_sub(gate.keys.len()) {
         0 if gate.keys.is_empty() => String::new(),
         0 => HEALED.to_owned(),
-        more if gate.keys.is_empty() => {
-            format!("{}; `admin.show_names` shows their names, as the control socket does.", count(more, "key", "keys"))
-        }
         more => format!("And {more} more. {HEALED}"),
     };
     list

@@ -209,7 +209,8 @@ fn footer(status: &Status) -> String {
 
 /// Makes the browser load the page again.
 const RELOAD: &str = "<meta http-equiv=\"refresh\" content=\"5\">\n";
-const NAMELESS: &str = "<p>Names of objects are not shown here: see <code>admin.show_names</code>.</p>\n";
+const NAMELESS: &str = "<p>Names of objects are shown on loopback only (<code>kubectl port-forward</code>, <code>tidegate top</code>), \
+                        unless <code>admin.show_names</code> says otherwise.</p>\n";
 /// The steps of ten minutes.
 const POINTS: usize = 120;
 

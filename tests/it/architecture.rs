@@ -47,7 +47,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "upstream",
         ],
     ),
-    ("admin", &["clock", "moment", "status", "telemetry"]),
+    ("admin", &["clock", "moment", "spec", "status", "telemetry"]),
     ("demo", &["chart", "clock", "controller", "moment", "random"]),
     ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "moment", "random", "spec"]),
     ("inject", &["yaml"]),

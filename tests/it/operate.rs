@@ -2,7 +2,7 @@
 //! forget, bypass, and the log.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -86,6 +86,11 @@ impl Process {
 
     /// With this kubeconfig as the current one, for the process and for commands.
     pub(crate) fn with(upstream: &str, more: &str, kubeconfig: &str) -> Self {
+        Self::listening("127.0.0.1", upstream, more, kubeconfig)
+    }
+
+    /// With its admin port on this address.
+    fn listening(admin_ip: &str, upstream: &str, more: &str, kubeconfig: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let current = folder.path().join("kubeconfig");
         if !kubeconfig.is_empty() {
@@ -94,7 +99,7 @@ impl Process {
         let (config, gate, admin) = (folder.path().join("tidegate.toml"), free_port(), free_port());
         let socket = folder.path().join("tidegate.sock").display().to_string();
         let text = format!(
-            "[admin]\nlisten = \"127.0.0.1:{admin}\"\nsocket = {socket:?}\n\n[gates.k]\nupstream = \"{upstream}\"\n\
+            "[admin]\nlisten = \"{admin_ip}:{admin}\"\nsocket = {socket:?}\n\n[gates.k]\nupstream = \"{upstream}\"\n\
              listen = \"127.0.0.1:{gate}\"\n{more}"
         );
         std::fs::write(&config, text).expect("it can be written");
@@ -188,6 +193,44 @@ fn an_incident_is_on_the_page_in_json_and_in_the_terminal() {
     assert!(!top.out.contains('\u{1b}'), "no colours in a pipe");
     drop(process);
     drop(waiting);
+}
+
+/// The status as a client at this address of the machine sees it.
+fn status_at(address: IpAddr, admin: u16) -> Value {
+    let mut stream = TcpStream::connect((address, admin)).expect("the admin port listens");
+    let request = format!("GET /status HTTP/1.1\r\nHost: {address}:{admin}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it is read");
+    let answer = std::io::read_to_string(stream).expect("it is answered");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}\n{answer}"))
+}
+
+/// An address of this machine that is not on loopback, if it has one.
+fn outer_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?; // sends nothing
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
+}
+
+#[test]
+fn who_asks_over_loopback_sees_names_wherever_the_admin_port_listens() {
+    let (upstream, _) = api();
+    let process = Process::listening("0.0.0.0", &format!("http://127.0.0.1:{upstream}"), TIGHT, "");
+    assert!(get(process.gate, BAD).starts_with("HTTP/1.1 500"));
+    let near = status_at([127, 0, 0, 1].into(), process.admin);
+    let key = &near["gates"][0]["keys"][0];
+    assert_eq!((&near["names_shown"], &key["key"]), (&true.into(), &"read pods/prod/bad".into()));
+    let Some(outer) = outer_address() else {
+        eprintln!("skipped in part: this machine has no address but loopback");
+        return;
+    };
+    let far = status_at(outer, process.admin);
+    let (gate, nameless) = (&far["gates"][0], &far["gates"][0]["keys"][0]);
+    assert_eq!((&far["names_shown"], &nameless["key"], &gate["keys_failing"]), (&false.into(), &"".into(), &1.into()));
+    for field in ["status", "failures", "failed_at_ms", "next_at_ms"] {
+        assert_eq!(nameless[field], key[field], "{field} is no name");
+    }
+    assert!(!far.to_string().contains("bad"), "{far}");
 }
 
 #[test]

@@ -4,14 +4,15 @@ use futures_util::future::BoxFuture;
 
 use super::super::control::{Ask, Bypass, Bypassed, Forget, Forgotten};
 use super::*;
+use crate::spec::ShowNames::{Always, Auto, Never};
 use crate::status::{Explained, Gate, Key, Status};
 
 struct Fake {
-    names: bool,
+    names: ShowNames,
 }
 
 impl Operator for Fake {
-    fn shows_names(&self) -> bool {
+    fn show_names(&self) -> ShowNames {
         self.names
     }
 
@@ -45,7 +46,7 @@ impl Operator for Fake {
 }
 
 /// Returns status, headers and body of an answer.
-async fn ask(names: bool, from: Origin, request: http::request::Builder, body: &str) -> (u16, HeaderMap, String) {
+async fn ask(names: ShowNames, from: Origin, request: http::request::Builder, body: &str) -> (u16, HeaderMap, String) {
     let handler = Handler {
         readiness: Readiness::new(),
         operator: Arc::new(OnceLock::from(Arc::new(Fake { names }) as Arc<dyn Operator>)),
@@ -67,28 +68,29 @@ fn post(path: &str) -> http::request::Builder {
 #[tokio::test]
 async fn nothing_else_is_there_and_nothing_can_be_changed_on_the_port() {
     for path in ["/", "/debug/pprof", "/config", "/metrics/", "/env.json", "/forget"] {
-        assert_eq!(ask(true, Origin::Port, get(path), "").await.0, 404, "{path}");
+        assert_eq!(ask(Auto, Origin::Loopback, get(path), "").await.0, 404, "{path}");
     }
-    assert_eq!(ask(true, Origin::Port, post("/metrics"), "").await.0, 405);
-    assert_eq!(ask(true, Origin::Port, Request::delete("/status"), "").await.0, 405);
+    assert_eq!(ask(Auto, Origin::Loopback, post("/metrics"), "").await.0, 405);
+    assert_eq!(ask(Auto, Origin::Loopback, Request::delete("/status"), "").await.0, 405);
     for path in ["/forget", "/bypass"] {
-        let (status, _, said) = ask(true, Origin::Port, post(path), "{}").await;
+        let (status, _, said) = ask(Auto, Origin::Loopback, post(path), "{}").await;
         assert!(status == 403 && said.contains("admin.socket"), "{said}");
-        assert_ne!(ask(true, Origin::Socket, post(path), "{\"gate\":\"k\"}").await.0, 403);
+        assert_ne!(ask(Auto, Origin::Socket, post(path), "{\"gate\":\"k\"}").await.0, 403);
     }
 }
 
 #[tokio::test]
 async fn browsers_get_a_page_that_loads_nothing_and_everybody_else_json() {
-    let (status, headers, page) = ask(true, Origin::Port, get("/status").header("accept", "text/html,*/*"), "").await;
+    let (status, headers, page) =
+        ask(Auto, Origin::Loopback, get("/status").header("accept", "text/html,*/*"), "").await;
     assert_eq!((status, &headers["content-type"]), (200, &HeaderValue::from_static("text/html; charset=utf-8")));
     let policy = headers["content-security-policy"].to_str().expect("text");
     assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
     assert!(page.contains("&lt;script&gt;alert(1)") && !page.contains("<script"), "{page}");
     assert!(page.contains("http-equiv=\"refresh\""));
     let still = get("/status?refresh=off").header("accept", "text/html");
-    assert!(!ask(true, Origin::Port, still, "").await.2.contains("http-equiv=\"refresh\""));
-    let (_, headers, json) = ask(true, Origin::Port, get("/status"), "").await;
+    assert!(!ask(Auto, Origin::Loopback, still, "").await.2.contains("http-equiv=\"refresh\""));
+    let (_, headers, json) = ask(Auto, Origin::Loopback, get("/status"), "").await;
     assert_eq!(&headers["content-type"], "application/json");
     assert!(serde_json::from_str::<Status>(&json).expect("the shape").names_shown);
 }
@@ -96,21 +98,42 @@ async fn browsers_get_a_page_that_loads_nothing_and_everybody_else_json() {
 #[tokio::test]
 async fn names_are_for_those_on_this_machine() {
     let names = |body: &str| body.contains("alert");
-    assert!(!names(&ask(false, Origin::Port, get("/status"), "").await.2));
-    assert!(names(&ask(false, Origin::Socket, get("/status"), "").await.2), "the socket is the user's own");
-    let rebound = Request::get("/status").header("host", "evil.example:9464");
-    let (status, _, said) = ask(true, Origin::Port, rebound, "").await;
-    assert!(status == 421 && !names(&said), "{said}");
-    let question = "{\"method\":\"GET\",\"path\":\"/\",\"headers\":[]}";
-    assert_eq!(ask(false, Origin::Port, post("/explain"), question).await.0, 403);
-    assert_eq!(ask(true, Origin::Port, post("/explain"), question).await.0, 200);
+    for (shown, from, wanted) in [
+        (Auto, Origin::Loopback, true),
+        (Auto, Origin::Network, false),
+        (Always, Origin::Network, true),
+        (Never, Origin::Loopback, false),
+        (Never, Origin::Socket, true),
+    ] {
+        let (status, _, said) = ask(shown, from, get("/status"), "").await;
+        assert_eq!((status, names(&said)), (200, wanted), "{shown} {from:?}");
+        let explained = ask(shown, from, post("/explain"), QUESTION).await.0;
+        assert_eq!(explained, if wanted { 200 } else { 403 }, "{shown} {from:?}");
+    }
 }
 
 #[tokio::test]
+async fn who_only_hands_on_a_request_or_was_led_here_sees_no_names() {
+    for header in ["x-forwarded-for", "forwarded", "via"] {
+        let forwarded = get("/status").header(header, "192.0.2.7");
+        let (status, _, said) = ask(Auto, Origin::Loopback, forwarded, "").await;
+        assert!(status == 200 && !said.contains("alert"), "{header}: {said}");
+    }
+    let rebound = || Request::get("/status").header("host", "evil.example:9464");
+    for (shown, from) in [(Auto, Origin::Loopback), (Always, Origin::Network)] {
+        let (status, _, said) = ask(shown, from, rebound(), "").await;
+        assert!(status == 421 && !said.contains("alert"), "{said}");
+    }
+    assert_eq!(ask(Auto, Origin::Network, rebound(), "").await.0, 200, "there are no names in it");
+}
+
+const QUESTION: &str = "{\"method\":\"GET\",\"path\":\"/\",\"headers\":[]}";
+
+#[tokio::test]
 async fn what_cannot_be_done_is_said() {
-    let (status, _, said) = ask(true, Origin::Socket, post("/forget"), "{}").await;
+    let (status, _, said) = ask(Auto, Origin::Socket, post("/forget"), "{}").await;
     assert_eq!((status, said.as_str()), (400, "no gate\n"));
-    assert_eq!(ask(true, Origin::Socket, post("/forget"), "[").await.0, 400);
-    assert_eq!(ask(true, Origin::Socket, post("/forget"), &" ".repeat(LONGEST + 1)).await.0, 400);
-    assert_eq!(ask(true, Origin::Socket, get("/readyz"), "").await.2, "ok (bypass)\n");
+    assert_eq!(ask(Auto, Origin::Socket, post("/forget"), "[").await.0, 400);
+    assert_eq!(ask(Auto, Origin::Socket, post("/forget"), &" ".repeat(LONGEST + 1)).await.0, 400);
+    assert_eq!(ask(Auto, Origin::Socket, get("/readyz"), "").await.2, "ok (bypass)\n");
 }

@@ -107,6 +107,18 @@ fn what_calls_wait_for_is_told_by_number_and_with_the_flow_of_most_of_them() {
 }
 
 #[test]
+fn without_names_the_page_still_says_what_fails_how_often_and_when_it_is_tried_next() {
+    let mut status = incident("web");
+    status.names_shown = false;
+    status.gates[0].keys[0].key = String::new();
+    let page = page(&status, true);
+    for wanted in ["not shown", "4 times", "500, 5.0 s ago", "in 8.0 s", "7 keys are backing off (last answer 500)"] {
+        assert!(page.contains(wanted), "{wanted}\n{page}");
+    }
+    assert!(page.contains("kubectl port-forward"), "how to see them");
+}
+
+#[test]
 fn whatever_a_name_is_nothing_breaks_out_of_the_page() {
     let (harmless, page) = (page(&incident("web"), true), page(&incident(EVIL), true));
     let tags = |page: &str| page.matches('<').count();
