@@ -5,6 +5,7 @@
 //! built without starting; `check`, `run` and the demo all use them, so that they cannot disagree.
 //! `serve` runs the result.
 
+pub(crate) mod control_socket;
 pub(crate) mod failure;
 pub(crate) mod folder;
 pub(crate) mod gate;

@@ -43,7 +43,8 @@ pub struct Admin {
 /// The place of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Socket {
-    /// `tidegate.sock` in the first gate's `tls.write_to`; without one there is none.
+    /// `tidegate.sock` in the first gate's `tls.write_to`, else in a folder that only this user can
+    /// enter, if there is one.
     Auto,
     /// There is none.
     Off,

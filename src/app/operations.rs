@@ -1,6 +1,5 @@
 //! The operator's view of, and orders to, all gates of the process.
 
-use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use futures_util::future::BoxFuture;
@@ -12,7 +11,7 @@ use crate::classify::Glob;
 use crate::clock::Clock;
 use crate::moment::Moment;
 use crate::proxy::Gate;
-use crate::spec::{Settings, ShowNames, Socket};
+use crate::spec::{Settings, ShowNames};
 use crate::status;
 
 /// The gates, and the state beside them that the operator sees.
@@ -131,15 +130,4 @@ pub(crate) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
         headers.append(name, value);
     }
     Ok((method, uri, headers))
-}
-
-/// Returns the path of the control socket.
-pub(crate) fn socket(settings: &Settings) -> Option<PathBuf> {
-    match &settings.admin.socket {
-        Socket::Off => None,
-        Socket::At(path) => Some(path.clone()),
-        Socket::Auto => {
-            settings.gates.values().find_map(|gate| Some(gate.tls.as_ref()?.write_to.as_ref()?.join("tidegate.sock")))
-        }
-    }
 }

@@ -7,11 +7,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::PreparedGate;
-use super::operations::{self, Operations};
+use super::operations::Operations;
 use super::prepare::{Prepared, call_log};
 use super::reload::{Content, Reloader};
 use super::source::Sources;
-use super::{Failure, folder};
+use super::{Failure, control_socket, folder};
 use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
 use crate::credentials::Target;
@@ -87,14 +87,28 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
         Some(listen) => Some(admin.listen(listen).await?.to_string()),
         None => None,
     };
-    let Some(path) = operations::socket(settings) else { return Ok((port, None)) };
-    match admin.listen_at(&path).await {
+    let mut failed = None;
+    for place in control_socket::places(settings) {
+        let opened = match place.prepare() {
+            Ok(()) => admin.listen_at(&place.path).await.map_err(anyhow::Error::new),
+            Err(error) => Err(error.into()),
+        };
+        match opened {
+            Ok(()) => return Ok((port, Some(place.path.display().to_string()))),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    match failed {
         // The socket was not asked for, so its failure is no reason to stop carrying calls.
-        Err(error) if settings.admin.socket == Socket::Auto => {
-            tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "there is no control socket");
+        Some(error) if settings.admin.socket == Socket::Auto => {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "there is no control socket for forget and bypass; set admin.socket"
+            );
             Ok((port, None))
         }
-        opened => opened.map(|()| (port, Some(path.display().to_string()))).map_err(Into::into),
+        Some(error) => Err(error),
+        None => Ok((port, None)),
     }
 }
 

@@ -6,14 +6,14 @@ use serde::de::DeserializeOwned;
 
 use super::{Configured, Failure};
 use crate::admin::client::{At, NoAnswer};
-use crate::app::operations;
+use crate::app::control_socket::place_to_ask;
 use crate::app::reachable::reachable;
 use crate::spec::Settings;
 use crate::status::Status;
 
 /// Returns the places where the process of these settings can be asked, best first.
 pub(super) fn places(settings: &Settings) -> Vec<At> {
-    let socket = operations::socket(settings).map(At::Socket);
+    let socket = place_to_ask(settings).map(At::Socket);
     let port = settings.admin.listen.map(|listen| At::Port(reachable(listen)));
     socket.into_iter().chain(port).collect()
 }
@@ -37,11 +37,14 @@ pub(super) fn order<T: DeserializeOwned>(
     order: &impl Serialize,
 ) -> Result<Vec<T>, Failure> {
     let settings = configured.sources().load()?.settings;
-    let socket = operations::socket(&settings).map(At::Socket).ok_or_else(|| anyhow!(NO_SOCKET))?;
+    let socket = place_to_ask(&settings).map(At::Socket).ok_or_else(|| anyhow!(NO_SOCKET))?;
     block_on(socket.order(path, order))?.map_err(|error| match error {
         NoAnswer::Unreachable { at, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             let advice = "is open to its own user only; run this as the user that tidegate runs as";
             anyhow!("{at} {advice}: {source}").into()
+        }
+        NoAnswer::Unreachable { at, source } if source.kind() == std::io::ErrorKind::NotFound => {
+            anyhow!("{at} is not there; {NOT_THERE}").into()
         }
         error => error.into(),
     })
@@ -53,4 +56,5 @@ pub(super) fn block_on<F: Future>(future: F) -> std::io::Result<F::Output> {
 }
 
 const NOWHERE: &str = "there is no process to ask: admin.listen is \"off\" and there is no control socket; set admin.listen or admin.socket";
+const NOT_THERE: &str = "is tidegate running with this configuration, as this user? Its log says where its control socket is (\"ready\"); admin.socket sets a path";
 const NO_SOCKET: &str = "orders need a control socket, and there is none; set admin.socket to a path such as \"/run/tidegate/tidegate.sock\"";

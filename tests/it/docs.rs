@@ -118,7 +118,7 @@ fn links_and_anchors_are_found_where_readers_click() {
 }
 
 /// The code blocks of a language, each with the number of its first line.
-fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, String)> {
+pub(crate) fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut open: Option<&'a str> = None;
     for (number, line) in text.lines().enumerate() {

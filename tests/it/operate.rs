@@ -1,9 +1,12 @@
 //! The operator's view of a running gate, and the operator's commands: status, top, explain,
 //! forget, bypass, and the log.
 
+use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -13,6 +16,7 @@ use tidegate::clock::Clock;
 
 use super::cli::{Ended, PATIENCE, Running, end, start, tidegate, with_config};
 use super::cli_input::get;
+use super::docs::blocks;
 use super::ports::free_port;
 
 /// An API that answers 500 for every path or body with `bad` in it, else 200. Returns its port, and
@@ -231,6 +235,87 @@ fn who_asks_over_loopback_sees_names_wherever_the_admin_port_listens() {
         assert_eq!(nameless[field], key[field], "{field} is no name");
     }
     assert!(!far.to_string().contains("bad"), "{far}");
+}
+
+const KUBECONFIG: &str = "\
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{ name: c, context: { cluster: c, user: u } }]
+clusters: [{ name: c, cluster: { server: 'http://127.0.0.1:PORT' } }]
+users: [{ name: u, user: { token: t } }]
+";
+
+/// The README's own file, with its ports set from outside, and a folder for this user's sockets.
+struct Newcomer {
+    folder: tempfile::TempDir,
+    gate: u16,
+    admin: u16,
+}
+
+impl Newcomer {
+    fn new(upstream: u16) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let readme = include_str!("../../README.md");
+        let (_, text) = blocks(readme, "toml").into_iter().next().expect("the README has a configuration");
+        std::fs::write(folder.path().join("tidegate.toml"), text).expect("it can be written");
+        let kubeconfig = KUBECONFIG.replace("PORT", &upstream.to_string());
+        std::fs::write(folder.path().join("kubeconfig"), kubeconfig).expect("it can be written");
+        for (name, mode) in [("session", 0o700), ("open", 0o777)] {
+            let path = folder.path().join(name);
+            std::fs::create_dir(&path).expect("it can be made");
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("it is ours");
+        }
+        Self { folder, gate: free_port(), admin: free_port() }
+    }
+
+    fn command(&self, arguments: &[&str], session: Option<&str>, temporary: &str) -> Command {
+        let mut command = tidegate(arguments);
+        command
+            .arg("--config")
+            .arg(self.folder.path().join("tidegate.toml"))
+            .env("KUBECONFIG", self.folder.path().join("kubeconfig"))
+            .env("TIDEGATE__GATES__KUBERNETES__LISTEN", format!("127.0.0.1:{}", self.gate))
+            .env("TIDEGATE__ADMIN__LISTEN", format!("127.0.0.1:{}", self.admin))
+            .env("TMPDIR", self.folder.path().join(temporary));
+        match session {
+            Some(session) => command.env("XDG_RUNTIME_DIR", self.folder.path().join(session)),
+            None => command.env_remove("XDG_RUNTIME_DIR"),
+        };
+        command
+    }
+}
+
+#[test]
+fn orders_work_with_the_readme_s_own_file() {
+    let (upstream, _) = api();
+    for (session, temporary) in [(Some("session"), "open"), (None, "session"), (Some("open"), "session")] {
+        let newcomer = Newcomer::new(upstream);
+        let mut running = start(newcomer.command(&["run"], session, temporary));
+        running.ready();
+        assert!(get(newcomer.gate, BAD).starts_with("HTTP/1.1 500"));
+        let forget = end(newcomer.command(&["forget", "--all"], session, temporary));
+        let said = (forget.code, forget.out.as_str());
+        assert_eq!(said, (Some(0), "kubernetes: 1 key forgotten\n"), "{session:?}: {}", forget.err);
+        let bypass = end(newcomer.command(&["bypass", "on", "--for", "1m"], session, temporary));
+        assert!(bypass.code == Some(0) && bypass.out.contains("everything is let through"), "{}", bypass.err);
+        // Another process of this user has a socket of its own.
+        let other = Newcomer::new(upstream);
+        let nobody = end(other.command(&["forget", "--all"], session, temporary));
+        assert!(nobody.code == Some(1) && nobody.err.contains("is tidegate running with this"), "{}", nobody.err);
+        assert_eq!(running.terminate(), Some(0));
+    }
+}
+
+#[test]
+fn a_folder_that_others_can_write_to_gets_no_control_socket() {
+    let newcomer = Newcomer::new(api().0);
+    let mut running = start(newcomer.command(&["run"], Some("open"), "open"));
+    let said = running.line("there is no control socket");
+    assert!(said.contains("can be entered or replaced by other users") && said.contains("admin.socket"), "{said}");
+    running.ready();
+    let forget = end(newcomer.command(&["forget", "--all"], Some("open"), "open"));
+    assert!(forget.code == Some(1) && forget.err.contains("admin.socket sets a path"), "{}", forget.err);
 }
 
 #[test]

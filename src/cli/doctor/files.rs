@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use super::Finding;
-use crate::app::operations;
+use crate::app::control_socket;
 use crate::spec::Settings;
 
 /// Checks every folder that tidegate writes to, once each. The first use of a folder decides the
@@ -19,7 +19,8 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
         }
     }
     let given: Vec<_> = folders.iter().map(|(folder, _)| *folder).collect();
-    let socket = operations::socket(settings);
+    // A folder of the user's own is made when it is needed, and nobody else can write there.
+    let socket = control_socket::places(settings).into_iter().find(|place| !place.is_private).map(|place| place.path);
     let files = [
         (socket.as_deref(), "make the folder of admin.socket writable for this user, or set it to \"off\""),
         (settings.log.calls.as_deref(), "make the folder of log.calls writable for this user"),

@@ -1,0 +1,173 @@
+//! The place of the control socket: where a process makes it, and where commands look for it.
+//!
+//! Without `admin.socket` it is in the folder that the pod's containers share, else in a folder
+//! that only this user can enter: orders must work at night with a file that never named a socket.
+//! There its name is an address that the process listens on, because one user may run several.
+
+use std::fs::{self, DirBuilder, Metadata};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::spec::{Listen, Settings, Socket};
+
+/// A place for the control socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The path.
+    pub(crate) path: PathBuf,
+    /// True if its folder is this user's own, and not one that the configuration names.
+    pub(crate) is_private: bool,
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Makes its folder if that is for us to make.
+    ///
+    /// # Errors
+    /// Other users could put something else into its place.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        let (true, Some(folder)) = (self.is_private, self.path.parent()) else { return Ok(()) };
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => check(folder),
+        }
+    }
+
+    /// True if a process may have its socket there.
+    pub(crate) fn is_there(&self) -> bool {
+        let is_safe = !self.is_private || self.path.parent().is_some_and(|folder| check(folder).is_ok());
+        is_safe && self.path.exists()
+    }
+}
+
+/// Returns the places at which a process of these settings may have its socket, best first.
+pub(crate) fn places(settings: &Settings) -> Vec<Place> {
+    let named = |path| vec![Place { path, is_private: false }];
+    let volume = || settings.gates.values().find_map(|gate| gate.tls.as_ref()?.write_to.as_ref());
+    match (&settings.admin.socket, volume()) {
+        (Socket::Off, _) => Vec::new(),
+        (Socket::At(path), _) => named(path.clone()),
+        (Socket::Auto, Some(volume)) => named(volume.join("tidegate.sock")),
+        (Socket::Auto, None) => private_places(settings, &folders()),
+    }
+}
+
+/// Returns the place to ask: the first at which there is a socket, else the best.
+pub(crate) fn place_to_ask(settings: &Settings) -> Option<PathBuf> {
+    let places = places(settings);
+    places.iter().find(|place| place.is_there()).or(places.first()).map(|place| place.path.clone())
+}
+
+/// The folders in which this user's own may be, best first: that of the session, and one beside
+/// those of other users, as terminal multiplexers do.
+fn folders() -> Vec<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let session = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("tidegate"));
+    session.into_iter().chain([std::env::temp_dir().join(format!("tidegate-{user}"))]).collect()
+}
+
+fn private_places(settings: &Settings, folders: &[PathBuf]) -> Vec<Place> {
+    let listens = settings.gates.values().flat_map(|gate| &gate.listen).filter_map(|listen| match listen {
+        Listen::Tcp(address) => Some(*address),
+        Listen::Unix(_) => None,
+    });
+    let Some(address) = listens.chain(settings.admin.listen).find(|address| address.port() != 0) else {
+        return Vec::new();
+    };
+    let paths = folders.iter().map(|folder| folder.join(name(address)));
+    // The kernel's limit, as for `admin.socket`.
+    let fits = paths.filter(|path| path.is_absolute() && path.as_os_str().len() <= 80);
+    fits.map(|path| Place { path, is_private: true }).collect()
+}
+
+fn name(address: SocketAddr) -> String {
+    format!("{}-{}.sock", address.ip(), address.port())
+}
+
+/// Checks that a folder is this user's own, that only this user can enter it, and that no other
+/// user can replace it.
+fn check(folder: &Path) -> io::Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    let own = fs::symlink_metadata(folder)?;
+    let around = folder.parent().map(fs::metadata).transpose()?;
+    let is_own = own.is_dir() && own.uid() == user && own.mode() & 0o077 == 0;
+    if is_own && around.is_none_or(|around| keeps(&around, user)) {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{} can be entered or replaced by other users", folder.display())))
+}
+
+/// True if only this user or root can rename what this user has in a folder.
+fn keeps(folder: &Metadata, user: u32) -> bool {
+    const STICKY: u32 = 0o1000;
+    (folder.uid() == user || folder.uid() == 0) && (folder.mode() & 0o022 == 0 || folder.mode() & STICKY != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::config;
+
+    fn settings(text: &str) -> Settings {
+        config::load_text("test".to_owned(), text.to_owned(), &[]).expect("it is right").settings
+    }
+
+    const PLAIN: &str = "[gates.k]\nupstream = \"http://127.0.0.1:9\"\nlisten = \"127.0.0.1:8001\"\n";
+
+    #[test]
+    fn two_processes_of_a_user_have_a_socket_each() {
+        let folders = ["/run/user/7/tidegate".into(), "/tmp/tidegate-7".into()];
+        let paths = |text: &str| -> Vec<_> {
+            private_places(&settings(text), &folders).into_iter().map(|place| place.path).collect()
+        };
+        assert_eq!(
+            paths(PLAIN),
+            [Path::new("/run/user/7/tidegate/127.0.0.1-8001.sock"), Path::new("/tmp/tidegate-7/127.0.0.1-8001.sock")]
+        );
+        let other = PLAIN.replace("8001", "8002");
+        assert!(paths(&other)[0].ends_with("127.0.0.1-8002.sock"));
+        let unix = "[gates.k]\nupstream = \"http://127.0.0.1:9\"\nlisten = \"unix:/run/k.sock\"\n";
+        assert!(paths(unix)[0].ends_with("127.0.0.1-9464.sock"), "the admin port's address is its own too");
+        assert_eq!(paths(&format!("[admin]\nlisten = \"off\"\n{unix}")), Vec::<PathBuf>::new());
+        let long = [PathBuf::from(format!("/{}", "x".repeat(80))), "relative".into()];
+        assert_eq!(private_places(&settings(PLAIN), &long), []);
+    }
+
+    #[test]
+    fn what_the_configuration_says_wins() {
+        let at = |text: &str| places(&settings(text)).into_iter().map(|place| place.path).collect::<Vec<_>>();
+        let volume = format!("{PLAIN}tls = {{ write_to = \"/run/shared\" }}\n");
+        assert_eq!(at(&volume), [Path::new("/run/shared/tidegate.sock")]);
+        assert_eq!(at(&format!("admin.socket = \"/run/own.sock\"\n{volume}")), [Path::new("/run/own.sock")]);
+        assert_eq!(at(&format!("admin.socket = \"off\"\n{volume}")), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_or_replace_is_not_used() {
+        let around = tempfile::tempdir().expect("a folder");
+        let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+        let folder = around.path().join("tidegate");
+        let place = Place { path: folder.join("s.sock"), is_private: true };
+        place.prepare().expect("it is made");
+        assert_eq!(fs::metadata(&folder).expect("it is there").mode() & 0o777, 0o700);
+        fs::write(&place.path, "").expect("it can be written");
+        assert!(place.is_there());
+        for (path, wrong) in [(&*folder, 0o755), (&*folder, 0o770), (around.path(), 0o777)] {
+            mode(path, wrong);
+            let refused = place.prepare().expect_err("others can enter or replace it").to_string();
+            assert!(refused.contains("other users") && !place.is_there(), "{refused}");
+            mode(path, 0o700);
+        }
+        mode(around.path(), 0o1777);
+        place.prepare().expect("as in /tmp, none but the owner can rename it");
+        let link = around.path().join("link");
+        symlink(&folder, &link).expect("it can be made");
+        assert!(Place { path: link.join("s.sock"), is_private: true }.prepare().is_err(), "a link is another's to set");
+    }
+}
