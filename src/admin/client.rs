@@ -104,7 +104,11 @@ impl At {
         let unreachable = |source| NoAnswer::Unreachable { at: self.clone(), source };
         let asked = async {
             match self {
-                Self::Port(address) => ask(TcpStream::connect(address).await?, &request, LONGEST).await,
+                Self::Port(address) => {
+                    // Where there is no IPv6, the process listens on IPv4.
+                    let ways: Vec<_> = [*address].into_iter().chain(super::in_ipv4(*address)).collect();
+                    ask(TcpStream::connect(&*ways).await?, &request, LONGEST).await
+                }
                 Self::Socket(path) => ask(UnixStream::connect(path).await?, &request, LONGEST).await,
             }
         };

@@ -318,6 +318,39 @@ fn a_folder_that_others_can_write_to_gets_no_control_socket() {
     assert!(forget.code == Some(1) && forget.err.contains("admin.socket sets a path"), "{}", forget.err);
 }
 
+/// Makes this thread, and what it starts, one of a kernel that has no IPv6.
+#[cfg(target_os = "linux")]
+fn without_ipv6() {
+    use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
+    let (socket, family) = if cfg!(target_arch = "x86_64") { (41, 10) } else { (198, 10) };
+    let ipv6 = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, family).expect("a condition");
+    let rule = SeccompRule::new(vec![ipv6]).expect("a rule");
+    let refuse = SeccompAction::Errno(97); // EAFNOSUPPORT
+    let machine = std::env::consts::ARCH.try_into().expect("a machine that has seccomp");
+    let rules = [(socket, vec![rule])].into_iter().collect();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, machine).expect("a filter");
+    let program: seccompiler::BpfProgram = filter.try_into().expect("a program");
+    seccompiler::apply_filter(&program).expect("the kernel takes it");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_node_without_ipv6_has_its_admin_port_on_ipv4_and_says_so_in_a_line() {
+    let (upstream, _) = api();
+    let ended = thread::spawn(move || {
+        without_ipv6();
+        let process = Process::listening("[::]", &format!("http://127.0.0.1:{upstream}"), "", "");
+        let said: Vec<_> = process.running.seen.iter().filter(|line| line.contains("IPv6")).cloned().collect();
+        assert!(said.len() == 1 && said[0].contains("listens on IPv4 instead"), "{:#?}", process.running.seen);
+        assert!(get(process.admin, "/livez").starts_with("HTTP/1.1 200"));
+        for command in [&["health"][..], &["top", "--once"]] {
+            let ended = process.command(command);
+            assert_eq!(ended.code, Some(0), "{command:?}: {}", ended.err);
+        }
+    });
+    ended.join().expect("it holds");
+}
+
 #[test]
 fn a_call_is_explained_with_its_lines_and_what_would_happen_now() {
     let (upstream, calls) = api();
