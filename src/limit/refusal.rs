@@ -74,6 +74,8 @@ pub struct KeyState {
 pub struct Ended {
     /// Its name.
     pub name: Box<str>,
+    /// Its failures in a row.
+    pub failures: u32,
     /// The reason it is no longer failing.
     pub why: Why,
 }

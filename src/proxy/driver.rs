@@ -12,7 +12,7 @@ mod log;
 mod operator;
 mod tell;
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, Settlement, ShadowEntry};
+use self::log::KeyLog;
 use self::tell::Teller;
 use crate::api::{Answer, Group, Key};
 use crate::clock::Clock;
@@ -43,6 +44,8 @@ struct Shared {
     /// Notified when the limiter wants to be advanced sooner than the ticker wakes.
     sooner: Notify,
     teller: Teller,
+    /// What the log does not say of keys yet.
+    key_log: KeyLog,
 }
 
 struct State {
@@ -78,8 +81,8 @@ impl Driver {
     pub(crate) fn new(gate: Arc<str>, limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
         let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation: 0, bypass_until: None };
-        let shared =
-            Shared { gate, state: Mutex::new(state), keys, clock, sooner: Notify::new(), teller: Teller::default() };
+        let (state, sooner) = (Mutex::new(state), Notify::new());
+        let shared = Shared { gate, state, keys, clock, sooner, teller: Teller::default(), key_log: KeyLog::default() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -154,7 +157,7 @@ impl Driver {
         self.lock().wakers.len()
     }
 
-    /// Hands the outcome of a call to the limiter, and logs it if its key began to fail.
+    /// Hands the outcome of a call to the limiter, and notes for the log if its key began to fail.
     fn finish(&self, receipt: Receipt, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         let receipt = match key {
             Some(_) => receipt,
@@ -163,16 +166,25 @@ impl Driver {
                 Err(receipt) => receipt,
             },
         };
-        let began = RefCell::new(None);
+        let (began, of) = (Cell::new(false), key.or(receipt.key()));
         let note = || {
-            let name = name();
-            began.replace(Some(name.clone()));
-            name
+            began.set(true);
+            name()
         };
-        self.operate(|state, now| state.limiter.finish(receipt, answer, key, &note, now));
-        if let Some(key) = began.into_inner() {
-            log::began(&self.shared.gate, &key, answer);
+        let now = self.operate(|state, now| {
+            state.limiter.finish(receipt, answer, key, &note, now);
+            now
+        });
+        // Another call may have made it recover meanwhile: then there is nothing to tell.
+        let failing = of.filter(|_| began.get()).and_then(|key| self.shared.keys.find(&key, now));
+        if let Some((name, state)) = failing {
+            self.shared.key_log.began(name, &state);
         }
+    }
+
+    /// Logs what has become of keys, every second; all of it if this `is_last`.
+    pub(crate) fn log_keys(&self, is_last: bool) {
+        self.shared.key_log.write(&self.shared.gate, self.shared.clock.now(), is_last);
     }
 
     /// Does something to the limiter, and everything that has to follow.
@@ -186,7 +198,7 @@ impl Driver {
         };
         interleave::point();
         woken.into_iter().for_each(Waker::wake);
-        ended.iter().for_each(|ended| log::ended(&self.shared.gate, ended));
+        ended.into_iter().for_each(|ended| self.shared.key_log.ended(ended));
         if sooner {
             self.shared.sooner.notify_one();
         }

@@ -123,18 +123,19 @@ fn scope_of(paused: Paused) -> &'static str {
 /// The labels of pauses.
 const SCOPES: [&str; 3] = ["class", "credential", "gate"];
 
-/// Every second, folds the histograms' samples, and logs when calls have begun to wait for good and
-/// when that is over.
+/// Every second, folds the histograms' samples, and logs what has become of keys, when calls have
+/// begun to wait for good and when that is over.
 pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
     let (mut saturated, mut seconds) = (false, 0);
     loop {
         tokio::select! {
             () = clock.sleep(telemetry::UPKEEP) => telemetry::metrics().upkeep(),
-            () = over.cancelled() => return,
+            () = over.cancelled() => return own.driver.log_keys(true),
         }
         let waiting = own.driver.look(|limiter, _| limiter.waiting());
         own.tally.second(waiting);
         own.driver.tidy().await;
+        own.driver.log_keys(false);
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
         if seconds < STEADY {
             continue;

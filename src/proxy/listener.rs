@@ -29,6 +29,7 @@ use self::stream::Stream;
 use super::parts::GateParts;
 use super::section::Section;
 use crate::moment::Moment;
+use crate::status::text::duration;
 use crate::telemetry::table;
 use crate::tls;
 use crate::upstream::Target;
@@ -130,7 +131,7 @@ impl Server {
         let (Section { name, clock, config, .. }, clients) = (&*self.section, &self.clients);
         let drain = config.get().options.drain;
         clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
-        tracing::info!(gate = &**name, clients = clients.len(), ?drain, "draining");
+        tracing::info!(gate = &**name, clients = clients.len(), drain = duration(drain.as_secs_f64()), "draining");
         for (patience, parting) in [(drain, &self.closing), (LAST_WORDS, &self.ending)] {
             tokio::select! {
                 () = clients.wait() => {}

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::parts::GateParts;
 use crate::api::Signal;
 use crate::limit::snapshot::{PauseView, Paused};
+use crate::status::text::duration;
 use crate::telemetry::GateMeters;
 
 /// Looks every second until it is `over`: shorter pauses show in the metrics.
@@ -30,8 +31,8 @@ fn look(gate: &GateParts, known: &mut Vec<Paused>) {
     let gate = &*meters.gate;
     let (begun, over) = changes(known, &pauses);
     for PauseView { who, until } in begun {
-        let (who, lasts) = (name(who, meters), until - now);
-        tracing::info!(gate, signal, who, ?lasts, "upstream asked for a pause");
+        let (who, lasts) = (name(who, meters), duration((until - now).as_secs_f64()));
+        tracing::info!(gate, signal, who, lasts, "upstream asked for a pause");
     }
     for who in over {
         tracing::info!(gate, who = name(who, meters), "the pause is over");

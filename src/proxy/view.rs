@@ -12,7 +12,7 @@ use crate::api::Group;
 use crate::classify::{Classified, FairBy, Kind};
 use crate::limit::snapshot::{BucketView, Paused, QueueView, SlotView};
 use crate::limit::{KeyState, Preview, Reason, Snapshot};
-use crate::status;
+use crate::status::{self, text::duration};
 use crate::telemetry::meters::GateMeters;
 use crate::telemetry::table;
 use crate::upstream::Occupancy;
@@ -98,7 +98,10 @@ impl Gate {
         let was_on = self.is_bypassed();
         self.own().driver.bypass(how_long.map(|how_long| self.section.clock.now() + how_long));
         match how_long {
-            Some(how_long) => tracing::warn!(gate = &**self.name(), ?how_long, "bypass: everything is let through"),
+            Some(how_long) => {
+                let how_long = duration(how_long.as_secs_f64());
+                tracing::warn!(gate = &**self.name(), how_long, "bypass: everything is let through");
+            }
             None if was_on => gauges::bypass_is_over(self.name()),
             None => {}
         }

@@ -93,7 +93,7 @@ impl Running {
     }
 
     /// The first line from now on that contains one of these.
-    fn line_of(&mut self, wanted: &[&str]) -> String {
+    pub(crate) fn line_of(&mut self, wanted: &[&str]) -> String {
         loop {
             let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
                 panic!("no line with {wanted:?} came; there were:\n{}", self.seen.join("\n"));

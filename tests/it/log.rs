@@ -56,8 +56,10 @@ fn rehearse(process: &mut Process) -> Vec<String> {
     tell(&mut process.running, "it has not failed for backoff.forget_after");
     // One call gets a 429, and all calls wait.
     get(process.gate, "/api/v1/namespaces/n/secrets/wait");
-    tell(&mut process.running, "key is backing off");
-    tell(&mut process.running, "upstream asked for a pause");
+    let both = ["key is backing off", "upstream asked for a pause"];
+    let first = process.running.line_of(&both);
+    // Keys and pauses are each looked at every second.
+    tell(&mut process.running, both[usize::from(first.contains(both[0]))]);
     tell(&mut process.running, "the pause is over");
     // More calls come than may go.
     let waiting: Vec<_> = (0..6).map(|_| process.call("/api/v1/namespaces/n/endpoints/e")).collect();
@@ -131,4 +133,21 @@ fn every_change_of_state_is_one_line_of_json() {
     let name: Value = serde_json::from_str(&format!("\"{EVIL}\"")).expect("JSON");
     assert_eq!(evil["key"], format!("write configmaps/n/{}", name.as_str().expect("text")), "the name is whole");
     assert_eq!((&evil["gate"], &evil["status"]), (&"k".into(), &500.into()));
+}
+
+#[test]
+fn a_storm_of_failing_keys_is_counted_in_a_few_lines() {
+    let mut process = Process::start(&format!("http://127.0.0.1:{}", api()), "backoff = { base = \"90s\", max = \"90s\" }\n");
+    for object in 0..60 {
+        assert!(send(process.gate, "PUT", &format!("{MAPS}/bad-{object}"), "{}").starts_with("HTTP/1.1 500"));
+    }
+    let line = process.running.line("keys are backing off; the first:");
+    assert!(line.contains("key=\"write configmaps/n/bad-") && line.contains("status=500"), "{line}");
+    assert!(line.contains("failures=1 delay=\"1 m 30 s\""), "{line}");
+    let said = process.running.end();
+    let lines: Vec<_> = said.iter().filter(|line| line.contains("backing off")).collect();
+    let keys = |line: &&String| line.split("keys=").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+    let counted: usize = lines.iter().map(|line| keys(line).unwrap_or(1)).sum();
+    // A second may have ended within the storm.
+    assert!(counted == 60 && lines.len() <= 6, "{lines:#?}");
 }

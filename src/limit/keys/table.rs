@@ -144,7 +144,7 @@ impl Table {
             }
             self.trials_out -= usize::from(failing.trial != 0 && self.trials_out > 0);
             if let Some(why) = why.filter(|_| self.ended.len() < TOLD) {
-                self.ended.push(Ended { name: failing.name, why });
+                self.ended.push(Ended { name: failing.name, failures: failing.state.failures, why });
             }
         }
     }
@@ -537,7 +537,7 @@ mod tests {
         for object in 0..4 {
             fail(&mut table, object, 0, None, Moment::ZERO);
         }
-        let ended = |name: &str, why| Ended { name: name.into(), why };
+        let ended = |name: &str, why| Ended { name: name.into(), failures: 1, why };
         assert_eq!(table.take_ended(), [ended("key 0", Why::Crowded)]);
         table.expire(Moment::from_millis(120_000), &mut Vec::new());
         let told = table.take_ended();

@@ -1,19 +1,243 @@
-//! The log's lines about keys: one when a key begins to fail, one when it does not any more.
+//! The log's lines about keys: when keys begin to fail, and when they do not any more.
+//!
+//! What happens within a second is logged together: if it concerns few keys, each has a line of its
+//! own, and if many, they have one line that names the first. As long as many go on, there is such
+//! a line every ten seconds: a webhook that is down must not push everything else out of the log.
 
-use crate::api::Answer;
-use crate::limit::Ended;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
 use crate::limit::refusal::Why;
+use crate::limit::{Ended, KeyState};
+use crate::moment::Moment;
+use crate::status::text::duration;
 
-pub(super) fn began(gate: &str, key: &str, answer: Answer) {
-    tracing::info!(gate, key, status = answer.status, "key is backing off");
+/// The news about keys that are not in the log yet.
+#[derive(Debug, Default)]
+pub(super) struct KeyLog(Mutex<Pending>);
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// Every change of a key's state has a number, in order.
+    changes: u64,
+    /// By kind.
+    news: [News; 5],
 }
 
-pub(super) fn ended(gate: &str, ended: &Ended) {
-    let key = &*ended.name;
-    match ended.why {
-        Why::Crowded => tracing::warn!(gate, key, "key forgotten: more are failing than backoff.max_keys"),
-        Why::Gone => tracing::info!(gate, key, "key forgotten: its object is gone"),
-        Why::Old => tracing::info!(gate, key, "key forgotten: it has not failed for backoff.forget_after"),
-        Why::Recovered => tracing::info!(gate, key, "key has recovered"),
+/// The news of one kind.
+#[derive(Debug, Default)]
+struct News {
+    /// The number of keys.
+    count: usize,
+    /// The first of them.
+    first: Vec<Told>,
+    /// The moment before which there is no further line, after one about many keys.
+    quiet_until: Option<Moment>,
+}
+
+/// A key, as a line describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Told {
+    /// The number of the change.
+    change: u64,
+    name: Box<str>,
+    failures: u32,
+    /// The last status, and the delay after it, while it fails.
+    failing: Option<(Option<u16>, Duration)>,
+}
+
+/// A change of a key's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Began,
+    Recovered,
+    Gone,
+    Old,
+    Crowded,
+}
+
+/// A line of the log.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    kind: Kind,
+    /// The number of keys that it is about.
+    count: usize,
+    /// The first of them.
+    told: Told,
+}
+
+// === impl KeyLog ===
+
+impl KeyLog {
+    /// Notes that a key has begun to fail.
+    pub(super) fn began(&self, name: String, state: &KeyState) {
+        let failing = Some((state.last_status, state.ready_at - state.last_failure));
+        self.note(Kind::Began, Told { change: 0, name: name.into(), failures: state.failures, failing });
+    }
+
+    /// Notes that a key is no longer failing.
+    pub(super) fn ended(&self, ended: Ended) {
+        let kind = match ended.why {
+            Why::Crowded => Kind::Crowded,
+            Why::Gone => Kind::Gone,
+            Why::Old => Kind::Old,
+            Why::Recovered => Kind::Recovered,
+        };
+        self.note(kind, Told { change: 0, name: ended.name, failures: ended.failures, failing: None });
+    }
+
+    /// Writes the lines that are due; all of them if this `is_last`.
+    pub(super) fn write(&self, gate: &str, now: Moment, is_last: bool) {
+        for line in self.take(now, is_last) {
+            line.write(gate);
+        }
+    }
+
+    fn note(&self, kind: Kind, told: Told) {
+        let pending = &mut *self.lock();
+        pending.changes += 1;
+        let Some(news) = pending.news.get_mut(kind as usize) else { return };
+        news.count += 1;
+        if news.first.len() < FEW {
+            news.first.push(Told { change: pending.changes, ..told });
+        }
+    }
+
+    fn take(&self, now: Moment, is_last: bool) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for (kind, news) in KINDS.into_iter().zip(&mut self.lock().news) {
+            if is_last || news.quiet_until.is_none_or(|until| until <= now) {
+                lines.extend(news.lines(kind, now));
+            }
+        }
+        lines.sort_by_key(|line| line.told.change);
+        lines
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl News ===
+
+impl News {
+    fn lines(&mut self, kind: Kind, now: Moment) -> impl Iterator<Item = Line> {
+        let (count, first) = (std::mem::take(&mut self.count), std::mem::take(&mut self.first));
+        let are_many = count > FEW;
+        self.quiet_until = are_many.then(|| now + STORM);
+        let shown = if are_many { 1 } else { FEW };
+        let count = if are_many { count } else { 1 };
+        first.into_iter().take(shown).map(move |told| Line { kind, count, told })
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    fn write(&self, gate: &str) {
+        let Told { name, failures, failing, .. } = &self.told;
+        let (key, failures, keys) = (&**name, *failures, (self.count > 1).then_some(self.count));
+        let status = failing.and_then(|(status, _)| status);
+        let delay = failing.map(|(_, delay)| duration(delay.as_secs_f64()));
+        let says = self.says();
+        if self.kind == Kind::Crowded {
+            tracing::warn!(gate, keys, key, failures, "{says}");
+        } else {
+            tracing::info!(gate, keys, key, status, failures, delay, "{says}");
+        }
+    }
+
+    /// Returns the words of the line.
+    fn says(&self) -> String {
+        let (one, many) = match self.kind {
+            Kind::Began => ("key is backing off", "keys are backing off"),
+            Kind::Recovered => ("key has recovered", "keys have recovered"),
+            Kind::Gone => ("key forgotten: its object is gone", "keys forgotten: their objects are gone"),
+            Kind::Old => (
+                "key forgotten: it has not failed for backoff.forget_after",
+                "keys forgotten: they have not failed for backoff.forget_after",
+            ),
+            Kind::Crowded => (
+                "key forgotten: more are failing than backoff.max_keys",
+                "keys forgotten: more are failing than backoff.max_keys",
+            ),
+        };
+        if self.count == 1 { one.to_owned() } else { format!("{} {many}; the first:", self.count) }
+    }
+}
+
+/// In the order of their declaration.
+const KINDS: [Kind; 5] = [Kind::Began, Kind::Recovered, Kind::Gone, Kind::Old, Kind::Crowded];
+/// The number of keys that have a line each.
+const FEW: usize = 5;
+/// The time between two lines about many keys.
+const STORM: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(failures: u32) -> KeyState {
+        let failed = Moment::from_millis(1_000);
+        KeyState {
+            failures,
+            last_status: Some(500),
+            last_failure: failed,
+            ready_at: failed + Duration::from_secs(64 * u64::from(failures)),
+        }
+    }
+
+    fn ended(name: &str, why: Why) -> Ended {
+        Ended { name: name.into(), failures: 3, why }
+    }
+
+    /// The lines that are due, as text.
+    fn lines(log: &KeyLog, second: u64) -> Vec<String> {
+        let lines = log.take(Moment::from_millis(second * 1000), false);
+        lines.iter().map(|line| format!("{} {}", line.says(), line.told.name)).collect()
+    }
+
+    #[test]
+    fn a_storm_is_one_line_that_counts_its_keys_and_names_the_first() {
+        let log = KeyLog::default();
+        (0..312).for_each(|object| log.began(format!("write pods/prod/web-{object}"), &state(1)));
+        assert_eq!(lines(&log, 1), ["312 keys are backing off; the first: write pods/prod/web-0"]);
+        (0..40).for_each(|object| log.began(format!("write pods/prod/api-{object}"), &state(1)));
+        (2..11).for_each(|second| assert_eq!(lines(&log, second), [""; 0], "the storm goes on"));
+        assert_eq!(lines(&log, 11), ["40 keys are backing off; the first: write pods/prod/api-0"]);
+        assert_eq!(lines(&log, 60), [""; 0]);
+        (0..312).for_each(|_| log.ended(ended("write pods/prod/web-0", Why::Recovered)));
+        assert_eq!(lines(&log, 61), ["312 keys have recovered; the first: write pods/prod/web-0"]);
+    }
+
+    #[test]
+    fn few_keys_have_a_line_each_in_the_order_of_what_happened_to_them() {
+        let log = KeyLog::default();
+        log.ended(ended("write pods/prod/old", Why::Old));
+        log.began("write pods/prod/web".to_owned(), &state(1));
+        log.began("write pods/prod/api".to_owned(), &state(2));
+        log.ended(ended("write pods/prod/web", Why::Recovered));
+        log.began("write pods/prod/web".to_owned(), &state(1));
+        let wanted = [
+            "key forgotten: it has not failed for backoff.forget_after write pods/prod/old",
+            "key is backing off write pods/prod/web",
+            "key is backing off write pods/prod/api",
+            "key has recovered write pods/prod/web",
+            "key is backing off write pods/prod/web",
+        ];
+        assert_eq!(lines(&log, 1), wanted);
+        log.began("write pods/prod/web".to_owned(), &state(1));
+        assert_eq!(lines(&log, 2).len(), 1, "few do not make others wait");
+    }
+
+    #[test]
+    fn what_is_not_written_yet_is_written_at_the_end() {
+        let log = KeyLog::default();
+        let storm = || (0..9).for_each(|object| log.began(format!("key {object}"), &state(1)));
+        storm();
+        assert_eq!(log.take(Moment::ZERO, false).len(), 1);
+        storm();
+        assert_eq!((log.take(Moment::ZERO, false).len(), log.take(Moment::ZERO, true).len()), (0, 1));
     }
 }
