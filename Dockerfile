@@ -5,6 +5,7 @@ WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY src src
 COPY config config
+COPY docs docs
 COPY benches benches
 # Static, and built by the profile of what calls run through.
 RUN benches/profile/ship build --bin tidegate \

@@ -11,6 +11,7 @@
 mod answer;
 pub mod client;
 pub mod control;
+mod docs;
 mod readiness;
 mod socket;
 

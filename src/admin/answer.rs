@@ -11,8 +11,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Readiness;
 use super::control::Operator;
+use super::{Readiness, docs};
 use crate::spec::ShowNames;
 use crate::status::page;
 use crate::telemetry;
@@ -56,9 +56,13 @@ impl Handler {
             (&Method::GET | &Method::HEAD, "/metrics", _) => typed(PROMETHEUS, telemetry::metrics().render()),
             (&Method::GET | &Method::HEAD, "/readyz", operator) => self.ready(operator),
             (&Method::GET | &Method::HEAD, "/status", Some(operator)) => self.status(operator, &head, from).await,
+            (&Method::GET | &Method::HEAD, "/", _) => moved("/status"),
+            (&Method::GET | &Method::HEAD, path, _) if docs::page(path).is_some() => {
+                typed("text/plain; charset=utf-8", docs::page(path).unwrap_or_default())
+            }
             (&Method::GET | &Method::HEAD, page::STYLE_PATH, Some(_)) => typed("text/css; charset=utf-8", page::STYLE),
             (&Method::GET | &Method::HEAD, ..) => {
-                text(StatusCode::NOT_FOUND, "there are /status, /metrics, /livez and /readyz here\n")
+                text(StatusCode::NOT_FOUND, "there are /status, /metrics, /livez, /readyz and /docs/alerts.md here\n")
             }
             _ => {
                 let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD here\n");
@@ -166,6 +170,13 @@ fn json<T: Serialize>(value: &T) -> Answer {
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     let mut response = typed("text/plain; charset=utf-8", body);
     *response.status_mut() = status;
+    response
+}
+
+/// Answers that it is at another path.
+fn moved(to: &'static str) -> Answer {
+    let mut response = text(StatusCode::TEMPORARY_REDIRECT, format!("it is at {to}\n"));
+    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static(to));
     response
 }
 

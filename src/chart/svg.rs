@@ -31,9 +31,11 @@ pub(super) fn draw(chart: &Chart) -> String {
     let mut parts = vec![head(chart)];
     parts.extend(chart.bands.iter().map(|band| plot.band(band)));
     parts.push(plot.axes(chart));
-    parts.extend(chart.series.iter().enumerate().map(|(index, series)| plot.series(series, index % STYLES)));
+    let widths = plot.bundles(&chart.series);
+    let series = chart.series.iter().zip(&widths).enumerate();
+    parts.extend(series.map(|(index, (series, width))| plot.series(series, index % STYLES, *width)));
     parts.extend(chart.levels.iter().map(|it| level(plot.y(it.y))));
-    parts.push(legend(chart));
+    parts.push(legend(chart, &widths));
     parts.push("</svg>\n".to_owned());
     parts.concat()
 }
@@ -92,7 +94,31 @@ impl Plot {
         self.y.ticks.iter().map(row).chain(self.x.ticks.iter().map(column)).chain([names]).collect()
     }
 
-    fn series(&self, series: &Series, style: usize) -> String {
+    /// Returns the width of each series that is in a bundle: of series that lie upon each other the
+    /// first is the widest, so that all are seen.
+    fn bundles(&self, all: &[Series]) -> Vec<Option<usize>> {
+        let width = |(index, series): (usize, &Series)| {
+            let upon = |other: &&Series| self.is_upon(series, other);
+            let later = all.iter().skip(index + 1).filter(upon).count();
+            let is_last = all.iter().take(index).any(|other| self.is_upon(series, other));
+            (later > 0 || is_last).then_some(INNERMOST + 4 * later)
+        };
+        all.iter().enumerate().map(width).collect()
+    }
+
+    /// True if two series cannot be told apart for most of the way on which one is above the axis.
+    fn is_upon(&self, one: &Series, other: &Series) -> bool {
+        let heights = |at: u32| {
+            let x = self.x.end * (f64::from(at) + 0.5) / f64::from(SAMPLES);
+            let (one, other) = (self.y(height(one, x)?), self.y(height(other, x)?));
+            (one.min(other) < BOTTOM - 1.0).then_some((one - other).abs())
+        };
+        let apart: Vec<f64> = (0..SAMPLES).filter_map(heights).collect();
+        apart.iter().filter(|apart| **apart < 3.0).count() * 10 > apart.len() * 6
+    }
+
+    /// Draws a series.
+    fn series(&self, series: &Series, style: usize, width: Option<usize>) -> String {
         let (Some(first), Some(last)) = (series.points.first(), series.points.last()) else { return String::new() };
         let points = series.points.iter().map(|(x, y)| format!("{:.1} {:.1}", self.x(*x), self.y(*y)));
         let path = format!("M{}", points.collect::<Vec<_>>().join("L"));
@@ -103,7 +129,10 @@ impl Plot {
             }
             Mark::Line => String::new(),
         };
-        format!("{area}<path class=\"line{style}\" stroke-linejoin=\"round\" d=\"{path}\"><title>{name}</title></path>")
+        let wide = wide(width);
+        format!(
+            "{area}<path class=\"line{style}\"{wide} stroke-linejoin=\"round\" d=\"{path}\"><title>{name}</title></path>"
+        )
     }
 }
 
@@ -123,11 +152,12 @@ fn head(chart: &Chart) -> String {
 
 /// Returns samples of every line, above the plot; those that do not fit the first row go into a
 /// second.
-fn legend(chart: &Chart) -> String {
+fn legend(chart: &Chart, widths: &[Option<usize>]) -> String {
     let width: f64 = chart.legend().map(|(_, name)| SAMPLE + estimated_width(name)).sum();
     let (mut x, mut y) = (LEFT, if LEFT + width > RIGHT { 76.0 } else { 84.0 });
     let mut out = String::new();
     for (style, name) in chart.legend() {
+        let wide = wide(style.and_then(|(index, _)| *widths.get(index)?));
         let style = style.map(|(index, mark)| (index % STYLES, mark));
         let width = SAMPLE + estimated_width(name);
         if x > LEFT && x + width > RIGHT {
@@ -139,7 +169,7 @@ fn legend(chart: &Chart) -> String {
                 "<rect class=\"area{style}\" x=\"{x:.0}\" y=\"{top}\" width=\"26\" height=\"14\"/>\
                  <path class=\"line{style}\" d=\"M{x:.0} {top}h26\"/>"
             ),
-            Some((style, Mark::Line)) => format!("<path class=\"line{style}\" d=\"M{x:.0} {middle}h26\"/>"),
+            Some((style, Mark::Line)) => format!("<path class=\"line{style}\"{wide} d=\"M{x:.0} {middle}h26\"/>"),
             None => format!("<path class=\"level\" d=\"M{x:.0} {middle}h26\"/>"),
         };
         out += &format!("<text class=\"name ink\" x=\"{at:.0}\" y=\"{y}\">{}</text>\n", escaped(name));
@@ -147,6 +177,24 @@ fn legend(chart: &Chart) -> String {
     }
     out
 }
+
+/// Returns the attribute of a line in a bundle.
+fn wide(width: Option<usize>) -> String {
+    width.map_or_else(String::new, |width| format!(" style=\"stroke-width:{width}px;stroke-dasharray:none\""))
+}
+
+/// Returns the height of a series at `x`, between its points in proportion.
+fn height(series: &Series, x: f64) -> Option<f64> {
+    let after = series.points.iter().position(|point| point.0 >= x)?;
+    let (from, to) = (series.points.get(after.checked_sub(1)?)?, series.points.get(after)?);
+    let part = if to.0 > from.0 { (x - from.0) / (to.0 - from.0) } else { 1.0 };
+    Some(from.1 + (to.1 - from.1) * part)
+}
+
+/// The width of the last line of a bundle.
+const INNERMOST: usize = 3;
+/// The places at which two series are compared.
+const SAMPLES: u32 = 100;
 
 /// The width of a legend's sample, and of the space around its name.
 const SAMPLE: f64 = 60.0;
@@ -165,6 +213,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::tests::sample;
+    use super::*;
 
     #[test]
     fn it_has_axes_units_a_legend_and_both_series() {
@@ -176,6 +225,21 @@ mod tests {
         }
         assert_eq!(svg.matches("class=\"area0\" d=").count(), 1, "the area is shaded");
         assert_eq!(svg.matches("class=\"area1\" d=").count(), 0, "the line is not");
+    }
+
+    #[test]
+    fn lines_that_lie_upon_each_other_are_drawn_inside_each_other() {
+        let mut chart = sample();
+        chart.series[1].points = chart.series[0].points.clone();
+        let mut last = chart.series[0].clone();
+        last.mark = Mark::Line;
+        chart.series.push(last);
+        let svg = chart.svg();
+        let widths = |style: &str| svg.matches(style).count();
+        assert_eq!(widths("class=\"line0\" style=\"stroke-width:11px;"), 1, "{svg}");
+        assert_eq!(widths("class=\"line1\" style=\"stroke-width:7px;"), 2, "in the legend too\n{svg}");
+        assert_eq!(widths("class=\"line2\" style=\"stroke-width:3px;"), 2, "{svg}");
+        assert!(!sample().svg().contains("style=\"stroke-width"), "lines apart are as they were");
     }
 
     #[test]

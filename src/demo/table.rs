@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use crate::chart::{short, sparkline, thousands};
+use crate::chart::{short, sparkline_up_to, thousands};
 use crate::moment::Moment;
 
 /// The window of the table's quantiles: they are about the objects that converged within this time.
@@ -42,6 +42,8 @@ pub(crate) struct Table {
     next: Moment,
     drawn: usize,
     history: Vec<u64>,
+    /// The most calls a second of all runs: both rows of bars have one scale.
+    most: u64,
 }
 
 // === impl Table ===
@@ -50,7 +52,7 @@ impl Table {
     /// Creates a table on `out`. `in_place` is the width of a terminal that can redraw; without it,
     /// the table prints a line a second.
     pub(crate) fn new(out: Box<dyn Write + Send>, in_place: Option<usize>, colour: bool) -> Self {
-        Self { out, in_place, colour, name: String::new(), next: Moment::ZERO, drawn: 0, history: Vec::new() }
+        Self { out, in_place, colour, name: String::new(), next: Moment::ZERO, drawn: 0, history: Vec::new(), most: 0 }
     }
 
     pub(super) fn begin(&mut self, name: &str) -> io::Result<()> {
@@ -72,6 +74,7 @@ impl Table {
     pub(super) fn show(&mut self, now: &Now) -> io::Result<()> {
         self.next = now.at + self.every();
         self.history.push(now.calls as u64);
+        self.most = self.most.max(now.calls as u64);
         let Some(width) = self.in_place else {
             let [heads, line] = now.line();
             if self.history.len() == 1 {
@@ -102,7 +105,8 @@ impl Table {
         let weather = if now.trouble { "the webhook is down" } else { "" };
         let mut lines = vec![format!("{:<18} {at:>5.1} s of {length:.0} s   {weather}", self.name)];
         for (index, (name, _, value)) in now.rows().into_iter().enumerate() {
-            let bars = if index == 0 { sparkline(&self.history, width.saturating_sub(42)) } else { String::new() };
+            let bars = || sparkline_up_to(self.most, &self.history, width.saturating_sub(42));
+            let bars = if index == 0 { bars() } else { String::new() };
             lines.push(format!("  {name:<30}{value:<7} {bars}"));
         }
         lines.iter_mut().for_each(|line| *line = line.chars().take(width).collect());
@@ -173,6 +177,19 @@ mod tests {
             assert_eq!(end(&heads, head), end(&text, value), "{head}\n{heads}\n{text}");
         }
         assert!(heads.ends_with("leases late") && text.ends_with("2 of 9  webhook down"), "{heads}\n{text}");
+    }
+
+    #[test]
+    fn the_bars_of_both_runs_have_one_scale() {
+        let mut table = Table::new(Box::new(io::sink()), Some(80), false);
+        let bars = |table: &Table| table.panel(&now(), 80)[1].chars().filter(|c| ('▁'..='█').contains(c)).collect();
+        table.begin("without the gate").expect("a sink");
+        table.show(&Now { calls: 2000, ..now() }).expect("a sink");
+        let without: String = bars(&table);
+        table.begin("with the gate").expect("a sink");
+        table.show(&Now { calls: 500, ..now() }).expect("a sink");
+        let with: String = bars(&table);
+        assert_eq!((without.as_str(), with.as_str()), ("█", "▂"), "a quarter of the calls is a quarter as high");
     }
 
     #[test]

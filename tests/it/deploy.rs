@@ -63,6 +63,22 @@ fn rules_and_dashboard_name_only_metrics_that_there_are() {
 }
 
 #[test]
+fn the_runbook_of_every_alert_is_on_a_page_that_is_there() {
+    let (_, rules) = file("deploy/prometheus/rules.yaml");
+    let (_, page) = file("docs/alerts.md");
+    let mut alerts = 0;
+    for alert in rules.split("- alert: ").skip(1) {
+        let name = alert.lines().next().expect("a name");
+        let url = alert.split("runbook_url: \"").nth(1).and_then(|rest| rest.split('"').next());
+        assert_eq!(url, Some(&*format!("http://localhost:9464/docs/alerts.md#{}", name.to_lowercase())), "{name}");
+        assert!(page.contains(&format!("\n## {name}\n")), "docs/alerts.md says nothing of {name}");
+        assert!(!alert.contains("README"), "{name}: the README has no table of reasons");
+        alerts += 1;
+    }
+    assert_eq!((alerts, page.matches("\n## ").count()), (8, 8), "and of no other");
+}
+
+#[test]
 fn the_chart_carries_the_same_rules_and_dashboard() {
     for (chart, original) in [("rules.yaml", "prometheus/rules.yaml"), ("tidegate.json", "grafana/tidegate.json")] {
         let copy = file(&format!("deploy/helm/tidegate/files/{chart}")).1;

@@ -137,7 +137,8 @@ fn every_change_of_state_is_one_line_of_json() {
 
 #[test]
 fn a_storm_of_failing_keys_is_counted_in_a_few_lines() {
-    let mut process = Process::start(&format!("http://127.0.0.1:{}", api()), "backoff = { base = \"90s\", max = \"90s\" }\n");
+    let mut process =
+        Process::start(&format!("http://127.0.0.1:{}", api()), "backoff = { base = \"90s\", max = \"90s\" }\n");
     for object in 0..60 {
         assert!(send(process.gate, "PUT", &format!("{MAPS}/bad-{object}"), "{}").starts_with("HTTP/1.1 500"));
     }

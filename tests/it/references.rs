@@ -59,6 +59,8 @@ fn references(line: &str, is_prose: bool) -> Vec<String> {
         rest = next;
         let word = if is_pattern { word.rsplit_once('/').map_or("", |(folder, _)| folder) } else { word };
         let word = word.trim_end_matches(['.', '/', '-']);
+        // A gate serves pages of the manual under their own paths: what is before is its port.
+        let word = word.trim_start_matches(|c: char| c.is_ascii_digit());
         if word.starts_with("//") || word.contains("...") {
             continue; // a URL, or something left out
         }

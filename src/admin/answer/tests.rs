@@ -67,7 +67,7 @@ fn post(path: &str) -> http::request::Builder {
 
 #[tokio::test]
 async fn nothing_else_is_there_and_nothing_can_be_changed_on_the_port() {
-    for path in ["/", "/debug/pprof", "/config", "/metrics/", "/env.json", "/forget"] {
+    for path in ["/debug/pprof", "/metrics/", "/env.json", "/forget", "/docs/", "/docs/../Cargo.toml"] {
         assert_eq!(ask(Auto, Origin::Loopback, get(path), "").await.0, 404, "{path}");
     }
     assert_eq!(ask(Auto, Origin::Loopback, post("/metrics"), "").await.0, 405);
@@ -76,6 +76,19 @@ async fn nothing_else_is_there_and_nothing_can_be_changed_on_the_port() {
         let (status, _, said) = ask(Auto, Origin::Loopback, post(path), "{}").await;
         assert!(status == 403 && said.contains("admin.socket"), "{said}");
         assert_ne!(ask(Auto, Origin::Socket, post(path), "{\"gate\":\"k\"}").await.0, 403);
+    }
+}
+
+#[tokio::test]
+async fn the_root_leads_to_the_status_and_the_manual_of_the_night_is_there() {
+    let (status, headers, _) = ask(Auto, Origin::Network, get("/"), "").await;
+    assert_eq!((status, &headers["location"]), (307, &HeaderValue::from_static("/status")));
+    for page in ["alerts", "configuration", "metrics", "operations", "troubleshooting"] {
+        let (status, headers, text) = ask(Never, Origin::Network, get(&format!("/docs/{page}.md")), "").await;
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/");
+        let written = std::fs::read_to_string(format!("{path}{page}.md")).expect("it is there");
+        assert_eq!((status, text == written), (200, true), "{page}");
+        assert_eq!(&headers["content-type"], "text/plain; charset=utf-8");
     }
 }
 

@@ -1,0 +1,15 @@
+//! The pages of the manual that a person on call needs, as the gate itself serves them: they are of
+//! the version that runs, and are there when nothing else is.
+
+/// Returns a page by its path. Markdown is shown as it is written: a browser needs nothing else.
+pub(super) fn page(path: &str) -> Option<&'static str> {
+    PAGES.iter().find(|(page, _)| *page == path).map(|(_, text)| *text)
+}
+
+const PAGES: [(&str, &str); 5] = [
+    ("/docs/alerts.md", include_str!("../../docs/alerts.md")),
+    ("/docs/configuration.md", include_str!("../../docs/configuration.md")),
+    ("/docs/metrics.md", include_str!("../../docs/metrics.md")),
+    ("/docs/operations.md", include_str!("../../docs/operations.md")),
+    ("/docs/troubleshooting.md", include_str!("../../docs/troubleshooting.md")),
+];
