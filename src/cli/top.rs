@@ -1,21 +1,33 @@
 //! `tidegate top`: the status page in a terminal.
 
+mod keyboard;
+mod view;
+
 use std::io::Write as _;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 
+use self::keyboard::Terminal;
+use self::view::{Key, View};
 use super::show::{self, Screen};
 use super::{Configured, Failure, running};
+use crate::app::operations::no_such_gate;
 use crate::clock::Clock;
+use crate::spec::Settings;
 use crate::status::terminal::{self, Look};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   tidegate top
+  tidegate top --gate github
   tidegate top --once | grep -A20 'Failing keys'
 
-It asks the control socket, else the admin port of this configuration.";
+The gate in the worst state comes first. Arrows, page keys, space, b, g and G
+scroll, q quits. It asks the control socket, else the admin port of this
+configuration.";
 
 /// The options of the display.
 #[derive(Clone, Debug, Args)]
@@ -25,6 +37,9 @@ pub(super) struct Options {
     /// Print it once and end, as when the output is no terminal
     #[arg(long)]
     once: bool,
+    /// Only this gate
+    #[arg(long, value_name = "NAME")]
+    gate: Option<String>,
     /// Between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     every: u64,
@@ -33,34 +48,74 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let settings = options.configured.sources().load()?.settings;
     let screen = Screen::of_stdout();
-    let height = terminal_size::terminal_size().map(|(_, height)| usize::from(height.0));
+    let asked = Asked { settings, gate: options.gate.as_deref(), colour: screen.colour };
     running::block_on(async {
-        let clock = Clock::start();
-        // A pipe has no edge, and its reader may look for whole names.
-        let width = screen.terminal.map_or(WIDE, |_| screen.width());
-        let look = Look { width, colour: screen.colour };
         if options.once || screen.terminal.is_none() {
-            let (_, status) = running::status(&settings).await?;
-            return Ok(show::text(&terminal::text(&status, look))?);
+            // A pipe has no edge, and its reader may look for whole names.
+            let width = screen.terminal.map_or(WIDE, |_| screen.width());
+            return Ok(show::text(&asked.text(width).await?)?);
         }
-        loop {
-            let text = match running::status(&settings).await {
-                Ok((_, status)) => terminal::text(&status, look),
-                Err(error) => format!("{error:#}\n"),
-            };
-            let end = ["\u{1b}[K\n", "\u{1b}[J"];
-            let lines: Vec<&str> =
-                text.lines().take(height.map_or(usize::MAX, |height| height.saturating_sub(1))).collect();
-            // Draws from the top, over what was there: clearing the screen first would flicker.
-            let picture = format!("\u{1b}[H{}{}{}", lines.join(end[0]), end[0], end[1]);
-            let mut out = std::io::stdout().lock();
-            if out.write_all(picture.as_bytes()).and_then(|()| out.flush()).is_err() {
-                return Ok(()); // the terminal is gone
-            }
-            drop(out);
-            clock.sleep(Duration::from_secs(options.every)).await;
-        }
+        asked.text(WIDE).await?; // a gate that is not there is an error, not a picture
+        Ok(follow(&asked, Duration::from_secs(options.every)).await?)
     })?
+}
+
+/// The request of the user.
+struct Asked<'a> {
+    settings: Settings,
+    gate: Option<&'a str>,
+    colour: bool,
+}
+
+// === impl Asked ===
+
+impl Asked<'_> {
+    /// Returns the status as text.
+    async fn text(&self, width: usize) -> anyhow::Result<String> {
+        let (_, mut status) = running::status(&self.settings).await?;
+        if let Some(name) = self.gate {
+            let found = status.gates.iter().position(|gate| gate.name == name);
+            let all = status.gates.iter().map(|gate| gate.name.as_str());
+            let found = found.ok_or_else(|| anyhow!(no_such_gate(name, all)))?;
+            status.gates = vec![status.gates.swap_remove(found)];
+        }
+        Ok(terminal::text(&status, Look { width, colour: self.colour }))
+    }
+}
+
+/// Draws the status again and again, until a key or a signal ends it.
+async fn follow(asked: &Asked<'_>, every: Duration) -> std::io::Result<()> {
+    let (mut terminate, mut resized) = (signal(SignalKind::terminate())?, signal(SignalKind::window_change())?);
+    let (terminal, clock) = (Terminal::enter()?, Clock::start());
+    let (mut keys, mut view) = (terminal.keys(), View::default());
+    let (mut next, mut text) = (clock.now(), String::new());
+    loop {
+        let (width, height) = size();
+        if clock.now() >= next {
+            text = asked.text(width).await.unwrap_or_else(|error| format!("{error:#}\n"));
+            next = clock.now() + every;
+        }
+        let mut out = std::io::stdout().lock();
+        let drawn = out.write_all(view.frame(&text, width, height).as_bytes()).and_then(|()| out.flush());
+        drop(out);
+        if drawn.is_err() {
+            return Ok(()); // the terminal is gone
+        }
+        tokio::select! {
+            Some(key) = keys.recv() => match key {
+                Key::Quit => return Ok(()),
+                key => view.press(key, height),
+            },
+            () = clock.sleep_until(next) => {}
+            _ = resized.recv() => next = clock.now(),
+            _ = terminate.recv() => return Ok(()),
+        }
+    }
+}
+
+/// Returns columns and lines of the terminal.
+fn size() -> (usize, usize) {
+    terminal_size::terminal_size().map_or((80, 24), |(width, height)| (width.0.into(), height.0.into()))
 }
 
 /// The number of columns if there is no screen.

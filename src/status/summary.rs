@@ -1,21 +1,43 @@
 //! The state of a gate in a word and in sentences: what is wrong comes first.
 
-use super::Gate;
+use std::cmp::Reverse;
+
 use super::text::{ago, count, duration, meaning, rejected_by, until};
+use super::{Gate, Status};
 
 /// The age at which an event no longer counts as recent.
 const LATELY_MS: u64 = 60_000;
+/// The steps of the history in a minute.
+const LATELY_STEPS: usize = 12;
 
 /// The seriousness of a state: its class on the page, and its colour in the terminal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Severity {
+    /// The higher, the worse.
+    rank: u8,
     pub(super) class: &'static str,
     pub(super) colour: &'static str,
 }
 
-const GOOD: Severity = Severity { class: "good", colour: "\u{1b}[32m" };
-const WARN: Severity = Severity { class: "warn", colour: "\u{1b}[33m" };
-pub(super) const BAD: Severity = Severity { class: "bad", colour: "\u{1b}[31m" };
+const GOOD: Severity = Severity { rank: 0, class: "good", colour: "\u{1b}[32m" };
+const WARN: Severity = Severity { rank: 1, class: "warn", colour: "\u{1b}[33m" };
+pub(super) const BAD: Severity = Severity { rank: 2, class: "bad", colour: "\u{1b}[31m" };
+
+// === impl Status ===
+
+impl Status {
+    /// Returns the gates, the one in the worst state first; of equals the busiest.
+    pub(super) fn worst_first(&self) -> Vec<&Gate> {
+        let mut gates: Vec<&Gate> = self.gates.iter().collect();
+        gates.sort_by_key(|gate| {
+            let lately: u64 = gate.history.admitted.iter().rev().take(LATELY_STEPS).sum();
+            Reverse((gate.state(self.now_ms).1.rank, gate.waiting, gate.keys_failing, lately))
+        });
+        gates
+    }
+}
+
+// === impl Gate ===
 
 impl Gate {
     /// True if connections of a group cannot be made.
@@ -136,6 +158,6 @@ fn most_common<T: PartialEq>(counts: impl Iterator<Item = (T, usize)>) -> Vec<(T
             None => sums.push((thing, count)),
         }
     }
-    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
+    sums.sort_by_key(|(_, sum)| Reverse(*sum));
     sums
 }

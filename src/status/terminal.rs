@@ -41,7 +41,7 @@ pub(crate) fn text(status: &Status, look: Look) -> String {
         let (when, reasons) = (ago(reload.at_ms, status.now_ms), reload.reasons.join("; "));
         lines.add(BAD.colour, &format!("the configuration was not taken over {when} ({}): {reasons}", reload.result));
     }
-    status.gates.iter().for_each(|gate| lines.gate(gate, status.now_ms));
+    status.worst_first().into_iter().for_each(|gate| lines.gate(gate, status.now_ms));
     lines.text
 }
 
@@ -83,8 +83,7 @@ impl Lines {
         };
     }
 
-    /// Adds a table, with its heading in the place of the first column's. All columns except the
-    /// first are as wide as they must be.
+    /// Adds a table, with its heading in the place of the first column's.
     fn table(&mut self, list: List) {
         let heads = list.columns.iter().enumerate();
         let heads = heads.map(|(place, column)| if place == 0 { list.heading } else { column }.to_owned());
@@ -92,8 +91,7 @@ impl Lines {
         let rows: Vec<Vec<String>> = std::iter::once(heads.collect()).chain(rows).collect();
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
         let mut widths: Vec<usize> = (0..list.columns.len()).map(width).collect();
-        let others: usize = widths.iter().skip(1).map(|width| width + 2).sum();
-        widths[0] = widths[0].min(self.look.width.saturating_sub(others + 2).max(16));
+        fit(&mut widths, self.look.width);
         self.add("", "");
         for (place, row) in rows.into_iter().enumerate() {
             let cells = row.into_iter().zip(&widths);
@@ -107,6 +105,16 @@ impl Lines {
     }
 }
 
+/// Makes columns narrower until a line has room for all of them, the widest first.
+fn fit(widths: &mut [usize], room: usize) {
+    while widths.iter().map(|width| width + 2).sum::<usize>() > room {
+        match widths.iter_mut().max() {
+            Some(widest) if *widest > NARROWEST => *widest -= 1,
+            Some(_) | None => return,
+        }
+    }
+}
+
 fn text_of(cell: Cell) -> String {
     match cell {
         Cell::Text(text) | Cell::Code(text) | Cell::Word(_, text) | Cell::Level(text, _) => text,
@@ -114,6 +122,8 @@ fn text_of(cell: Cell) -> String {
     }
 }
 
+/// The narrowest column that still says something.
+const NARROWEST: usize = 6;
 const STRONG: &str = "\u{1b}[1m";
 const DIM: &str = "\u{1b}[2m";
 const PLAIN: &str = "\u{1b}[0m";
@@ -161,6 +171,41 @@ mod tests {
         }
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn every_column_of_a_long_list_is_within_80_columns() {
+        let mut status = status("pods");
+        status.gates[0].refusals = vec![crate::status::Refusal {
+            at_ms: 1_000,
+            count: 12_345,
+            class: "a-class-with-a-long-name".to_owned(),
+            reason: "one_at_a_time".to_owned(),
+            call: "write deployments.apps/production/".repeat(4),
+            retry_in_seconds: 61.0,
+        }];
+        let text = text(&status, Look { width: 80, colour: false });
+        let line = text.lines().find(|line| line.contains("12345")).expect("the refusal");
+        for wanted in ["write deploy", "one_at_a_time", "4.0 s ago", "after 1 m 1 s"] {
+            assert!(line.contains(wanted), "{wanted}: {line}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn the_gate_in_the_worst_state_comes_first() {
+        let gate = |name: &str| Gate { name: name.to_owned(), admitted: 1, ..Gate::default() };
+        let failing = Gate { keys_failing: 9, ..gate("failing") };
+        let (busy, busier) = (Gate { waiting: 2, ..gate("busy") }, Gate { waiting: 30, ..gate("busier") });
+        let down = super::super::Connections { down: Some("no route".to_owned()), ..Default::default() };
+        let cut_off = Gate { connections: vec![down], ..gate("cut_off") };
+        let calm =
+            Gate { history: History { step_seconds: 5, admitted: vec![900], ..History::default() }, ..gate("calm") };
+        let gates = vec![gate("idle"), calm, failing, busy, busier, cut_off];
+        let text = text(&Status { gates, ..Status::default() }, Look { width: 80, colour: false });
+        let place = |name: &str| text.find(&format!("\n{name}  ")).unwrap_or_else(|| panic!("no {name}\n{text}"));
+        let places = ["cut_off", "busier", "busy", "failing", "calm", "idle"].map(place);
+        assert!(places.is_sorted(), "{places:?}\n{text}");
     }
 
     #[test]

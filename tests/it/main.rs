@@ -61,6 +61,7 @@ mod simulate;
 mod supply;
 mod support;
 mod tls;
+mod top;
 mod trouble;
 mod tunnel_memory;
 mod watch_list;
