@@ -35,6 +35,7 @@ use tokio_util::task::TaskTracker;
 use self::answer::{Handler, Origin};
 use self::control::Operator;
 use self::socket::Socket;
+use crate::bind;
 use crate::clock::Clock;
 
 pub use self::readiness::{Latch, Readiness};
@@ -42,7 +43,7 @@ pub use self::socket::SocketError;
 
 /// The error of an admin port that could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("admin port {address} cannot be opened")]
+#[error("admin port {address} cannot be opened; {}", bind::reason(source))]
 pub struct AdminError {
     address: SocketAddr,
     #[source]

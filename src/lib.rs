@@ -13,6 +13,7 @@ pub mod admin;
 mod agenda;
 pub mod api;
 mod app;
+mod bind;
 pub mod chart;
 pub mod classify;
 pub mod cli;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::bind;
+
 /// The reason why the control socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -15,7 +17,7 @@ pub enum SocketError {
     #[error("the control socket {path} is in use; is another tidegate running? set admin.socket to another path, or to \"off\"", path = .0.display())]
     Taken(PathBuf),
     /// The socket cannot be made.
-    #[error("the control socket {path} cannot be made; is its folder writable for this user? see admin.socket", path = path.display())]
+    #[error("the control socket {path} cannot be made; {reason}; see admin.socket", path = path.display(), reason = bind::reason(source))]
     Unmade {
         /// The path.
         path: PathBuf,

@@ -13,6 +13,7 @@ use super::options::Options;
 use super::parts::GateParts;
 use super::section::Section;
 use super::{gauges, pauses};
+use crate::bind;
 use crate::clock::Clock;
 use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
@@ -20,7 +21,7 @@ use crate::upstream::{Target, Upstream};
 
 /// A gate that could not start.
 #[derive(Debug, thiserror::Error)]
-#[error("gate {gate:?} cannot listen on {listen}; is another process there?")]
+#[error("gate {gate:?} cannot listen on {listen}; {}", bind::reason(source))]
 pub struct GateError {
     gate: Arc<str>,
     listen: Listen,

@@ -158,6 +158,27 @@ fn an_upstream_that_is_not_there_is_a_502_with_a_status_and_one_line_in_the_log(
     let reason = gate.line(&nobody.to_string());
     assert!(reason.contains("refused"), "the log says why\n{reason}");
     let seen_before = gate.seen.len();
+#[test]
+fn the_reason_of_a_failed_bind_is_the_kernels() {
+    let failed = |admin: &str, listen: &str| {
+        let text = format!(
+            "[admin]\nlisten = {admin:?}\nsocket = \"off\"\n[gates.k]\nupstream = \"http://127.0.0.1:9\"\nlisten = {listen:?}\n"
+        );
+        let (_folder, path) = config(&text);
+        let ended = end(with_config("run", &path));
+        assert_eq!(ended.code, Some(1), "{}", ended.err);
+        ended.err
+    };
+    // An address of documentation (RFC 5737), which no machine has.
+    let said = failed("off", "192.0.2.1:8001");
+    assert!(said.contains("no network interface of this machine has that address: Cannot assign"), "{said}");
+    let said = failed("192.0.2.1:9464", "127.0.0.1:0");
+    assert!(said.contains("admin port 192.0.2.1:9464 cannot be opened; no network interface"), "{said}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = failed("off", &format!("unix:{}/none/x.sock", folder.path().display()));
+    assert!(said.contains("/none/x.sock; its folder is not there: No such file"), "{said}");
+}
+
     let said = gate.end();
     let again = said[seen_before..].iter().filter(|line| line.contains(&nobody.to_string())).count();
     assert_eq!(again, 0, "once is enough\n{}", said.join("\n"));
