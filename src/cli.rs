@@ -55,7 +55,7 @@ enum Command {
     Run(Configured),
     /// List every problem of a configuration, or print what it comes to
     #[command(after_help = check::EXAMPLES)]
-    Check(Configured),
+    Check(check::Options),
     /// Watch a herd of controllers with and without a gate; needs nothing else
     #[command(after_help = demo::EXAMPLES)]
     Demo(demo::Options),
@@ -117,7 +117,7 @@ pub fn main() -> ExitCode {
     };
     let done = match typed.command {
         Command::Run(configured) => run::run(&configured),
-        Command::Check(configured) => check::run(&configured),
+        Command::Check(options) => check::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Health(configured) => health::run(&configured),

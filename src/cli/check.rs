@@ -1,18 +1,32 @@
 //! `tidegate check`: lists every problem at once, or prints what the configuration comes to.
 
+use std::path::PathBuf;
+
+use clap::Args;
+
 use super::{Configured, Failure, show};
 use crate::clock::Clock;
 
 pub(super) const EXAMPLES: &str = "\
 Example:
-  tidegate check --config tidegate.toml
+  tidegate check tidegate.toml
 
 Problems come one per line: FILE:LINE:COL: key.path: what is wrong, what was
 expected; exit code 78. Without any, the effective configuration is printed;
 exit code 0. Files that it names are read, too; nothing is sent to any API.";
 
-pub(super) fn run(configured: &Configured) -> Result<(), Failure> {
-    let prepared = configured.sources().prepare(Clock::start())?;
+/// The configuration to check.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// Configuration file, as --config names it
+    #[arg(conflicts_with = "config")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    configured: Configured,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    let prepared = options.configured.or(options.file.as_ref()).sources().prepare(Clock::start())?;
     let missing = prepared.missing.iter().map(|what| format!("not here: {what:#}"));
     for warning in prepared.warnings.iter().cloned().chain(missing) {
         show::error(&format!("warning: {warning}"));

@@ -18,6 +18,11 @@ pub(super) struct Configured {
 // === impl Configured ===
 
 impl Configured {
+    /// Returns the same with a file that was named in another way, if it was.
+    pub(super) fn or(&self, file: Option<&PathBuf>) -> Self {
+        Self { config: self.config.as_ref().or(file).cloned() }
+    }
+
     pub(super) fn sources(&self) -> Sources {
         Sources { config: self.config.clone() }
     }

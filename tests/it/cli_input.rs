@@ -123,6 +123,22 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 #[test]
+fn check_takes_a_file_and_every_example_passes_anywhere() {
+    for file in ["config/example.toml", "config/github.toml", "config/crossplane.toml"] {
+        let mut command = tidegate(["check", file]);
+        command.current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("KUBERNETES_SERVICE_HOST").env("HOME", "/nowhere");
+        let ended = end(command);
+        assert_eq!(ended.code, Some(0), "{file}\n{}", ended.err);
+        assert!(ended.out.starts_with("[admin]\n"), "{}", ended.out);
+        assert!(ended.err.lines().all(|line| line.starts_with("warning: not here: ")), "{}", ended.err);
+    }
+    let ended = end(tidegate(["check", "/nowhere/tidegate.toml"]));
+    assert!(ended.code == Some(78) && ended.err.starts_with("/nowhere/tidegate.toml: cannot be read"), "{}", ended.err);
+    let ended = end(tidegate(["check", "a.toml", "--config", "b.toml"]));
+    assert!(ended.code == Some(64) && ended.err.contains("cannot be used with"), "{}", ended.err);
+}
+
+#[test]
 fn without_cluster_and_kubeconfig_it_says_what_is_missing() {
     let mut command = tidegate(["run"]);
     command.env("HOME", "/nowhere").env_remove("KUBERNETES_SERVICE_HOST");

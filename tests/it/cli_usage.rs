@@ -36,7 +36,8 @@ fn wrong_usage_is_64_and_says_what_is_right() {
         (&["run", "--confg", "x"], "--config"),
         (&["demo", "--seconds", "soon"], "soon"),
         (&["demo", "--seconds", "0"], "3..=120"),
-        (&["check", "extra"], "extra"),
+        (&["run", "extra"], "extra"),
+        (&["check", "one", "another"], "another"),
     ] {
         let ended = end(tidegate(arguments));
         assert_eq!(ended.code, Some(64), "{arguments:?}\n{}", ended.err);
