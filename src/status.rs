@@ -78,6 +78,9 @@ pub struct Gate {
     pub refused: u64,
     /// See `admitted`.
     pub bypassed: u64,
+    /// Answers of an external API, since the start, with links that lead past the gate.
+    #[serde(default)]
+    pub links_passed: u64,
     /// Calls that wait, in queues or for their keys.
     pub waiting: usize,
     /// The bytes of the waiting calls' bodies.

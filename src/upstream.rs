@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use http::uri::Scheme;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 
 use self::body::{Budget, KEPT_TOGETHER};
 pub use self::body::{Kept, Outgoing, OutgoingError};
@@ -252,6 +252,12 @@ impl Upstream {
     /// names of fields; as far as the last connection tells.
     pub fn lower_case(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.inner.dialer.lower_case)
+    }
+
+    /// True if an answer, as the client gets it, has a link that leads to the upstream past the
+    /// gate.
+    pub fn leads_past(&self, headers: &HeaderMap) -> bool {
+        links::are_in(headers) && links::lead_past(headers, &self.inner.target, &self.inner.settings().host)
     }
 
     /// Returns the credentials that the upstream sees: the proxy asks them what must be refused.

@@ -37,7 +37,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     let allowed_hosts: Vec<String> = at.get("allowed_hosts", Vec::new());
     at.check_each("allowed_hosts", &allowed_hosts, |host| (!is_host(host)).then(|| "expected a host name".to_owned()));
     let host = at.get("host", Host::Rewrite);
-    let rewrite_links = at.get("rewrite_links", false);
+    let rewrite_links = at.get("rewrite_links", numbers.rewrite_links);
     let limits = Limits::read(at, kind, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let Limits { throttling, coalesce, .. } = limits;
@@ -68,6 +68,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
         credential,
     };
     sources::check_together(&gate, at);
+    warn_of_links(&gate, at);
     gate
 }
 
@@ -206,6 +207,17 @@ fn warn_of_retries(bucket: Option<BucketPolicy>, retries: Option<BucketPolicy>, 
 }
 
 /// Reads the time to connect and the time to the response head.
+/// Warns of an external API whose links would lead past the gate, where nothing is said of them.
+fn warn_of_links(gate: &Gate, at: &Cursor<'_>) {
+    let is_said = at.has("rewrite_links") || gate.host == Host::Preserve;
+    if gate.kind == Kind::Http && !gate.rewrite_links && !is_said {
+        at.at("rewrite_links").warn(
+            "is false: a client that follows the links of an answer (Link, Location: the next page of a list) goes past the gate; expected \
+             true, or false in so many words if this API has none",
+        );
+    }
+}
+
 fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     let connect = at.get("connect", CONNECT);
     if connect.is_zero() {

@@ -36,6 +36,7 @@ pub(super) struct Numbers {
     pub(super) scope: Scope,
     pub(super) max_pause: Duration,
     pub(super) reserve: f64,
+    pub(super) rewrite_links: bool,
 }
 
 impl Preset {
@@ -50,6 +51,7 @@ impl Preset {
             scope: Scope::Key,
             max_pause: MAX_PAUSE,
             reserve: 0.0,
+            rewrite_links: false,
         };
         let gentle = exponential(Duration::from_secs(1), Duration::from_secs(60));
         match self {
@@ -86,6 +88,8 @@ impl Preset {
                 scope: Scope::Credential,
                 max_pause: Duration::from_secs(65 * 60),
                 reserve: 0.1,
+                // Its clients read every list page by page, by the links of each answer.
+                rewrite_links: true,
                 ..none
             },
             Self::None => none,

@@ -19,6 +19,7 @@ use super::observe::CallContext;
 use super::parts::GateParts;
 use crate::api::outcome::{self, Told};
 use crate::api::{Answer, Gone, Key, Outcome, Verb, signals};
+use crate::classify::Kind;
 use crate::clock::wall_clock;
 use crate::limit::Receipt;
 use crate::upstream::{Kept, SendError, Streaming, Upgraded};
@@ -77,6 +78,7 @@ pub(crate) fn send<'a>(
         if sent.wants_body(&head) {
             Box::pin(sent.look_into(&head, &mut body)).await; // rare: its room is not every call's
         }
+        sent.notice_links(&head.headers);
         let beginning = body.beginning();
         let outcome = sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
         let ends_quietly = is_watch && head.status == StatusCode::OK;
@@ -95,6 +97,18 @@ impl SentCall<'_> {
     fn wants_body(&self, head: &Parts) -> bool {
         let CallContext { config, call, .. } = &*self.context;
         outcome::wants_body(&config.options.gate.throttling, &call.call, head.status, &head.headers)
+    }
+
+    /// Notices an external API's links that lead past the gate; the log tells of the first.
+    fn notice_links(&self, headers: &HeaderMap) {
+        let gate = &self.context.config.options.gate;
+        if gate.kind == Kind::Http && self.gate.upstream.leads_past(headers) && self.gate.tally.passed_links() {
+            tracing::warn!(
+                gate = &*gate.name,
+                "an answer has links to the upstream itself, which lead past this gate and its limits; see gates.{}.rewrite_links",
+                gate.name
+            );
+        }
     }
 
     /// Reads the beginning of the body. If the caller leaves meanwhile, the meaning of the head

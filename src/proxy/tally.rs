@@ -22,6 +22,7 @@ pub(crate) struct Tally {
     admitted: AtomicU64,
     refused: AtomicU64,
     bypassed: AtomicU64,
+    links_passed: AtomicU64,
     /// `bypassed` as a metric.
     counter: metrics::Counter,
     lately: Mutex<Lately>,
@@ -57,9 +58,9 @@ struct Refused {
 
 impl Tally {
     pub(crate) fn new(gate: &str, clock: Clock) -> Self {
-        let [admitted, refused, bypassed] = Default::default();
+        let [admitted, refused, bypassed, links_passed] = Default::default();
         let counter = table::BYPASSED.counter(&[gate]);
-        Self { clock, admitted, refused, bypassed, counter, lately: Mutex::default(), quotas: Quotas::default() }
+        Self { clock, admitted, refused, bypassed, links_passed, counter, lately: Mutex::default(), quotas: Quotas::default() }
     }
 
     /// A call has left.
@@ -71,6 +72,11 @@ impl Tally {
     pub(crate) fn bypassed(&self) {
         self.bypassed.fetch_add(1, Relaxed);
         self.counter.increment(1);
+    }
+
+    /// An answer has links that lead past the gate. Returns true the first time.
+    pub(crate) fn passed_links(&self) -> bool {
+        self.links_passed.fetch_add(1, Relaxed) == 0
     }
 
     /// The upstream turned a call away.
@@ -129,6 +135,7 @@ impl Tally {
         gate.refused = self.refused.load(Relaxed);
         gate.bypassed = self.bypassed.load(Relaxed);
         gate.quotas = self.quotas.tell(self.clock.now(), |at| self.clock.wall(at));
+        gate.links_passed = self.links_passed.load(Relaxed);
         let lately = self.lock();
         let refusal = |refused: &Refused| status::Refusal {
             at_ms: self.clock.wall(refused.at),

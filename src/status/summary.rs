@@ -67,6 +67,10 @@ impl Gate {
                 by => format!("The upstream itself turned {calls} away, the last {last}: {}.", rejected_by(by)),
             });
         }
+        if self.links_passed > 0 {
+            let answers = count(self.links_passed, "answer had", "answers had");
+            says.push(format!("{answers} links that lead past the gate and its limits: see rewrite_links."));
+        }
         // Leases and health checks count as calls.
         if self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off() {
             says.push(

@@ -4,6 +4,10 @@
 //! Only where the operator asked for it, only URLs of the upstream's own origin and below its base
 //! path, only in the headers that carry such links; bodies are never touched. The gate's own
 //! address is the one that the client used. What cannot be read for certain stays as it is.
+//!
+//! A link of the upstream's own that is left in an answer leads past the gate, which is noticed.
+
+use std::cell::Cell;
 
 use http::header::{CONTENT_LOCATION, HOST, LINK, LOCATION};
 use http::uri::{Authority, Scheme};
@@ -39,33 +43,15 @@ impl<'a> Links<'a> {
 
     /// Rewrites the links in the headers of the answer.
     pub(super) fn rewrite(&self, headers: &mut HeaderMap) {
-        for name in [LOCATION, CONTENT_LOCATION, AZURE_ASYNC_OPERATION, OPERATION_LOCATION] {
-            each(headers, &name, |url| self.url(url));
+        for name in &URLS {
+            each(headers, name, |url| self.url(url));
         }
         each(headers, &LINK, |links| self.links(links));
     }
 
     /// Rewrites every target of a Link field; `None` if none changes.
     fn links(&self, field: &str) -> Option<String> {
-        let mut rewritten = String::with_capacity(field.len());
-        let (mut rest, mut changed) = (field, false);
-        loop {
-            // One link: blanks and commas, `<`, a target, `>`, parameters.
-            let start = rest.find(|char: char| !matches!(char, ' ' | '\t' | ','))?;
-            let (before, link) = rest.split_at_checked(start)?;
-            let (url, after) = link.strip_prefix('<')?.split_once('>')?;
-            let (parameters, next) = after.split_at_checked(parameters_end(after)?)?;
-            let target = self.url(url);
-            changed |= target.is_some();
-            for part in [before, "<", target.as_deref().unwrap_or(url), ">", parameters] {
-                rewritten.push_str(part);
-            }
-            if next.trim_matches([' ', '\t', ',']).is_empty() {
-                rewritten.push_str(next);
-                return changed.then_some(rewritten);
-            }
-            rest = next;
-        }
+        with_targets(field, |url| self.url(url))
     }
 
     /// Makes a URL of the upstream's one of the gate's; `None` if it is not the upstream's, or
@@ -73,7 +59,7 @@ impl<'a> Links<'a> {
     fn url(&self, url: &str) -> Option<String> {
         let trimmed = url.trim_matches([' ', '\t']);
         match absolute(trimmed) {
-            Some(absolute) if !self.is_own(&absolute) => None,
+            Some(absolute) if !is_own(&absolute, self.target, &self.host) => None,
             Some(absolute) => Some(format!("{}{}", self.gate, self.below_base(absolute.rest)?)),
             // A path without a name: the gate puts the base path before it again. One that came to
             // begin with `//` would name a host.
@@ -83,25 +69,6 @@ impl<'a> Links<'a> {
             None => None,
         }
     }
-
-    fn is_own(&self, url: &Absolute<'_>) -> bool {
-        let scheme = url.scheme.unwrap_or(self.target.scheme.as_str());
-        if !scheme.eq_ignore_ascii_case(self.target.scheme.as_str()) {
-            return false;
-        }
-        let Ok(authority) = url.authority.parse::<Authority>() else { return false };
-        let literal = match &self.host {
-            Host::Literal(name) => Authority::try_from(name.as_bytes()).ok(),
-            Host::Rewrite | Host::Preserve => None,
-        };
-        let usual = if self.target.scheme == Scheme::HTTPS { 443 } else { 80 };
-        let is_same = |own: &Authority| {
-            own.host().eq_ignore_ascii_case(authority.host())
-                && own.port_u16().unwrap_or(usual) == authority.port_u16().unwrap_or(usual)
-        };
-        !authority.as_str().contains('@') && std::iter::once(&self.target.authority).chain(&literal).any(is_same)
-    }
-
     /// Returns the part behind the base path; `None` for what the gate cannot reach.
     fn below_base(&self, rest: &str) -> Option<String> {
         let base = self.target.base_path.as_str();
@@ -118,6 +85,68 @@ impl<'a> Links<'a> {
             Some(_) => None, // the base path was only the beginning of a longer name
         }
     }
+}
+
+/// True if an answer has a link to the upstream itself, which a client would follow past the gate.
+pub(super) fn lead_past(headers: &HeaderMap, target: &Target, host: &Host) -> bool {
+    let is_own = |url: &str| absolute(url.trim_matches([' ', '\t'])).is_some_and(|url| is_own(&url, target, host));
+    let lines = |name| headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
+    let of_links = |field: &str| {
+        let found = Cell::new(false);
+        with_targets(field, |url| {
+            found.set(found.get() || is_own(url));
+            None
+        });
+        found.get()
+    };
+    URLS.iter().flat_map(lines).any(is_own) || lines(&LINK).any(of_links)
+}
+
+/// True if an answer may have links at all.
+pub(super) fn are_in(headers: &HeaderMap) -> bool {
+    headers.contains_key(LINK) || URLS.iter().any(|name| headers.contains_key(name))
+}
+
+/// Changes the targets of a Link field; `None` if none changes, or what follows cannot be read.
+fn with_targets(field: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let mut rewritten = String::with_capacity(field.len());
+    let (mut rest, mut changed) = (field, false);
+    loop {
+        // One link: blanks and commas, `<`, a target, `>`, parameters.
+        let start = rest.find(|char: char| !matches!(char, ' ' | '\t' | ','))?;
+        let (before, link) = rest.split_at_checked(start)?;
+        let (url, after) = link.strip_prefix('<')?.split_once('>')?;
+        let (parameters, next) = after.split_at_checked(parameters_end(after)?)?;
+        let target = change(url);
+        changed |= target.is_some();
+        for part in [before, "<", target.as_deref().unwrap_or(url), ">", parameters] {
+            rewritten.push_str(part);
+        }
+        if next.trim_matches([' ', '\t', ',']).is_empty() {
+            rewritten.push_str(next);
+            return changed.then_some(rewritten);
+        }
+        rest = next;
+    }
+}
+
+/// True if a URL is of the upstream's own origin.
+fn is_own(url: &Absolute<'_>, target: &Target, host: &Host) -> bool {
+    let scheme = url.scheme.unwrap_or(target.scheme.as_str());
+    if !scheme.eq_ignore_ascii_case(target.scheme.as_str()) {
+        return false;
+    }
+    let Ok(authority) = url.authority.parse::<Authority>() else { return false };
+    let literal = match host {
+        Host::Literal(name) => Authority::try_from(name.as_bytes()).ok(),
+        Host::Rewrite | Host::Preserve => None,
+    };
+    let usual = if target.scheme == Scheme::HTTPS { 443 } else { 80 };
+    let is_same = |own: &Authority| {
+        own.host().eq_ignore_ascii_case(authority.host())
+            && own.port_u16().unwrap_or(usual) == authority.port_u16().unwrap_or(usual)
+    };
+    !authority.as_str().contains('@') && std::iter::once(&target.authority).chain(&literal).any(is_same)
 }
 
 /// Takes a URL with an authority apart. Everything else names no host and is no link away from the
@@ -164,6 +193,8 @@ fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> Opt
 
 const AZURE_ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
 const OPERATION_LOCATION: HeaderName = HeaderName::from_static("operation-location");
+/// The headers that are a URL.
+static URLS: [HeaderName; 4] = [LOCATION, CONTENT_LOCATION, AZURE_ASYNC_OPERATION, OPERATION_LOCATION];
 
 #[cfg(test)]
 mod tests {
@@ -270,6 +301,31 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(links.links(field).as_deref(), becomes, "{field}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_is_left_to_the_upstream_leads_past_the_gate() {
+        let (target, rewrite) = (target("/api/v3"), Host::Rewrite);
+        for (name, value, leads) in [
+            ("link", "<https://api.test/api/v3/items?page=2>; rel=next", true),
+            ("link", "<https://cdn.test/x>; rel=a, <https://api.test/uploads>; rel=b", true),
+            ("location", " https://API.test:443/items", true),
+            ("operation-location", "//api.test/items", true),
+            ("azure-asyncoperation", "https://elsewhere.test/", false),
+            ("link", "<https://elsewhere.test/?of=https://api.test/>; rel=next", false),
+            ("link", "</items?page=2>; rel=next", false),
+            ("location", "/items/7", false),
+            ("content-type", "https://api.test/", false),
+        ] {
+            let headers = [(HeaderName::from_static(name), HeaderValue::from_static(value))];
+            let mut headers: HeaderMap = headers.into_iter().collect();
+            assert_eq!(lead_past(&headers, &target, &rewrite), leads, "{name}: {value}");
+            assert_eq!(are_in(&headers), name != "content-type", "{name}");
+            links(&target, &rewrite).rewrite(&mut headers);
+            // What is outside of the base path cannot be reached through the gate.
+            let is_left = leads && !value.contains("/api/v3/");
+            assert_eq!(lead_past(&headers, &target, &rewrite), is_left, "{name}: {value}");
         }
     }
 

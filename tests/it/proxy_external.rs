@@ -1,12 +1,19 @@
 //! External APIs: base path, Host, and links that must not lead around the gate.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use bytes::Bytes;
 use http::uri::Scheme;
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tidegate::upstream;
 
-use super::cli::{config, start, with_config};
+use super::cli::{config, start, tidegate, with_config};
+use super::config::{SMALLEST, load};
+use super::operate::{Process, responding};
 use super::ports::free_port;
 use crate::support::{AnyBody, Backend, Proxy, within};
 
@@ -94,6 +101,117 @@ async fn links_and_absolute_locations_stay_unless_it_is_asked_for() {
     let (_, answer) = proxy.get("/items").await;
     assert_eq!(lines(&answer, "location"), [format!("http://{}/items/7", backend.address)]);
     assert!(lines(&answer, "link")[0].starts_with(&format!("<http://{}/items", backend.address)), "{answer}");
+}
+
+/// Serves four pages, each with an absolute link to the next, as GitHub does. Returns its port, and
+/// the number of calls that reached it.
+fn four_pages() -> (u16, Arc<AtomicUsize>) {
+    responding(|request| {
+        let host = lines(request, "host").first().copied().unwrap_or_default().to_owned();
+        let page: u32 = match request.split_once("page=") {
+            Some((_, rest)) => rest.split(' ').next().and_then(|page| page.parse().ok()).unwrap_or(4),
+            None => 1,
+        };
+        let next = format!("Link: <http://{host}/repos/o/r/issues?page={}>; rel=\"next\"\r\n", page + 1);
+        format!("HTTP/1.1 200 OK\r\n{}Content-Length: 2\r\n\r\n[]", if page < 4 { next.as_str() } else { "" })
+    })
+}
+
+/// One page: to the end of its body, for the API itself does not close the connection.
+fn page(port: u16, target: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    let request = format!("GET {target} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it is read");
+    let (mut answer, mut piece) = (String::new(), [0; 4096]);
+    while !answer.ends_with("\r\n\r\n[]") {
+        let read = stream.read(&mut piece).expect("it is answered");
+        assert!(read > 0, "it ends early: {answer}");
+        answer.push_str(&String::from_utf8_lossy(&piece[..read]));
+    }
+    answer
+}
+
+/// Reads page after page as octokit, PyGithub and go-github do: by the link of each answer, at
+/// whatever address it says. Returns the number of pages.
+fn read_every_page(gate: u16) -> usize {
+    let (mut port, mut target, mut pages) = (gate, "/repos/o/r/issues".to_owned(), 0);
+    loop {
+        let answer = page(port, &target);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        pages += 1;
+        let Some(link) = lines(&answer, "link").first().map(|link| (*link).to_owned()) else { return pages };
+        let url =
+            link.split(['<', '>']).nth(1).expect("a target").strip_prefix("http://").expect("absolute").to_owned();
+        let (host, rest) = url.split_once('/').expect("a path");
+        port = host.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        target = format!("/{rest}");
+    }
+}
+
+#[test]
+fn every_page_passes_the_gate_of_the_shipped_github_file() {
+    let (upstream, calls) = four_pages();
+    let (gate, admin) = (free_port(), free_port());
+    let mut command = tidegate(["run", "--config", concat!(env!("CARGO_MANIFEST_DIR"), "/config/github.toml")]);
+    command
+        .env("TIDEGATE__GATES__GITHUB__UPSTREAM", format!("http://127.0.0.1:{upstream}"))
+        .env("TIDEGATE__GATES__GITHUB__LISTEN", format!("127.0.0.1:{gate}"))
+        .env("TIDEGATE__ADMIN__LISTEN", format!("127.0.0.1:{admin}"));
+    let mut running = start(command);
+    running.ready();
+    assert_eq!(read_every_page(gate), 4);
+    let status = super::cli_input::get(admin, "/status");
+    let (_, body) = status.split_once("\r\n\r\n").expect("a body");
+    let status: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    let seen = &status["gates"][0];
+    assert_eq!((calls.load(Relaxed), seen["admitted"].as_u64()), (4, Some(4)), "every call is the gate's");
+    assert_eq!(seen["links_passed"].as_u64(), Some(0));
+}
+
+#[test]
+fn an_api_whose_links_lead_past_the_gate_is_told() {
+    let warned = |more: &str| {
+        load(&format!("[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\n{more}\n"), &[]).expect("right").warnings
+    };
+    let told = warned("");
+    assert!(
+        told.len() == 1 && told[0].contains("gates.g.rewrite_links: is false: a client that follows the links"),
+        "{told:?}"
+    );
+    for said in ["rewrite_links = true", "rewrite_links = false", "host = \"preserve\"", "preset = \"github\""] {
+        assert!(warned(said).is_empty(), "{said}: {:?}", warned(said));
+    }
+    assert!(load(SMALLEST, &[]).expect("right").warnings.is_empty(), "kube-apiserver has no such links");
+}
+
+#[test]
+fn the_preset_github_keeps_pages_behind_the_gate() {
+    let loaded = load(include_str!("../../config/github.toml"), &[]).expect("right");
+    assert!(loaded.settings.gates["github"].rewrite_links);
+    let off = include_str!("../../config/github.toml")
+        .replace("[gates.github.queue]", "rewrite_links = false\n[gates.github.queue]");
+    assert!(!load(&off, &[]).expect("right").settings.gates["github"].rewrite_links, "what the file says counts");
+}
+
+#[test]
+fn links_that_lead_past_the_gate_are_told_by_log_status_and_doctor() {
+    let (upstream, calls) = four_pages();
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), "kind = \"http\"\nrewrite_links = false\n");
+    assert_eq!(read_every_page(process.gate), 4);
+    let status = process.status();
+    let seen = &status["gates"][0];
+    assert_eq!((calls.load(Relaxed), seen["admitted"].as_u64(), seen["links_passed"].as_u64()), (4, Some(1), Some(1)));
+    page(process.gate, "/repos/o/r/issues");
+    let told = process.command(&["doctor"]).out;
+    for wanted in [
+        "note   gate k: 2 answers had links to the upstream itself: clients that follow them go past the gate and its limits",
+        "-> set gates.k.rewrite_links = true",
+    ] {
+        assert!(told.contains(wanted), "{wanted}\n{told}");
+    }
+    let said = process.running.end();
+    let told: Vec<_> = said.iter().filter(|line| line.contains("which lead past this gate")).collect();
+    assert!(told.len() == 1 && told[0].contains("gates.k.rewrite_links"), "once is enough: {said:#?}");
 }
 
 #[tokio::test]

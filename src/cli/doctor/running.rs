@@ -91,6 +91,15 @@ fn gate_findings(gate: &status::Gate, now_ms: u64) -> Vec<Finding> {
         let verdict = if rejection.by == "credentials" { Verdict::Wrong } else { Verdict::Note };
         findings.push(Finding { verdict, ..Finding::note(&about, says, advice) });
     }
+    if gate.links_passed > 0 {
+        let answers = count(gate.links_passed, "answer", "answers");
+        let says = format!(
+            "{answers} had links to the upstream itself: clients that follow them go past the gate and its limits"
+        );
+        let advice =
+            format!("set gates.{}.rewrite_links = true; docs/external-apis.md has what else there is", gate.name);
+        findings.push(Finding::note(&about, says, advice));
+    }
     let longest = gate.queues.iter().max_by(|one, other| one.oldest_seconds.total_cmp(&other.oldest_seconds));
     if let Some(queue) = longest.filter(|queue| queue.oldest_seconds >= LONG) {
         let says = format!(
