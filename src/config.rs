@@ -8,17 +8,20 @@ mod classes;
 mod cost;
 mod cursor;
 mod files;
+mod foreign;
 mod gate;
 mod key;
 mod layers;
 mod limits;
 mod matching;
+mod meant;
 mod names;
 mod origins;
 mod path;
 mod presets;
 mod problems;
 mod process;
+mod rate;
 mod record;
 mod report;
 pub mod scenario;
@@ -75,7 +78,7 @@ pub struct Loaded {
 /// /etc/tidegate/tidegate.toml if it is there.
 #[must_use]
 pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf> {
-    let from_env = || env.iter().find(|(name, value)| name == "TIDEGATE_CONFIG" && !value.is_empty());
+    let from_env = || env.iter().find(|(name, value)| name == layers::FILE && !value.is_empty());
     named
         .or_else(|| from_env().map(|(_, value)| PathBuf::from(value)))
         .or_else(|| Some(PathBuf::from(USUAL)).filter(|path| path.exists()))
@@ -101,6 +104,9 @@ pub fn load(input: &Input) -> Result<Loaded, Vec<Problem>> {
 pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result<Loaded, Vec<Problem>> {
     let (variables, mut problems) = layers::variables(env);
     let (text, syntax) = Text::new(name, text);
+    if let Some(foreign) = foreign::configuration(&text, !syntax.is_empty()) {
+        return Err(vec![foreign]);
+    }
     if !syntax.is_empty() {
         // Whatever else is wrong cannot be told from what the parser did not understand.
         problems.extend(syntax);
@@ -109,7 +115,7 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
     let root = layers::layered(&text, &variables)?;
     let report = Report::new(&text, &variables);
     let settings = process::settings(&Cursor::root(&root, &report));
-    let Findings { warnings, files, record } = report.finish(&root, problems)?;
+    let Findings { warnings, files, record } = report.finish(&root, problems, &layers::strays(env))?;
     let origins = Origins::new(text, variables);
     Ok(Loaded { settings, effective: record.effective(), warnings, origins, files })
 }

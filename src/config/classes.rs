@@ -77,7 +77,7 @@ fn name(at: &Cursor<'_>, seen: &mut BTreeMap<String, String>) -> Option<String> 
     let name: Option<String> = at.read("name");
     let at_name = at.at("name");
     if !at_name.is_present() {
-        at_name.problem("is missing, expected the class's name");
+        at_name.missing(", expected the class's name");
     }
     let name = name?;
     if !names::is_snake_case(&name) {
@@ -224,11 +224,17 @@ fn check_together(classes: &[Class<'_>]) {
         }
         if policy.own_bucket_only && policy.bucket.is_none() && class.within.is_none() {
             at("own_bucket_only")
+                .given(&[&at("bucket"), &at("within")])
                 .key_problem("needs a bucket of the class, or nothing limits it; for that: lane = \"exempt\"");
         }
         let is_charged = classes.iter().any(|other| other.within.as_deref() == Some(class.name()));
         if class.matching.is_none() && !is_charged {
-            at("match").problem("is missing: expected what belongs to the class (or another class `within` it)");
+            let within: Vec<Cursor<'_>> = classes.iter().map(|other| other.at.at("within")).collect();
+            let at_match = at("match");
+            let given: Vec<&Cursor<'_>> = within.iter().chain([&at_match]).collect();
+            at_match
+                .given(&given)
+                .problem("is missing: expected what belongs to the class (or another class `within` it)");
         }
     }
 }
@@ -239,10 +245,13 @@ fn check_within(class: &Class<'_>, classes: &[Class<'_>]) {
     let problem = |message: String| class.at.at("within").problem(message);
     let Some(outer) = find(within) else {
         let names: Vec<&str> = classes.iter().map(|class| class.name()).collect();
-        return problem(format!("is {within:?}, which is not a class of this gate{}", did_you_mean(within, &names)));
+        let message = format!("is {within:?}, which is not a class of this gate{}", did_you_mean(within, &names));
+        let at_names: Vec<Cursor<'_>> = classes.iter().map(|class| class.at.at("name")).collect();
+        return class.at.at("within").given(&at_names.iter().collect::<Vec<_>>()).problem(message);
     };
     if outer.policy.bucket.is_none() && outer.within.is_none() {
-        problem(format!("is {within:?}, a class without a bucket"));
+        let bucket = outer.at.at("bucket");
+        class.at.at("within").given(&[&bucket]).problem(format!("is {within:?}, a class without a bucket"));
     }
     let mut chain = vec![class.name()];
     let mut next = Some(outer);

@@ -38,7 +38,8 @@ pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: Kind, dialect: D
     if let Some((needed, reader)) = needed.zip(reader) {
         at.at("cost").problem(format!("is {:?}, which only a gate with {needed} reads", reader.word()));
     }
-    let most = at.unused_if(reader.is_none(), "it bounds a cost that is read from the call, not a number");
+    let most =
+        at.unused_if(reader.is_none(), "it bounds a cost that is read from the call, not a number", &at.at("cost"));
     let usual = if by == base.0 { base.1.most } else { reader.map_or(1, most_of) };
     let most: NonZeroU32 = most.get("most_cost", NonZeroU32::from(NonZeroU16::new(usual).unwrap_or(NonZeroU16::MIN)));
     let most = u16::try_from(most.get()).unwrap_or_else(|_| {

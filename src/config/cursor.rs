@@ -19,8 +19,20 @@ pub(super) struct Cursor<'a> {
     value: Option<&'a Value>,
     pub(super) path: Path,
     report: &'a Report<'a>,
-    /// The reason why no key below has an effect.
-    unused: Option<String>,
+    effect: Effect,
+    /// The keys that what is reported here depends on.
+    given: Vec<Path>,
+}
+
+/// The effect that the keys below a place have.
+#[derive(Clone, Debug)]
+enum Effect {
+    /// Their own.
+    Full,
+    /// None, because of what another key says.
+    None { why: String, because: Path },
+    /// None, which is reported already.
+    NoneAsReported,
 }
 
 /// A type that a key can have.
@@ -40,7 +52,7 @@ pub(super) trait TomlValue: Sized {
 impl<'a> Cursor<'a> {
     /// Starts at the whole configuration.
     pub(super) fn root(value: &'a Value, report: &'a Report<'a>) -> Self {
-        Self { value: Some(value), path: Path::default(), report, unused: None }
+        Self { value: Some(value), path: Path::default(), report, effect: Effect::Full, given: Vec::new() }
     }
 
     /// Goes to the key `name` of this table.
@@ -82,10 +94,22 @@ impl<'a> Cursor<'a> {
         !self.report.has_problems() && self.value.is_none_or(|root| self.report.record().unknown(root).is_empty())
     }
 
-    /// Reads on for keys that have no effect if `condition` holds, because of `why`.
-    pub(super) fn unused_if(&self, condition: bool, why: impl Into<String>) -> Self {
-        let unused = if condition { Some(why.into()) } else { self.unused.clone() };
-        Self { unused, ..self.clone() }
+    /// Reads on for keys that have no effect if `condition` holds, because of `why`, which the key
+    /// `because` says.
+    pub(super) fn unused_if(&self, condition: bool, why: impl Into<String>, because: &Self) -> Self {
+        let none = Effect::None { why: why.into(), because: because.path.clone() };
+        let effect = if condition { none } else { self.effect.clone() };
+        Self { effect, ..self.clone() }
+    }
+
+    /// Returns this place for a report that only holds if nothing is wrong with these keys: one
+    /// mistake is one problem.
+    pub(super) fn given(&self, keys: &[&Self]) -> Self {
+        Self { given: keys.iter().map(|key| key.path.clone()).collect(), ..self.clone() }
+    }
+
+    fn has_effect(&self) -> bool {
+        matches!(self.effect, Effect::Full)
     }
 }
 
@@ -97,10 +121,10 @@ impl<'a> Cursor<'a> {
         self.report.record().key(&self.path, name, T::SHAPE);
         let at = self.at(name);
         let value = at.value?;
-        if let Some(why) = &self.unused {
+        if !self.has_effect() {
             // An empty text is as good as none.
             if !(T::SHAPE == Shape::Text && at.is_absent_or_empty()) {
-                at.key_problem(format!("has no effect: {why}"));
+                at.has_no_effect();
             }
             return None;
         }
@@ -129,8 +153,8 @@ impl<'a> Cursor<'a> {
     /// Reads a key that must be there unless it has a default; `need` says what for.
     pub(super) fn needed<T: TomlValue>(&self, name: &str, default: Option<T>, need: &str) -> Option<T> {
         let value = self.option(name, default);
-        if value.is_none() && !self.has(name) && self.unused.is_none() {
-            self.at(name).problem(format!("is missing, and the preset gives none: {need}"));
+        if value.is_none() && !self.has(name) && self.has_effect() {
+            self.at(name).missing(format!(", and the preset gives none: {need}"));
         }
         value
     }
@@ -144,7 +168,7 @@ impl<'a> Cursor<'a> {
 
     /// Records the value in force of a key that was read, where reading alone does not tell it.
     pub(super) fn in_force<T: TomlValue>(&self, name: &str, value: &T) {
-        if self.unused.is_none() {
+        if self.has_effect() {
             self.report.record().set(&self.path, name, T::SHAPE, value.write());
         }
     }
@@ -178,15 +202,15 @@ impl<'a> Cursor<'a> {
     /// `off` or because neither table nor base gives one, nothing of it is in force.
     pub(super) fn over<T>(&self, base: Option<T>) -> (Self, Option<T>) {
         let base = base.filter(|_| !self.is_off());
-        (self.unused_if(base.is_none() && !self.is_table(), ""), base)
+        (self.unused_if(base.is_none() && !self.is_table(), "", self), base)
     }
 
     fn open(&self, name: &str, shape: Shape) -> Self {
-        self.report.record().open(&self.path, name, shape, self.unused.is_none());
+        self.report.record().open(&self.path, name, shape, self.has_effect());
         let mut at = self.at(name);
-        if let (Some(why), true) = (&self.unused, at.is_present()) {
-            at.key_problem(format!("has no effect: {why}"));
-            at.unused = None; // said once
+        if !self.has_effect() && at.is_present() {
+            at.has_no_effect();
+            at.effect = Effect::NoneAsReported;
         }
         let or_off = matches!(shape, Shape::TableOrOff | Shape::Limit);
         if !(or_off && at.is_off()) {
@@ -207,7 +231,7 @@ impl<'a> Cursor<'a> {
         let at = self.at(name);
         at.must_be_table("tables by name");
         let names = at.value.and_then(Value::as_table).into_iter().flat_map(toml::Table::keys);
-        names.map(|name| (name.as_str(), at.table(name))).collect()
+        names.map(|name| (name.as_str(), at.table(name))).filter(|(_, table)| table.is_table()).collect()
     }
 
     /// Returns the tables of a list (`[[classes]]`), which come into force as they are
@@ -234,12 +258,30 @@ impl<'a> Cursor<'a> {
 impl<'a> Cursor<'a> {
     /// Reports that the value here is wrong.
     pub(super) fn problem(&self, message: impl Into<String>) {
-        self.report.problem(&self.path, message, false);
+        self.tell(message.into(), false);
     }
 
     /// Reports that the key here is wrong, whatever its value.
     pub(super) fn key_problem(&self, message: impl Into<String>) {
-        self.report.problem(&self.path, message, true);
+        self.tell(message.into(), true);
+    }
+
+    /// Reports that the key here is missing; `rest` follows the word.
+    pub(super) fn missing(&self, rest: impl std::fmt::Display) {
+        self.given(&[self]).problem(format!("is missing{rest}"));
+    }
+
+    fn has_no_effect(&self) {
+        if let Effect::None { why, because } = &self.effect {
+            let at = Self { given: vec![because.clone()], ..self.clone() };
+            at.key_problem(format!("has no effect: {why}"));
+        }
+    }
+
+    fn tell(&self, message: String, at_key: bool) {
+        if !matches!(self.effect, Effect::NoneAsReported) {
+            self.report.problem(&self.path, message, at_key, &self.given);
+        }
     }
 
     /// Reports something that works, but should be known.

@@ -75,10 +75,11 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
 /// Reads the preset.
 fn preset(at: &Cursor<'_>, kind: Kind) -> (Preset, Numbers) {
     let preset = at.get("preset", Preset::Sidecar);
-    let crossplane = at.unused_if(preset != Preset::Crossplane, "it is for preset = \"crossplane\" only");
+    let is_other = preset != Preset::Crossplane;
+    let crossplane = at.unused_if(is_other, "it is for preset = \"crossplane\" only", &at.at("preset"));
     let rate = crossplane.get("max_reconcile_rate", presets::MAX_RECONCILE_RATE);
     if preset == Preset::Github && kind != Kind::Http {
-        at.at("preset").problem("is \"github\", which is for kind = \"http\"");
+        at.at("preset").given(&[&at.at("kind")]).problem("is \"github\", which is for kind = \"http\"");
     }
     (preset, preset.numbers(kind, rate))
 }
@@ -86,12 +87,12 @@ fn preset(at: &Cursor<'_>, kind: Kind) -> (Preset, Numbers) {
 /// Reads the provider in whose words calls are read and refused.
 fn dialect(at: &Cursor<'_>, kind: Kind, preset: Preset) -> Dialect {
     let usual = if preset == Preset::Github { Dialect::Github } else { Dialect::Plain };
-    at.unused_if(kind != Kind::Http, "it is for kind = \"http\" only").get("dialect", usual)
+    at.unused_if(kind != Kind::Http, "it is for kind = \"http\" only", &at.at("kind")).get("dialect", usual)
 }
 
 /// Reads the status of refusals, of which only GitHub's clients know two.
 fn refusal_status(at: &Cursor<'_>, dialect: Dialect) -> u16 {
-    let at = at.unused_if(dialect != Dialect::Github, "it is for dialect = \"github\" only");
+    let at = at.unused_if(dialect != Dialect::Github, "it is for dialect = \"github\" only", &at.at("dialect"));
     let status: u32 = at.get("refusal_status", 429);
     match status {
         429 => 429,
@@ -206,7 +207,6 @@ fn warn_of_retries(bucket: Option<BucketPolicy>, retries: Option<BucketPolicy>, 
     }
 }
 
-/// Reads the time to connect and the time to the response head.
 /// Warns of an external API whose links would lead past the gate, where nothing is said of them.
 fn warn_of_links(gate: &Gate, at: &Cursor<'_>) {
     let is_said = at.has("rewrite_links") || gate.host == Host::Preserve;
@@ -218,6 +218,7 @@ fn warn_of_links(gate: &Gate, at: &Cursor<'_>) {
     }
 }
 
+/// Reads the time to connect and the time to the response head.
 fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     let connect = at.get("connect", CONNECT);
     if connect.is_zero() {

@@ -26,6 +26,39 @@ pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem
     (variables, problems)
 }
 
+/// Returns the variables that look like tidegate's, but that nothing reads.
+pub(super) fn strays(env: &[(String, String)]) -> Vec<String> {
+    let is_stray = |name: &str, value: &str| {
+        squeezed(name).starts_with("TIDEGATE")
+            && name.contains('_')
+            && strip_prefix(name).is_none()
+            && name != FILE
+            && !is_of_a_service(name, value)
+    };
+    let names = env.iter().filter(|(name, value)| is_stray(name, value)).map(|(name, _)| name.clone());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// True for what Kubernetes tells the containers of a namespace about a Service whose name begins
+/// with tidegate.
+fn is_of_a_service(name: &str, value: &str) -> bool {
+    let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+    let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
+    has(&["_SERVICE_HOST", "_SERVICE_PORT"]) || is_url || (has(&["_PORT_"]) && has(&["_TCP_", "_UDP_", "_SCTP_"]))
+}
+
+/// Returns the letters and digits of a name, which is all that misspelt variables may have right.
+pub(super) fn squeezed(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
+}
+
+/// Returns the variable that sets the key at `path`.
+pub(super) fn name_of(path: &Path) -> String {
+    path.0.iter().fold(PREFIX.to_uppercase(), |name, step| name + SEPARATOR + &step.to_uppercase())
+}
+
 fn strip_prefix(name: &str) -> Option<&str> {
     let (head, rest) = name.split_at_checked(PREFIX.len() + SEPARATOR.len())?;
     head.to_lowercase().strip_prefix(PREFIX)?.strip_prefix(SEPARATOR)?;
@@ -96,6 +129,8 @@ fn overlay(below: &mut Table, above: Table) {
 
 const PREFIX: &str = "tidegate";
 const SEPARATOR: &str = "__";
+/// The variable that names the file.
+pub(super) const FILE: &str = "TIDEGATE_CONFIG";
 
 #[cfg(test)]
 mod tests {

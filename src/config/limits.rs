@@ -7,8 +7,9 @@ use toml::Value;
 
 use super::cost::Counts;
 use super::cursor::{Cursor, TomlValue};
+use super::rate::{Rate, RateOrAuto};
 use super::shape::Shape;
-use super::values::{Bytes, NumberOrAuto, OrAuto};
+use super::values::{Bytes, OrAuto};
 use super::words::{Start, StrategyWord};
 use crate::api::Failures;
 use crate::classify::{FairBy, Kind};
@@ -17,9 +18,10 @@ use crate::limit::policy::{Adapt, Backoff, BucketPolicy, Combine, InFlight, Per,
 /// Reads a bucket: `base` with what the table changes.
 pub(super) fn bucket(at: &Cursor<'_>, base: Option<BucketPolicy>) -> Option<BucketPolicy> {
     let (at, base) = at.over(base);
-    let rate = at.needed("rate", base.map(|base| base.rate), "the bucket needs a rate");
-    let rate = rate.filter(|rate| is_rate(*rate, &at.at("rate")));
-    sized(&at, base, rate, false)
+    let base_rate = base.map(|base| Rate::per_second(base.rate));
+    let written = at.needed("rate", base_rate, "the bucket needs a rate");
+    let written = written.filter(|rate| is_rate(*rate, &at.at("rate")));
+    sized(&at, base, written.map(Rate::in_a_second), false)
 }
 
 /// Reads the retry bucket beside the gate's `bucket`. A rate of its own is a number; `auto` opens
@@ -30,12 +32,12 @@ pub(super) fn retry_bucket(
     bucket: Option<BucketPolicy>,
 ) -> Option<BucketPolicy> {
     let (at, base) = at.over(base);
-    let default = base.map(|base| NumberOrAuto(Some(base.rate).filter(|_| !base.opens)));
-    let rate = at.needed("rate", default, "the bucket needs a rate");
-    let opens = rate == Some(NumberOrAuto(None));
-    let rate = match rate {
-        Some(NumberOrAuto(Some(rate))) => Some(rate).filter(|rate| is_rate(*rate, &at.at("rate"))),
-        Some(NumberOrAuto(None)) => Some(bucket.map_or(CLOSED, |bucket| bucket.rate * CLOSED_SHARE)),
+    let usual = |base: BucketPolicy| Some(Rate::per_second(base.rate)).filter(|_| !base.opens);
+    let written = at.needed("rate", base.map(|base| RateOrAuto(usual(base))), "the bucket needs a rate");
+    let opens = written == Some(RateOrAuto(None));
+    let rate = match written {
+        Some(RateOrAuto(Some(rate))) => Some(rate).filter(|rate| is_rate(*rate, &at.at("rate"))).map(Rate::in_a_second),
+        Some(RateOrAuto(None)) => Some(bucket.map_or(CLOSED, |bucket| bucket.rate * CLOSED_SHARE)),
         None => None,
     };
     sized(&at, base, rate, opens)
@@ -62,34 +64,36 @@ fn sized(at: &Cursor<'_>, base: Option<BucketPolicy>, rate: Option<f64>, opens: 
     if opens && adapt_at.is_table() {
         adapt_at.key_problem("has no effect: the rate is \"auto\"");
     }
-    let adapt = adapt(&adapt_at, rate, base.and_then(|base| base.adapt));
+    let adapt = adapt(&adapt_at, rate, &at.at("rate"), base.and_then(|base| base.adapt));
     let (rate, burst) = (rate?, burst?);
     if f64::from(burst.get()) / rate > LONGEST_FILL {
         let message = format!("is {rate}, too slow for a burst of {burst}: it would take centuries to fill");
-        at.at("rate").problem(message);
+        at.at("rate").given(&[&at.at("rate"), &at.at("burst")]).problem(message);
         return None;
     }
     let (starts_empty, counts_costs) = (start == Start::Empty, counts == Counts::Tokens);
     Some(BucketPolicy { rate, burst, per, starts_empty, adapt, largest_cost: NonZeroU16::MIN, counts_costs, opens })
 }
 
-fn is_rate(rate: f64, at: &Cursor<'_>) -> bool {
+fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {
+    let rate = written.in_a_second();
     let fits = rate.is_finite() && rate > 0.0 && rate <= FASTEST;
     if !fits {
-        at.problem(format!("is {rate:?}, expected calls per second above 0 and at most 1000000000"));
+        at.problem(format!("is {}, expected calls per second above 0 and at most 1000000000", written.describe()));
     }
     fits
 }
 
 /// Reads how far a rate gives way. A floor that comes from elsewhere is at most the rate.
-fn adapt(at: &Cursor<'_>, rate: Option<f64>, base: Option<Adapt>) -> Option<Adapt> {
+fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>, base: Option<Adapt>) -> Option<Adapt> {
     let (at, base) = at.over(base.map(|base| rate.map_or(base.floor, |rate| base.floor.min(rate))));
-    let floor: f64 = at.needed("floor", base, "a rate that adapts needs one")?;
-    let rate = rate?;
+    let written = at.needed("floor", base.map(Rate::per_second), "a rate that adapts needs one")?;
+    let (floor, rate) = (written.in_a_second(), rate?);
     let fits = floor > 0.0 && floor <= rate;
     if !fits && at.is_table() {
-        let message = format!("is {floor:?}, expected calls per second above 0 and at most the rate, {rate:?}");
-        at.at("floor").problem(message);
+        let message =
+            format!("is {}, expected calls per second above 0 and at most the rate, {rate:?}", written.describe());
+        at.at("floor").given(&[rate_at]).problem(message);
     }
     fits.then_some(Adapt { floor })
 }
@@ -111,7 +115,8 @@ pub(super) fn backoff(at: &Cursor<'_>, base: &(Backoff, Failures)) -> (Backoff, 
         Some(OrAuto(Some(after))) => {
             if after < longest {
                 let message = format!("is {after:?}, expected at least the longest delay, {longest:?}");
-                at.at("forget_after").problem(message);
+                let keys = ["strategy", "base", "max", "jitter", "slow"].map(|key| at.at(key));
+                at.at("forget_after").given(&keys.each_ref()).problem(message);
             }
             after
         }
@@ -136,7 +141,8 @@ fn strategy(at: &Cursor<'_>, base: Strategy) -> Strategy {
         Strategy::Off => StrategyWord::Off,
     };
     let word = at.get("strategy", if at.is_off() { StrategyWord::Off } else { from });
-    let only = |strategy| at.unused_if(word != strategy, format!("the strategy is {}", word.write()));
+    let why = format!("the strategy is {}", word.write());
+    let only = |strategy| at.unused_if(word != strategy, why.as_str(), &at.at("strategy"));
     let exponential = exponential(&only(StrategyWord::Exponential), base);
     let fast_slow = fast_slow(&only(StrategyWord::FastSlow), base);
     match word {
@@ -160,7 +166,7 @@ fn exponential(at: &Cursor<'_>, from: Strategy) -> Strategy {
     }
     if max < base {
         let key = if at.has("max") { "max" } else { "base" };
-        at.at(key).problem(format!("max {max:?} is less than base {base:?}"));
+        at.at(key).given(&[&at.at("base"), &at.at("max")]).problem(format!("max {max:?} is less than base {base:?}"));
     }
     if !(0.0..=1.0).contains(&jitter) {
         at.at("jitter").problem(format!("is {jitter:?}, expected a fraction from 0 to 1"));
@@ -179,7 +185,8 @@ fn fast_slow(at: &Cursor<'_>, from: Strategy) -> Option<Strategy> {
     let fast_attempts = at.needed("fast_attempts", from.map(|from| from.2), need);
     let (fast, slow, fast_attempts) = (fast?, slow?, fast_attempts?);
     if slow < fast && at.is_present() {
-        at.at("slow").problem(format!("slow {slow:?} is less than fast {fast:?}"));
+        let message = format!("slow {slow:?} is less than fast {fast:?}");
+        at.at("slow").given(&[&at.at("fast"), &at.at("slow")]).problem(message);
     }
     if fast.is_zero() && at.is_present() {
         at.at("fast").problem("is 0, expected a delay");

@@ -6,8 +6,7 @@ use std::mem;
 use http::{HeaderName, Method};
 
 use super::cursor::Cursor;
-use super::problems::did_you_mean;
-use super::values::alternatives;
+use super::problems::{alternatives, did_you_mean};
 use crate::api::Verb;
 use crate::classify::{Kind, Matcher, Matching};
 use crate::dialect::Dialect;
@@ -45,7 +44,7 @@ const LISTS: [(&str, List, On); 13] = [
 /// Reads what a class matches, which is what `base` matches if its table does not say.
 pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind, dialect: Dialect) -> Option<Matching> {
     let why = "the class \"default\" takes whatever no other class matches";
-    let class = class.unused_if(base == Some(Matching::Everything), why);
+    let class = class.unused_if(base == Some(Matching::Everything), why, &class.at("name"));
     let (at, mut matcher) = match (class.optional("match"), base) {
         (Some(at), _) => (at, Matcher::default()),
         (None, Some(Matching::Patterns(matcher))) => (class.table("match"), *matcher),

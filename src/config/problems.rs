@@ -71,6 +71,11 @@ impl Problem {
         }
     }
 
+    /// Returns the path of the key that it is about.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the same with another message.
     pub(super) fn with_message(&self, message: String) -> Self {
         Self { message, ..self.clone() }
@@ -102,8 +107,32 @@ impl Text {
         walk(&Path::default(), table.get_ref(), &mut spans);
         drop(table);
         let new = Self { name, text, spans };
-        let problems = errors.iter().map(|error| new.problem_of(error)).collect();
+        let problems = new.mistakes(&errors);
         (new, problems)
+    }
+
+    /// True if the file has this key, at the top.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.spans.contains_key(&Path::default().key(key))
+    }
+
+    /// Returns one problem for each mistake: the parser stumbles over what follows a mistake in its
+    /// line, and after a bracket that is left open over everything.
+    fn mistakes(&self, errors: &[toml::de::Error]) -> Vec<Problem> {
+        let open = errors.iter().map(toml::de::Error::message).find(|message| {
+            ["unclosed array", "unclosed inline table"].iter().any(|unclosed| message.starts_with(unclosed))
+        });
+        let mut lines = BTreeMap::new();
+        for problem in errors.iter().map(|error| self.problem_of(error)) {
+            lines.entry(problem.order().2).or_insert(problem);
+        }
+        let mut problems: Vec<Problem> = lines.into_values().collect();
+        let inside = |problem: &Problem| INSIDE.iter().any(|begins| problem.message.starts_with(begins));
+        if let (Some(open), Some(first)) = (open, problems.iter().position(inside)) {
+            problems.truncate(first + 1);
+            problems[first].message = format!("{} before this", open.split_whitespace().collect::<Vec<_>>().join(" "));
+        }
+        problems
     }
 
     /// Returns `FILE:LINE:COL` of a key, if it is there.
@@ -131,9 +160,36 @@ impl Text {
 
     /// Returns what the parser says.
     pub(super) fn problem_of(&self, error: &toml::de::Error) -> Problem {
+        let offset = error.span().unwrap_or(0..0).start;
+        if let Some(quote) = self.quotation_mark(offset) {
+            return self.problem_at(
+                quote.0,
+                Path::default(),
+                format!("has the quotation mark {}, expected straight ones: \"", quote.1),
+            );
+        }
         // A problem is one line, whatever the parser says.
         let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-        self.problem_at(error.span().unwrap_or(0..0).start, Path::default(), message)
+        self.problem_at(offset, Path::default(), message)
+    }
+
+    /// Returns the first quotation mark of running text in the line of `offset`, outside of quotes
+    /// and comments as TOML knows them. Word processors and chats put these in place of straight
+    /// ones.
+    fn quotation_mark(&self, offset: usize) -> Option<(usize, char)> {
+        let start = self.text.get(..offset)?.rfind('\n').map_or(0, |at| at + 1);
+        let line = self.text.get(start..)?.lines().next()?;
+        let mut within = None;
+        for (at, char) in line.char_indices() {
+            match (within, char) {
+                (None, '#') => return None,
+                (None, '"' | '\'') => within = Some(char),
+                (None, _) if QUOTATION_MARKS.contains(&char) => return Some((start + at, char)),
+                (Some(open), _) if open == char => within = None,
+                _ => {}
+            }
+        }
+        None
     }
 
     fn problem_at(&self, offset: usize, path: Path, message: String) -> Problem {
@@ -169,15 +225,32 @@ fn walk_value(path: &Path, value: &DeValue<'_>, spans: &mut BTreeMap<Path, Spans
 
 /// Returns ` (did you mean "x"?)` if a known word is near, or else nothing.
 pub(crate) fn did_you_mean(word: &str, known: &[&str]) -> String {
-    let distance = |candidate: &&&str| strsim::damerau_levenshtein(word, candidate);
-    match known.iter().min_by_key(distance) {
-        // A third of the letters wrong is still a typing mistake; more is another word.
-        Some(near) if strsim::damerau_levenshtein(word, near) <= (near.chars().count() / 3).max(1) => {
-            format!(" (did you mean \"{near}\"?)")
-        }
-        _ => String::new(),
+    nearest(word, known).map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"))
+}
+
+/// Returns the known word that is near, if there is one. A third of the letters wrong is still a
+/// typing mistake; more is another word.
+pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
+    let near = known.iter().copied().min_by_key(|candidate| distance(candidate))?;
+    (distance(near) <= (near.chars().count() / 3).max(1)).then_some(near)
+}
+
+/// Returns `"a", "b" or "c"`.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    match quoted.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => "nothing".to_owned(),
     }
 }
+
+/// The ways in which the parser complains of what follows a list or table that is left open.
+const INSIDE: [&str; 5] =
+    ["unclosed array", "unclosed inline", "missing comma", "missing key for inline", "unexpected `=` in"];
+/// The quotation marks of English, French and German text.
+const QUOTATION_MARKS: [char; 9] = ['“', '”', '„', '‟', '‘', '’', '‚', '«', '»'];
 
 #[cfg(test)]
 mod tests {

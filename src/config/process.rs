@@ -10,9 +10,8 @@ use toml::Value;
 use super::cursor::{Cursor, TomlValue};
 use super::gate::gate;
 use super::names::{self, address};
-use super::problems::did_you_mean;
+use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
-use super::values::alternatives;
 use super::words::Format;
 use crate::spec::{Admin, Listen, Log, Settings, ShowNames, Socket};
 
@@ -30,9 +29,8 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     };
     let settings = Settings { admin, log, drain, gates: root.tables("gates").into_iter().map(named).collect() };
     if settings.gates.is_empty() && root.is_right() {
-        let message =
-            "is missing, expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
-        root.at("gates").problem(message);
+        let message = ", expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
+        root.at("gates").missing(message);
     }
     check_addresses(&settings, root);
     check_paths(&settings, root);
@@ -117,7 +115,8 @@ fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
         for listen in &gate.listen {
             let Listen::Tcp(address) = listen else { continue };
             if let Some((_, other)) = taken.iter().find(|(other, _)| collide(*address, *other)) {
-                at.problem(format!("{address} is taken by {} already, expected another port", other.path));
+                let message = format!("{address} is taken by {} already, expected another port", other.path);
+                at.given(&[&at, other]).problem(message);
             }
             taken.push((*address, at.clone()));
         }
@@ -137,7 +136,8 @@ fn check_paths(settings: &Settings, root: &Cursor<'_>) {
         let folder = gate.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
         for (path, at) in sockets.chain(folder.map(|path| (path, at.at("tls").at("write_to")))) {
             if let Some((_, other)) = taken.iter().find(|(other, _)| *other == path) {
-                at.problem(format!("is {path:?}, which {} has already, expected another", other.path));
+                let message = format!("is {path:?}, which {} has already, expected another", other.path);
+                at.given(&[&at, other]).problem(message);
             }
             taken.push((path, at));
         }

@@ -56,15 +56,18 @@ impl Record {
         self.0.get(table).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the keys of `root` that nothing has asked for, each with the known keys of its
-    /// table.
-    pub(super) fn unknown(&self, root: &Value) -> Vec<(Path, Vec<&str>)> {
+    /// Returns all tables with their keys.
+    pub(super) fn tables(&self) -> impl Iterator<Item = (&Path, &[Key])> {
+        self.0.iter().map(|(path, keys)| (path, keys.as_slice()))
+    }
+
+    /// Returns the keys of `root` that nothing has asked for.
+    pub(super) fn unknown(&self, root: &Value) -> Vec<Path> {
         let mut unknown = Vec::new();
         for (path, known) in &self.0 {
-            let known: Vec<&str> = known.iter().map(|key| key.name.as_str()).collect();
             for name in path.find(root).and_then(Value::as_table).into_iter().flat_map(toml::Table::keys) {
-                if !known.contains(&name.as_str()) {
-                    unknown.push((path.key(name), known.clone()));
+                if !known.iter().any(|key| key.name == *name) {
+                    unknown.push(path.key(name));
                 }
             }
         }

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use toml::Value;
 
 use super::files::{Holds, NamedFile};
+use super::meant;
 use super::path::Path;
-use super::problems::{Problem, Text, Variable, did_you_mean};
+use super::problems::{Problem, Text, Variable};
 use super::record::Record;
 use super::shape::Shape;
 
@@ -17,7 +18,8 @@ use super::shape::Shape;
 pub(super) struct Report<'a> {
     text: &'a Text,
     variables: &'a [Variable],
-    problems: RefCell<Vec<Problem>>,
+    /// Each with the keys that it depends on.
+    problems: RefCell<Vec<(Problem, Vec<Path>)>>,
     findings: RefCell<Findings>,
 }
 
@@ -44,9 +46,10 @@ impl<'a> Report<'a> {
         !self.problems.borrow().is_empty()
     }
 
-    /// Reports that the value at `path` is wrong, or `at_key` the key, whatever its value.
-    pub(super) fn problem(&self, path: &Path, message: impl Into<String>, at_key: bool) {
-        self.problems.borrow_mut().push(self.locate(path, message.into(), at_key));
+    /// Reports that the value at `path` is wrong, or `at_key` the key, whatever its value. It holds
+    /// only if nothing is wrong with the keys `given`.
+    pub(super) fn problem(&self, path: &Path, message: impl Into<String>, at_key: bool, given: &[Path]) {
+        self.problems.borrow_mut().push((self.locate(path, message.into(), at_key), given.to_vec()));
     }
 
     /// Reports something that works, but should be known.
@@ -63,8 +66,10 @@ impl<'a> Report<'a> {
     /// Returns the text of a variable as the number or truth value that its key wants. Text that is
     /// neither stays text and is a problem, and so is `2.5` for a whole number.
     pub(super) fn scalar(&self, path: &Path, value: &Value, shape: Shape) -> Option<Value> {
-        let is_wanted =
-            matches!(shape, Shape::Truth | Shape::Number | Shape::NumberOr(_) | Shape::Whole(_) | Shape::Whole32(_));
+        let is_wanted = matches!(
+            shape,
+            Shape::Truth | Shape::Number | Shape::Rate | Shape::RateOr(_) | Shape::Whole(_) | Shape::Whole32(_)
+        );
         let text = value.as_str().filter(|_| is_wanted && self.variables.iter().any(|one| one.path == *path))?;
         match text {
             "true" => Some(Value::Boolean(true)),
@@ -73,25 +78,63 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reports the keys of `root` that do not exist.
-    fn check_unknown(&self, root: &Value) {
-        for (path, known) in self.record().unknown(root) {
-            let name = path.0.last().map_or("", String::as_str);
+    /// Reports the keys of `root` that do not exist, and returns those that may be meant.
+    fn check_unknown(&self, root: &Value) -> Vec<Path> {
+        let mut all_meant = Vec::new();
+        let unknown = self.record().unknown(root);
+        for path in unknown {
+            let meant = meant::by_key(&path, &self.record());
+            let table = path.parent().unwrap_or_default();
+            let known: Vec<String> = self.record().keys(&table).iter().map(|key| key.name.clone()).collect();
             let expected =
                 if known.len() <= 16 { format!(", expected one of {}", known.join(", ")) } else { String::new() };
-            self.problem(&path, format!("is not a valid key{expected}{}", did_you_mean(name, &known)), true);
+            let message = format!("is not a valid key{expected}{}", meant::suggestion(&path, &meant));
+            self.problem(&path, message, true, &[]);
+            all_meant.extend(meant);
         }
+        all_meant
     }
 
-    /// Ends the reading of `root`.
+    /// Returns what is wrong with the variables that nothing reads, and the keys that they may
+    /// mean.
+    fn check_strays(&self, strays: &[String]) -> (Vec<Problem>, Vec<Path>) {
+        let record = self.record();
+        let found: Vec<_> = strays.iter().map(|name| (name, meant::by_variable(name, &record))).collect();
+        let problem = |(name, meant): &(&String, Option<meant::Variable>)| {
+            let near = meant.as_ref().map_or_else(
+                || "; a key is set by one such as TIDEGATE__LOG__LEVEL".to_owned(),
+                |variable| format!(" (did you mean {}?)", variable.name),
+            );
+            Problem::of_variable(name, Path::default(), format!("nothing reads this variable{near}"))
+        };
+        let problems = found.iter().map(problem).collect();
+        (problems, found.into_iter().filter_map(|(_, meant)| meant?.key).collect())
+    }
+
+    /// Ends the reading of `root` in an environment that has the variables `strays`, too. Where
+    /// nothing else is wrong, they are worth a warning.
     ///
     /// # Errors
     /// All problems: those of the whole, then of variables by name, then from the top of the file.
-    pub(super) fn finish(self, root: &Value, mut problems: Vec<Problem>) -> Result<Findings, Vec<Problem>> {
-        self.check_unknown(root);
-        problems.extend(self.problems.into_inner());
+    pub(super) fn finish(
+        self,
+        root: &Value,
+        mut problems: Vec<Problem>,
+        strays: &[String],
+    ) -> Result<Findings, Vec<Problem>> {
+        let mut meant = self.check_unknown(root);
+        let is_right = problems.is_empty() && !self.has_problems();
+        let (strays, meant_by_strays) = self.check_strays(strays);
+        meant.extend(meant_by_strays);
+        let found = causes(self.problems.into_inner(), meant);
+        if is_right {
+            let mut findings = self.findings.into_inner();
+            findings.warnings.splice(..0, strays.iter().map(Problem::to_string));
+            return Ok(findings);
+        }
+        problems.extend(found.into_iter().chain(strays));
         problems.sort_by(|one, other| one.order().cmp(&other.order()));
-        if problems.is_empty() { Ok(self.findings.into_inner()) } else { Err(problems) }
+        Err(problems)
     }
 
     /// Returns a problem with `path` without reporting it.
@@ -112,6 +155,20 @@ impl<'a> Report<'a> {
         }
         Problem::of_file(&self.text.name, path.clone(), message)
     }
+}
+
+/// Leaves out the problems that come of others: those that depend on a key with a problem, or on a
+/// key that was `meant` by one that does not exist.
+fn causes(found: Vec<(Problem, Vec<Path>)>, meant: Vec<Path>) -> Vec<Problem> {
+    let (mut causes, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, given)| given.is_empty());
+    for (problem, given) in others {
+        let is_meant = |given: &Path| meant.iter().any(|meant| meant.starts_with(given) || given.starts_with(meant));
+        let is_wrong = |given: &Path| causes.iter().any(|(cause, _)| cause.path().starts_with(given));
+        if !given.iter().any(|given| is_meant(given) || is_wrong(given)) {
+            causes.push((problem, given));
+        }
+    }
+    causes.into_iter().map(|(problem, _)| problem).collect()
 }
 
 #[cfg(test)]

@@ -12,8 +12,10 @@ pub(super) enum Shape {
     /// A whole number of at least this, of at most 32 bits.
     Whole32(u32),
     Number,
-    /// A number, or this word.
-    NumberOr(&'static str),
+    /// A number per second, or so many in a unit of time.
+    Rate,
+    /// Such a rate, or this word.
+    RateOr(&'static str),
     Duration,
     /// A duration, or this word.
     DurationOr(&'static str),

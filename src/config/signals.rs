@@ -4,8 +4,8 @@ use toml::Value;
 
 use super::cursor::{Cursor, TomlValue};
 use super::presets::Numbers;
+use super::problems::alternatives;
 use super::shape::Shape;
-use super::values::alternatives;
 use crate::api::{Scope, Signal, Signals, Throttling};
 use crate::classify::Kind;
 
@@ -16,23 +16,24 @@ pub(super) fn throttling(at: &Cursor<'_>, kind: Kind, numbers: &Numbers) -> Thro
     let max_pause = at.get("max_pause", numbers.max_pause);
     let reserve = at.get("reserve", numbers.reserve);
     if at.has("reserve") {
-        check_reserve(reserve, honour, scope, &at.at("reserve"));
+        check_reserve(reserve, honour, scope, at);
     }
     Throttling { kubernetes: kind == Kind::Kubernetes, honour, scope, max_pause, reserve }
 }
 
 /// A reserve that nothing could keep is an error, not a promise.
-fn check_reserve(reserve: f64, honour: Signals, scope: Scope, at: &Cursor<'_>) {
+fn check_reserve(reserve: f64, honour: Signals, scope: Scope, signals: &Cursor<'_>) {
+    let at = signals.at("reserve");
     let telling = |signal: &Signal| signal.tells_quota();
     if !(0.0..1.0).contains(&reserve) {
         at.problem(format!("is {reserve:?}, expected a fraction from 0 to less than 1"));
     } else if reserve > 0.0 && scope == Scope::Key {
-        at.problem(
+        at.given(&[&signals.at("scope")]).problem(
             "has no effect with scope = \"key\": a quota is everyone's, expected scope \"class\", \"credential\" or \"gate\"",
         );
     } else if reserve > 0.0 && !honour.iter().any(|signal| telling(&signal)) {
         let telling: Vec<&str> = Signal::ALL.into_iter().filter(telling).map(Signal::word).collect();
-        at.problem(format!(
+        at.given(&[&signals.at("honour")]).problem(format!(
             "has no effect: none of the signals in `honour` tells of a quota, expected {}",
             alternatives(&telling)
         ));

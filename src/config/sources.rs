@@ -18,10 +18,10 @@ pub(super) fn upstream(gate: &Cursor<'_>, kind: Kind) -> Option<Source> {
     let upstream = gate.option::<Source>("upstream", None);
     let at = gate.at("upstream");
     if !at.is_present() {
-        at.problem(format!("is missing, expected {UPSTREAMS}"));
+        at.missing(format_args!(", expected {UPSTREAMS}"));
     }
     if let Some(upstream) = upstream.as_ref().filter(|upstream| kind == Kind::Http && upstream.has_identity()) {
-        at.problem(format!(
+        at.given(&[&gate.at("kind")]).problem(format!(
             "is {}, which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\"",
             upstream.write()
         ));
@@ -38,10 +38,12 @@ pub(super) fn tls_and_credential(
     let is_plain = matches!(upstream, Some(Source::Url(url)) if url.scheme_str() == Some("http"));
     let has_identity = upstream.is_some_and(Source::has_identity);
     let tls = gate.optional("tls").map(|at| listener_tls(&at));
-    let upstream_tls = upstream_tls(&gate.unused_if(is_plain, "the upstream is http://").table("upstream_tls"));
+    let at = gate.at("upstream");
+    let upstream_tls = upstream_tls(&gate.unused_if(is_plain, "the upstream is http://", &at).table("upstream_tls"));
+    let passes = credentials == Credentials::PassThrough;
     let credential = gate
-        .unused_if(has_identity, "the upstream brings its own identity")
-        .unused_if(credentials == Credentials::PassThrough, "credentials = \"pass_through\"")
+        .unused_if(has_identity, "the upstream brings its own identity", &at)
+        .unused_if(passes, "credentials = \"pass_through\"", &gate.at("credentials"))
         .optional("credential");
     (tls, upstream_tls, credential.and_then(|at| self::credential(&at)))
 }
@@ -53,16 +55,23 @@ pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
         let credentials = at.at("credentials");
         let has_something = gate.upstream.has_identity() || at.has("credential") || at.at("upstream_tls").has("cert");
         if !has_something {
-            credentials.problem(
+            credentials.given(&[&at.at("upstream"), &at.at("credential"), &at.at("upstream_tls")]).problem(
                 "is \"inject\", but there is nothing to inject: expected an upstream with an identity, or [credential]",
             );
         }
         if !gate.is_local() && gate.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none() && tls.write_to.is_none()) {
-            credentials.problem(
+            credentials.given(&[&at.at("listen"), &at.at("tls")]).problem(
                 "is \"inject\" off loopback: anyone who reaches the port gets the identity; expected a loopback listener, or [tls] with \
                  client_ca (clients show certificates) or write_to (they show the token in that folder)",
             );
         }
+    }
+    if gate.credential.is_some() && !gate.injects() {
+        let where_it_passes = if gate.is_local() { "with [tls]" } else { "beyond loopback" };
+        at.at("credential").warn(format!(
+            "is not sent: {where_it_passes} credentials = \"auto\" passes the client's own on; expected credentials = \"inject\" (beyond \
+             loopback with tls.client_ca or tls.write_to), or a plain loopback listener"
+        ));
     }
     if gate.upstream_tls.insecure {
         let message = "the upstream's certificate is not verified: anyone on the way can read and change everything";
@@ -129,14 +138,14 @@ fn listener_tls(at: &Cursor<'_>) -> ListenerTls {
         (!is_name).then(|| "expected a host name or an IP address".to_owned())
     });
     let why = "mode = \"self_signed\" makes its own; expected mode = \"files\"";
-    let files = at.unused_if(mode == Mode::SelfSigned, why);
+    let files = at.unused_if(mode == Mode::SelfSigned, why, &at.at("mode"));
     let (cert, key) = (files.file("cert", Holds::Certificate), files.file("key", Holds::Key));
     let missing = if cert.is_none() { "cert" } else { "key" };
     let mode = match (mode, cert, key) {
         (Mode::SelfSigned, ..) => TlsMode::SelfSigned,
         (Mode::Files, Some(cert), Some(key)) => TlsMode::Files { cert, key },
         (Mode::Files, ..) => {
-            at.at(missing).problem("is missing, expected a PEM file: mode = \"files\"");
+            at.at(missing).missing(", expected a PEM file: mode = \"files\"");
             TlsMode::SelfSigned
         }
     };
@@ -156,7 +165,7 @@ fn upstream_tls(at: &Cursor<'_>) -> UpstreamTls {
     let (cert, key) = (at.file("cert", Holds::Certificate), at.file("key", Holds::Key));
     if cert.is_some() != key.is_some() {
         let (missing, there) = if cert.is_some() { ("key", "cert") } else { ("cert", "key") };
-        at.at(missing).problem(format!("is missing, expected a PEM file: {there} is set"));
+        at.at(missing).missing(format_args!(", expected a PEM file: {there} is set"));
     }
     let server_name: Option<String> = at.get("server_name", None);
     if let Some(name) = server_name.as_ref().filter(|name| !is_host_name(name)) {
@@ -177,7 +186,7 @@ fn credential(at: &Cursor<'_>) -> Option<CredentialFile> {
     }
     let file = at.file("file", Holds::Secret);
     if file.is_none() && at.at("file").is_absent_or_empty() {
-        at.at("file").problem("is missing, expected the file with the secret");
+        at.at("file").missing(", expected the file with the secret");
     }
     Some(CredentialFile { header, prefix, file: file? })
 }

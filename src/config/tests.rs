@@ -39,7 +39,7 @@ fn record() -> Record {
     let root = layers::layered(&text, &[]).expect("it is TOML");
     let report = Report::new(&text, &[]);
     process::settings(&Cursor::root(&root, &report));
-    report.finish(&root, Vec::new()).expect("it is right").record
+    report.finish(&root, Vec::new(), &[]).expect("it is right").record
 }
 
 /// The path of a heading in the reference.
@@ -221,6 +221,7 @@ fn any_value() -> impl Strategy<Value = String> {
         Just("\"\"".to_owned()),
         Just("\"off\"".to_owned()),
         Just("\"5s\"".to_owned()),
+        Just("\"5000/h\"".to_owned()),
         Just("\"0s\"".to_owned()),
         Just("\"9999999h\"".to_owned()),
         Just("\"é\\u0000\\n\"".to_owned()),

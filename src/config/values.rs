@@ -10,7 +10,7 @@ use std::time::Duration;
 use toml::Value;
 
 use super::cursor::{Cursor, TomlValue};
-use super::problems::did_you_mean;
+use super::problems::{alternatives, did_you_mean};
 use super::shape::{Shape, describe};
 use crate::api::duration;
 
@@ -25,10 +25,6 @@ pub(super) struct OrOff(pub(super) Option<Duration>);
 /// A duration, or `auto`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrAuto(pub(super) Option<Duration>);
-
-/// A number, or `auto`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct NumberOrAuto(pub(super) Option<f64>);
 
 /// Declares the types of values that are read and written in one step.
 macro_rules! values {
@@ -146,22 +142,6 @@ impl TomlValue for f64 {
     }
 }
 
-impl TomlValue for NumberOrAuto {
-    const SHAPE: Shape = Shape::NumberOr("auto");
-
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        match value {
-            Value::String(text) if text == "auto" => Some(Self(None)),
-            Value::Float(_) | Value::Integer(_) => f64::read(value, at).map(|number| Self(Some(number))),
-            _ => at.expect(None, value, "\"auto\" or a number"),
-        }
-    }
-
-    fn write(&self) -> Value {
-        self.0.map_or_else(|| "auto".into(), |number| number.write())
-    }
-}
-
 impl<T: TomlValue> TomlValue for Vec<T> {
     const SHAPE: Shape = Shape::List(&T::SHAPE);
 
@@ -206,16 +186,6 @@ pub(super) fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str, value: &Va
         at.problem(format!("is {}, expected {}{near}", describe(value), alternatives(&words)));
     }
     found
-}
-
-/// Returns `"a", "b" or "c"`.
-pub(super) fn alternatives(words: &[&str]) -> String {
-    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
-    match quoted.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, others)) => format!("{} or {last}", others.join(", ")),
-        None => "nothing".to_owned(),
-    }
 }
 
 const A_DURATION: &str = "a duration with a unit, such as \"500ms\", \"8s\" or \"1m30s\"";

@@ -60,7 +60,16 @@ impl Tally {
     pub(crate) fn new(gate: &str, clock: Clock) -> Self {
         let [admitted, refused, bypassed, links_passed] = Default::default();
         let counter = table::BYPASSED.counter(&[gate]);
-        Self { clock, admitted, refused, bypassed, links_passed, counter, lately: Mutex::default(), quotas: Quotas::default() }
+        Self {
+            clock,
+            admitted,
+            refused,
+            bypassed,
+            links_passed,
+            counter,
+            lately: Mutex::default(),
+            quotas: Quotas::default(),
+        }
     }
 
     /// A call has left.

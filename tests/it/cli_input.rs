@@ -159,22 +159,6 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn an_upstream_that_is_not_there_is_a_502_with_a_status_and_one_line_in_the_log() {
-    let (port, nobody) = (free_port(), free_port());
-    let (_folder, path) = config(&format!(
-        "[admin]\nlisten = \"off\"\n[gates.api]\nupstream = \"http://127.0.0.1:{nobody}\"\nlisten = \"127.0.0.1:{port}\"\n"
-    ));
-    let mut gate = start(with_config("run", &path));
-    gate.ready();
-    for _ in 0..3 {
-        let answer = get(port, "/api/v1/namespaces/default/pods/web");
-        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
-        assert!(answer.contains("\"kind\":\"Status\""), "{answer}");
-    }
-    let reason = gate.line(&nobody.to_string());
-    assert!(reason.contains("refused"), "the log says why\n{reason}");
-    let seen_before = gate.seen.len();
-#[test]
 fn the_reason_of_a_failed_bind_is_the_kernels() {
     let failed = |admin: &str, listen: &str| {
         let text = format!(
@@ -195,6 +179,22 @@ fn the_reason_of_a_failed_bind_is_the_kernels() {
     assert!(said.contains("/none/x.sock; its folder is not there: No such file"), "{said}");
 }
 
+#[test]
+fn an_upstream_that_is_not_there_is_a_502_with_a_status_and_one_line_in_the_log() {
+    let (port, nobody) = (free_port(), free_port());
+    let (_folder, path) = config(&format!(
+        "[admin]\nlisten = \"off\"\n[gates.api]\nupstream = \"http://127.0.0.1:{nobody}\"\nlisten = \"127.0.0.1:{port}\"\n"
+    ));
+    let mut gate = start(with_config("run", &path));
+    gate.ready();
+    for _ in 0..3 {
+        let answer = get(port, "/api/v1/namespaces/default/pods/web");
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+        assert!(answer.contains("\"kind\":\"Status\""), "{answer}");
+    }
+    let reason = gate.line(&nobody.to_string());
+    assert!(reason.contains("refused"), "the log says why\n{reason}");
+    let seen_before = gate.seen.len();
     let said = gate.end();
     let again = said[seen_before..].iter().filter(|line| line.contains(&nobody.to_string())).count();
     assert_eq!(again, 0, "once is enough\n{}", said.join("\n"));

@@ -8,9 +8,9 @@ use tidegate::api::{Scope, Signal};
 use tidegate::config::{self, Input, Loaded, Problem};
 use tidegate::spec::{Listen, Source};
 
-const SMALLEST: &str = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
+pub(crate) const SMALLEST: &str = "[gates.kubernetes]\nupstream = \"in_cluster\"\n";
 
-fn load(text: &str, env: &[(&str, &str)]) -> Result<Loaded, Vec<String>> {
+pub(crate) fn load(text: &str, env: &[(&str, &str)]) -> Result<Loaded, Vec<String>> {
     let env: Vec<(String, String)> =
         env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let loaded = config::load_text("f.toml".to_owned(), text.to_owned(), &env);
@@ -18,13 +18,13 @@ fn load(text: &str, env: &[(&str, &str)]) -> Result<Loaded, Vec<String>> {
 }
 
 /// Expects exactly these problems, in this order.
-fn expect(text: &str, env: &[(&str, &str)], expected: &[&str]) {
+pub(crate) fn expect(text: &str, env: &[(&str, &str)], expected: &[&str]) {
     let problems = load(text, env).err().unwrap_or_default();
     assert_eq!(problems, expected, "\n{text}\n{env:?}\n{}\n", problems.join("\n"));
 }
 
 /// The smallest file with `more` in its gate, from line 3 on.
-fn in_gate(more: &str, expected: &[&str]) {
+pub(crate) fn in_gate(more: &str, expected: &[&str]) {
     expect(&format!("{SMALLEST}{more}"), &[], expected);
 }
 
@@ -63,7 +63,7 @@ fn wrong_types_are_named() {
     in_gate(
         "bucket = { rate = \"fast\", burst = 2.5 }\nqueue = { max_wait = 8, max_waiting_bytes = 5 }\nlisten = 8001\nshadow = \"no\"\nallowed_hosts = \"a\"",
         &[
-            "f.toml:3:19: gates.kubernetes.bucket.rate: is \"fast\", expected a number",
+            "f.toml:3:19: gates.kubernetes.bucket.rate: is \"fast\", expected a number per second, or text such as \"5000/h\" or \"900/min\" (units: s, min, h, d)",
             "f.toml:3:35: gates.kubernetes.bucket.burst: is 2.5, expected a whole number from 0 to 4294967295",
             "f.toml:4:22: gates.kubernetes.queue.max_wait: is 8, expected a duration with a unit, such as \"500ms\", \"8s\" or \"1m30s\"",
             "f.toml:4:45: gates.kubernetes.queue.max_waiting_bytes: is 5, expected a size such as \"16MiB\"",
@@ -86,7 +86,7 @@ fn a_date_is_no_text() {
         &[],
         &[
             "f.toml:2:9: log.calls: is a date, expected text in quotes",
-            "f.toml:5:19: gates.kubernetes.bucket.rate: is a date, expected a number",
+            "f.toml:5:19: gates.kubernetes.bucket.rate: is a date, expected a number per second, or text such as \"5000/h\" or \"900/min\" (units: s, min, h, d)",
         ],
     );
 }
@@ -578,7 +578,9 @@ fn a_rate_gives_way_no_further_than_its_floor() {
     );
     in_gate(
         "retry_bucket.rate = \"fast\"",
-        &["f.toml:3:21: gates.kubernetes.retry_bucket.rate: is \"fast\", expected \"auto\" or a number"],
+        &[
+            "f.toml:3:21: gates.kubernetes.retry_bucket.rate: is \"fast\", expected \"auto\", a number per second, or text such as \"5000/h\" or \"900/min\" (units: s, min, h, d)",
+        ],
     );
     in_gate(
         "retry_bucket.rate = 0",
@@ -590,7 +592,12 @@ fn a_rate_gives_way_no_further_than_its_floor() {
         "retry_bucket.adapt.floor = 1",
         &["f.toml:3:14: gates.kubernetes.retry_bucket.adapt: has no effect: the rate is \"auto\""],
     );
-    in_gate("bucket.rate = \"auto\"", &["f.toml:3:15: gates.kubernetes.bucket.rate: is \"auto\", expected a number"]);
+    in_gate(
+        "bucket.rate = \"auto\"",
+        &[
+            "f.toml:3:15: gates.kubernetes.bucket.rate: is \"auto\", expected a number per second, or text such as \"5000/h\" or \"900/min\" (units: s, min, h, d)",
+        ],
+    );
 }
 
 #[test]
@@ -683,7 +690,11 @@ fn the_environment_wins_and_is_held_to_the_same() {
             "0",
             "gates.kubernetes.bucket.rate: is 0.0, expected calls per second above 0 and at most 1000000000",
         ),
-        ("GATES__KUBERNETES__BUCKET__RATE", "", "gates.kubernetes.bucket.rate: is \"\", expected a number"),
+        (
+            "GATES__KUBERNETES__BUCKET__RATE",
+            "",
+            "gates.kubernetes.bucket.rate: is \"\", expected a number per second, or text such as \"5000/h\" or \"900/min\" (units: s, min, h, d)",
+        ),
         ("GATES__KUBERNETES__SHADOW", "1", "gates.kubernetes.shadow: is 1, expected true or false"),
         (
             "GATES__KUBERNETES__QUEUE__MAX_WAIT",

@@ -10,6 +10,7 @@ mod cli_run;
 mod cli_shell;
 mod cli_usage;
 mod config;
+mod config_slips;
 mod credentials;
 mod credentials_canary;
 mod credentials_proxy;

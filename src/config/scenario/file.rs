@@ -8,7 +8,9 @@ use toml::Value;
 use super::{Changes, Controller, Failure, Lease, LimitsOf, Requeue, Scenario, Upstream};
 use crate::api::Verb;
 use crate::config::cursor::{Cursor, TomlValue};
+use crate::config::foreign;
 use crate::config::problems::{Problem, Text, did_you_mean};
+use crate::config::rate::Rate;
 use crate::config::report::Report;
 use crate::config::shape::Shape;
 use crate::config::values::one_of;
@@ -20,13 +22,16 @@ use crate::config::values::one_of;
 pub fn load(file: &Path) -> Result<Scenario, Vec<Problem>> {
     let (name, text) = crate::config::read(file)?;
     let (text, syntax) = Text::new(name, text);
+    if let Some(foreign) = foreign::scenario(&text, !syntax.is_empty()) {
+        return Err(vec![foreign]);
+    }
     if !syntax.is_empty() {
         return Err(syntax);
     }
     let root: toml::Table = toml::from_str(&text.text).map_err(|error| vec![text.problem_of(&error)])?;
     let (root, report) = (Value::Table(root), Report::new(&text, &[]));
     let scenario = scenario(&Cursor::root(&root, &report), file);
-    report.finish(&root, Vec::new()).map(|_| scenario)
+    report.finish(&root, Vec::new(), &[]).map(|_| scenario)
 }
 
 fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
@@ -47,7 +52,7 @@ fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
     }
     let leases: Vec<Lease> = root.list("leases").iter().map(lease).collect();
     if controllers.is_empty() && leases.is_empty() && root.is_right() {
-        root.at("controllers").problem("is missing, expected at least one [[controllers]] or [[leases]]");
+        root.at("controllers").missing(", expected at least one [[controllers]] or [[leases]]");
     }
     let limits = root.list("limits").iter().filter_map(|at| limits(at, folder)).collect();
     Scenario {
@@ -120,7 +125,7 @@ fn changes(at: &Cursor<'_>) -> Changes {
     let rate = positive(at, "changes");
     let from = at.get("from", Duration::ZERO);
     let why = "without `changes` all objects change once, at `from`";
-    let to = at.unused_if(rate.is_none(), why).option("to", None);
+    let to = at.unused_if(rate.is_none(), why, &at.at("changes")).option("to", None);
     let Some(rate) = rate else { return Changes::Together { at: from } };
     if to.is_some_and(|to| to <= from) {
         at.at("to").problem(format!("is not an end after {from:?}"));
@@ -181,18 +186,20 @@ fn lease(at: &Cursor<'_>) -> Lease {
 fn limits(at: &Cursor<'_>, folder: &Path) -> Option<LimitsOf> {
     let (name, config, gate) = (at.read("name"), at.read("config"), at.read("gate"));
     if !at.has("config") {
-        at.at("config").problem("is missing, expected a configuration file");
+        at.at("config").missing(", expected a configuration file");
     }
     let config: String = Option::flatten(config)?;
     Some(LimitsOf { name: name.unwrap_or_else(|| config.clone()), config: folder.join(config), gate })
 }
 
-/// Reads a number above zero, if there is one.
+/// Reads a rate above zero, if there is one.
 fn positive(at: &Cursor<'_>, name: &str) -> Option<f64> {
-    let number: f64 = at.read(name)?;
+    let rate: Rate = at.read(name)?;
+    let number = rate.in_a_second();
     let fits = number.is_finite() && number > 0.0 && number <= MOST_PER_SECOND;
     if !fits {
-        let message = format!("is {number:?}, expected a number per second above 0 and at most {MOST_PER_SECOND}");
+        let shown = rate.describe();
+        let message = format!("is {shown}, expected a number per second above 0 and at most {MOST_PER_SECOND}");
         at.at(name).problem(message);
     }
     fits.then_some(number)
@@ -229,7 +236,7 @@ pub(in crate::config) fn schema() -> serde_json::Value {
     let root = toml::from_str(WHOLE).map(Value::Table).expect("it is TOML");
     let report = Report::new(&text, &[]);
     scenario(&Cursor::root(&root, &report), Path::new("s.toml"));
-    let record = report.finish(&root, Vec::new()).expect("it is right").record;
+    let record = report.finish(&root, Vec::new(), &[]).expect("it is right").record;
     let mut schema = tests::schema::of(&record, "A scenario for tidegate simulate");
     let verbs: Vec<&str> = VERBS.iter().map(|verb| verb.word()).collect();
     let span = tests::schema::of_value(Duration::SHAPE);

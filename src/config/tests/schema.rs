@@ -133,8 +133,13 @@ pub(in crate::config) fn of_value(shape: Shape) -> Value {
         Shape::Whole(least) => json!({ "type": "integer", "minimum": least }),
         Shape::Whole32(least) => json!({ "type": "integer", "minimum": least, "maximum": u32::MAX }),
         Shape::Number => json!({ "type": "number" }),
+        Shape::Rate => {
+            json!({ "type": ["number", "string"], "pattern": "^[0-9]+(\\.[0-9]+)?/(s|min|h|d)$" })
+        }
         Shape::Duration => json!({ "type": "string", "pattern": format!("^{DURATION}$") }),
-        Shape::NumberOr(word) => json!({ "anyOf": [{ "type": "number" }, { "const": word }] }),
+        Shape::RateOr(word) => {
+            json!({ "type": ["number", "string"], "pattern": format!("^({word}|[0-9]+(\\.[0-9]+)?/(s|min|h|d))$") })
+        }
         Shape::DurationOr(word) => json!({ "type": "string", "pattern": format!("^({word}|{DURATION})$") }),
         Shape::Size => json!({ "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
         Shape::Word(words) => json!({ "enum": words }),

@@ -1,0 +1,52 @@
+//! Recognises files of another kind, so that one mistake is one problem, and not one in each line.
+
+use super::path::Path;
+use super::problems::{Problem, Text};
+use crate::yaml::{self, Node};
+
+/// Returns the problem of a file that is no configuration but something else that is known here.
+pub(super) fn configuration(text: &Text, is_broken: bool) -> Option<Problem> {
+    if is_broken {
+        return other_language(
+            text,
+            "[gates.kubernetes] on a line of its own, and keys such as upstream = \"in_cluster\" below it",
+        );
+    }
+    let is_scenario = ["controllers", "leases"].iter().any(|key| text.has(key)) && !text.has("gates");
+    is_scenario.then(|| {
+        let message = format!(
+            "is a scenario, expected a configuration with [gates.NAME]; to play it: tidegate simulate {}",
+            text.name
+        );
+        Problem::of_file(&text.name, Path::default(), message)
+    })
+}
+
+/// Returns the problem of a file that is no scenario but something else that is known here.
+pub(super) fn scenario(text: &Text, is_broken: bool) -> Option<Problem> {
+    if is_broken {
+        return other_language(text, "[[controllers]] on a line of its own, and keys such as objects = 100 below it");
+    }
+    let is_configuration = text.has("gates") && !["controllers", "leases"].iter().any(|key| text.has(key));
+    is_configuration.then(|| {
+        let message = format!(
+            "is a configuration, expected a scenario with [[controllers]]; to try its limits: tidegate simulate SCENARIO --config {}",
+            text.name
+        );
+        Problem::of_file(&text.name, Path::default(), message)
+    })
+}
+
+/// Recognises what is not TOML but another language; `expected` shows how TOML says it.
+fn other_language(text: &Text, expected: &str) -> Option<Problem> {
+    let Ok(Some(root @ Node::Map(..))) = yaml::read(&text.text, 1) else { return None };
+    let kind = root.text_at(&["kind"]).filter(|_| root.get("apiVersion").is_some());
+    let is_flow = matches!(&root, Node::Map(_, shape) if shape.flow);
+    let is = match (kind, is_flow) {
+        (Some("Config"), _) => "is a kubeconfig, which upstream = \"kubeconfig\" finds by itself; expected".to_owned(),
+        (Some(kind), _) => format!("is a manifest of a {kind}, expected what a container reads from its file:"),
+        (None, true) => "is JSON, expected".to_owned(),
+        (None, false) => "is YAML, expected".to_owned(),
+    };
+    Some(Problem::of_file(&text.name, Path::default(), format!("{is} TOML: {expected}")))
+}
