@@ -126,7 +126,7 @@ impl<'a> Report<'a> {
         let is_right = problems.is_empty() && !self.has_problems();
         let (strays, meant_by_strays) = self.check_strays(strays);
         meant.extend(meant_by_strays);
-        let found = causes(self.problems.into_inner(), meant);
+        let found = causes(self.problems.into_inner(), &meant);
         if is_right {
             let mut findings = self.findings.into_inner();
             findings.warnings.splice(..0, strays.iter().map(Problem::to_string));
@@ -159,7 +159,7 @@ impl<'a> Report<'a> {
 
 /// Leaves out the problems that come of others: those that depend on a key with a problem, or on a
 /// key that was `meant` by one that does not exist.
-fn causes(found: Vec<(Problem, Vec<Path>)>, meant: Vec<Path>) -> Vec<Problem> {
+fn causes(found: Vec<(Problem, Vec<Path>)>, meant: &[Path]) -> Vec<Problem> {
     let (mut causes, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, given)| given.is_empty());
     for (problem, given) in others {
         let is_meant = |given: &Path| meant.iter().any(|meant| meant.starts_with(given) || given.starts_with(meant));
