@@ -9,6 +9,7 @@ pub(crate) mod control_socket;
 pub(crate) mod failure;
 pub(crate) mod folder;
 pub(crate) mod gate;
+pub(crate) mod injection;
 pub(crate) mod operations;
 pub(crate) mod prepare;
 pub(crate) mod reachable;

@@ -84,6 +84,9 @@ enum Command {
     #[command(after_help = kubeconfig::EXAMPLES)]
     Kubeconfig(kubeconfig::Options),
     /// Add the sidecar to workloads read as YAML, or take it out
+    ///
+    /// Doing it twice changes nothing more. Objects that are no workloads pass unchanged. If a
+    /// workload cannot have the sidecar, the reasons are printed and nothing else.
     #[command(after_help = inject::EXAMPLES)]
     Inject(inject::Options),
     /// Print the JSON Schema of the configuration, for editors

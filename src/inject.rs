@@ -6,18 +6,23 @@
 //! an edit replaces are recorded in an annotation of the pod, so that taking the sidecar out
 //! restores the original.
 
+mod checks;
 mod documents;
 mod emit;
 mod monitor;
+mod options;
+mod parts;
 mod record;
 mod shape;
 mod sidecar;
 mod workload;
 
-pub use self::sidecar::{Mode, Options, variables};
+pub use self::checks::LABEL;
+pub use self::options::{Mode, Options, variables};
 pub use crate::yaml::Unreadable;
 
 use self::documents::Document;
+use self::sidecar::NotAdded;
 use self::workload::Found;
 use crate::yaml::{self, Node};
 
@@ -30,6 +35,8 @@ pub struct Edited {
     pub changed: Vec<String>,
     /// Notes for the user.
     pub notes: Vec<String>,
+    /// The reasons why workloads were left as they are, each with what to do about it.
+    pub refused: Vec<String>,
 }
 
 /// Adds the sidecar to every workload of a stream. A workload that has it gets it replaced, so that
@@ -38,22 +45,46 @@ pub struct Edited {
 /// # Errors
 /// The stream is not YAML; the error gives the line.
 pub fn inject(stream: &str, options: &Options) -> Result<Edited, Unreadable> {
-    edit(stream, |found, notes, beside| {
-        if sidecar::is_foreign(found.pod) {
-            let title = &found.title;
-            notes.push(format!("{title}: has something called tidegate that was not injected; left as it is"));
+    let (mut refused, mut without, mut pointed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut edited = edit(stream, |found, notes, beside| {
+        let title = found.title.clone();
+        if checks::is_left_out(found.pod) {
+            notes.push(format!("{title}: its pods are labelled {LABEL}: disabled; left as it is"));
             return false;
         }
+        let before = found.pod.clone();
         sidecar::take_out(found);
-        let added = sidecar::add(found, options, notes);
-        if added && options.pod_monitor {
-            match monitor::of(found) {
-                Some(monitor) => beside.push(monitor),
-                None => notes.push(format!("{}: has no labels that a PodMonitor could find it by", found.title)),
+        match sidecar::add(found, options, notes) {
+            Ok(containers) => pointed.extend(containers),
+            Err(not_added) => {
+                *found.pod = before;
+                match not_added {
+                    NotAdded::NoneNamed(reason) => without.push(format!("{title}: {reason}")),
+                    NotAdded::Refused(reasons) => {
+                        refused.extend(reasons.into_iter().map(|reason| format!("{title}: {reason}")));
+                    }
+                }
+                return false;
             }
         }
-        added
-    })
+        if options.pod_monitor {
+            match monitor::of(found) {
+                Some(monitor) => beside.push(monitor),
+                None => notes.push(format!("{title}: has no labels that a PodMonitor could find it by")),
+            }
+        }
+        true
+    })?;
+    // A stream may have workloads without the container that was named, if another one has it.
+    if pointed.is_empty() {
+        refused.extend(without);
+    } else {
+        edited.notes.extend(without.into_iter().map(|note| format!("{note}; left as it is")));
+        let unknown = options.containers.iter().filter(|name| !pointed.contains(name));
+        refused.extend(unknown.map(|name| format!("--container {name}: no workload has a container of that name")));
+    }
+    edited.refused = refused;
+    Ok(edited)
 }
 
 /// Takes out what [`inject`] added.
@@ -70,7 +101,12 @@ fn edit(
     stream: &str,
     mut change: impl FnMut(&mut Found<'_>, &mut Vec<String>, &mut Vec<Node>) -> bool,
 ) -> Result<Edited, Unreadable> {
-    let mut edited = Edited { text: String::with_capacity(stream.len()), changed: Vec::new(), notes: Vec::new() };
+    let mut edited = Edited {
+        text: String::with_capacity(stream.len()),
+        changed: Vec::new(),
+        notes: Vec::new(),
+        refused: Vec::new(),
+    };
     for Document { marker, text, line } in documents::split(stream) {
         let root = if documents::has_content(text) { yaml::read(text, line)? } else { None };
         if root.as_ref().is_some_and(monitor::is_ours) {

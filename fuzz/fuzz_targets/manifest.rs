@@ -10,11 +10,10 @@ fuzz_target!(|text: &str| {
         let options = Options {
             image: "tidegate:1".to_owned(),
             mode,
-            containers: Vec::new(),
             config_map: Some("limits".to_owned()),
-            variables: Vec::new(),
-            port: 6443,
             pod_monitor: true,
+            replace: true,
+            ..Options::default()
         };
         let Ok(once) = inject(text, &options) else { return };
         if once.changed.is_empty() {

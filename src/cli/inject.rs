@@ -3,21 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use anyhow::{Context as _, anyhow, bail};
-use clap::{Args, ValueEnum};
+use anyhow::{Context as _, anyhow};
+use clap::{Args, ValueEnum, value_parser};
 
 use super::{Failure, show};
-use crate::app::source;
-use crate::config::Input;
+use crate::app::injection;
 use crate::inject::{self, Mode};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   kustomize build . | tidegate inject --image tidegate:0.1.0 | kubectl apply -f -
   tidegate inject -f op.yaml --mode in-cluster --set bucket.rate=20
-  tidegate inject -f op.yaml --uninject
-
-Doing it twice changes nothing more. Objects that are no workloads pass unchanged.";
+  tidegate inject -f op.yaml --uninject";
 
 /// The parts to add, and the workloads to add them to.
 #[derive(Clone, Debug, Args)]
@@ -25,15 +22,31 @@ pub(super) struct Options {
     /// Read this file instead of standard input
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
+    #[command(flatten)]
+    added: Added,
+    /// Only this container; may be given again [default: all]
+    #[arg(long, value_name = "NAME")]
+    container: Vec<String>,
+    /// Replace a container's own KUBECONFIG, or mount at the gate's folder
+    #[arg(long)]
+    replace: bool,
+    /// Add a PodMonitor for a Prometheus operator
+    #[arg(long)]
+    pod_monitor: bool,
+    /// Take out what was added before
+    #[arg(long)]
+    uninject: bool,
+}
+
+/// The parts to add to a pod.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Added {
     /// The sidecar's image
     #[arg(long, value_name = "IMAGE", default_value = concat!("tidegate:", env!("CARGO_PKG_VERSION")))]
     image: String,
     /// The way to point the containers at the gate
     #[arg(long, value_enum, default_value_t = Way::Kubeconfig)]
     mode: Way,
-    /// Only this container; may be given again [default: all]
-    #[arg(long, value_name = "NAME")]
-    container: Vec<String>,
     /// A ConfigMap with tidegate.toml, for the gate "kubernetes"
     #[arg(long, value_name = "NAME")]
     config_map: Option<String>,
@@ -41,14 +54,11 @@ pub(super) struct Options {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The gate's port on the pod's loopback
-    #[arg(long, default_value_t = 6443)]
+    #[arg(long, default_value_t = 6443, value_parser = value_parser!(u16).range(1..))]
     port: u16,
-    /// Add a PodMonitor for a Prometheus operator
-    #[arg(long)]
-    pod_monitor: bool,
-    /// Take out what was added before
-    #[arg(long)]
-    uninject: bool,
+    /// The port of the sidecar's metrics and status
+    #[arg(long, value_name = "PORT", default_value_t = 9464, value_parser = value_parser!(u16).range(1..))]
+    admin_port: u16,
 }
 
 /// The ways to point a container at the gate.
@@ -64,13 +74,17 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let (stream, from) = read(options.file.as_deref())?;
     let edited = if options.uninject { inject::uninject(&stream) } else { inject::inject(&stream, &chosen(options)?) };
     let edited = edited.map_err(|error| anyhow!("{from}: {error}; expected Kubernetes objects as YAML or JSON"))?;
-    for note in &edited.notes {
+    for note in edited.notes.iter().chain(&edited.refused) {
         show::error(&format!("tidegate: {note}"));
+    }
+    // Nothing is printed: what is half done must not be applied by the next command of a pipe.
+    if !edited.refused.is_empty() {
+        return Err(anyhow!("{from}: not every workload can have the sidecar; nothing was written").into());
     }
     if edited.changed.is_empty() {
         let done =
             if options.uninject { "has no sidecar that was injected" } else { "has no workload to add the sidecar to" };
-        show::error(&format!("tidegate: {from} {done}; nothing was changed"));
+        return Err(anyhow!("{from} {done}; nothing was written").into());
     }
     Ok(show::text(&edited.text)?)
 }
@@ -86,34 +100,36 @@ fn read(file: Option<&Path>) -> anyhow::Result<(String, String)> {
 
 /// Returns what to add, checked as strictly as a configuration.
 fn chosen(options: &Options) -> Result<inject::Options, Failure> {
-    let variables = options.set.iter().map(|set| variable(set)).collect::<Result<Vec<_>, _>>()?;
-    if options.image.trim().is_empty() || options.image.contains(char::is_whitespace) {
-        return Err(anyhow!("--image is {:?}, expected the name of an image", options.image).into());
-    }
-    let chosen = inject::Options {
-        image: options.image.clone(),
-        mode: match options.mode {
-            Way::Kubeconfig => Mode::Kubeconfig,
-            Way::InCluster => Mode::InCluster,
-        },
+    Ok(inject::Options {
         containers: options.container.clone(),
-        config_map: options.config_map.clone(),
-        variables,
-        port: options.port,
+        replace: options.replace,
         pod_monitor: options.pod_monitor,
-    };
-    source::load(&Input { file: None, env: inject::variables(&chosen).collect() })?;
-    Ok(chosen)
+        ..options.added.checked()?
+    })
 }
 
-/// Turns `bucket.rate=20` into the variable that sets it.
-fn variable(set: &str) -> anyhow::Result<(String, String)> {
-    let Some((key, value)) = set.split_once('=') else {
-        bail!("--set {set}: expected KEY=VALUE, as in --set bucket.rate=20");
-    };
-    if key.is_empty() || !key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '.')) {
-        bail!("--set {set}: {key:?} is not a key of a gate, expected one as in bucket.rate");
+// === impl Added ===
+
+impl Added {
+    /// Returns the options of an injection, checked as strictly as a configuration.
+    pub(super) fn checked(&self) -> Result<inject::Options, Failure> {
+        if self.image.trim().is_empty() || self.image.contains(char::is_whitespace) {
+            return Err(anyhow!("--image is {:?}, expected the name of an image", self.image).into());
+        }
+        if self.port == self.admin_port {
+            return Err(anyhow!("--port and --admin-port are both {}, expected two ports", self.port).into());
+        }
+        let options = inject::Options {
+            image: self.image.clone(),
+            mode: match self.mode {
+                Way::Kubeconfig => Mode::Kubeconfig,
+                Way::InCluster => Mode::InCluster,
+            },
+            config_map: self.config_map.clone(),
+            port: self.port,
+            admin_port: self.admin_port,
+            ..inject::Options::default()
+        };
+        injection::with_limits(options, &self.set)
     }
-    let name = key.to_ascii_uppercase().replace('.', "__");
-    Ok((format!("TIDEGATE__GATES__KUBERNETES__{name}"), value.to_owned()))
 }

@@ -1,88 +1,60 @@
 //! The edit itself: adds the sidecar to a pod, and takes it out again.
 
+use super::options::{Mode, Options, variables};
+use super::parts::{ACCOUNT, ADMIN_PORT, CONFIG, FOLDER, NAME, is_named};
 use super::record::{ANNOTATION, Record};
 use super::workload::{Found, PACKAGE_RUNTIME};
-use super::{shape, template};
+use super::{checks, shape, template};
 use crate::yaml::Node;
 
-/// The options of an injection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The sidecar's image.
-    pub image: String,
-    /// The way in which the containers are pointed at the gate.
-    pub mode: Mode,
-    /// The containers to point at the gate; all if empty.
-    pub containers: Vec<String>,
-    /// A `ConfigMap` with a `tidegate.toml`, mounted into the sidecar.
-    pub config_map: Option<String>,
-    /// More variables of the sidecar: limits as `TIDEGATE__…`.
-    pub variables: Vec<(String, String)>,
-    /// The port of the gate on the pod's loopback.
-    pub port: u16,
-    /// Adds a `PodMonitor` for a Prometheus operator beside each workload.
-    pub pod_monitor: bool,
+/// The reason why a sidecar was not added.
+#[derive(Debug)]
+pub(super) enum NotAdded {
+    /// The pod has none of the containers that were named.
+    NoneNamed(String),
+    /// An injection cannot know what to do, or would break the pod.
+    Refused(Vec<String>),
 }
 
-/// The ways to point a container at the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// `KUBECONFIG` names the one that the gate writes.
-    Kubeconfig,
-    /// For clients that know only in-cluster configuration: the variables of the API's service, and
-    /// the gate's folder in place of the service account's.
-    InCluster,
-}
-
-/// The name of everything that is added.
-pub(super) const NAME: &str = "tidegate";
-const CONFIG: &str = "tidegate-config";
-const FOLDER: &str = "/run/tidegate";
-const CONFIG_FOLDER: &str = "/etc/tidegate";
-const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-
-/// True if a pod has something named `tidegate` that was not injected.
-pub(super) fn is_foreign(pod: &Node) -> bool {
-    let lists = ["containers", "initContainers", "volumes"].into_iter();
-    let mut items = lists.filter_map(|list| pod.get("spec")?.get(list)).flat_map(Node::items);
-    Record::read(pod).is_none() && items.any(|item| is_named(item, NAME))
-}
-
-/// Adds the sidecar; returns true if there was anything to add it to.
-pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<String>) -> bool {
-    let title = &found.title;
+/// Adds the sidecar and returns the names of the containers that were pointed at it. On an error
+/// the pod may be half changed.
+///
+/// # Errors
+/// The reasons why it was not added, each with what to do about it.
+pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<String>) -> Result<Vec<String>, NotAdded> {
     if let Some(fault) = shape::fault(found.pod) {
-        notes.push(format!("{title}: {fault}, which no API server takes; left as it is"));
-        return false;
+        return Err(NotAdded::Refused(vec![format!("{fault}, which no API server takes")]));
     }
     let mut record = Record::default();
     found.note_made(&mut record);
     if found.is_overlay {
         ensure_package_runtime(found.pod, &mut record);
     }
-    let Some(spec) = found.pod.get_mut("spec") else { return false };
+    let Some(spec) = found.pod.get_mut("spec") else { return Err(NotAdded::Refused(vec!["has no spec".to_owned()])) };
     let chosen = chosen(spec, &options.containers);
     if chosen.is_empty() {
-        notes.push(format!("{title}: has no container to point at the gate; left as it is"));
-        return false;
+        return Err(none_to_point(spec, &options.containers));
     }
-    warn(title, spec, options, &chosen, notes);
-    let mut account_mount = None;
+    let reasons = checks::reasons(spec, options, &chosen);
+    if !reasons.is_empty() {
+        return Err(NotAdded::Refused(reasons));
+    }
+    notes.extend(checks::warnings(spec, options, &chosen).into_iter().map(|note| format!("{}: {note}", found.title)));
+    let own_mount = checks::account_mount(spec).cloned();
     for container in containers_mut(spec).filter(|container| chosen.iter().any(|name| is_named(container, name))) {
-        let mount = point(container, options.mode, options.port, &mut record);
-        account_mount = account_mount.or(mount);
+        point(container, options.mode, options.port, &mut record);
     }
     let runs_as_root = spec.text_at(&["securityContext", "runAsUser"]) == Some("0");
-    let sidecar = container(options, account_mount, runs_as_root);
+    let sidecar = container(options, own_mount, runs_as_root);
     if let Some(list) = record.open_list(spec, "initContainers", "initContainers") {
         list.push(sidecar);
     }
     if let Some(list) = record.open_list(spec, "volumes", "volumes") {
         list.extend(volumes(options));
     }
-    record.containers = chosen;
+    record.containers.clone_from(&chosen);
     mark(found.pod, record);
-    true
+    Ok(chosen)
 }
 
 /// Takes the sidecar out; returns true if it was there.
@@ -136,41 +108,18 @@ fn chosen(spec: &Node, wanted: &[String]) -> Vec<String> {
     names.filter(|name| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name)).map(str::to_owned).collect()
 }
 
-/// Notes anything that keeps a container from reaching the gate, or the gate from its credentials.
-fn warn(title: &str, spec: &Node, options: &Options, chosen: &[String], notes: &mut Vec<String>) {
-    if spec.text_at(&["hostNetwork"]) == Some("true") {
-        notes.push(format!(
-            "{title}: is on the host's network, where port {} may be taken (an API server's is 6443) and every pod of the node on that network reaches it; choose another with --port",
-            options.port
-        ));
+/// Returns the error of a pod without a container to point at the gate.
+fn none_to_point(spec: &Node, wanted: &[String]) -> NotAdded {
+    let names: Vec<_> = spec.list_of("containers").iter().filter_map(|each| each.text_at(&["name"])).collect();
+    if names.is_empty() {
+        return NotAdded::Refused(vec!["has no container to point at the gate".to_owned()]);
     }
-    for container in spec.list_of("containers") {
-        let name = container.text_at(&["name"]).unwrap_or_default();
-        let words = ["command", "args"].into_iter().flat_map(|key| container.list_of(key));
-        let elsewhere = |word: &&str| {
-            let is_flag = ["--kubeconfig", "--master"].iter().any(|flag| word.starts_with(flag));
-            is_flag && !word.ends_with("/run/tidegate/kubeconfig")
-        };
-        let flag = words.filter_map(Node::text).find(elsewhere);
-        if let Some(flag) = flag.filter(|_| chosen.iter().any(|chosen| chosen == name)) {
-            notes.push(format!(
-                "{title}: container {name} is started with {flag:?}, which wins over what was added; take it out"
-            ));
-        }
-    }
-    let mut mounts = spec.list_of("containers").iter().flat_map(|container| container.list_of("volumeMounts"));
-    if spec.text_at(&["automountServiceAccountToken"]) == Some("false")
-        && !(options.mode == Mode::InCluster && mounts.any(|mount| mount.text_at(&["mountPath"]) == Some(ACCOUNT)))
-    {
-        notes.push(format!(
-            "{title}: automountServiceAccountToken is false, so the sidecar finds no API server and no token; set it to true"
-        ));
-    }
+    let wanted = wanted.join(" or --container ");
+    NotAdded::NoneNamed(format!("has no container for --container {wanted}; there is: {}", names.join(", ")))
 }
 
-/// Points a container at the gate. Returns the mount of the service account that the gate's folder
-/// replaced.
-fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Option<Node> {
+/// Points a container at the gate.
+fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) {
     let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
     let (path, variables) = match mode {
         Mode::Kubeconfig => (FOLDER, vec![("KUBECONFIG", Node::plain(format!("{FOLDER}/kubeconfig")))]),
@@ -180,7 +129,7 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Op
             (ACCOUNT, vec![("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)])
         }
     };
-    let env = record.open_list(container, "env", &format!("{name}/env"))?;
+    let Some(env) = record.open_list(container, "env", &format!("{name}/env")) else { return };
     for (variable, value) in variables {
         let entry = Node::map([("name", Node::plain(variable)), ("value", value)]);
         let old = env.iter_mut().find(|item| is_named(item, variable));
@@ -190,17 +139,15 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) -> Op
             None => env.push(entry),
         }
     }
-    let mounts = record.open_list(container, "volumeMounts", &format!("{name}/mounts"))?;
-    match mounts.iter_mut().find(|mount| mount.text_at(&["mountPath"]) == Some(path)) {
+    let Some(mounts) = record.open_list(container, "volumeMounts", &format!("{name}/mounts")) else { return };
+    let is_there =
+        |mount: &&mut Node| mount.text_at(&["mountPath"]).is_some_and(|place| place.trim_end_matches('/') == path);
+    match mounts.iter_mut().find(is_there) {
         Some(old) => {
             record.note(format!("{name}/mount"), Some(old));
-            // Only the service account's mount is of use to the sidecar.
-            Some(std::mem::replace(old, mount(NAME, path))).filter(|_| mode == Mode::InCluster)
+            *old = mount(NAME, path);
         }
-        None => {
-            mounts.push(mount(NAME, path));
-            None
-        }
+        None => mounts.push(mount(NAME, path)),
     }
 }
 
@@ -246,6 +193,13 @@ fn container(options: &Options, account: Option<Node>, runs_as_root: bool) -> No
     let variable =
         |(name, value): (String, String)| Node::map([("name", Node::plain(name)), ("value", Node::quoted(value))]);
     container.set("env", Node::list(variables(options).map(variable)));
+    if options.admin_port != ADMIN_PORT {
+        let port = Node::map([
+            ("name", Node::plain("tidegate-admin")),
+            ("containerPort", Node::plain(options.admin_port.to_string())),
+        ]);
+        container.set("ports", Node::list([port]));
+    }
     let mut push = |path: &[&str], item: Node| {
         if let Some(list) = container.at_mut(path).and_then(Node::items_mut) {
             list.push(item);
@@ -266,20 +220,6 @@ fn container(options: &Options, account: Option<Node>, runs_as_root: bool) -> No
     container
 }
 
-/// Returns the sidecar's variables: the address of the gate, and the limits of the options. They
-/// win over the file, so that the gate always agrees with the address that the controller gets.
-pub fn variables(options: &Options) -> impl Iterator<Item = (String, String)> {
-    let gate = |key: &str| format!("TIDEGATE__GATES__KUBERNETES__{key}");
-    let own = [
-        ("TIDEGATE__ADMIN__LISTEN".to_owned(), "[::]:9464".to_owned()),
-        (gate("UPSTREAM"), "in_cluster".to_owned()),
-        (gate("LISTEN"), format!("127.0.0.1:{}", options.port)),
-        (gate("TLS__MODE"), "self_signed".to_owned()),
-        (gate("TLS__WRITE_TO"), FOLDER.to_owned()),
-    ];
-    own.into_iter().chain(options.variables.iter().cloned())
-}
-
 fn volumes(options: &Options) -> impl Iterator<Item = Node> {
     let memory = Node::map([("medium", Node::plain("Memory"))]);
     let shared = Node::map([("name", Node::plain(NAME)), ("emptyDir", memory)]);
@@ -297,6 +237,5 @@ fn containers_mut(spec: &mut Node) -> impl Iterator<Item = &mut Node> {
     spec.list_of_mut("containers").into_iter().flatten()
 }
 
-fn is_named(item: &Node, name: &str) -> bool {
-    item.text_at(&["name"]) == Some(name)
-}
+/// The folder of the sidecar in which a whole configuration is mounted.
+const CONFIG_FOLDER: &str = "/etc/tidegate";

@@ -61,6 +61,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "clock",
             "config",
             "credentials",
+            "inject",
             "moment",
             "proxy",
             "spec",

@@ -25,11 +25,8 @@ fn the_examples_are_what_inject_makes_of_them() {
         let options = Options {
             image: "registry.example/tidegate:0.1.0".to_owned(),
             mode,
-            containers: Vec::new(),
-            config_map: None,
             variables: set.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
-            port: 6443,
-            pod_monitor: false,
+            ..Options::default()
         };
         let before = file(&format!("deploy/examples/{name}/operator.yaml")).1;
         let edited = inject(&before, &options).unwrap();

@@ -5,6 +5,7 @@ mod architecture;
 mod browser;
 mod classify;
 mod cli;
+mod cli_inject;
 mod cli_input;
 mod cli_run;
 mod cli_shell;

@@ -75,11 +75,11 @@ fn what_inject_writes_is_taken_by_the_api_server() {
             let options = Options {
                 image: "registry.example/tidegate:0.1.0".to_owned(),
                 mode,
-                containers: Vec::new(),
                 config_map: Some("tidegate".to_owned()),
                 variables: vec![("TIDEGATE__GATES__KUBERNETES__BUCKET__RATE".to_owned(), "20".to_owned())],
-                port: 6443,
                 pod_monitor: true,
+                replace: true,
+                ..Options::default()
             };
             let edited = inject(&text, &options).expect("YAML");
             workloads += edited.changed.len();

@@ -23,15 +23,7 @@ fn starts_in_order(test: &str, mode: Mode, namespace: &str) {
     let _turn = turn::light();
     let plane = &cluster.plane;
     plane.namespace(namespace);
-    let options = Options {
-        image: IMAGE.to_owned(),
-        mode,
-        containers: Vec::new(),
-        config_map: None,
-        variables: Vec::new(),
-        port: 6443,
-        pod_monitor: false,
-    };
+    let options = Options { image: IMAGE.to_owned(), mode, ..Options::default() };
     plane.apply(&inject(&operator(namespace), &options).expect("YAML").text);
     plane.kubectl(&["-n", namespace, "rollout", "status", "deployment/operator", "--timeout=120s"]);
 

@@ -1,0 +1,44 @@
+//! The limits of an injected gate, checked as strictly as a configuration: for `inject`.
+
+use super::failure::Failure;
+use super::source;
+use crate::config::Input;
+use crate::inject::{self, Options};
+
+/// Adds limits (`KEY=VALUE`) to the options of an injection, and checks all of them together. A
+/// problem names the limit as it was typed.
+pub(crate) fn with_limits(mut options: Options, sets: &[String]) -> Result<Options, Failure> {
+    let limits = sets.iter().map(|set| variable(set)).collect::<Result<Vec<_>, _>>();
+    let limits = limits.map_err(|problem| Failure::Other(anyhow::anyhow!(problem)))?;
+    options.variables.retain(|(name, _)| !limits.iter().any(|(other, _)| other == name));
+    options.variables.extend(limits.iter().cloned());
+    let loaded = source::load(&Input { file: None, env: inject::variables(&options).collect() });
+    loaded.map_err(|failure| of_sets(failure, sets, &limits))?;
+    Ok(options)
+}
+
+/// Names the limit that was typed in the problems of its variable.
+fn of_sets(failure: Failure, sets: &[String], limits: &[(String, String)]) -> Failure {
+    let Failure::Config(problems) = failure else { return failure };
+    let named = |problem: String| {
+        let found = sets.iter().zip(limits).find_map(|(set, (name, _))| {
+            let rest = problem.strip_prefix(&**name)?.strip_prefix(": ")?;
+            let rest = rest.strip_prefix("gates.kubernetes.").unwrap_or(rest);
+            Some(format!("--set {set}: {rest}"))
+        });
+        found.unwrap_or(problem)
+    };
+    Failure::Config(problems.into_iter().map(named).collect())
+}
+
+/// Turns `bucket.rate=20` into the variable that sets it.
+fn variable(set: &str) -> Result<(String, String), String> {
+    let Some((key, value)) = set.split_once('=') else {
+        return Err(format!("--set {set}: expected KEY=VALUE, as in --set bucket.rate=20"));
+    };
+    if key.is_empty() || !key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '.')) {
+        return Err(format!("--set {set}: {key:?} is not a key of a gate, expected one as in bucket.rate"));
+    }
+    let name = key.to_ascii_uppercase().replace('.', "__");
+    Ok((format!("TIDEGATE__GATES__KUBERNETES__{name}"), value.to_owned()))
+}

@@ -1,0 +1,179 @@
+//! Finds the reasons to leave a workload as it is: whatever an injection cannot know or would
+//! break. What might not work is a note.
+
+use super::options::{Mode, Options};
+use super::parts::{ACCOUNT, CONFIG, FOLDER, NAME, containers, is_named};
+use crate::yaml::Node;
+
+/// The label by which pods, and namespaces for the webhook, say if they want the sidecar.
+pub const LABEL: &str = "tidegate.io/inject";
+
+/// True if a pod's label says that it does not want the sidecar.
+pub(super) fn is_left_out(pod: &Node) -> bool {
+    matches!(pod.text_at(&["metadata", "labels", LABEL]), Some("disabled" | "false"))
+}
+
+/// Names the first thing of a pod that is called as something that would be added, and was not
+/// injected.
+pub(super) fn namesake(spec: &Node, options: &Options) -> Option<String> {
+    let find = |list: &'static str, what: &'static str, name: &'static str| {
+        let found = spec.list_of(list).iter().any(|item| is_named(item, name));
+        found.then(|| format!("has {what} called {name} that was not injected; rename it, or take it out"))
+    };
+    find("containers", "a container", NAME)
+        .or_else(|| find("initContainers", "an init container", NAME))
+        .or_else(|| find("volumes", "a volume", NAME))
+        .or_else(|| options.config_map.as_ref().and_then(|_| find("volumes", "a volume", CONFIG)))
+}
+
+/// Returns the reasons why the sidecar cannot be added to a pod.
+pub(super) fn reasons(spec: &Node, options: &Options, chosen: &[String]) -> Vec<String> {
+    let mut reasons: Vec<String> = namesake(spec, options).into_iter().collect();
+    let system = [&["os", "name"][..], &["nodeSelector", "kubernetes.io/os"]].map(|path| spec.text_at(path));
+    if system.contains(&Some("windows")) {
+        reasons.push(format!(
+            "is for Windows nodes, where the gate does not run; label its pods {LABEL}: disabled to leave them out"
+        ));
+    }
+    for container in containers(spec) {
+        reasons.extend(port_in_use(container, options));
+    }
+    for container in chosen_of(spec, chosen) {
+        reasons.extend(own_address(container, options).filter(|_| !options.replace).map(|own| {
+            format!("{own}, which may lead to another cluster; leave the container out by naming the others with --container, or replace it with --replace")
+        }));
+        reasons.extend(mount_in_the_way(container, options));
+    }
+    if spec.text_at(&["automountServiceAccountToken"]) == Some("false") && account_mount(spec).is_none() {
+        reasons.push(
+            "automountServiceAccountToken is false, so the sidecar would find no API server and no token; set it to true"
+                .to_owned(),
+        );
+    }
+    reasons
+}
+
+/// Notes anything that keeps a container from reaching the gate, and what is replaced.
+pub(super) fn warnings(spec: &Node, options: &Options, chosen: &[String]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if spec.text_at(&["hostNetwork"]) == Some("true") {
+        notes.push(format!(
+            "is on the host's network, where port {} may be taken (an API server's is 6443) and every pod of the node on that network reaches it; choose another with --port",
+            options.port
+        ));
+    }
+    for container in chosen_of(spec, chosen) {
+        let name = name_of(container);
+        let words = ["command", "args"].into_iter().flat_map(|key| container.list_of(key));
+        let elsewhere = |word: &&str| {
+            let is_flag = ["--kubeconfig", "--master"].iter().any(|flag| word.starts_with(flag));
+            is_flag && !word.ends_with("/run/tidegate/kubeconfig")
+        };
+        if let Some(flag) = words.filter_map(Node::text).find(elsewhere) {
+            notes.push(format!(
+                "container {name} is started with {flag:?}, which wins over what was added; take it out"
+            ));
+        }
+        if options.mode == Mode::InCluster
+            && let Some(value) = own_variable(container, "KUBECONFIG")
+        {
+            notes
+                .push(format!("container {name} has a KUBECONFIG{value}, which wins over what was added; take it out"));
+        }
+        notes.extend(own_address(container, options).map(|own| format!("{own}; the gate's address replaces it")));
+        let folder = folder(options);
+        // kubelet's own mount is replaced in every pod and needs no word.
+        let replaced =
+            mounts(container).find(|(path, volume)| *path == folder && !volume.starts_with("kube-api-access-"));
+        if let Some((path, volume)) = replaced {
+            notes.push(format!("container {name} mounts volume {volume} at {path}; the gate's folder replaces it"));
+        }
+    }
+    notes
+}
+
+/// Returns the mount of the service account that a container of the pod has of its own.
+pub(super) fn account_mount(spec: &Node) -> Option<&Node> {
+    let mut mounts = spec.list_of("containers").iter().flat_map(|container| container.list_of("volumeMounts"));
+    mounts.find(|mount| mount.text_at(&["mountPath"]).is_some_and(|path| path.trim_end_matches('/') == ACCOUNT))
+}
+
+/// Describes the address of an API server that a container was given by itself.
+fn own_address(container: &Node, options: &Options) -> Option<String> {
+    let variables = match options.mode {
+        Mode::Kubeconfig => &["KUBECONFIG"][..],
+        Mode::InCluster => &["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"],
+    };
+    let found = variables.iter().find_map(|name| Some((name, own_variable(container, name)?)));
+    found.map(|(name, value)| format!("container {} has its own {name}{value}", name_of(container)))
+}
+
+/// Returns the value of a variable in brackets, if it has one that is not the gate's.
+fn own_variable(container: &Node, name: &str) -> Option<String> {
+    let variable = container.list_of("env").iter().find(|item| is_named(item, name))?;
+    match variable.text_at(&["value"]) {
+        Some("" | "/run/tidegate/kubeconfig") => None,
+        Some(value) => Some(format!(" ({value:?})")),
+        None => variable.get("valueFrom").map(|_| String::new()),
+    }
+}
+
+/// Describes a port of a container that the sidecar needs.
+fn port_in_use(container: &Node, options: &Options) -> Option<String> {
+    let ports = container.list_of("ports").iter();
+    let is_tcp = |port: &&Node| port.text_at(&["protocol"]).is_none_or(|protocol| protocol == "TCP");
+    let mut numbers = ports.filter(is_tcp).filter_map(|port| port.text_at(&["containerPort"])?.parse::<u16>().ok());
+    let taken = numbers.find(|number| [options.port, options.admin_port].contains(number))?;
+    let (what, option) = if taken == options.port {
+        ("the gate listens", "--port")
+    } else {
+        ("the sidecar's metrics are", "--admin-port")
+    };
+    Some(format!("container {} has port {taken}, where {what}; choose another with {option}", name_of(container)))
+}
+
+/// Describes a mount of a container that is in the way of the gate's folder.
+fn mount_in_the_way(container: &Node, options: &Options) -> Option<String> {
+    let (name, folder) = (name_of(container), folder(options));
+    mounts(container).find_map(|(path, volume)| {
+        // `/var/run` is a link to `/run` in most images.
+        let place = path.strip_prefix("/var").filter(|rest| rest.starts_with(FOLDER)).unwrap_or(path);
+        let below = place.strip_prefix(folder)?;
+        if below.is_empty() && place == path {
+            let is_replaced = options.replace || options.mode == Mode::InCluster;
+            let reason = format!(
+                "container {name} mounts volume {volume} at {path}, where the gate's files would be; mount it elsewhere, or replace it with --replace"
+            );
+            return (!is_replaced).then_some(reason);
+        }
+        let is_inside = below.is_empty() || below.starts_with('/');
+        is_inside.then(|| {
+            format!("container {name} mounts volume {volume} at {path}, inside of the gate's files; mount it elsewhere")
+        })
+    })
+}
+
+/// Returns the path and the volume of each mount of a container.
+fn mounts(container: &Node) -> impl Iterator<Item = (&str, &str)> {
+    let mounts = container.list_of("volumeMounts").iter();
+    mounts.filter_map(|mount| {
+        Some((mount.text_at(&["mountPath"])?.trim_end_matches('/'), mount.text_at(&["name"]).unwrap_or_default()))
+    })
+}
+
+/// Returns the folder of a container in which the gate's files will be.
+const fn folder(options: &Options) -> &'static str {
+    match options.mode {
+        Mode::Kubeconfig => FOLDER,
+        Mode::InCluster => ACCOUNT,
+    }
+}
+
+/// Returns the containers that are pointed at the gate.
+fn chosen_of<'a>(spec: &'a Node, chosen: &'a [String]) -> impl Iterator<Item = &'a Node> {
+    spec.list_of("containers").iter().filter(|container| chosen.iter().any(|name| is_named(container, name)))
+}
+
+fn name_of(container: &Node) -> &str {
+    container.text_at(&["name"]).unwrap_or_default()
+}

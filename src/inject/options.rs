@@ -1,0 +1,66 @@
+//! The options of an injection, and the variables that they come to.
+
+use super::parts::{ADMIN_PORT, FOLDER};
+
+/// The options of an injection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The sidecar's image.
+    pub image: String,
+    /// The way in which the containers are pointed at the gate.
+    pub mode: Mode,
+    /// The containers to point at the gate; all if empty.
+    pub containers: Vec<String>,
+    /// A `ConfigMap` with a `tidegate.toml`, mounted into the sidecar.
+    pub config_map: Option<String>,
+    /// More variables of the sidecar: limits as `TIDEGATE__…`.
+    pub variables: Vec<(String, String)>,
+    /// The port of the gate on the pod's loopback.
+    pub port: u16,
+    /// The port of the sidecar's metrics and status, on the pod's own address.
+    pub admin_port: u16,
+    /// Replaces what a container has of its own in the places that the gate needs.
+    pub replace: bool,
+    /// Adds a `PodMonitor` for a Prometheus operator beside each workload.
+    pub pod_monitor: bool,
+}
+
+/// The ways to point a container at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// `KUBECONFIG` names the one that the gate writes.
+    Kubeconfig,
+    /// For clients that know only in-cluster configuration: the variables of the API's service, and
+    /// the gate's folder in place of the service account's.
+    InCluster,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            image: concat!("tidegate:", env!("CARGO_PKG_VERSION")).to_owned(),
+            mode: Mode::Kubeconfig,
+            containers: Vec::new(),
+            config_map: None,
+            variables: Vec::new(),
+            port: 6443,
+            admin_port: ADMIN_PORT,
+            replace: false,
+            pod_monitor: false,
+        }
+    }
+}
+
+/// Returns the sidecar's variables: the address of the gate, and the limits of the options. They
+/// win over the file, so that the gate always agrees with the address that the controller gets.
+pub fn variables(options: &Options) -> impl Iterator<Item = (String, String)> {
+    let gate = |key: &str| format!("TIDEGATE__GATES__KUBERNETES__{key}");
+    let own = [
+        ("TIDEGATE__ADMIN__LISTEN".to_owned(), format!("[::]:{}", options.admin_port)),
+        (gate("UPSTREAM"), "in_cluster".to_owned()),
+        (gate("LISTEN"), format!("127.0.0.1:{}", options.port)),
+        (gate("TLS__MODE"), "self_signed".to_owned()),
+        (gate("TLS__WRITE_TO"), FOLDER.to_owned()),
+    ];
+    own.into_iter().chain(options.variables.iter().cloned())
+}

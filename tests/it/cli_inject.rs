@@ -1,0 +1,70 @@
+//! `tidegate inject` as a user types it: what it prints, where, and its exit code.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::cli::{Ended, end, tidegate};
+
+const DEPLOYMENT: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: op}
+spec:
+  template:
+    spec:
+      containers:
+      - {name: manager, image: \"op:1\"}
+";
+
+/// Runs the command over a file with this text.
+fn inject(text: &str, arguments: &[&str]) -> Ended {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file: PathBuf = folder.path().join("op.yaml");
+    fs::write(&file, text).expect("written");
+    let file = file.display().to_string();
+    end(tidegate(["inject", "-f", &file].iter().chain(arguments)))
+}
+
+#[test]
+fn a_workload_that_is_refused_leaves_nothing_to_apply() {
+    let two = format!("{DEPLOYMENT}---\n{}", DEPLOYMENT.replace("{name: manager", "{name: tidegate"));
+    let ended = inject(&two, &[]);
+    assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);
+    assert!(ended.err.contains("a container called tidegate"), "{}", ended.err);
+}
+
+#[test]
+fn a_container_that_there_is_not_is_an_error() {
+    let ended = inject(DEPLOYMENT, &["--container", "manger"]);
+    assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);
+    assert!(ended.err.contains("--container manger") && ended.err.contains("there is: manager"), "{}", ended.err);
+}
+
+#[test]
+fn a_stream_without_a_workload_is_an_error() {
+    for (arguments, reason) in [(&[][..], "no workload"), (&["--uninject"], "no sidecar that was injected")] {
+        let ended = inject("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", arguments);
+        assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);
+        assert!(ended.err.contains(reason), "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_wrong_limit_is_said_of_the_set_that_was_typed() {
+    for (set, says) in [
+        ("bucket.rate=many", "--set bucket.rate=many"),
+        ("bukket.rate=3", "--set bukket.rate=3"),
+        ("bucket.rate=-1", "--set bucket.rate=-1"),
+    ] {
+        let ended = inject(DEPLOYMENT, &["--set", "queue.max_wait=3s", "--set", set]);
+        assert_eq!((ended.code, &*ended.out), (Some(78), ""), "{}", ended.err);
+        assert!(ended.err.contains(says) && !ended.err.contains("TIDEGATE__"), "{}", ended.err);
+    }
+}
+
+#[test]
+fn two_ports_must_be_two() {
+    let ended = inject(DEPLOYMENT, &["--port", "9464"]);
+    assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{}", ended.err);
+    assert!(ended.err.contains("--port") && ended.err.contains("--admin-port"), "{}", ended.err);
+}
