@@ -1,20 +1,23 @@
 //! Adds the sidecar to workloads read as YAML, and takes it out again.
 //!
-//! Documents without a workload pass through byte for byte. A workload is written out from its
-//! parsed form: order, quoting and every value stay. Comments are lost, and anchors are expanded,
-//! because an edit of one of two places that share a node must not reach the other. The values that
-//! an edit replaces are recorded in an annotation of the pod, so that taking the sidecar out
-//! restores the original.
+//! Documents without a workload pass through byte for byte. An edit of a workload is written into
+//! its text: comments, indentation and the form of lists stay. If that cannot be done, because an
+//! anchor stands for several places and only one of them is to change, the workload is written out
+//! from its parsed form: order, quoting and every value stay, comments are lost, and anchors are
+//! expanded. A workload in JSON is written as JSON. The values that an edit replaces are recorded
+//! in an annotation of the pod, so that taking the sidecar out restores the original.
 
 mod checks;
 mod documents;
 mod emit;
+mod json;
 mod monitor;
 mod options;
 mod parts;
 mod record;
 mod shape;
 mod sidecar;
+mod splice;
 mod workload;
 
 pub use self::checks::LABEL;
@@ -108,15 +111,16 @@ fn edit(
         refused: Vec::new(),
     };
     for Document { marker, text, line } in documents::split(stream) {
-        let root = if documents::has_content(text) { yaml::read(text, line)? } else { None };
-        if root.as_ref().is_some_and(monitor::is_ours) {
+        let read = if documents::has_content(text) { yaml::read_placed(text, line)? } else { None };
+        if read.as_ref().is_some_and(|(root, _)| monitor::is_ours(root)) {
             continue; // made again beside its workload, or no longer wanted
         }
         edited.text.push_str(marker);
-        let Some(mut root) = root else {
+        let Some(read) = read else {
             edited.text.push_str(text);
             continue;
         };
+        let mut root = read.0.clone();
         let (mut beside, mut touched) = (Vec::new(), false);
         workload::each(&mut root, &mut |found| {
             if change(found, &mut edited.notes, &mut beside) {
@@ -128,16 +132,30 @@ fn edit(
             edited.text.push_str(text);
             continue;
         }
-        if !edited.text.is_empty() && !edited.text.ends_with('\n') {
-            edited.text.push('\n'); // the document starts on a line of its own
+        let form = json::Form::of(text);
+        let written = |node: &Node| form.map_or_else(|| emit::document(node), |form| form.document(node));
+        if splice::same(&read.0, &root) {
+            edited.text.push_str(text);
+        } else if let Some(spliced) = form.is_none().then(|| splice::splice(text, &read, &root)).flatten() {
+            edited.text.push_str(&spliced);
+        } else {
+            start_line(&mut edited.text);
+            edited.text.push_str(&written(&root));
         }
-        edited.text.push_str(&emit::document(&root));
         for document in beside {
+            start_line(&mut edited.text);
             edited.text.push_str("---\n");
-            edited.text.push_str(&emit::document(&document));
+            edited.text.push_str(&written(&document));
         }
     }
     Ok(edited)
+}
+
+/// Ends the line that was begun, if any.
+fn start_line(text: &mut String) {
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
 }
 
 /// Reads a template of this folder.

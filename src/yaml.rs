@@ -8,8 +8,9 @@
 mod typed;
 
 use std::collections::HashMap;
+use std::ops::Range;
 
-use granit_parser::{Event, Parser, ScalarStyle, StructureStyle, Tag};
+use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle, Tag};
 
 pub(crate) use self::typed::from_str;
 
@@ -44,6 +45,29 @@ pub(crate) struct Shape {
     pub(crate) tag: Option<String>,
 }
 
+/// The place of a node in its text.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The bytes from its beginning to its end. The end of a collection that is not in brackets may
+    /// lie behind the comments after it.
+    pub(crate) bytes: Range<usize>,
+    /// The column of its beginning, in characters.
+    pub(crate) column: usize,
+    /// The places of its parts.
+    pub(crate) parts: Parts,
+}
+
+/// The places of the parts of a node.
+#[derive(Clone, Debug)]
+pub(crate) enum Parts {
+    /// It has none, or its parts are not where it is (an alias, a merge key).
+    None,
+    /// The items of a list.
+    Items(Vec<Place>),
+    /// The keys and values of a map.
+    Entries(Vec<(Place, Place)>),
+}
+
 /// An error in YAML.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {what}")]
@@ -62,6 +86,11 @@ const MOST_DEPTH: usize = 100;
 /// Reads the tree of one document; `None` if it has no content. `line` is its first line in the
 /// stream.
 pub(crate) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> {
+    Ok(read_placed(text, line)?.map(|(node, _)| node))
+}
+
+/// Does the same, and tells where each node is.
+pub(crate) fn read_placed(text: &str, line: usize) -> Result<Option<(Node, Place)>, Unreadable> {
     let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line };
     loop {
         match reader.next()? {
@@ -71,6 +100,9 @@ pub(crate) fn read(text: &str, line: usize) -> Result<Option<Node>, Unreadable> 
         }
     }
 }
+
+/// The parts of a collection, their places, and its end.
+type ReadParts<T> = Result<(Vec<T>, Parts, Span), Unreadable>;
 
 /// Reads events into nodes.
 struct Reader<'a> {
@@ -85,78 +117,89 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Returns the next event that is no comment.
-    fn next(&mut self) -> Result<Option<(Event<'a>, usize)>, Unreadable> {
+    fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, Unreadable> {
         loop {
             match self.parser.next() {
                 None => return Ok(None),
                 Some(Ok((Event::Comment(..), _))) => {}
-                Some(Ok((event, span))) => return Ok(Some((event, span.start.line()))),
-                Some(Err(error)) => return Err(self.wrong(error.marker().line(), error.info())),
+                Some(Ok((event, span))) => return Ok(Some((event, span))),
+                Some(Err(error)) => return Err(self.wrong_on(error.marker().line(), error.info())),
             }
         }
     }
 
-    fn wrong(&self, at: usize, what: impl Into<String>) -> Unreadable {
-        Unreadable { line: self.line + at, what: what.into() }
+    fn wrong(&self, at: Span, what: impl Into<String>) -> Unreadable {
+        self.wrong_on(at.start.line(), what)
+    }
+
+    fn wrong_on(&self, line: usize, what: impl Into<String>) -> Unreadable {
+        Unreadable { line: self.line + line, what: what.into() }
     }
 
     /// Returns the next event that is part of the tree.
-    fn inner(&mut self, at: usize) -> Result<(Event<'a>, usize), Unreadable> {
+    fn inner(&mut self, at: Span) -> Result<(Event<'a>, Span), Unreadable> {
         let found = self.next()?.filter(|(event, _)| *event != Event::StreamEnd);
         found.ok_or_else(|| self.wrong(at, "the document ends too early"))
     }
 
-    fn node(&mut self, event: Event<'a>, at: usize, depth: usize) -> Result<Node, Unreadable> {
+    fn node(&mut self, event: Event<'a>, at: Span, depth: usize) -> Result<(Node, Place), Unreadable> {
         let before = self.nodes;
         self.grow(1, at)?;
         if depth > MOST_DEPTH {
             return Err(self.wrong(at, format!("is nested deeper than {MOST_DEPTH} levels")));
         }
-        let (node, anchor) = match event {
+        let (node, place, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                (Node::Scalar(Scalar { text: text.into_owned(), style, tag: tag.as_deref().map(written) }), anchor)
+                let scalar = Scalar { text: text.into_owned(), style, tag: tag.as_deref().map(written) };
+                (Node::Scalar(scalar), place(at, at, Parts::None), anchor)
             }
             Event::SequenceStart(style, anchor, tag) => {
-                (Node::List(self.list(at, depth)?, shape(style, tag.as_deref())), anchor)
+                let (items, parts, end) = self.list(at, depth)?;
+                (Node::List(items, shape(style, tag.as_deref())), place(at, end, parts), anchor)
             }
             Event::MappingStart(style, anchor, tag) => {
-                (Node::Map(self.map(at, depth)?, shape(style, tag.as_deref())), anchor)
+                let (entries, parts, end) = self.map(at, depth)?;
+                (Node::Map(entries, shape(style, tag.as_deref())), place(at, end, parts), anchor)
             }
             Event::Alias(id) => {
                 let Some((node, size)) = self.anchors.get(&id).cloned() else {
                     return Err(self.wrong(at, "refers to an anchor from inside of it, which no API object can mean"));
                 };
                 self.grow(size, at)?;
-                return Ok(node);
+                return Ok((node, place(at, at, Parts::None)));
             }
             other => return Err(self.wrong(at, format!("is not a value here: {other:?}"))),
         };
         if anchor != 0 {
             self.anchors.insert(anchor, (node.clone(), self.nodes - before));
         }
-        Ok(node)
+        Ok((node, place))
     }
 
-    fn list(&mut self, at: usize, depth: usize) -> Result<Vec<Node>, Unreadable> {
-        let mut items = Vec::new();
+    fn list(&mut self, at: Span, depth: usize) -> ReadParts<Node> {
+        let (mut items, mut places) = (Vec::new(), Vec::new());
         loop {
             match self.inner(at)? {
-                (Event::SequenceEnd, _) => return Ok(items),
-                (event, at) => items.push(self.node(event, at, depth + 1)?),
+                (Event::SequenceEnd, end) => return Ok((items, Parts::Items(places), end)),
+                (event, at) => {
+                    let (item, place) = self.node(event, at, depth + 1)?;
+                    items.push(item);
+                    places.push(place);
+                }
             }
         }
     }
 
-    fn map(&mut self, at: usize, depth: usize) -> Result<Vec<(Node, Node)>, Unreadable> {
-        let (mut entries, mut merged) = (Vec::new(), Vec::new());
-        loop {
+    fn map(&mut self, at: Span, depth: usize) -> ReadParts<(Node, Node)> {
+        let (mut entries, mut places, mut merged) = (Vec::new(), Vec::new(), Vec::new());
+        let end = loop {
             let (event, at) = self.inner(at)?;
             if event == Event::MappingEnd {
-                break;
+                break at;
             }
-            let key = self.node(event, at, depth + 1)?;
+            let (key, key_place) = self.node(event, at, depth + 1)?;
             let (event, at) = self.inner(at)?;
-            let value = self.node(event, at, depth + 1)?;
+            let (value, value_place) = self.node(event, at, depth + 1)?;
             let is_merge =
                 matches!(&key, Node::Scalar(scalar) if scalar.style == ScalarStyle::Plain && scalar.text == "<<");
             match (is_merge, value) {
@@ -167,25 +210,35 @@ impl<'a> Reader<'a> {
                         Node::List(..) | Node::Scalar(_) => None,
                     }));
                 }
-                (_, value) => entries.push((key, value)),
+                (_, value) => {
+                    entries.push((key, value));
+                    places.push((key_place, value_place));
+                }
             }
-        }
+        };
+        let parts = if merged.is_empty() { Parts::Entries(places) } else { Parts::None };
         // A key of the map itself wins; then the map that was merged first.
         for (key, value) in merged.into_iter().flatten() {
             if !entries.iter().any(|(own, _): &(Node, Node)| own.text().is_some() && own.text() == key.text()) {
                 entries.push((key, value));
             }
         }
-        Ok(entries)
+        Ok((entries, parts, end))
     }
 
-    fn grow(&mut self, nodes: usize, at: usize) -> Result<(), Unreadable> {
+    fn grow(&mut self, nodes: usize, at: Span) -> Result<(), Unreadable> {
         self.nodes = self.nodes.saturating_add(nodes);
         if self.nodes > MOST_NODES {
             return Err(self.wrong(at, format!("stands for more than {MOST_NODES} values once its anchors are put in")));
         }
         Ok(())
     }
+}
+
+/// Returns the place from the beginning of one event to the end of another.
+fn place(from: Span, to: Span, parts: Parts) -> Place {
+    let bytes = from.start.byte_offset().unwrap_or_default()..to.end.byte_offset().unwrap_or_default();
+    Place { bytes, column: from.start.col(), parts }
 }
 
 fn shape(style: StructureStyle, tag: Option<&Tag>) -> Shape {
