@@ -15,6 +15,7 @@ pub(crate) mod prepare;
 pub(crate) mod reachable;
 pub(crate) mod serve;
 pub(crate) mod source;
+pub(crate) mod webhook;
 
 mod reload;
 mod reloads;

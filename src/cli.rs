@@ -23,6 +23,7 @@ mod schema;
 mod show;
 mod simulate;
 mod top;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -89,6 +90,9 @@ enum Command {
     /// workload cannot have the sidecar, the reasons are printed and nothing else.
     #[command(after_help = inject::EXAMPLES)]
     Inject(inject::Options),
+    /// Add the sidecar to pods as they are made: an admission webhook
+    #[command(hide = true, after_help = webhook::EXAMPLES)]
+    Webhook(webhook::Options),
     /// Print the JSON Schema of the configuration, for editors
     #[command(hide = true, after_help = schema::EXAMPLES)]
     Schema(schema::Options),
@@ -102,7 +106,7 @@ enum Command {
 
 const EXAMPLES: &str = "\
 Example:  tidegate demo    see what it does; needs no cluster
-More:     tidegate schema, completions, man    for editors and shells";
+More:     tidegate webhook, schema, completions, man    for clusters, editors, shells";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;
@@ -131,6 +135,7 @@ pub fn main() -> ExitCode {
         Command::Bypass(options) => bypass::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
         Command::Inject(options) => inject::run(&options),
+        Command::Webhook(options) => webhook::run(&options),
         Command::Schema(options) => schema::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Man(options) => man::run(&options),

@@ -34,4 +34,5 @@ pub mod status;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;
+pub mod webhook;
 mod yaml;

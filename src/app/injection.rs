@@ -1,4 +1,5 @@
-//! The limits of an injected gate, checked as strictly as a configuration: for `inject`.
+//! The limits of an injected gate, checked as strictly as a configuration: for `inject` and for the
+//! webhook.
 
 use super::failure::Failure;
 use super::source;
@@ -15,6 +16,11 @@ pub(crate) fn with_limits(mut options: Options, sets: &[String]) -> Result<Optio
     let loaded = source::load(&Input { file: None, env: inject::variables(&options).collect() });
     loaded.map_err(|failure| of_sets(failure, sets, &limits))?;
     Ok(options)
+}
+
+/// Does the same, with the problems as text.
+pub(crate) fn checked(options: Options, sets: &[String]) -> Result<Options, Vec<String>> {
+    with_limits(options, sets).map_err(Failure::problems)
 }
 
 /// Names the limit that was typed in the problems of its variable.

@@ -53,6 +53,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("demo", &["chart", "clock", "controller", "moment", "random"]),
     ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "moment", "random", "spec"]),
     ("inject", &["yaml"]),
+    ("webhook", &["clock", "credentials", "inject", "tls"]),
     (
         "app",
         &[
@@ -69,6 +70,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "telemetry",
             "tls",
             "upstream",
+            "webhook",
         ],
     ),
     (
@@ -93,6 +95,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "telemetry",
             "tls",
             "upstream",
+            "webhook",
             "yaml",
         ],
     ),

@@ -67,5 +67,6 @@ mod top;
 mod trouble;
 mod tunnel_memory;
 mod watch_list;
+mod webhook;
 #[path = "../support/window.rs"]
 mod window;

@@ -125,7 +125,19 @@ fn the_chart_is_clean_and_every_rendering_is_taken_by_the_api_server() {
     }
     kinds.sort();
     kinds.dedup();
-    assert_eq!(kinds, ["ConfigMap", "Deployment", "NetworkPolicy", "PodMonitor", "PrometheusRule"]);
+    let webhook = ["MutatingWebhookConfiguration", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount"];
+    let others = [
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ConfigMap",
+        "Deployment",
+        "NetworkPolicy",
+        "PodMonitor",
+        "PrometheusRule",
+    ];
+    let mut all: Vec<&str> = webhook.into_iter().chain(others).collect();
+    all.sort_unstable();
+    assert_eq!(kinds, all);
     say("helm: every rendering of the chart is taken by kube-apiserver");
 }
 
@@ -155,6 +167,7 @@ fn the_chart_says_what_is_wrong_with_a_value() {
         (["--set", "podmonitor.create=true"], "podmonitor"),
         (["--set", "operator.create=true"], "operator.image is needed"),
         (["--set", "port=0"], "port"),
+        (["--set", "webhook.failurePolicy=ignore"], "'Ignore', 'Fail'"),
         (["--kube-version", "1.28.4"], "requires kubeVersion: >= 1.29"),
     ] {
         let out = helm.run(&["template", "rel", &chart(), KUBERNETES, args[0], args[1]]);

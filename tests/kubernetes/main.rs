@@ -34,6 +34,7 @@ mod streams;
 mod support;
 mod throttled;
 mod uploads;
+mod webhook;
 
 #[path = "../support/window.rs"]
 mod window;

@@ -1,0 +1,75 @@
+//! Runs the webhook until a signal ends it.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::failure::Failure;
+use super::source::Sources;
+use crate::clock::Clock;
+use crate::credentials::{self, Source, UpstreamTls};
+use crate::telemetry::log;
+use crate::webhook::{Api, Certificate, Names, Server, Settings};
+
+/// The source of the webhook's certificate.
+#[derive(Clone, Debug)]
+pub(crate) enum CertificateSource {
+    /// These files, which someone else renews.
+    Files { cert: PathBuf, key: PathBuf },
+    /// The webhook's own, kept through these objects.
+    Own { name: String, configuration: String },
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub(crate) fn serve(mut settings: Settings, source: CertificateSource) -> Result<(), Failure> {
+    let clock = Clock::start();
+    log::start(!std::io::stderr().is_terminal(), "info")?;
+    // One thread: a cluster makes few pods at a time.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let environment = Sources { config: None }.environment();
+        let in_cluster = credentials::resolve(&Source::InCluster, &UpstreamTls::default(), &environment);
+        settings.namespace = in_cluster.as_ref().ok().and_then(|found| found.namespace.as_deref().map(Into::into));
+        let certificate = async {
+            match source {
+                CertificateSource::Files { cert, key } => Ok(Certificate::files(&cert, &key, clock)?),
+                CertificateSource::Own { name, configuration } => {
+                    let resolved =
+                        in_cluster.context("a certificate of its own needs an API server; set --cert and --key")?;
+                    let namespace =
+                        settings.namespace.clone().context("the pod's service account names no namespace")?;
+                    let names = Names { namespace, name, configuration };
+                    Ok(Certificate::own(Api::new(&resolved, clock)?, names, clock).await?)
+                }
+            }
+        };
+        let stop = CancellationToken::new();
+        tokio::spawn(stop_at_signal(stop.clone()));
+        let certificate: anyhow::Result<Certificate> = tokio::select! {
+            certificate = certificate => certificate,
+            () = stop.cancelled() => return Ok(()),
+        };
+        let server = Server::bind(settings, certificate?, clock).await?;
+        tracing::info!(listen = %server.address(), "webhook open");
+        server.serve(stop).await;
+        tracing::info!("webhook stopped");
+        Ok(())
+    })
+}
+
+async fn stop_at_signal(stop: CancellationToken) {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        tracing::warn!("cannot listen for signals");
+        return;
+    };
+    let signal = tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+    };
+    tracing::info!(signal, "stopping: serving on until the Service knows");
+    stop.cancel();
+}

@@ -1,0 +1,75 @@
+//! `tidegate webhook`: adds the sidecar to pods as they are made.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::{Args, ValueEnum};
+
+use super::Failure;
+use super::inject::Added;
+use crate::app::injection;
+use crate::app::webhook::{self, CertificateSource};
+use crate::webhook::{Policy, Settings};
+
+pub(super) const EXAMPLES: &str = "\
+Example:
+  kubectl apply -k deploy/examples/webhook     runs it; docs/webhook.md has all";
+
+/// The parts to add, and the certificate.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// The address to listen on, over TLS
+    #[arg(long, value_name = "ADDRESS", default_value = "[::]:8443")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    added: Added,
+    /// Make pods that cannot have it without it, or not at all
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = OnRefusal::Ignore)]
+    failure_policy: OnRefusal,
+    /// A certificate that someone else renews [default: its own]
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// The key of that certificate
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Its Service, and the Secret of its CA [default: tidegate-webhook]
+    #[arg(long, value_name = "NAME", default_value = "tidegate-webhook", hide_default_value = true)]
+    name: String,
+    /// Its MutatingWebhookConfiguration [default: tidegate-webhook]
+    #[arg(long, value_name = "NAME", default_value = "tidegate-webhook", hide_default_value = true)]
+    configuration: String,
+}
+
+/// What becomes of a pod that cannot have the sidecar.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnRefusal {
+    /// It is made without
+    Ignore,
+    /// It is not made
+    Fail,
+}
+
+pub(super) fn run(options: &Options) -> Result<(), Failure> {
+    for (option, name) in [("--name", &options.name), ("--configuration", &options.configuration)] {
+        let is_usual = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        if name.is_empty() || !name.chars().all(is_usual) {
+            return Err(anyhow!("{option} is {name:?}, expected the name of an object").into());
+        }
+    }
+    let settings = Settings {
+        listen: options.listen,
+        options: options.added.checked()?,
+        check: injection::checked,
+        policy: match options.failure_policy {
+            OnRefusal::Ignore => Policy::Ignore,
+            OnRefusal::Fail => Policy::Fail,
+        },
+        namespace: None,
+    };
+    let source = match (&options.cert, &options.key) {
+        (Some(cert), Some(key)) => CertificateSource::Files { cert: cert.clone(), key: key.clone() },
+        _ => CertificateSource::Own { name: options.name.clone(), configuration: options.configuration.clone() },
+    };
+    webhook::serve(settings, source)
+}

@@ -1,0 +1,59 @@
+//! The options of one pod: those of the webhook, and on top of them the pod's annotations, which
+//! are called as the options of `tidegate inject`.
+
+use serde_json::Value;
+
+use crate::inject::{Mode, Options};
+
+/// Adds limits (`KEY=VALUE`) to options, and checks them as strictly as a configuration; an error
+/// is a list of problems.
+pub type Check = fn(Options, &[String]) -> Result<Options, Vec<String>>;
+
+/// The annotations, without their prefix.
+const KNOWN: [&str; 7] = ["mode", "container", "config-map", "set", "port", "admin-port", "replace"];
+const PREFIX: &str = "tidegate.io/";
+
+/// Returns the options for a pod.
+pub(super) fn of(pod: &Value, defaults: &Options, check: Check) -> Result<Options, Vec<String>> {
+    let (mut options, mut sets, mut wrong) = (defaults.clone(), Vec::new(), Vec::new());
+    let annotations = pod.pointer("/metadata/annotations").and_then(Value::as_object);
+    for (name, value) in annotations.into_iter().flatten() {
+        let Some(name) = name.strip_prefix(PREFIX) else { continue };
+        let value = value.as_str().unwrap_or_default();
+        if let Err(expected) = apply(name, value, &mut options, &mut sets) {
+            wrong.push(format!("annotation {PREFIX}{name} is {value:?}, expected {expected}"));
+        }
+    }
+    if options.port == options.admin_port {
+        wrong.push(format!("{PREFIX}port and {PREFIX}admin-port are both {}, expected two ports", options.port));
+    }
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
+    if sets.is_empty() { Ok(options) } else { check(options, &sets) }
+}
+
+/// Applies one annotation; an error is what was expected.
+fn apply(name: &str, value: &str, options: &mut Options, sets: &mut Vec<String>) -> Result<(), String> {
+    let port = || value.parse().ok().filter(|port| *port > 0).ok_or_else(|| "a port".to_owned());
+    match name {
+        "mode" => {
+            options.mode = match value {
+                "kubeconfig" => Mode::Kubeconfig,
+                "in-cluster" => Mode::InCluster,
+                _ => return Err("kubeconfig or in-cluster".to_owned()),
+            }
+        }
+        "container" => {
+            let names = value.split([',', ' ']).filter(|name| !name.is_empty());
+            options.containers = names.map(str::to_owned).collect();
+        }
+        "config-map" => options.config_map = Some(value.to_owned()).filter(|name| !name.is_empty()),
+        "set" => sets.extend(value.split_whitespace().map(str::to_owned)),
+        "port" => options.port = port()?,
+        "admin-port" => options.admin_port = port()?,
+        "replace" => options.replace = value.parse().map_err(|_| "true or false".to_owned())?,
+        _ => return Err(format!("one of {}", KNOWN.map(|known| format!("{PREFIX}{known}")).join(", "))),
+    }
+    Ok(())
+}

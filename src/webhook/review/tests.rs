@@ -1,0 +1,211 @@
+//! Checks that a pod is changed as `inject` changes it, and that nothing else is.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::inject::{Mode, Options};
+
+/// Adds limits without checking them, which is the application's work.
+fn unchecked(mut options: Options, sets: &[String]) -> Result<Options, Vec<String>> {
+    if sets.iter().any(|set| set == "wrong") {
+        return Err(vec!["--set wrong: expected KEY=VALUE".to_owned()]);
+    }
+    options.variables.extend(sets.iter().map(|set| ("SET".to_owned(), set.clone())));
+    Ok(options)
+}
+
+fn settings(policy: Policy) -> Settings {
+    let listen = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    Settings { listen, options: Options::default(), check: unchecked, policy, namespace: Some(Arc::from("own")) }
+}
+
+fn request(namespace: &str, pod: &Value) -> Value {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "1", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "CREATE",
+        "namespace": namespace, "object": pod,
+    }})
+}
+
+fn answer(request: &Value, settings: &Settings) -> Value {
+    let answer = review(request.to_string().as_bytes(), settings).expect("a review");
+    assert_eq!((&answer["kind"], &answer["response"]["uid"]), (&"AdmissionReview".into(), &"1".into()));
+    answer["response"].clone()
+}
+
+/// Returns the pod as the answer changes it.
+fn patched(pod: &Value, response: &Value) -> Value {
+    let patch = STANDARD.decode(response["patch"].as_str().unwrap_or_else(|| panic!("{response}"))).unwrap();
+    let patch: json_patch::Patch = serde_json::from_slice(&patch).unwrap();
+    let mut pod = pod.clone();
+    json_patch::patch(&mut pod, &patch).unwrap();
+    pod
+}
+
+fn pod(more: &Value) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "op-"},
+                         "spec": {"containers": [{"name": "manager", "image": "op:1"}]}});
+    json_patch::merge(&mut pod, more);
+    pod
+}
+
+#[test]
+fn a_patch_makes_of_a_pod_what_inject_makes_of_it() {
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+    for more in [
+        json!({}),
+        json!({"metadata": {"annotations": {"a": "b\n \"c\": ü"}, "labels": {"x": "y"}}}),
+        json!({"metadata": {"annotations": {"tidegate.io/mode": "in-cluster"}}}),
+        json!({"metadata": {"annotations": {"tidegate.io/port": "7443", "tidegate.io/admin-port": "9465"}}}),
+        json!({"spec": {"containers": [
+            {"name": "a", "env": [{"name": "KUBECONFIG", "value": ""}], "volumeMounts": [{"name": "kube-api-access-x", "mountPath": account, "readOnly": true}]},
+            {"name": "b", "args": ["--x=1", "- y", "{z}"], "env": []}]}}),
+        json!({"spec": {"initContainers": [{"name": "first"}], "volumes": [{"name": "v", "emptyDir": {}}], "securityContext": {"runAsUser": 0}}}),
+    ] {
+        let pod = pod(&more);
+        let settings = settings(Policy::Fail);
+        let options = options::of(&pod, &settings.options, unchecked).unwrap();
+        let expected = inject::inject(&pod.to_string(), &options).unwrap();
+        let expected: Value = serde_json::from_str(&expected.text).unwrap();
+        let response = answer(&request("app", &pod), &settings);
+        assert_eq!(response["allowed"], true, "{response}");
+        assert_eq!(patched(&pod, &response), expected, "{more}");
+        // The pod as it is now is left as it is.
+        assert!(answer(&request("app", &expected), &settings)["patch"].is_null());
+    }
+}
+
+#[test]
+fn an_annotation_is_an_option_of_inject() {
+    let annotations = json!({"tidegate.io/container": "manager", "tidegate.io/config-map": "limits",
+                             "tidegate.io/set": "bucket.rate=3  bucket.burst=4", "tidegate.io/replace": "true",
+                             "tidegate.io/mode": "in-cluster", "tidegate.io/port": "1", "tidegate.io/admin-port": "2"});
+    let pod = pod(&json!({"metadata": {"annotations": annotations}}));
+    let options = options::of(&pod, &Options::default(), unchecked).unwrap();
+    let set = |value: &str| ("SET".to_owned(), value.to_owned());
+    let expected = Options {
+        containers: vec!["manager".to_owned()],
+        config_map: Some("limits".to_owned()),
+        variables: vec![set("bucket.rate=3"), set("bucket.burst=4")],
+        mode: Mode::InCluster,
+        port: 1,
+        admin_port: 2,
+        replace: true,
+        ..Options::default()
+    };
+    assert_eq!(options, expected);
+}
+
+#[test]
+fn a_wrong_annotation_is_named_and_the_policy_says_what_becomes_of_the_pod() {
+    for (name, value, says) in [
+        ("mode", "cluster", "expected kubeconfig or in-cluster"),
+        ("port", "0", "expected a port"),
+        ("port", "9464", "both 9464"),
+        ("replace", "yes", "expected true or false"),
+        ("modes", "x", "tidegate.io/admin-port"),
+        ("set", "wrong", "--set wrong"),
+        ("container", "other", "there is: manager"),
+    ] {
+        let pod = pod(&json!({"metadata": {"annotations": {format!("tidegate.io/{name}"): value}}}));
+        let response = answer(&request("app", &pod), &settings(Policy::Fail));
+        let message = response["status"]["message"].as_str().unwrap_or_default();
+        assert!(response["allowed"] == false && message.contains(says), "{name}: {response}");
+        let response = answer(&request("app", &pod), &settings(Policy::Ignore));
+        assert!(response["allowed"] == true && response["patch"].is_null(), "{name}: {response}");
+        assert!(response["warnings"][0].as_str().is_some_and(|warning| warning.contains(says)), "{name}: {response}");
+    }
+}
+
+#[test]
+fn the_pods_of_the_system_and_of_the_webhook_are_never_touched() {
+    for namespace in ["kube-system", "kube-public", "kube-node-lease", "own"] {
+        let wrong = pod(&json!({"metadata": {"annotations": {"tidegate.io/mode": "x"}}}));
+        for pod in [pod(&json!({})), wrong] {
+            let response = answer(&request(namespace, &pod), &settings(Policy::Fail));
+            assert_eq!(response, json!({"uid": "1", "allowed": true}), "{namespace}");
+        }
+    }
+}
+
+#[test]
+fn only_new_pods_that_want_it_and_have_none_get_the_sidecar() {
+    let sidecar = |list: &str| pod(&json!({"spec": {list: [{"name": "tidegate"}]}}));
+    let mut requests = vec![
+        request("app", &pod(&json!({"metadata": {"labels": {LABEL: "disabled"}}}))),
+        request("app", &pod(&json!({"metadata": {"labels": {LABEL: "false"}}}))),
+        request("app", &sidecar("initContainers")),
+        request("app", &sidecar("containers")),
+        request("app", &Value::Null),
+    ];
+    for (field, value) in [("operation", json!("UPDATE")), ("kind", json!({"kind": "Job", "group": "batch"}))] {
+        let mut request = request("app", &pod(&json!({})));
+        request["request"][field] = value;
+        requests.push(request);
+    }
+    for request in requests {
+        let response = answer(&request, &settings(Policy::Fail));
+        assert_eq!(response, json!({"uid": "1", "allowed": true}), "{request}");
+    }
+}
+
+#[test]
+fn what_is_no_review_is_an_error() {
+    for body in [
+        "",
+        "{",
+        "{}",
+        "[]",
+        r#"{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview"}"#,
+        r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}"#,
+    ] {
+        let error = review(body.as_bytes(), &settings(Policy::Ignore)).expect_err(body).to_string();
+        assert!(error.contains("AdmissionReview"), "{error}");
+    }
+}
+
+prop_compose! {
+    fn container(number: usize)(
+        text in "\\PC{0,12}",
+        env in prop::collection::vec(("[A-Z]{1,3}", any::<String>()), 0..3),
+        has_env in any::<bool>(),
+        mounts in prop::collection::vec("/[a-z]{1,5}", 0..3),
+    ) -> Value {
+        let mut container = json!({"name": format!("c{number}"), "image": text, "args": [text, "- a", "true", "0644", "~"]});
+        if has_env {
+            container["env"] = env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+        }
+        container["volumeMounts"] = mounts.iter().map(|path| json!({"name": "v", "mountPath": path})).collect();
+        container
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_pod_has_stays_and_what_is_added_is_what_inject_adds(
+        containers in (container(0), container(1)),
+        both in any::<bool>(),
+        init in prop::option::of(container(2)),
+        annotations in prop::option::of(prop::collection::btree_map("[a-z./]{1,8}", any::<String>(), 0..3)),
+        number in any::<i64>(),
+    ) {
+        let mut pod = pod(&json!({"spec": {"containers": [containers.0], "priority": number}}));
+        if both {
+            pod["spec"]["containers"].as_array_mut().unwrap().push(containers.1);
+        }
+        if let Some(init) = init {
+            pod["spec"]["initContainers"] = json!([init]);
+        }
+        if let Some(annotations) = annotations {
+            pod["metadata"]["annotations"] = json!(annotations);
+        }
+        let response = answer(&request("app", &pod), &settings(Policy::Fail));
+        prop_assert_eq!(&response["allowed"], true, "{}: {}", pod, response);
+        let after = patched(&pod, &response);
+        let injected = inject::inject(&pod.to_string(), &Options::default()).unwrap();
+        prop_assert_eq!(&after, &serde_json::from_str::<Value>(&injected.text).unwrap());
+        let back = inject::uninject(&after.to_string()).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Value>(&back.text).unwrap(), pod);
+    }
+}

@@ -1,0 +1,138 @@
+//! `tidegate webhook` with a certificate from files: a client that trusts it has its review answered
+//! over HTTP/1.1 and HTTP/2, and anything else is told what is expected.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
+use tidegate::tls::{self, Pem, Roots};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::cli::{Running, end, start, tidegate};
+use crate::cli_input::certificate;
+
+/// A webhook that runs, and what its clients trust.
+struct Webhook {
+    _process: Running,
+    address: SocketAddr,
+    roots: Roots,
+    _folder: tempfile::TempDir,
+}
+
+fn webhook() -> Webhook {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = certificate();
+    let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+    fs::write(&cert, made.cert.pem()).expect("written");
+    fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+    let (cert, key) = (cert.display().to_string(), key.display().to_string());
+    let mut process = start(tidegate([
+        "webhook",
+        "--listen",
+        "127.0.0.1:0",
+        "--cert",
+        &cert,
+        "--key",
+        &key,
+        "--image",
+        "registry.example/tidegate:1",
+        "--failure-policy",
+        "fail",
+    ]));
+    let line: Value = serde_json::from_str(&process.line("webhook open")).expect("JSON");
+    let address = line["listen"].as_str().expect("an address").parse().expect("an address");
+    let roots = Roots::Only(Pem::new(made.cert.pem().into_bytes(), "the test"));
+    Webhook { _process: process, address, roots, _folder: folder }
+}
+
+impl Webhook {
+    async fn connect(&self, http2: bool) -> TlsStream<TcpStream> {
+        let mut config = (*tls::client(&self.roots, None).expect("a configuration")).clone();
+        config.alpn_protocols = if http2 { vec![b"h2".to_vec()] } else { Vec::new() };
+        let stream = TcpStream::connect(self.address).await.expect("it listens");
+        let name = ServerName::try_from("127.0.0.1").expect("a name");
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("its certificate is trusted")
+    }
+
+    async fn ask(&self, http2: bool, method: &str, path: &str, body: &str) -> (StatusCode, String) {
+        let stream = TokioIo::new(self.connect(http2).await);
+        let uri = if http2 { format!("https://127.0.0.1{path}") } else { path.to_owned() };
+        let request = Request::builder().method(method).uri(uri).header("host", "127.0.0.1");
+        let request = request.body(Full::new(Bytes::from(body.to_owned()))).expect("a request");
+        let answer = if http2 {
+            let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
+            tokio::spawn(connection);
+            sender.send_request(request).await
+        } else {
+            let (mut sender, connection) = http1::handshake(stream).await.expect("HTTP/1.1");
+            tokio::spawn(connection);
+            sender.send_request(request).await
+        };
+        let answer = answer.expect("an answer");
+        let status = answer.status();
+        let body = answer.into_body().collect().await.expect("a body").to_bytes();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+}
+
+fn request(annotations: &Value) -> String {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "annotations": annotations},
+                     "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "u-1", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "CREATE", "namespace": "app",
+        "object": pod}})
+    .to_string()
+}
+
+#[tokio::test]
+async fn a_review_is_answered_over_tls_in_both_versions_of_http() {
+    let webhook = webhook();
+    for http2 in [false, true] {
+        let (status, answer) = webhook.ask(http2, "POST", "/inject", &request(&json!({}))).await;
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        let response = &answer["response"];
+        assert_eq!((status, &response["uid"], &response["allowed"]), (StatusCode::OK, &json!("u-1"), &json!(true)));
+        assert_eq!(response["patchType"], "JSONPatch");
+        // A limit of an annotation is checked as strictly as a configuration.
+        let wrong = request(&json!({"tidegate.io/set": "bucket.rate=many"}));
+        let (_, answer) = webhook.ask(http2, "POST", "/inject", &wrong).await;
+        assert!(answer.contains("\"allowed\":false") && answer.contains("--set bucket.rate=many"), "{answer}");
+    }
+    for (method, path, body, status, says) in [
+        ("GET", "/readyz", "", 200, "ok"),
+        ("GET", "/livez", "", 200, "ok"),
+        ("GET", "/inject", "", 404, "POST /inject"),
+        ("POST", "/inject", "{}", 400, "AdmissionReview"),
+        ("POST", "/inject", "not JSON", 400, "not JSON"),
+    ] {
+        let (found, said) = webhook.ask(false, method, path, body).await;
+        assert!(found.as_u16() == status && said.contains(says), "{method} {path}: {found} {said}");
+    }
+    let (status, said) = webhook.ask(false, "POST", "/inject", &" ".repeat(9 << 20)).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{said}");
+}
+
+#[test]
+fn what_the_webhook_cannot_work_with_is_named() {
+    for (arguments, code, says) in [
+        (&["--cert", "/nowhere/tls.crt", "--key", "/nowhere/tls.key"][..], 1, "/nowhere/tls.crt"),
+        (&["--cert", "/nowhere/tls.crt"], 64, "--key"),
+        (&["--set", "bucket.rate=many"], 78, "--set bucket.rate=many"),
+        (&["--name", "a/b"], 1, "--name"),
+        (&[], 1, "KUBERNETES_SERVICE_HOST"),
+    ] {
+        let mut command = tidegate(["webhook"].iter().chain(arguments));
+        command.env_remove("KUBERNETES_SERVICE_HOST");
+        let ended = end(command);
+        assert!(ended.code == Some(code) && ended.err.contains(says), "{arguments:?}: {:?} {}", ended.code, ended.err);
+    }
+}
