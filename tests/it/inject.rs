@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
+use proptest::prelude::*;
 use serde_json::Value;
 use tidegate::inject::{Edited, Mode, Options, inject, uninject};
 
@@ -136,4 +138,65 @@ fn every_comment_stays_where_no_anchor_stands_for_several_places() {
         }
     }
     assert!(kept >= 10, "{kept} comments");
+}
+
+/// A change of one line of a manifest, as people make them, and as they go wrong.
+#[derive(Clone, Debug)]
+enum Change {
+    Drop,
+    Comment(usize),
+    Note,
+    Blank,
+    Indent,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        Just(Change::Drop),
+        (0..12_usize).prop_map(Change::Comment),
+        Just(Change::Note),
+        Just(Change::Blank),
+        Just(Change::Indent),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn a_changed_manifest_goes_there_and_back_too(
+        which in any::<prop::sample::Index>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), change()), 1..6),
+    ) {
+        static STREAMS: OnceLock<Vec<(String, String)>> = OnceLock::new();
+        let (name, stream) = which.get(STREAMS.get_or_init(streams));
+        let mut lines: Vec<String> = stream.split('\n').map(str::to_owned).collect();
+        for (at, change) in changes {
+            let at = at.index(lines.len());
+            match change {
+                Change::Drop => drop(lines.remove(at)),
+                Change::Comment(indent) => lines.insert(at, format!("{:indent$}# a comment", "")),
+                Change::Note => lines[at].push_str("  # a note"),
+                Change::Blank => lines.insert(at, String::new()),
+                Change::Indent => lines[at].insert_str(0, "  "),
+            }
+            if lines.is_empty() {
+                lines.push(String::new());
+            }
+        }
+        let stream = lines.join("\n");
+        for mode in [Mode::Kubeconfig, Mode::InCluster] {
+            let Ok(once) = inject(&stream, &options(mode)) else { continue };
+            let twice = inject(&once.text, &options(mode)).expect("what is written can be read");
+            prop_assert!(twice.text == once.text, "{}: twice is not once:\n{}\n---- and\n{}", name, once.text, twice.text);
+            let back = uninject(&once.text).expect("what is written can be read");
+            prop_assert_eq!(&back.changed, &once.changed);
+            // Another reader may take less than this one.
+            if let (Ok(before), Ok(after)) =
+                (serde_saphyr::from_multiple::<Value>(&stream), serde_saphyr::from_multiple::<Value>(&back.text))
+            {
+                let settled = |all: Vec<Value>| all.into_iter().map(without_nulls).collect::<Vec<_>>();
+                prop_assert_eq!(settled(before), settled(after), "{}: the original is not back:\n{}", name, back.text);
+            }
+        }
+    }
 }
