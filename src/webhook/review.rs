@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::{Policy, Settings, options};
+use crate::credentials::Environment;
 use crate::inject::{self, LABEL};
 
 /// A request that is no `AdmissionReview` of a version that is known here.
@@ -76,8 +77,12 @@ fn is_left_alone(namespace: &str, settings: &Settings) -> bool {
 /// Decides about a pod.
 fn outcome(pod: &Value, settings: &Settings) -> Outcome {
     let label = pod.pointer("/metadata/labels").and_then(|labels| labels.get(LABEL)).and_then(Value::as_str);
-    if matches!(label, Some("disabled" | "false")) || has_sidecar(pod) {
+    if matches!(label, Some("disabled" | "false")) || has_sidecar(pod) || is_annotated(pod, MIRROR) {
         return Outcome::Untouched;
+    }
+    let reasons: Vec<String> = [without_token(pod), with_ports_of_the_host(pod)].into_iter().flatten().collect();
+    if !reasons.is_empty() {
+        return Outcome::Refused(reasons);
     }
     let options = match options::of(pod, &settings.options, settings.check) {
         Ok(options) => options,
@@ -108,12 +113,43 @@ fn has_sidecar(pod: &Value) -> bool {
     containers.any(|container| container.get("name").is_some_and(|name| name == "tidegate"))
 }
 
+/// Describes a pod that gets no token, because its ServiceAccount says so: the API server has put
+/// the token's mount into all others by now, and set their account.
+fn without_token(pod: &Value) -> Option<String> {
+    let account = pod.pointer("/spec/serviceAccountName").and_then(Value::as_str)?;
+    let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
+    let mut mounts = containers.filter_map(|each| each.get("volumeMounts")?.as_array()).flatten();
+    let is_token = |mount: &Value| {
+        let path = mount.get("mountPath").and_then(Value::as_str).unwrap_or_default();
+        path.trim_end_matches('/') == Environment::SERVICE_ACCOUNT
+    };
+    (!mounts.any(is_token)).then(|| {
+        format!("no container gets a token, so the sidecar would find no API server; set automountServiceAccountToken to true, for the pod or for its ServiceAccount {account:?}")
+    })
+}
+
+/// Describes a pod that shares the ports of its node, and does not say which of them are free.
+fn with_ports_of_the_host(pod: &Value) -> Option<String> {
+    let is_on_host = pod.pointer("/spec/hostNetwork").and_then(Value::as_bool) == Some(true);
+    let says = is_annotated(pod, "tidegate.io/port") && is_annotated(pod, "tidegate.io/admin-port");
+    (is_on_host && !says).then(|| {
+        "pod is on the host's network, where the sidecar's ports may be taken; choose two that are free on every node with annotation tidegate.io/port and tidegate.io/admin-port".to_owned()
+    })
+}
+
+fn is_annotated(pod: &Value, name: &str) -> bool {
+    pod.pointer("/metadata/annotations").is_some_and(|annotations| annotations.get(name).is_some())
+}
+
 /// Returns the name of a pod, or the beginning of the one that it will get.
 fn name(pod: &Value) -> &str {
     let name = pod.pointer("/metadata/name").or_else(|| pod.pointer("/metadata/generateName"));
     name.and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The annotation of the pods by which a kubelet shows its static pods: they must be as it made
+/// them.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The namespaces of Kubernetes itself.
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 

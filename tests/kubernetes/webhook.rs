@@ -402,6 +402,14 @@ fn pods_of_a_labelled_namespace_come_up_behind_gates_and_nothing_needs_the_webho
     let foreign = json!([{"name": "c", "image": OPERATOR, "env": [{"name": "KUBECONFIG", "value": "/other"}]}]);
     let foreign = pod_of("foreign", &json!({"spec": {"containers": foreign}}));
     assert!(sidecar(&dry_run(plane, ALL, &foreign).expect("it is made")).is_null());
+    // Neither can one whose account gives it no token; it would never start.
+    plane.apply(
+        &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "no-token", "namespace": ALL},
+                        "automountServiceAccountToken": false})
+        .to_string(),
+    );
+    let without = pod_of("no-token", &json!({"spec": {"serviceAccountName": "no-token"}}));
+    assert!(sidecar(&dry_run(plane, ALL, &without).expect("it is made")).is_null());
     // The webhook's own pods came up, with the rights that deploy/ gives them, and share one CA.
     wait_for("a pod of the webhook is open", LONG, || {
         let out = kubectl(plane, &["-n", OWN, "logs", "deployment/tidegate-webhook"]);

@@ -151,6 +151,41 @@ fn only_new_pods_that_want_it_and_have_none_get_the_sidecar() {
 }
 
 #[test]
+fn a_mirror_of_a_static_pod_is_left_as_its_node_made_it() {
+    let mirror = pod(&json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "0123"}}}));
+    let response = answer(&request("app", &mirror), &settings(Policy::Fail));
+    assert_eq!(response, json!({"uid": "1", "allowed": true}));
+}
+
+#[test]
+fn a_pod_without_a_token_would_never_start_and_is_refused() {
+    let mounts = json!([{"name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]);
+    for (mounts, is_refused) in [(json!([]), true), (mounts, false)] {
+        let container = json!({"name": "manager", "image": "op:1", "volumeMounts": mounts});
+        let pod = pod(&json!({"spec": {"serviceAccountName": "default", "containers": [container]}}));
+        let response = answer(&request("app", &pod), &settings(Policy::Fail));
+        let message = response["status"]["message"].as_str().unwrap_or_default();
+        assert_eq!(message.contains("for its ServiceAccount"), is_refused, "{response}");
+        assert_eq!(response["patch"].is_null(), is_refused, "{response}");
+    }
+}
+
+#[test]
+fn a_pod_on_the_hosts_network_must_say_which_port_is_free_there() {
+    let on_host = |more: Value| {
+        let mut pod = pod(&json!({"spec": {"hostNetwork": true}}));
+        json_patch::merge(&mut pod, &more);
+        answer(&request("app", &pod), &settings(Policy::Fail))
+    };
+    let response = on_host(json!({}));
+    let message = response["status"]["message"].as_str().unwrap_or_default();
+    assert!(response["allowed"] == false && message.contains("annotation tidegate.io/port"), "{response}");
+    let chosen = json!({"tidegate.io/port": "7443", "tidegate.io/admin-port": "9465"});
+    let response = on_host(json!({"metadata": {"annotations": chosen}}));
+    assert!(response["allowed"] == true && !response["patch"].is_null(), "{response}");
+}
+
+#[test]
 fn what_is_no_review_is_an_error() {
     for body in [
         "",
