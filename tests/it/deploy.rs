@@ -139,6 +139,14 @@ fn the_image_ci_and_the_benchmark_build_with_the_same_flags() {
     let counting = ship(&["static", "bench", "--", "check"], "-C more");
     assert!(!counting.contains("profile-use=") && counting.contains(" -C more|bench --profile ship "), "{counting}");
     assert!(counting.ends_with(" -- check"), "{counting}");
+    // Another machine's binary is static too. The profile is by names that differ with the target.
+    let told = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/profile/flags"))
+        .arg("aarch64-unknown-linux-gnu")
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), "-C target-feature=+crt-static");
+    let warned = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(warned.contains("aarch64-unknown-linux-gnu is built without the profile"), "{warned}");
     let binary = ship(&["binary"], "");
     assert!(binary.starts_with("target/") && binary.ends_with("/ship/tidegate"), "{binary}");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/profile");
