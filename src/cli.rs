@@ -31,13 +31,14 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::configured::Configured;
 use crate::app::Failure;
+use crate::release;
 use crate::status::text::count;
 
 /// The parsed command line.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate",
-    version,
+    version = release::version(),
     about = "Holds a controller's API calls to a rate, in fair order, instead of rejecting them.",
     after_help = EXAMPLES,
     disable_help_subcommand = true,

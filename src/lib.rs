@@ -28,6 +28,7 @@ pub mod limit;
 pub mod moment;
 pub mod proxy;
 mod random;
+pub mod release;
 pub mod simulate;
 pub mod spec;
 pub mod status;

@@ -3,16 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, ValueEnum, value_parser};
 
 use super::{Failure, show};
 use crate::app::injection;
 use crate::inject::{self, Mode};
+use crate::release;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  kustomize build . | tidegate inject --image tidegate:0.1.0 | kubectl apply -f -
+  kustomize build . | tidegate inject | kubectl apply -f -
   tidegate inject -f op.yaml --mode in-cluster --set bucket.rate=20
   tidegate inject -f op.yaml --uninject";
 
@@ -41,9 +42,9 @@ pub(super) struct Options {
 /// The parts to add to a pod.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Added {
-    /// The sidecar's image
-    #[arg(long, value_name = "IMAGE", default_value = concat!("tidegate:", env!("CARGO_PKG_VERSION")))]
-    image: String,
+    /// The sidecar's image [default: that of this release]
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
     /// The way to point the containers at the gate
     #[arg(long, value_enum, default_value_t = Way::Kubeconfig)]
     mode: Way,
@@ -113,14 +114,12 @@ fn chosen(options: &Options) -> Result<inject::Options, Failure> {
 impl Added {
     /// Returns the options of an injection, checked as strictly as a configuration.
     pub(super) fn checked(&self) -> Result<inject::Options, Failure> {
-        if self.image.trim().is_empty() || self.image.contains(char::is_whitespace) {
-            return Err(anyhow!("--image is {:?}, expected the name of an image", self.image).into());
-        }
+        let image = self.image()?;
         if self.port == self.admin_port {
             return Err(anyhow!("--port and --admin-port are both {}, expected two ports", self.port).into());
         }
         let options = inject::Options {
-            image: self.image.clone(),
+            image,
             mode: match self.mode {
                 Way::Kubeconfig => Mode::Kubeconfig,
                 Way::InCluster => Mode::InCluster,
@@ -131,5 +130,20 @@ impl Added {
             ..inject::Options::default()
         };
         injection::with_limits(options, &self.set)
+    }
+
+    /// Returns the image that was named, or that of this release. A development build has none.
+    fn image(&self) -> anyhow::Result<String> {
+        let Some(image) = &self.image else {
+            if release::is_development() {
+                let why = "this is a development build, and no registry has its image";
+                show::error(&format!("tidegate: {why} {}: name yours with --image", release::IMAGE));
+            }
+            return Ok(release::IMAGE.to_owned());
+        };
+        if image.trim().is_empty() || image.contains(char::is_whitespace) {
+            bail!("--image is {image:?}, expected the name of an image");
+        }
+        Ok(image.clone())
     }
 }

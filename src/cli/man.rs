@@ -8,6 +8,7 @@ use clap::Args;
 use clap_mangen::Man;
 
 use super::{Failure, definition, show};
+use crate::release;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +39,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 /// Renders the page of a command.
 fn page(command: &clap::Command) -> anyhow::Result<String> {
     let mut page = Vec::new();
-    let version = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
+    let version = format!("tidegate {}", release::version());
     Man::new(command.clone()).source(version).manual("tidegate").render(&mut page)?;
     Ok(String::from_utf8(page)?)
 }

@@ -23,9 +23,25 @@ fn help_fits_a_screen_and_is_no_failure() {
 }
 
 #[test]
-fn the_version_is_the_package_s() {
+fn the_version_is_the_package_s_and_says_that_the_build_is_not_a_release() {
     let ended = end(tidegate(["--version"]));
-    assert_eq!((ended.code, ended.out.trim()), (Some(0), concat!("tidegate ", env!("CARGO_PKG_VERSION"))));
+    let version = concat!("tidegate ", env!("CARGO_PKG_VERSION"), " (development build)");
+    assert_eq!((ended.code, ended.out.trim()), (Some(0), version));
+}
+
+/// The image of a development build is in no registry. Without a word its sidecar would be
+/// injected, and the pod would never start.
+#[test]
+fn a_development_build_says_that_no_registry_has_the_image_it_injects() {
+    let operator = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/examples/plain/operator.yaml");
+    let ended = end(tidegate(["inject", "-f", operator]));
+    let image = concat!("registry.example/tidegate:", env!("CARGO_PKG_VERSION"));
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.contains(&format!("image: \"{image}\"")), "{}", ended.out);
+    assert!(ended.err.contains("development build") && ended.err.contains("--image"), "{}", ended.err);
+    assert!(ended.err.contains(image), "{}", ended.err);
+    let named = end(tidegate(["inject", "-f", operator, "--image", "mirror.example/tidegate:1"]));
+    assert_eq!((named.code, named.err.as_str()), (Some(0), ""));
 }
 
 #[test]

@@ -57,6 +57,7 @@ mod proxy_trailers;
 mod proxy_transparency;
 mod proxy_upgrades;
 mod references;
+mod release;
 mod reload;
 mod reload_load;
 mod simulate;

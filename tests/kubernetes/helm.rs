@@ -34,7 +34,7 @@ impl Helm {
         run.args(args).env_clear().env("HOME", self.home.path()).output().expect("helm runs")
     }
 
-    fn ok(&self, args: &[&str]) -> String {
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
         let out = self.run(args);
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success(), "helm {args:?}: {}{said}", String::from_utf8_lossy(&out.stdout));

@@ -25,6 +25,7 @@ mod kubectl;
 mod leader;
 mod manager;
 mod outage;
+mod packaged_chart;
 mod pod;
 #[path = "../support/ports.rs"]
 mod ports;
