@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
-use hickory_resolver::config::{ResolveHosts, ResolverConfig};
+use hickory_resolver::config::{ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Resolver, TokioResolver, system_conf};
@@ -102,7 +102,7 @@ impl NameServers {
     }
 
     fn configure(&self, text: &[u8]) -> Result<TokioResolver, NetError> {
-        let (config, mut options) = system_conf::parse_resolv_conf(text)?;
+        let (config, mut options) = name_servers(text)?;
         let (domain, search, mut servers) = config.into_parts();
         for connection in servers.iter_mut().flat_map(|server| &mut server.connections) {
             connection.port = self.dns.port;
@@ -111,4 +111,16 @@ impl NameServers {
         let config = ResolverConfig::from_parts(domain, search, servers);
         Resolver::builder_with_config(config, TokioRuntimeProvider::default()).with_options(options).build()
     }
+}
+
+/// Returns the name servers of a `resolv.conf`, and how to ask them.
+#[cfg(not(target_vendor = "apple"))]
+fn name_servers(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
+    system_conf::parse_resolv_conf(text)
+}
+
+/// Returns the name servers that the system itself asks: macOS does not keep them in that file.
+#[cfg(target_vendor = "apple")]
+fn name_servers(_: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
+    Ok(system_conf::read_system_conf()?)
 }

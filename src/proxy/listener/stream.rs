@@ -3,8 +3,11 @@
 
 use std::pin::Pin;
 
+#[cfg(target_os = "linux")]
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, Join, ReadHalf, WriteHalf};
+#[cfg(target_os = "linux")]
+use tokio::io::Interest;
+use tokio::io::{AsyncRead, AsyncWrite, Join, ReadHalf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
@@ -24,7 +27,8 @@ pub(super) type HangUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl Stream for TcpStream {
     /// Watches a second descriptor of the same socket. The kernel says that nothing more will come
     /// as soon as it knows; tokio passes that on to those who wait for urgent data, but not that
-    /// there is something to read.
+    /// there is something to read. Other systems than Linux have no such word.
+    #[cfg(target_os = "linux")]
     fn hang_up(&self) -> Option<HangUp> {
         let socket = SockRef::from(self).try_clone().ok()?;
         let watched = Self::from_std(socket.into()).ok()?;
@@ -33,6 +37,7 @@ impl Stream for TcpStream {
 }
 
 impl Stream for UnixStream {
+    #[cfg(target_os = "linux")]
     fn hang_up(&self) -> Option<HangUp> {
         let socket = SockRef::from(self).try_clone().ok()?;
         let watched = Self::from_std(socket.into()).ok()?;
