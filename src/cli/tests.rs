@@ -65,7 +65,8 @@ fn typed(text: &str) -> Vec<String> {
 /// Returns the commands of a shell line that are tidegate's: after a pipe, after `--`, or at its
 /// beginning; without comments and redirections.
 fn commands(line: &str) -> Vec<String> {
-    let line = line.split(" # ").next().unwrap_or(line).replace("\\|", "|");
+    // The arguments of a shell's function are those that its caller types.
+    let line = line.split(" # ").next().unwrap_or(line).replace("\\|", "|").replace(" \"$@\"", "").replace(" 2>", " >");
     let pieces = line.split(['|', ';', '(']).flat_map(|piece| piece.split("&&")).flat_map(|piece| piece.split(" -- "));
     pieces
         .map(|piece| {

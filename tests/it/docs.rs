@@ -227,6 +227,68 @@ fn the_index_names_every_document() {
     }
 }
 
+/// The pages for readers by what they run, and the page that they share.
+const READERS: [&str; 5] = [
+    "kubebuilder-operators",
+    "crossplane-providers",
+    "github-clients",
+    "cluster-administrators",
+    "pointing-your-controller",
+];
+
+#[test]
+fn what_a_proxy_cannot_do_comes_first() {
+    for name in READERS {
+        let text = fs::read_to_string(root().join(format!("docs/{name}.md"))).expect("it is there");
+        let first = text.split("\n\n").nth(1).expect("a paragraph").replace('\n', " ");
+        assert!(first.starts_with("**A proxy cannot lift a limit inside the process.**"), "docs/{name}.md: {first}");
+        assert!(first.contains("`QPS`") && first.contains("eases wait"), "docs/{name}.md: {first}");
+    }
+    let shared = fs::read_to_string(root().join("docs/pointing-your-controller.md")).expect("it is there");
+    let before = shared.split("\n## ").next().expect("the beginning");
+    for wanted in [
+        "`config.QPS = -1`",
+        "--kube-api-qps",
+        "ARGOCD_K8S_CLIENT_QPS",
+        "--k8s-client-rate-limiter-qps",
+        "--max-reconcile-rate",
+    ] {
+        assert!(before.contains(wanted), "{wanted} is not where readers begin");
+    }
+}
+
+#[test]
+fn pages_for_readers_are_short_and_the_readme_leads_to_each() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("it is there");
+    let named = links(&readme);
+    for name in &READERS[..4] {
+        let page = format!("docs/{name}.md");
+        let text = fs::read_to_string(root().join(&page)).expect("it is there");
+        assert!(text.lines().count() <= 80, "{page} has {} lines", text.lines().count());
+        assert!(text.contains(" top --once") && text.contains(" explain "), "{page} shows no limit in force");
+        assert!(named.contains(&page), "README.md does not lead to {page}");
+    }
+}
+
+/// What a reader of README.md meets, in this order.
+#[test]
+fn the_readme_begins_with_what_it_is_a_picture_and_two_commands() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("it is there");
+    let place = |wanted: &str| readme.find(wanted).unwrap_or_else(|| panic!("README.md has no {wanted}"));
+    let order =
+        ["![", "cargo run --release -- demo", "cargo test", "## Install", "## Five lines", "## Where to go next"];
+    assert!(order.map(place).is_sorted(), "{order:?}");
+    let paragraphs: Vec<&str> = readme.split("\n\n").collect();
+    let sentences = |text: &str| text.matches(". ").count() + text.matches(".\n").count() + 1;
+    assert_eq!((paragraphs[0], sentences(paragraphs[1]), sentences(paragraphs[2])), ("# tidegate", 1, 2));
+    let install = readme.split("\n## Install\n").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("ways");
+    for way in ["cargo install", ".deb", "image", "chart"] {
+        assert!(install.contains(way), "{way} is no way to install");
+    }
+    let (_, lines) = blocks(&readme, "toml").swap_remove(0);
+    assert_eq!(lines.lines().count(), 5);
+}
+
 /// Every reason has a row in the document for readers who see it in an error.
 #[test]
 fn every_refusal_has_a_remedy() {

@@ -24,8 +24,11 @@ mod external_paths;
 mod faults;
 mod fetched;
 mod floods;
+#[path = "../support/pages.rs"]
+mod follow;
 mod frames;
 mod github;
+mod github_page;
 mod golden;
 mod guard;
 mod inject;

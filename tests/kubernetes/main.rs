@@ -13,6 +13,8 @@ mod exec;
 mod faults;
 #[path = "../support/fetched.rs"]
 mod fetched;
+#[path = "../support/pages.rs"]
+mod follow;
 mod get_or_create;
 mod getting_started;
 mod hangup;
@@ -26,6 +28,7 @@ mod leader;
 mod manager;
 mod outage;
 mod packaged_chart;
+mod pages;
 mod pod;
 #[path = "../support/ports.rs"]
 mod ports;
