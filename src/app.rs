@@ -6,6 +6,7 @@
 //! `serve` runs the result.
 
 pub(crate) mod control_socket;
+mod effective;
 pub(crate) mod failure;
 pub(crate) mod folder;
 pub(crate) mod gate;

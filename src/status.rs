@@ -113,6 +113,11 @@ pub struct Gate {
     /// The calls that the upstream itself turned away since the start, by the part of it that did
     /// so.
     pub rejections: Vec<Rejection>,
+    /// The time that the upstream takes to answer; absent if it has not answered lately.
+    pub latency: Option<Latency>,
+    /// The programs that call, those with most calls first; not more than 21. Empty where names are
+    /// not shown.
+    pub callers: Vec<Caller>,
     /// The history of the last ten minutes.
     pub history: History,
 }
@@ -263,6 +268,32 @@ pub struct Rejection {
     pub count: u64,
     /// The moment of the last one.
     pub at_ms: u64,
+}
+
+/// The time until the head of an answer, over the last minute or two; watches and the like do not
+/// count.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// The number of calls.
+    pub calls: u64,
+    /// The time within which half of them were answered.
+    pub median_seconds: f64,
+    /// The time within which 99 of 100 were answered.
+    pub p99_seconds: f64,
+}
+
+/// A program that calls.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Caller {
+    /// The first word of its user agent; empty if it sends none, `all others` for those without a
+    /// row of their own.
+    pub user_agent: String,
+    /// Its calls since the start.
+    pub calls: u64,
+    /// Those of them that were refused.
+    pub refused: u64,
+    /// The moment of the last one.
+    pub last_ms: u64,
 }
 
 /// The recent past, oldest first; all lists are equally long.

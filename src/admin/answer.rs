@@ -56,6 +56,7 @@ impl Handler {
             (&Method::GET | &Method::HEAD, "/metrics", _) => typed(PROMETHEUS, telemetry::metrics().render()),
             (&Method::GET | &Method::HEAD, "/readyz", operator) => self.ready(operator),
             (&Method::GET | &Method::HEAD, "/status", Some(operator)) => self.status(operator, &head, from).await,
+            (&Method::GET | &Method::HEAD, "/config", Some(operator)) => configuration(operator, &head, from),
             (&Method::GET | &Method::HEAD, "/", _) => moved("/status"),
             (&Method::GET | &Method::HEAD, path, _) if docs::page(path).is_some() => {
                 typed("text/plain; charset=utf-8", docs::page(path).unwrap_or_default())
@@ -103,6 +104,14 @@ impl Handler {
         answer.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
         answer
     }
+}
+
+/// Answers `/config`. Its classes may name objects.
+fn configuration(operator: &dyn Operator, head: &Parts, from: Origin) -> Answer {
+    if shows_names(operator, &head.headers, from) && (from == Origin::Socket || is_local(&head.headers)) {
+        return text(StatusCode::OK, operator.configuration());
+    }
+    text(StatusCode::FORBIDDEN, "only shown over loopback (admin.show_names), or on the control socket\n")
 }
 
 /// Hands an order, or a question that comes with a body, to the operator.

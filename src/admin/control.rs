@@ -20,6 +20,9 @@ pub trait Operator: Send + Sync + 'static {
     /// Returns the status of the process, with names of objects or without.
     fn status(&self, names: bool) -> BoxFuture<'_, Status>;
 
+    /// Returns the configuration in force as TOML, without secrets.
+    fn configuration(&self) -> String;
+
     /// Returns a line for `/readyz` about anything unusual.
     fn remark(&self) -> Option<String>;
 

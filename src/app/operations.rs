@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
+use super::effective;
 use super::reloads::Reloads;
 use crate::admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator};
 use crate::classify::Glob;
@@ -70,6 +71,10 @@ impl Operator for Operations {
                 gates,
             }
         })
+    }
+
+    fn configuration(&self) -> String {
+        effective::shown(&self.reloads.effective())
     }
 
     fn remark(&self) -> Option<String> {

@@ -21,6 +21,8 @@ words! {
 pub(crate) struct Reloads {
     clock: Clock,
     config: Mutex<Config>,
+    /// The text of the configuration in force.
+    effective: Mutex<String>,
 }
 
 // === impl Reloads ===
@@ -33,11 +35,16 @@ impl Reloads {
         }
         let since_ms = clock.wall(clock.now());
         let config = Config { hash: show(hash(effective), since_ms), since_ms, last_reload: None };
-        Self { clock, config: Mutex::new(config) }
+        Self { clock, config: Mutex::new(config), effective: Mutex::new(effective.to_owned()) }
     }
 
     pub(crate) fn config(&self) -> Config {
         self.lock().clone()
+    }
+
+    /// Returns the text of the configuration in force.
+    pub(crate) fn effective(&self) -> String {
+        self.effective.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// True if the configuration that was judged last is the one in force.
@@ -58,6 +65,7 @@ impl Reloads {
         self.note(Outcome::Applied, Vec::new());
         let since_ms = self.clock.wall(self.clock.now());
         let hash = show(hash(effective), since_ms);
+        effective.clone_into(&mut self.effective.lock().unwrap_or_else(PoisonError::into_inner));
         let mut config = self.lock();
         (config.hash, config.since_ms) = (hash.clone(), since_ms);
         hash

@@ -1,11 +1,18 @@
 //! The recent past of a gate: ten minutes of numbers, and the last refusals. They are for people
 //! who look, not for decisions.
 
+mod callers;
+mod latency;
+
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+pub(crate) use self::callers::CallerRow;
+use self::callers::Callers;
+use self::latency::Latency;
 use super::quotas::Quotas;
 use crate::api::Rejection;
 use crate::classify::Classified;
@@ -25,6 +32,8 @@ pub(crate) struct Tally {
     links_passed: AtomicU64,
     /// `bypassed` as a metric.
     counter: metrics::Counter,
+    callers: Callers,
+    latency: Latency,
     lately: Mutex<Lately>,
     /// The upstream's own quotas.
     pub(crate) quotas: Quotas,
@@ -35,6 +44,8 @@ struct Lately {
     /// Latest first.
     refusals: VecDeque<Refused>,
     history: status::History,
+    /// Seconds since the start.
+    second: u64,
     /// The step that is under way: seconds in it, the counts when it began, and the most that
     /// waited.
     seconds: u32,
@@ -60,6 +71,7 @@ impl Tally {
     pub(crate) fn new(gate: &str, clock: Clock) -> Self {
         let [admitted, refused, bypassed, links_passed] = Default::default();
         let counter = table::BYPASSED.counter(&[gate]);
+        let (callers, latency) = (Callers::default(), Latency::default());
         Self {
             clock,
             admitted,
@@ -67,9 +79,21 @@ impl Tally {
             bypassed,
             links_passed,
             counter,
+            callers,
+            latency,
             lately: Mutex::default(),
             quotas: Quotas::default(),
         }
+    }
+
+    /// A call of this program has come.
+    pub(crate) fn called(&self, agent: &str, now: Moment) -> CallerRow {
+        self.callers.called(agent, now)
+    }
+
+    /// The head of an answer has come, after this time.
+    pub(crate) fn answered(&self, took: Duration) {
+        self.latency.took(took);
     }
 
     /// A call has left.
@@ -97,8 +121,9 @@ impl Tally {
     }
 
     /// A call was refused.
-    pub(crate) fn refused(&self, class: &str, refusal: &Refusal, call: &Classified) {
+    pub(crate) fn refused(&self, class: &str, refusal: &Refusal, call: &Classified, by: CallerRow) {
         self.refused.fetch_add(1, Relaxed);
+        self.callers.refused(by);
         let (at, name) = (self.clock.now(), shortened(call.key_name(None)));
         let mut lately = self.lock();
         let alike =
@@ -122,6 +147,10 @@ impl Tally {
         let lately = &mut *self.lock();
         lately.waiting = lately.waiting.max(waiting);
         lately.seconds += 1;
+        lately.second += 1;
+        if lately.second.is_multiple_of(60) {
+            self.latency.turn();
+        }
         if lately.seconds < STEP {
             return;
         }
@@ -145,6 +174,8 @@ impl Tally {
         gate.bypassed = self.bypassed.load(Relaxed);
         gate.quotas = self.quotas.tell(self.clock.now(), |at| self.clock.wall(at));
         gate.links_passed = self.links_passed.load(Relaxed);
+        gate.latency = self.latency.tell();
+        gate.callers = if names { self.callers.tell(self.clock) } else { Vec::new() };
         let lately = self.lock();
         let refusal = |refused: &Refused| status::Refusal {
             at_ms: self.clock.wall(refused.at),
@@ -194,8 +225,6 @@ const NAME: usize = 200;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use http::{HeaderMap, Method};
 
     use super::*;
@@ -204,7 +233,8 @@ mod tests {
     fn refuse(tally: &Tally, path: &str, reason: Reason) {
         let (hasher, uri) = (std::hash::RandomState::new(), path.parse().expect("a path"));
         let call = Rules::single(Kind::Kubernetes).classify(&Method::PUT, &uri, &HeaderMap::new(), &hasher);
-        tally.refused("default", &Refusal { reason, retry_at: Moment::ZERO, waited: Duration::ZERO, key: None }, &call);
+        let refusal = Refusal { reason, retry_at: Moment::ZERO, waited: Duration::ZERO, key: None };
+        tally.refused("default", &refusal, &call, tally.called("controller/1", Moment::ZERO));
     }
 
     fn told(tally: &Tally, names: bool) -> status::Gate {
@@ -230,6 +260,9 @@ mod tests {
             refuse(&tally, &format!("{web}{object}"), Reason::Backoff);
         }
         assert_eq!(told(&tally, true).refusals.len(), REFUSALS);
+        let callers = told(&tally, true).callers;
+        assert_eq!((callers.len(), callers[0].calls, callers[0].refused), (1, 104, 104));
+        assert!(told(&tally, false).callers.is_empty(), "a user agent may name anything");
         refuse(&tally, &format!("/{}", "x".repeat(60_000)), Reason::Bucket);
         assert!(told(&tally, true).refusals[0].call.chars().count() <= NAME + 1);
     }

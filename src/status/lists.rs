@@ -24,6 +24,12 @@ pub(super) enum Cell {
     Word(&'static str, String),
     /// A level in numbers, and as a fraction.
     Level(String, f64),
+    /// A moment as seen from now, with the moment.
+    Time(String, u64),
+    /// A state of a gate, with the class of its colour.
+    State(&'static str, String),
+    /// A link to a place on the page.
+    Link(String, String),
     /// The reason why something is down.
     Down(String),
 }
@@ -31,7 +37,7 @@ pub(super) enum Cell {
 /// Returns the lists that are not empty: those about what is wrong come first.
 pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
     let pauses = list("Pauses that the upstream asked for", &["Who pauses", "Ends"], &gate.pauses, |pause| {
-        vec![text(&pause.who), text(&until(pause.until_ms, now_ms))]
+        vec![text(&pause.who), Cell::Time(until(pause.until_ms, now_ms), pause.until_ms)]
     });
     let columns = &["Call", "Class", "Times", "Refused because", "Last", "Come back"];
     let refusals = list("Last refusals", columns, &gate.refusals, |refusal| {
@@ -40,7 +46,7 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
             text(&refusal.class),
             text(&refusal.count),
             Cell::Word(meaning(&refusal.reason), refusal.reason.clone()),
-            text(&ago(refusal.at_ms, now_ms)),
+            Cell::Time(ago(refusal.at_ms, now_ms), refusal.at_ms),
             text(&format!("after {}", duration(refusal.retry_in_seconds))),
         ]
     });
@@ -54,31 +60,53 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
             }
             None => text(&quota.remaining),
         };
-        let resets = quota.resets_ms.map_or_else(|| NONE.to_owned(), |at| until(at, now_ms));
+        let resets = quota.resets_ms.map_or_else(|| text(&NONE), |at| Cell::Time(until(at, now_ms), at));
         let whose = if quota.account.is_empty() { NONE } else { &quota.account };
-        vec![text(&quota.resource), text(&whose), left, text(&resets), text(&ago(quota.seen_ms, now_ms))]
+        vec![text(&quota.resource), text(&whose), left, resets, Cell::Time(ago(quota.seen_ms, now_ms), quota.seen_ms)]
     });
     let columns = &["Turned away by", "Times", "Last"];
     let rejections = list("Turned away by the upstream, not by the gate", columns, &gate.rejections, |rejection| {
         let by = Cell::Word(rejected_by(&rejection.by), rejection.by.clone());
-        vec![by, text(&rejection.count), text(&ago(rejection.at_ms, now_ms))]
+        vec![by, text(&rejection.count), Cell::Time(ago(rejection.at_ms, now_ms), rejection.at_ms)]
     });
     let classes = list("Classes", &["Class", "Lane", "Waiting", "Slots"], &gate.classes, |class| {
         let slots = class.slots.max.map_or_else(|| NONE.to_owned(), |max| format!("{} of {max}", class.slots.used));
         vec![text(&class.name), text(&class.lane), text(&class.waiting), text(&slots)]
     });
-    let lists = [
-        waiting(gate),
-        keys(gate, now_ms),
-        pauses,
-        quotas,
-        refusals,
-        rejections,
-        buckets(gate),
-        connections(gate),
-        classes,
-    ];
+    let callers = list("Who calls", &["User agent", "Calls", "Refused", "Last call"], &gate.callers, |caller| {
+        let agent = if caller.user_agent.is_empty() { "none sent" } else { &caller.user_agent };
+        vec![
+            text(&agent),
+            text(&caller.calls),
+            text(&caller.refused),
+            Cell::Time(ago(caller.last_ms, now_ms), caller.last_ms),
+        ]
+    });
+    let (waiting, keys) = (waiting(gate), keys(gate, now_ms));
+    let lists =
+        [waiting, keys, pauses, quotas, refusals, rejections, callers, buckets(gate), connections(gate), classes];
     lists.into_iter().filter(|list| !list.rows.is_empty() || !list.note.is_empty())
+}
+
+/// Returns the summary of several gates, in this order; each is at `#gate` and its place.
+pub(super) fn overview(gates: &[&Gate], now_ms: u64) -> List {
+    let columns = &["Gate", "State", "Waiting", "Failing keys", "Admitted", "Refused", "Upstream answers"];
+    let row = |(place, gate): (usize, &&Gate)| {
+        let (word, severity) = gate.state(now_ms);
+        let rate = |values: &[u64]| format!("{}/s", gate.history.rate(values.last()));
+        let within = |latency: &super::Latency| format!("99% within {}", duration(latency.p99_seconds));
+        vec![
+            Cell::Link(format!("#gate{place}"), gate.name.clone()),
+            Cell::State(severity.class, word.into_owned()),
+            text(&gate.waiting),
+            text(&gate.keys_failing),
+            text(&rate(&gate.history.admitted)),
+            text(&rate(&gate.history.refused)),
+            text(&gate.latency.as_ref().map_or_else(|| NONE.to_owned(), within)),
+        ]
+    };
+    let rows = gates.iter().enumerate().map(row).collect();
+    List { heading: "All gates", columns, rows, note: String::new() }
 }
 
 fn waiting(gate: &Gate) -> List {
@@ -109,8 +137,8 @@ fn keys(gate: &Gate, now_ms: u64) -> List {
         vec![
             if key.key.is_empty() { text(&"not shown") } else { Cell::Code(key.key.clone()) },
             text(&count(key.failures, "time", "times")),
-            text(&format!("{status}, {}", ago(key.failed_at_ms, now_ms))),
-            text(&until(key.next_at_ms, now_ms)),
+            Cell::Time(format!("{status}, {}", ago(key.failed_at_ms, now_ms)), key.failed_at_ms),
+            Cell::Time(until(key.next_at_ms, now_ms), key.next_at_ms),
         ]
     });
     list.note = match gate.keys_failing.saturating_sub(gate.keys.len()) {

@@ -4,7 +4,7 @@
 //! The first question at night is "who is held back, and why", so that comes first: first the
 //! problems, then the numbers, then the lists.
 
-use super::lists::{Cell, List, lists};
+use super::lists::{Cell, List, lists, overview};
 use super::text::{ago, clock, count, duration, escaped, until};
 use super::{Gate, Status, spark};
 
@@ -23,18 +23,20 @@ pub(crate) fn page(status: &Status, refresh: bool) -> String {
         true => (RELOAD, "refreshes itself; <a href=\"?refresh=off\">hold it still</a>"),
         false => ("", "held still; <a href=\"?\">let it refresh</a>"),
     };
-    let gates = status.gates.iter().enumerate().map(|(place, gate)| self::gate(gate, status.now_ms, place));
+    let worst_first = status.worst_first();
+    let gates = worst_first.iter().enumerate().map(|(place, gate)| self::gate(gate, status.now_ms, place));
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{}</title>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <link rel=\"stylesheet\" href=\"{STYLE_PATH}\">\n<link rel=\"icon\" href=\"data:,\">\n{}</head>\n\
          <body>\n<a class=\"skip\" href=\"#gates\">Skip to the gates</a>\n{}\
-         <main id=\"gates\">\n{}{}</main>\n{}</body>\n</html>\n",
+         <main id=\"gates\" tabindex=\"-1\">\n{}{}{}</main>\n{}</body>\n</html>\n",
         title(status),
         reload,
         header(status, link),
         notices(status),
+        all_gates(&worst_first, status.now_ms),
         gates.collect::<String>(),
         footer(status),
     )
@@ -93,57 +95,84 @@ fn notices(status: &Status) -> String {
     out
 }
 
+/// Returns the summary of all gates, if there are several.
+fn all_gates(gates: &[&Gate], now_ms: u64) -> String {
+    match gates {
+        [] | [_] => String::new(),
+        gates => format!("<section class=\"gate\">\n{}</section>\n", table(&overview(gates, now_ms), "h2")),
+    }
+}
+
 fn gate(gate: &Gate, now_ms: u64, place: usize) -> String {
     let (word, severity) = gate.state(now_ms);
     let listen: Vec<_> = gate.listen.iter().map(|listen| format!("<code>{}</code>", escaped(listen))).collect();
     let summary = gate.summary(now_ms);
     format!(
         "<section class=\"gate\" aria-labelledby=\"gate{place}\">\n\
-         <h2 id=\"gate{place}\">{} <span class=\"state {}\">{word}</span></h2>\n\
+         <h2 id=\"gate{place}\">{} <span class=\"state {}\">{}</span></h2>\n\
          <p class=\"where\">{} <span class=\"to\">to</span> <code>{}</code></p>\n\
          <ul class=\"why\">{}</ul>\n{}{}</section>\n",
         escaped(&gate.name),
         severity.class,
+        escaped(&word),
         listen.join(" "),
         escaped(&gate.upstream),
         summary.iter().map(|says| format!("<li>{}</li>", escaped(says))).collect::<String>(),
         figures(gate),
-        lists(gate, now_ms).map(|list| table(&list)).collect::<String>(),
+        lists(gate, now_ms).map(|list| table(&list, "h3")).collect::<String>(),
     )
 }
 
-/// Returns three numbers with their last ten minutes.
+/// Returns the numbers of a gate, three of them with their last ten minutes.
 fn figures(gate: &Gate) -> String {
     let history = &gate.history;
     let rates = |name: &str, class: &str, values: &[u64], total: u64| {
         let (now, most) = (history.rate(values.last()), history.rate(values.iter().max()));
         let says = format!("{name} calls in the last ten minutes: {now} a second now, {most} at most");
-        figure(name, class, &format!("{now}<small>/s</small>"), &format!("{total} since the start"), values, &says)
+        let picture = picture(values, &format!("{most}/s"), &says);
+        figure(name, class, &format!("{now}<small>/s</small>"), &format!("{total} since the start"), &picture)
     };
     let now = gate.waiting;
     let most = history.waiting.iter().copied().max().unwrap_or_default().max(now as u64);
     let says = format!("Waiting calls in the last ten minutes: {now} now, {most} at most");
-    let more = format!("{most} at most in ten minutes");
+    let waiting = picture(&history.waiting, &most.to_string(), &says);
+    let (median, more) = gate.latency.as_ref().map_or_else(
+        || ("\u{2013}".to_owned(), "no answer lately".to_owned()),
+        |latency| {
+            let calls = count(latency.calls, "call", "calls");
+            let more = format!("half of {calls} lately; 99% within {}", duration(latency.p99_seconds));
+            (duration(latency.median_seconds), more)
+        },
+    );
     format!(
-        "<div class=\"figures\">\n{}{}{}</div>\n",
+        "<div class=\"figures\">\n{}{}{}{}</div>\n",
         rates("Admitted", "calm", &history.admitted, gate.admitted),
-        figure("Waiting", "busy", &now.to_string(), &more, &history.waiting, &says),
+        figure("Waiting", "busy", &now.to_string(), &format!("{} held by their keys", gate.held), &waiting),
         rates("Refused", "alarm", &history.refused, gate.refused),
+        figure("Upstream answers within", "calm", &median, &more, ""),
     )
 }
 
-fn figure(name: &str, class: &str, value: &str, more: &str, values: &[u64], says: &str) -> String {
+/// Draws the last ten minutes with their scale.
+fn picture(values: &[u64], top: &str, says: &str) -> String {
     let spark = spark::svg(values, POINTS, says);
+    // The text of the picture says the same.
     format!(
-        "<div class=\"figure {class}\"><h3>{name}</h3><p class=\"value\">{value}</p><p class=\"more\">{more}</p>{spark}</div>\n"
+        "{spark}<p class=\"axis\" aria-hidden=\"true\"><span>10 min ago</span><span>top: {top}</span><span>now</span></p>"
+    )
+}
+
+fn figure(name: &str, class: &str, value: &str, more: &str, picture: &str) -> String {
+    format!(
+        "<div class=\"figure {class}\"><h3>{name}</h3><p class=\"value\">{value}</p><p class=\"more\">{more}</p>{picture}</div>\n"
     )
 }
 
 /// Draws a list as a table with its heading. Roles are explicit, because the narrow layout takes
 /// them from a table.
-fn table(list: &List) -> String {
+fn table(list: &List, level: &str) -> String {
     let heading = list.heading;
-    let mut out = format!("<h3>{heading}</h3>\n");
+    let mut out = format!("<{level}>{heading}</{level}>\n");
     if !list.rows.is_empty() {
         let head = |column| format!("<th scope=\"col\" role=\"columnheader\">{column}</th>");
         out += &format!(
@@ -178,6 +207,9 @@ fn row(cells: &[Cell], columns: &[&str]) -> String {
 fn html(cell: &Cell) -> String {
     match cell {
         Cell::Text(text) => escaped(text),
+        Cell::Time(text, at_ms) => format!("{} <small>{}</small>", escaped(text), clock(*at_ms)),
+        Cell::State(class, word) => format!("<span class=\"state {class}\">{}</span>", escaped(word)),
+        Cell::Link(to, text) => format!("<a href=\"{to}\">{}</a>", escaped(text)),
         Cell::Code(name) => format!("<code>{}</code>", escaped(name)),
         Cell::Word(meaning, word) => format!("{meaning} <code>{}</code>", escaped(word)),
         Cell::Down(why) => format!("<span class=\"state bad\">down</span> {}", escaped(why)),
@@ -197,9 +229,9 @@ fn footer(status: &Status) -> String {
         || "not reloaded since the start".to_owned(),
         |reload| format!("last reload {}: {}", ago(reload.at_ms, status.now_ms), reload.result.replace('_', " ")),
     );
-    let names = if status.names_shown { "" } else { NAMELESS };
+    let (names, config) = if status.names_shown { ("", CONFIG_LINK) } else { (NAMELESS, "") };
     format!(
-        "<footer>\n<p>Configuration <code>{}</code>, in force for {}; {}.</p>\n{names}\
+        "<footer>\n<p>Configuration <code>{}</code>, in force for {}; {}.{config}</p>\n{names}{MORE}\
          <p>The same as JSON: <code>curl -H 'Accept: application/json' \u{2026}/status</code></p>\n</footer>\n",
         escaped(&status.config.hash),
         ago(status.config.since_ms, status.now_ms).trim_end_matches(" ago"),
@@ -207,6 +239,11 @@ fn footer(status: &Status) -> String {
     )
 }
 
+const CONFIG_LINK: &str = " <a href=\"/config\">See all of it</a>.";
+/// The other pages here.
+const MORE: &str = "<nav aria-label=\"More\"><p><a href=\"/metrics\">Metrics</a> <a href=\"/docs/operations.md\">Operations</a> \
+                    <a href=\"/docs/alerts.md\">Alerts</a> <a href=\"/docs/troubleshooting.md\">Troubleshooting</a> \
+                    <a href=\"/docs/configuration.md\">Every setting</a></p></nav>\n";
 /// Makes the browser load the page again.
 const RELOAD: &str = "<meta http-equiv=\"refresh\" content=\"5\">\n";
 const NAMELESS: &str = "<p>Names of objects are shown on loopback only (<code>kubectl port-forward</code>, <code>tidegate top</code>), \

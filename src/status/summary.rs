@@ -1,5 +1,6 @@
 //! The state of a gate in a word and in sentences: what is wrong comes first.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use super::text::{ago, count, duration, meaning, rejected_by, until};
@@ -81,9 +82,20 @@ impl Gate {
         says
     }
 
+    /// Returns the reason for which healthy calls were refused within the last minute, if any were.
+    /// What concerns a failing key is the key's state, not the gate's.
+    fn refuses(&self, now_ms: u64) -> Option<&str> {
+        let lately = |refusal: &&super::Refusal| now_ms.saturating_sub(refusal.at_ms) < LATELY_MS;
+        let mut reasons = self.refusals.iter().filter(lately).map(|refusal| refusal.reason.as_str());
+        reasons.find(|reason| !matches!(*reason, "backoff" | "one_at_a_time" | "retry_bucket" | "trial"))
+    }
+
     /// Returns the state in a word or two.
-    pub(super) fn state(&self, now_ms: u64) -> (&'static str, Severity) {
-        match self {
+    pub(super) fn state(&self, now_ms: u64) -> (Cow<'static, str>, Severity) {
+        if let Some(reason) = self.refuses(now_ms).filter(|_| self.bypass.is_none() && !self.is_cut_off()) {
+            return (format!("refusing: {reason}").into(), BAD);
+        }
+        let (word, severity) = match self {
             _ if self.bypass.is_some() => ("bypassed", BAD),
             _ if self.is_cut_off() => ("cut off", BAD),
             _ if self.rejected_lately(now_ms).any(|rejection| rejection.by == "credentials") => ("unauthorized", BAD),
@@ -91,7 +103,8 @@ impl Gate {
             _ if self.waiting > 0 => ("holding back", WARN),
             _ if self.keys_failing > 0 => ("keys failing", WARN),
             _ => ("open", GOOD),
-        }
+        };
+        (word.into(), severity)
     }
 
     /// Describes the state in a sentence or two.

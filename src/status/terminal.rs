@@ -118,6 +118,7 @@ fn fit(widths: &mut [usize], room: usize) {
 fn text_of(cell: Cell) -> String {
     match cell {
         Cell::Text(text) | Cell::Code(text) | Cell::Word(_, text) | Cell::Level(text, _) => text,
+        Cell::Time(text, _) | Cell::State(_, text) | Cell::Link(_, text) => text,
         Cell::Down(why) => format!("down: {why}"),
     }
 }

@@ -201,3 +201,41 @@ fn an_incident_is_on_the_page_in_a_browser_for_everybody_and_nothing_leaves() {
     drop(process);
     drop(waiting);
 }
+
+/// Presses a key, as a reader without a mouse does.
+fn press(browser: &mut Browser, key: &str, code: u32) {
+    let text = if key == "Enter" { "\r" } else { "" };
+    for kind in ["keyDown", "keyUp"] {
+        let text = if kind == "keyDown" { text } else { "" };
+        let event = json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
+        browser.order("Input.dispatchKeyEvent", &event);
+    }
+}
+
+#[test]
+fn the_page_can_be_used_by_keyboard_alone() {
+    let test = "the_page_can_be_used_by_keyboard_alone";
+    let Some(chromium) = or_skip(test, chromium()) else { return };
+    let process = Process::start(&format!("http://127.0.0.1:{}", api()), &limits(2.0));
+    let admin = SocketAddr::from(([127, 0, 0, 1], process.admin));
+    let proxy = Proxy::start(admin);
+    let mut browser = Browser::start(&chromium, &proxy);
+    browser.screen(SCREENS[0].1);
+    browser.open(&format!("http://{admin}/?refresh=off")); // leads to the page
+    browser.open(&format!("http://{admin}/status?refresh=off"));
+    let links = browser.evaluate("document.links.length").as_u64().expect("a number");
+    let mut visited = BTreeSet::new();
+    for _ in 0..links {
+        press(&mut browser, "Tab", 9);
+        let at = "[document.activeElement.tagName, document.activeElement.href, \
+                  document.activeElement.getBoundingClientRect().left >= 0, \
+                  getComputedStyle(document.activeElement).outlineStyle].join(' ')";
+        let at = browser.evaluate(at).as_str().expect("text").to_owned();
+        assert!(at.starts_with("A http") && at.ends_with(" true solid"), "a link, on the screen and marked: {at}");
+        visited.insert(at);
+    }
+    assert_eq!(visited.len() as u64, links, "every link is reached: {visited:#?}");
+    browser.evaluate("document.activeElement.blur(); document.querySelector('.skip').focus()");
+    press(&mut browser, "Enter", 13);
+    assert_eq!(browser.evaluate("location.hash + ' ' + document.activeElement.tagName"), "#gates MAIN");
+}

@@ -23,6 +23,10 @@ impl Operator for Fake {
         Box::pin(std::future::ready(Status { names_shown: names, gates: vec![gate], ..Status::default() }))
     }
 
+    fn configuration(&self) -> String {
+        "rate = 5\n".to_owned()
+    }
+
     fn remark(&self) -> Option<String> {
         Some("bypass".to_owned())
     }
@@ -122,6 +126,8 @@ async fn names_are_for_those_on_this_machine() {
         assert_eq!((status, names(&said)), (200, wanted), "{shown} {from:?}");
         let explained = ask(shown, from, post("/explain"), QUESTION).await.0;
         assert_eq!(explained, if wanted { 200 } else { 403 }, "{shown} {from:?}");
+        let (status, _, config) = ask(shown, from, get("/config"), "").await;
+        assert_eq!((status, config.contains("rate = 5")), (if wanted { 200 } else { 403 }, wanted), "{shown} {from:?}");
     }
 }
 

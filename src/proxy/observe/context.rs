@@ -17,7 +17,7 @@ use crate::limit::{Reason, Refusal};
 use crate::moment::Moment;
 use crate::proxy::failure::Failure;
 use crate::proxy::gate_config::GateConfig;
-use crate::proxy::tally::Tally;
+use crate::proxy::tally::{CallerRow, Tally};
 use crate::telemetry::meters::FailureKind;
 use crate::telemetry::{Asked, CallRecord};
 
@@ -32,6 +32,7 @@ pub(crate) struct CallContext {
     /// The key for which its failure is remembered, as soon as it is known.
     pub(crate) key: Option<Key>,
     tally: Arc<Tally>,
+    caller: CallerRow,
     clock: Clock,
     in_flight: Option<InFlight>,
     /// The first word of the header; `None` if there is no log.
@@ -59,15 +60,17 @@ impl CallContext {
         call: Classified,
         request: &Parts,
     ) -> Self {
+        let arrived = clock.now();
         Self {
             method: request.method.clone(),
+            caller: tally.called(program(&request.headers), arrived),
             key: call.key.known(),
             in_flight: config.meters.in_flight(call.class).map(InFlight::new),
-            user_agent: config.options.call_log.as_ref().map(|_| user_agent(&request.headers)),
+            user_agent: config.options.call_log.as_ref().map(|_| program(&request.headers).into()),
             config,
             call,
             tally,
-            arrived: clock.now(),
+            arrived,
             clock,
             asked_at: None,
             waited: None,
@@ -83,7 +86,7 @@ impl CallContext {
     /// Replaces the configuration by one that came into force before the call was admitted.
     pub(crate) fn reread(&mut self, config: Arc<GateConfig>, call: Classified, headers: &HeaderMap) {
         self.in_flight = config.meters.in_flight(call.class).map(InFlight::new);
-        self.user_agent = config.options.call_log.as_ref().map(|_| user_agent(headers));
+        self.user_agent = config.options.call_log.as_ref().map(|_| program(headers).into());
         self.key = call.key.known();
         (self.config, self.call) = (config, call);
     }
@@ -115,6 +118,7 @@ impl CallContext {
         self.upstream = self.upstream_for();
         if let Some(took) = self.upstream.filter(|_| !self.call.call.is_long_running) {
             self.config.meters.upstream_took(self.call.class, took);
+            self.tally.answered(took);
         }
     }
 
@@ -163,7 +167,7 @@ impl CallContext {
         let (meters, class, call) = (&self.config.meters, self.call.class, &self.call.call);
         meters.refused(class, refusal.reason, call.group(), call.resource());
         meters.limited(class, refusal.waited, self.method.as_str());
-        self.tally.refused(meters.class_name(class), refusal, &self.call);
+        self.tally.refused(meters.class_name(class), refusal, &self.call, self.caller);
     }
 
     /// Returns the limit that held the call before it left or was answered, and for how long.
@@ -244,10 +248,10 @@ impl Drop for CallContext {
     }
 }
 
-/// Returns the first word of the user agent, for the log.
-fn user_agent(headers: &HeaderMap) -> Box<str> {
+/// Returns the first word of the user agent.
+fn program(headers: &HeaderMap) -> &str {
     let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    agent.split(' ').next().filter(|word| word.len() <= LONGEST_AGENT).unwrap_or_default().into()
+    agent.split(' ').next().filter(|word| word.len() <= LONGEST_AGENT).unwrap_or_default()
 }
 
 /// Returns the identity of a named object and of what is done to it, for the log, where nothing is

@@ -119,6 +119,48 @@ fn without_names_the_page_still_says_what_fails_how_often_and_when_it_is_tried_n
 }
 
 #[test]
+fn several_gates_are_summed_up_first_and_the_worst_is_on_top() {
+    let mut status = incident("web");
+    let calm = Gate { name: "calm".to_owned(), admitted: 5, ..Gate::default() };
+    let refusal = Refusal { at_ms: 9_500, reason: "queue_full".to_owned(), ..Refusal::default() };
+    let latency = Some(crate::status::Latency { calls: 40, median_seconds: 0.02, p99_seconds: 1.5 });
+    let refusing = Gate { name: "crowded".to_owned(), refusals: vec![refusal], latency, ..calm.clone() };
+    status.gates = vec![calm, refusing, status.gates.swap_remove(0)];
+    let page = page(&status, true);
+    let place = |wanted: &str| page.find(wanted).unwrap_or_else(|| panic!("{wanted}\n{page}"));
+    assert!(place("All gates") < place("<h2 id="), "the summary comes first");
+    let rows = ["#gate0\">web<", "#gate1\">crowded<", "#gate2\">calm<"].map(place);
+    let gates = ["<h2 id=\"gate0\">web ", "<h2 id=\"gate1\">crowded ", "<h2 id=\"gate2\">calm "].map(place);
+    assert!(rows.is_sorted() && gates.is_sorted(), "{rows:?} {gates:?}");
+    for wanted in
+        ["state bad\">refusing: queue_full", "99% within 1.5 s", "half of 40 calls lately", "state good\">open"]
+    {
+        place(wanted);
+    }
+    assert!(!super::page(&incident("web"), true).contains("All gates"), "one gate is its own summary");
+}
+
+#[test]
+fn times_and_pictures_have_their_scale_and_callers_their_names() {
+    let mut status = incident("web");
+    let caller = crate::status::Caller { user_agent: "manager/1.2".to_owned(), calls: 77, refused: 3, last_ms: 8_000 };
+    status.gates[0].callers = vec![caller, crate::status::Caller::default()];
+    let page = page(&status, true);
+    for wanted in [
+        "500, 5.0 s ago <small>00:00:05 UTC</small>",
+        "in 8.0 s <small>00:00:18 UTC</small>",
+        "1.0 s ago <small>00:00:09 UTC</small>",
+        "<span>10 min ago</span><span>top: 50/s</span><span>now</span>",
+        "<span>top: 3</span>",
+        "manager/1.2",
+        "none sent",
+        "2.0 s ago <small>00:00:08 UTC</small>",
+    ] {
+        assert!(page.contains(wanted), "{wanted}\n{page}");
+    }
+}
+
+#[test]
 fn whatever_a_name_is_nothing_breaks_out_of_the_page() {
     let (harmless, page) = (page(&incident("web"), true), page(&incident(EVIL), true));
     let tags = |page: &str| page.matches('<').count();
@@ -132,7 +174,9 @@ fn whatever_a_name_is_nothing_breaks_out_of_the_page() {
 fn the_page_loads_nothing_but_its_style_and_has_no_inline_style() {
     let page = page(&incident("web"), true);
     let links: Vec<_> = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-    assert_eq!(links, [STYLE_PATH, "data:,", "#gates", "?refresh=off"]);
+    let more =
+        ["/metrics", "/docs/operations.md", "/docs/alerts.md", "/docs/troubleshooting.md", "/docs/configuration.md"];
+    assert_eq!(links, [&[STYLE_PATH, "data:,", "#gates", "?refresh=off", "/config"][..], &more].concat());
     for forbidden in ["<script", "style=", "src=", "<img", "@import", "url("] {
         assert!(!page.contains(forbidden) && !STYLE.contains(forbidden), "{forbidden}");
     }
@@ -150,7 +194,7 @@ fn who_hears_the_page_finds_their_way() {
     assert!(tables > 5 && tables == heads && page.matches("scope=\"col\"").count() > 20);
     assert_eq!(
         page.matches("<svg").count(),
-        page.matches("role=\"img\" aria-label").count() + page.matches("aria-hidden").count()
+        page.matches("role=\"img\" aria-label").count() + page.matches("aria-hidden=\"true\"><rect").count()
     );
 }
 

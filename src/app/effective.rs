@@ -1,0 +1,63 @@
+//! The configuration in force as text for the status page, without anything that may be a secret.
+
+use toml::{Table, Value};
+
+/// Returns the configuration for readers. The settings name files with secrets and hold none, but
+/// a class may match by a header or a query parameter that is one, and a URL may have a password.
+pub(super) fn shown(effective: &str) -> String {
+    let Ok(mut settings) = effective.parse::<Table>() else {
+        return "the configuration cannot be shown\n".to_owned(); // it was written as TOML
+    };
+    settings.iter_mut().for_each(|(name, value)| hide(name, value));
+    toml::to_string_pretty(&settings).unwrap_or_default()
+}
+
+fn hide(name: &str, value: &mut Value) {
+    match value {
+        Value::Table(table) => {
+            let is_of_client = matches!(name, "headers" | "query");
+            for (name, value) in table.iter_mut() {
+                if is_of_client {
+                    *value = Value::String(HIDDEN.to_owned());
+                }
+                hide(name, value);
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(|value| hide(name, value)),
+        Value::String(text) => {
+            if let Some(without) = without_user(text) {
+                *text = without;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Returns a URL without user and password, if it has them.
+fn without_user(text: &str) -> Option<String> {
+    let (scheme, rest) = text.split_once("://")?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let (_, host) = authority.rsplit_once('@')?;
+    Some(format!("{scheme}://{HIDDEN}@{host}{path}"))
+}
+
+const HIDDEN: &str = "***";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_a_secret_is_not_shown_and_everything_else_is() {
+        let effective = "[gates.k]\nupstream = \"https://me:hunter2@api.example:1/base\"\n\
+                         [[gates.k.classes]]\nname = \"a\"\n[gates.k.classes.match]\nverbs = [\"get\"]\n\
+                         [gates.k.classes.match.headers]\nAuthorization = \"Bearer hunter2\"\n\
+                         [gates.k.classes.match.query]\ntoken = \"hunter2\"\n[gates.k.bucket]\nrate = 5.0\n";
+        let text = shown(effective);
+        assert!(!text.contains("hunter2"), "{text}");
+        for wanted in ["https://***@api.example:1/base", "Authorization = \"***\"", "verbs = [\"get\"]", "rate = 5.0"] {
+            assert!(text.contains(wanted), "{wanted}\n{text}");
+        }
+        assert!(!shown("not = toml = at all").contains("toml"));
+    }
+}

@@ -1,0 +1,92 @@
+//! Counts calls by the program that makes them, as its user agent says, so that a reader of the
+//! status page learns who calls so much.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::Clock;
+use crate::moment::Moment;
+use crate::status;
+
+/// The programs that have called. The first few have a row each, all others share one, because a
+/// client may send any text.
+#[derive(Debug, Default)]
+pub(super) struct Callers(Mutex<Vec<Caller>>);
+
+#[derive(Debug)]
+struct Caller {
+    agent: Box<str>,
+    calls: u64,
+    refused: u64,
+    last: Moment,
+}
+
+/// The row of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallerRow(usize);
+
+// === impl Callers ===
+
+impl Callers {
+    /// Counts a call of a program.
+    pub(super) fn called(&self, agent: &str, now: Moment) -> CallerRow {
+        let mut rows = self.lock();
+        let known = rows.iter().take(ROWS).position(|row| *row.agent == *agent);
+        let row = known.unwrap_or_else(|| rows.len().min(ROWS));
+        if row == rows.len() {
+            let agent = if row == ROWS { OTHERS } else { agent };
+            rows.push(Caller { agent: agent.into(), calls: 0, refused: 0, last: now });
+        }
+        if let Some(caller) = rows.get_mut(row) {
+            (caller.calls, caller.last) = (caller.calls + 1, now);
+        }
+        CallerRow(row)
+    }
+
+    /// Counts that a call of this row was refused.
+    pub(super) fn refused(&self, row: CallerRow) {
+        if let Some(caller) = self.lock().get_mut(row.0) {
+            caller.refused += 1;
+        }
+    }
+
+    /// Returns all rows, those with most calls first.
+    pub(super) fn tell(&self, clock: Clock) -> Vec<status::Caller> {
+        let row = |caller: &Caller| status::Caller {
+            user_agent: caller.agent.to_string(),
+            calls: caller.calls,
+            refused: caller.refused,
+            last_ms: clock.wall(caller.last),
+        };
+        let mut rows: Vec<_> = self.lock().iter().map(row).collect();
+        rows.sort_by_key(|caller| std::cmp::Reverse(caller.calls));
+        rows
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Caller>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The programs that have a row of their own.
+const ROWS: usize = 20;
+/// The row of all others.
+const OTHERS: &str = "all others";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_counted_and_their_number_is_bounded() {
+        let (callers, clock) = (Callers::default(), Clock::start());
+        for nth in 0..100 {
+            callers.called(&format!("program/{nth}"), Moment::ZERO);
+        }
+        let row = callers.called("program/3", Moment::ZERO);
+        callers.refused(row);
+        callers.refused(callers.called("new/1", Moment::ZERO));
+        let told = callers.tell(clock);
+        let counts = |at: usize| (told[at].user_agent.as_str(), told[at].calls, told[at].refused);
+        assert_eq!((told.len(), counts(0), counts(1)), (21, ("all others", 81, 1), ("program/3", 2, 1)));
+    }
+}
