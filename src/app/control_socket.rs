@@ -58,7 +58,7 @@ pub(crate) fn places(settings: &Settings) -> Vec<Place> {
 /// Returns the place to ask: the first at which there is a socket, else the best.
 pub(crate) fn place_to_ask(settings: &Settings) -> Option<PathBuf> {
     let places = places(settings);
-    places.iter().find(|place| place.is_there()).or(places.first()).map(|place| place.path.clone())
+    places.iter().find(|place| place.is_there()).or_else(|| places.first()).map(|place| place.path.clone())
 }
 
 /// The folders in which this user's own may be, best first: that of the session, and one beside

@@ -166,7 +166,7 @@ impl Driver {
                 Err(receipt) => receipt,
             },
         };
-        let (began, of) = (Cell::new(false), key.or(receipt.key()));
+        let (began, of) = (Cell::new(false), key.or_else(|| receipt.key()));
         let note = || {
             began.set(true);
             name()

@@ -18,10 +18,9 @@ use super::operate::{Process, api};
 fn shows(terminal: &mut File, seen: &mut String, wanted: &str) -> String {
     let mut piece = [0; 4096];
     loop {
-        if let Some(at) =
-            seen.rfind("\u{1b}[H").filter(|at| seen[*at..].contains("\u{1b}[J") && seen[*at..].contains(wanted))
-        {
-            return seen[at..].to_owned();
+        let frame = seen.rsplit("\u{1b}[H").next().filter(|frame| frame.contains("\u{1b}[J") && frame.contains(wanted));
+        if let Some(frame) = frame {
+            return frame.to_owned();
         }
         let length = terminal.read(&mut piece).unwrap_or_else(|error| panic!("{wanted}: {error}\n{seen}"));
         seen.push_str(&String::from_utf8_lossy(&piece[..length]));
