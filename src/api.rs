@@ -11,6 +11,7 @@ pub mod apply;
 pub mod call;
 pub mod duration;
 pub mod external;
+pub mod grpc;
 pub mod key;
 pub mod kubernetes;
 pub mod names;

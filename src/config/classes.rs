@@ -149,7 +149,8 @@ fn builtin<'a>(
     if defaults.kind == Kind::Http {
         let mut after = if defaults.preset == Preset::Github { github(class) } else { Vec::new() };
         after.push(default);
-        return (Vec::new(), after);
+        let before = if defaults.dialect == Dialect::Plain { Vec::new() } else { vec![grpc_health(class)] };
+        return (before, after);
     }
     let before = [class("leases", Matching::Leases), class("health", Matching::Health)];
     let before = before.into_iter().map(|class| class.with(|policy| policy.lane = Lane::Exempt)).collect();
@@ -164,6 +165,14 @@ fn builtin<'a>(
     let events = class("events", Matching::Events).with(|policy| policy.lane = Lane::Low);
     let after = vec![discovery, reviews, events, default];
     (before, after)
+}
+
+/// Returns the class of gRPC's health checks, on which a client's load balancing rests.
+fn grpc_health<'a>(class: &impl Fn(&str, Matching) -> Class<'a>) -> Class<'a> {
+    let services = vec!["grpc.health.v1.Health".to_owned()];
+    let paths = vec!["/grpc.health.v1.Health/*".to_owned()];
+    let matcher = Matcher { services, paths, ..Matcher::default() };
+    class("health", Matching::Patterns(Box::new(matcher))).with(|policy| policy.lane = Lane::Exempt)
 }
 
 /// Returns GitHub's limits on what changes things: one write a second, less than 500 new things in

@@ -50,8 +50,8 @@ impl Body {
     /// whereas it resumes after an end, as it does when a direct connection is lost. Each event is
     /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which
     /// client-go takes for an end.
-    pub(crate) fn upstream(body: Peeked<Streaming>, slot: HeldSlot, ends_quietly: bool) -> Self {
-        Self::Upstream { body, held: (Some(slot), None), ends_quietly, capture: None }
+    pub(crate) fn upstream(body: Peeked<Streaming>, slot: Option<HeldSlot>, ends_quietly: bool) -> Self {
+        Self::Upstream { body, held: (slot, None), ends_quietly, capture: None }
     }
 
     /// Keeps the body as it flows, for the identical calls that wait for it.

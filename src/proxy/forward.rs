@@ -18,9 +18,10 @@ use super::failure::Failure;
 use super::observe::CallContext;
 use super::parts::GateParts;
 use crate::api::outcome::{self, Told};
-use crate::api::{Answer, Gone, Key, Outcome, Verb, signals};
+use crate::api::{Answer, Gone, Key, Outcome, Verb, grpc, signals};
 use crate::classify::Kind;
 use crate::clock::wall_clock;
+use crate::dialect::Form;
 use crate::limit::Receipt;
 use crate::upstream::{Kept, SendError, Streaming, Upgraded};
 
@@ -82,6 +83,8 @@ pub(crate) fn send<'a>(
         let beginning = body.beginning();
         let outcome = sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
         let ends_quietly = is_watch && head.status == StatusCode::OK;
+        // A stream cannot be told from a single answer, and may last for any time.
+        let slot = if sent.is_grpc() { None } else { Some(slot) };
         let mut response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));
         // A failure is the answer to one attempt, not to a question: the next may do better.
         let leader = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral));
@@ -93,6 +96,11 @@ pub(crate) fn send<'a>(
 // === impl SentCall ===
 
 impl SentCall<'_> {
+    /// True for a gRPC call on a gate with a dialect.
+    fn is_grpc(&self) -> bool {
+        self.context.call.form == Some(Form::Grpc)
+    }
+
     /// True if only the beginning of the body tells what the response means.
     fn wants_body(&self, head: &Parts) -> bool {
         let CallContext { config, call, .. } = &*self.context;
@@ -158,6 +166,8 @@ impl SentCall<'_> {
     /// Reads the meaning of a response.
     fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Told {
         let CallContext { config, call, .. } = &*self.context;
+        let grpc = if self.is_grpc() { grpc::in_http(status, headers) } else { None };
+        let (status, headers) = grpc.as_ref().map_or((status, headers), |(status, headers)| (*status, headers));
         let wall = (!headers.contains_key(DATE)).then(wall_clock);
         let response = signals::Response { status, headers, body, wall };
         let told = outcome::answer(config.failures(call.class), &config.options.gate.throttling, &call.call, &response);

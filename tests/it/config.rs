@@ -864,3 +864,22 @@ fn warnings_say_what_works_but_should_be_known() {
         ]
     );
 }
+
+#[test]
+fn health_checks_over_grpc_are_exempt_on_every_gate_with_a_dialect() {
+    for (more, first) in [("", "default"), ("dialect = \"google\"\n", "health"), ("dialect = \"aws\"\n", "health")] {
+        let text = format!("[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\n{more}");
+        let loaded = load(&text, &[]).unwrap();
+        let gate = &loaded.settings.gates["g"];
+        assert_eq!(&*gate.policy.classes[0].name, first, "{more}");
+        let class = |path: &'static str| {
+            let kind = http::HeaderValue::from_static("application/grpc");
+            let headers = http::HeaderMap::from_iter([(http::header::CONTENT_TYPE, kind)]);
+            let uri = http::Uri::from_static(path);
+            gate.rules.classify(&http::Method::POST, &uri, &headers, &std::hash::RandomState::new())
+        };
+        assert_eq!(class("/grpc.health.v1.Health/Check").exempt, first == "health", "{more}");
+        assert_eq!(class("/grpc.health.v1.Health/Watch").exempt, first == "health", "{more}");
+        assert!(!class("/google.pubsub.v1.Publisher/Publish").exempt, "{more}");
+    }
+}

@@ -49,6 +49,7 @@ mod proxy_early;
 mod proxy_external;
 mod proxy_failures;
 mod proxy_fidelity;
+mod proxy_grpc;
 mod proxy_hangups;
 mod proxy_keys;
 mod proxy_names;
