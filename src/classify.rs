@@ -67,7 +67,7 @@ pub struct Traits {
     /// True if its lane is exempt: no failure of its calls is remembered, and they have connections
     /// of their own.
     pub exempt: bool,
-    /// True if failures are remembered at all.
+    /// True if its calls need keys: failures are remembered, or writes go one at a time.
     pub remembers: bool,
     /// Its rank for calls with an ambiguous path: the highest that is not exempt gets them.
     /// `config` ranks by lane, then by rate.

@@ -284,7 +284,7 @@ pub(super) struct Numbered {
 }
 
 /// Numbers checked classes by their place.
-pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>) -> Numbered {
+pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>, one_at_a_time: bool) -> Numbered {
     let id = |name: &str| {
         let ids = classes.iter().zip(0_u16..);
         ids.clone().find(|(class, _)| class.name() == name).map(|(_, id)| ClassId(id))
@@ -294,7 +294,7 @@ pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>)
         .map(|class| ClassPolicy { within: class.within.as_deref().and_then(id), ..class.policy.clone() });
     let traits = classes.iter().zip(strictness(classes, gate_bucket)).map(|(class, strictness)| Traits {
         exempt: class.policy.lane == Lane::Exempt,
-        remembers: class.policy.backoff.strategy != Strategy::Off,
+        remembers: one_at_a_time || class.policy.backoff.strategy != Strategy::Off,
         strictness,
         cost: class.cost,
     });

@@ -162,7 +162,7 @@ impl Limits {
         let mut classes = classes::classes(at, &defaults);
         let mut bucket = policy.bucket;
         classes::fit_costs(&mut classes, &mut bucket);
-        let classes = classes::numbered(&classes, bucket);
+        let classes = classes::numbered(&classes, bucket, policy.one_at_a_time);
         let policy = Policy { bucket, classes: classes.policies, ..policy };
         let identity = identity(at, &policy, fair_by, dialect);
         let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);

@@ -883,3 +883,16 @@ fn health_checks_over_grpc_are_exempt_on_every_gate_with_a_dialect() {
         assert!(!class("/google.pubsub.v1.Publisher/Publish").exempt, "{more}");
     }
 }
+
+#[test]
+fn writes_go_one_at_a_time_where_no_failure_is_remembered_too() {
+    let known = |more: &str| {
+        let text = format!("[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\npreset = \"none\"\n{more}");
+        let loaded = load(&text, &[]).unwrap();
+        let (headers, hasher) = (http::HeaderMap::new(), std::hash::RandomState::new());
+        let path = http::Uri::from_static("/a/b");
+        loaded.settings.gates["g"].rules.classify(&http::Method::PUT, &path, &headers, &hasher).key.known().is_some()
+    };
+    assert!(!known(""), "nothing needs the key");
+    assert!(known("one_at_a_time = true\n"));
+}
