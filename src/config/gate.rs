@@ -15,7 +15,7 @@ use super::shape::Shape;
 use super::values::OrOff;
 use super::words::Impersonation;
 use super::{limits, names, signals, sources};
-use crate::api::{Failures, Scope, Throttling};
+use crate::api::{Failures, Scope, Throttling, duration};
 use crate::classify::{FairBy, KeyParts, Kind, Rules};
 use crate::dialect::Dialect;
 use crate::limit::Policy;
@@ -42,6 +42,9 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let Limits { throttling, coalesce, .. } = limits;
     let (policy, rules, failures) = limits.with_classes(at, kind, preset, dialect);
+    if dialect == Dialect::Aws && credentials != Credentials::Inject {
+        warn_of_signatures(at, &host, policy.queue.max_wait);
+    }
     let (tls, upstream_tls, credential) = sources::tls_and_credential(at, upstream.as_ref(), credentials);
     let gate = Gate {
         name,
@@ -218,6 +221,24 @@ fn warn_of_links(gate: &Gate, at: &Cursor<'_>) {
     }
 }
 
+/// Warns of what spoils the signature that an AWS client has put on its call: another Host, or a
+/// wait past the five minutes for which it is good.
+fn warn_of_signatures(at: &Cursor<'_>, host: &Host, max_wait: Duration) {
+    if *host != Host::Preserve {
+        let is = if *host == Host::Rewrite { "\"rewrite\"" } else { "a name" };
+        at.at("host").warn(format!(
+            "is {is}, but AWS clients sign the Host: the upstream answers SignatureDoesNotMatch to calls for any other name; \
+             expected \"preserve\", and clients that call the API by its own name"
+        ));
+    }
+    if max_wait > LONGEST_SIGNED_WAIT {
+        at.at("queue").at("max_wait").warn(format!(
+            "is {}, but AWS takes a signature for five minutes after it was made; expected at most \"240s\"",
+            duration::write(max_wait)
+        ));
+    }
+}
+
 /// Reads the time to connect and the time to the response head.
 fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     let connect = at.get("connect", CONNECT);
@@ -305,3 +326,5 @@ impl TomlValue for Host {
 const SOCKET_PATH: usize = 100;
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
 const CONNECT: Duration = Duration::from_secs(5);
+/// What is left of a signature's five minutes for clocks that differ and for the SDK's own retries.
+const LONGEST_SIGNED_WAIT: Duration = Duration::from_secs(240);

@@ -866,6 +866,36 @@ fn warnings_say_what_works_but_should_be_known() {
 }
 
 #[test]
+fn what_spoils_a_signature_is_warned_of() {
+    let warnings = |text: &str| {
+        let text = format!("[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\n{text}\n");
+        load(&text, &[]).unwrap_or_else(|problems| panic!("{text}: {problems:?}")).warnings
+    };
+    for good in [
+        "dialect = \"aws\"\nhost = \"preserve\"\nqueue.max_wait = \"240s\"",
+        "dialect = \"azure\"\nqueue.max_wait = \"10m\"",
+        "queue.max_wait = \"10m\"",
+        // The gate's own header in place of a signature.
+        "dialect = \"aws\"\ncredentials = \"inject\"\ncredential.file = \"/t\"",
+    ] {
+        assert_eq!(warnings(good), Vec::<String>::new(), "{good}");
+    }
+    let host = "f.toml:5:1: gates.g.host: is";
+    for (bad, expected) in [
+        ("dialect = \"aws\"\nhost = \"rewrite\"", format!("{host} \"rewrite\", but AWS clients sign the Host")),
+        ("dialect = \"aws\"\nhost = \"x.example\"", format!("{host} a name, but AWS clients sign the Host")),
+        ("dialect = \"aws\"", "gates.g.host: is \"rewrite\", but AWS clients sign the Host".to_owned()),
+        (
+            "dialect = \"aws\"\nhost = \"preserve\"\nqueue.max_wait = \"241s\"",
+            "f.toml:6:7: gates.g.queue.max_wait: is 4m1s, but AWS takes a signature for five minutes".to_owned(),
+        ),
+    ] {
+        let warnings = warnings(bad);
+        assert!(warnings.len() == 1 && warnings[0].contains(&expected), "{bad}: {warnings:?}");
+    }
+}
+
+#[test]
 fn health_checks_over_grpc_are_exempt_on_every_gate_with_a_dialect() {
     for (more, first) in [("", "default"), ("dialect = \"google\"\n", "health"), ("dialect = \"aws\"\n", "health")] {
         let text = format!("[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\n{more}");
