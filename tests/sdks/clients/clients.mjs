@@ -1,47 +1,82 @@
-// Makes calls with the JavaScript SDKs: clients.mjs SDK URL CALLS. One JSON object per call on stdout.
+// Makes calls with the JavaScript SDKs: `clients.mjs SDK`, and a line `CALL URL` on stdin for each. Reports in JSON, a line each.
 
-import { DescribeInstancesCommand, EC2Client } from "@aws-sdk/client-ec2";
+import { Agent } from "node:https";
+import { createInterface } from "node:readline";
+
+import { CreateTagsCommand, DescribeInstancesCommand, EC2Client } from "@aws-sdk/client-ec2";
 import { GetCallerIdentityCommand, STSClient } from "@aws-sdk/client-sts";
 import { DynamoDBClient, ListTablesCommand } from "@aws-sdk/client-dynamodb";
-import { GetObjectCommand, HeadObjectCommand, PutObjectCommand, S3Client } from "@aws-sdk/client-s3";
-import { ListHostedZonesCommand, Route53Client } from "@aws-sdk/client-route-53";
+import { GetObjectCommand, HeadObjectCommand, ListBucketsCommand, PutObjectCommand, S3Client } from "@aws-sdk/client-s3";
+import { ChangeResourceRecordSetsCommand, ListHostedZonesCommand, Route53Client } from "@aws-sdk/client-route-53";
 import { Octokit } from "@octokit/core";
 import { retry } from "@octokit/plugin-retry";
 import { throttling } from "@octokit/plugin-throttling";
 
-const [sdk, url, calls] = process.argv.slice(2);
-const config = {
-  endpoint: url,
-  region: "eu-central-1",
-  credentials: { accessKeyId: "ASIAQNZGKIQY56JQ7WML", secretAccessKey: "secret" },
-  maxAttempts: 3,
-  forcePathStyle: true,
-};
 const wait = (after, options, octokit, count) => count < 3;
+const clients = new Map();
+
+// Leads AWS's names to loopback, as a pod's hosts file with the gate's address would.
+class Aliases extends Agent {
+  createConnection(options, done) {
+    return super.createConnection({ ...options, host: "127.0.0.1", port: process.env.TEST_ALIASES }, done);
+  }
+}
+const aliases = process.env.TEST_ALIASES ? { requestHandler: { httpsAgent: new Aliases({ keepAlive: true }) } } : {};
+
+// A client for each kind and URL, as a program would have.
+function client(kind, url) {
+  const name = `${kind.name} ${url}`;
+  const settings = {
+    endpoint: url,
+    region: "eu-central-1",
+    credentials: {
+      accessKeyId: process.env.TEST_KEY ?? "ASIAQNZGKIQY56JQ7WML",
+      secretAccessKey: process.env.TEST_SECRET ?? "secret",
+    },
+    maxAttempts: 3,
+    forcePathStyle: true,
+    ...aliases,
+  };
+  if (!clients.has(name)) clients.set(name, new kind(settings));
+  return clients.get(name);
+}
+
+function github(url) {
+  const Client = Octokit.plugin(retry, throttling);
+  return new Client({ baseUrl: url, auth: "token", throttle: { onRateLimit: wait, onSecondaryRateLimit: wait } });
+}
+
+const record = { Name: "a.example", Type: "A", TTL: 60, ResourceRecords: [{ Value: "192.0.2.1" }] };
+const change = {
+  HostedZoneId: "Z1",
+  ChangeBatch: { Changes: [{ Action: "UPSERT", ResourceRecordSet: record }] },
+};
+const object = { Bucket: "bucket", Key: "k" };
 const known = {
-  ec2: () => new EC2Client(config).send(new DescribeInstancesCommand({})),
-  sts: () => new STSClient(config).send(new GetCallerIdentityCommand({})),
-  dynamodb: () => new DynamoDBClient(config).send(new ListTablesCommand({})),
-  route53: () => new Route53Client(config).send(new ListHostedZonesCommand({})),
-  s3: () => new S3Client(config).send(new GetObjectCommand({ Bucket: "b", Key: "k" })),
-  s3_put: () => new S3Client(config).send(new PutObjectCommand({ Bucket: "b", Key: "k", Body: "x".repeat(100_000) })),
-  s3_head: () => new S3Client(config).send(new HeadObjectCommand({ Bucket: "b", Key: "k" })),
-  github: () => {
-    const Client = Octokit.plugin(retry, throttling);
-    const octokit = new Client({ baseUrl: url, auth: "token", throttle: { onRateLimit: wait, onSecondaryRateLimit: wait } });
-    return octokit.request("GET /users/x");
-  },
+  ec2: (url) => client(EC2Client, url).send(new DescribeInstancesCommand({})),
+  ec2_write: (url) =>
+    client(EC2Client, url).send(new CreateTagsCommand({ Resources: ["i-1"], Tags: [{ Key: "k", Value: "v" }] })),
+  sts: (url) => client(STSClient, url).send(new GetCallerIdentityCommand({})),
+  dynamodb: (url) => client(DynamoDBClient, url).send(new ListTablesCommand({})),
+  route53: (url) => client(Route53Client, url).send(new ListHostedZonesCommand({})),
+  route53_change: (url) => client(Route53Client, url).send(new ChangeResourceRecordSetsCommand(change)),
+  s3: (url) => client(S3Client, url).send(new GetObjectCommand(object)),
+  s3_buckets: (url) => client(S3Client, url).send(new ListBucketsCommand({})),
+  s3_put: (url) => client(S3Client, url).send(new PutObjectCommand({ ...object, Body: "x".repeat(100_000) })),
+  s3_head: (url) => client(S3Client, url).send(new HeadObjectCommand(object)),
+  github: (url) => github(url).request("GET /users/x"),
+  github_put: (url) => github(url).request("PUT /user/starred/o/r"),
+  github_write: (url) => github(url).request("POST /repos/o/r/issues", { title: "t" }),
 };
 
-for (const call of calls.split(",")) {
-  const begun = performance.now();
-  const report = { call, ok: true, error: "", attempts: null };
+for await (const line of createInterface({ input: process.stdin })) {
+  const [call, url] = line.split(" ");
+  const report = { ok: true, error: "", attempts: null };
   try {
-    await known[call]();
+    await known[call](url);
   } catch (error) {
     const code = error.name === "HttpError" ? `${error.status} ${error.message}` : error.name;
     Object.assign(report, { ok: false, error: code, attempts: error.$metadata?.attempts ?? null });
   }
-  report.seconds = (performance.now() - begun) / 1000;
   console.log(JSON.stringify(report));
 }

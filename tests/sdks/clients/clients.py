@@ -1,103 +1,196 @@
-"""Makes calls with the Python SDKs: clients.py SDK URL CALLS. One JSON object per call on stdout."""
+"""Makes calls with one of the Python SDKs: `clients.py SDK`, and a line `CALL URL` on stdin for each. Reports in JSON, a line each."""
 
+import asyncio
+import functools
 import json
 import os
+import socket
 import sys
-import time
 
-os.environ.update(
-    AWS_ACCESS_KEY_ID="ASIAQNZGKIQY56JQ7WML", AWS_SECRET_ACCESS_KEY="secret", AWS_DEFAULT_REGION="eu-central-1"
-)
-
+KEY = {"aws_access_key_id": os.environ.get("TEST_KEY", "ASIAQNZGKIQY56JQ7WML"), "aws_secret_access_key": os.environ.get("TEST_SECRET", "secret")}
+REGION = "eu-central-1"
+CHANGE = {
+    "Action": "UPSERT",
+    "ResourceRecordSet": {"Name": "a.example", "Type": "A", "TTL": 60, "ResourceRecords": [{"Value": "192.0.2.1"}]},
+}
 AWS = {
-    "ec2": lambda c: c.describe_instances(),
-    "sts": lambda c: c.get_caller_identity(),
-    "dynamodb": lambda c: c.list_tables(),
-    "eks": lambda c: c.describe_cluster(name="c"),
-    "route53": lambda c: c.list_hosted_zones(),
-    "s3": lambda c: c.get_object(Bucket="b", Key="k//..%2F")["Body"].read(),
-    "s3_put": lambda c: c.put_object(Bucket="b", Key="k", Body=b"x" * 100_000),
-    "s3_head": lambda c: c.head_object(Bucket="b", Key="k"),
+    "ec2": ("ec2", "describe_instances", {}),
+    "ec2_write": ("ec2", "create_tags", {"Resources": ["i-1"], "Tags": [{"Key": "k", "Value": "v"}]}),
+    "sts": ("sts", "get_caller_identity", {}),
+    "dynamodb": ("dynamodb", "list_tables", {}),
+    "eks": ("eks", "describe_cluster", {"name": "c"}),
+    "eks_list": ("eks", "list_clusters", {}),
+    "route53": ("route53", "list_hosted_zones", {}),
+    "route53_change": ("route53", "change_resource_record_sets", {"HostedZoneId": "Z1", "ChangeBatch": {"Changes": [CHANGE]}}),
+    "s3": ("s3", "get_object", {"Bucket": "bucket", "Key": "k//..%2F"}),
+    "s3_buckets": ("s3", "list_buckets", {}),
+    "s3_put": ("s3", "put_object", {"Bucket": "bucket", "Key": "k", "Body": b"x" * 100_000}),
+    "s3_head": ("s3", "head_object", {"Bucket": "bucket", "Key": "k"}),
+    "elbv2": ("elbv2", "describe_load_balancers", {}),
+    "autoscaling": ("autoscaling", "describe_auto_scaling_groups", {}),
+    "iam": ("iam", "list_users", {}),
+    "cloudwatch": ("cloudwatch", "list_metrics", {}),
 }
 
 
-def boto3_calls(url, mode):
+def settings(mode):
+    return {"retries": {"mode": mode, "max_attempts": 3}, "s3": {"addressing_style": "path"}}
+
+
+def boto3_calls(mode):
     import boto3
     from botocore.config import Config
 
-    config = Config(retries={"mode": mode, "max_attempts": 3}, s3={"addressing_style": "path"})
+    @functools.cache
+    def client(service, url):
+        return boto3.client(service, endpoint_url=url, region_name=REGION, config=Config(**settings(mode)), **KEY)
 
-    def of(name):
-        client = boto3.client(name.split("_")[0], endpoint_url=url, config=config)
-        return lambda: AWS[name](client)
+    def call(name, url):
+        service, method, arguments = AWS[name]
+        answer = getattr(client(service, url), method)(**arguments)
+        return answer["Body"].read() if "Body" in answer else None
 
-    return {name: of(name) for name in AWS}
+    return call
 
 
-def github_calls(url):
+def aiobotocore_calls():
+    from aiobotocore.config import AioConfig
+    from aiobotocore.session import get_session
+
+    loop, session, clients = asyncio.new_event_loop(), get_session(), {}
+
+    async def made(name, url):
+        service, method, arguments = AWS[name]
+        if (service, url) not in clients:
+            config = AioConfig(**settings("standard"))
+            client = session.create_client(service, endpoint_url=url, region_name=REGION, config=config, **KEY)
+            clients[service, url] = await client.__aenter__()
+        answer = await getattr(clients[service, url], method)(**arguments)
+        if "Body" in answer:
+            await answer["Body"].read()
+
+    return lambda name, url: loop.run_until_complete(made(name, url))
+
+
+def github_calls():
     from github import Auth, Github, GithubRetry
 
-    retry = GithubRetry(total=3, secondary_rate_wait=1)
-    github = Github(base_url=url, auth=Auth.Token("token"), retry=retry)
-    return {"github": lambda: github.get_user("x").login}
+    @functools.cache
+    def client(url):
+        retry = GithubRetry(total=3, secondary_rate_wait=1)
+        return Github(base_url=url, auth=Auth.Token("token"), retry=retry, lazy=True)
+
+    def call(name, url):
+        if name == "github":
+            return client(url).get_user("x").login
+        repository = client(url).get_repo("o/r")
+        if name == "github_put":
+            return client(url).get_user().add_to_starred(repository)
+        return repository.create_issue("t").number
+
+    return call
 
 
-def google_calls(url):
+def google_calls():
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
 
-    client = storage.Client(
-        project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url}
-    )
-    retry = storage.retry.DEFAULT_RETRY.with_timeout(6)
-    return {"google": lambda: list(client.list_buckets(retry=retry, timeout=5))}
+    @functools.cache
+    def client(url):
+        return storage.Client(project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url})
+
+    def call(name, url):
+        retry = storage.retry.DEFAULT_RETRY.with_timeout(10)
+        if name == "google":
+            return list(client(url).list_buckets(retry=retry, timeout=20))
+        if name == "google_delete":
+            return client(url).bucket("b").delete(retry=retry, timeout=20)
+        return client(url).create_bucket("b", retry=retry, timeout=20).name
+
+    return call
 
 
-def azure_calls(url):
+def azure_calls():
     from azure.core import PipelineClient
     from azure.core.exceptions import HttpResponseError
     from azure.core.pipeline.policies import RetryPolicy
     from azure.core.rest import HttpRequest
 
-    client = PipelineClient(url, policies=[RetryPolicy(retry_total=3, retry_backoff_factor=0.2)])
+    @functools.cache
+    def client(url):
+        return PipelineClient(url, policies=[RetryPolicy(retry_total=3, retry_backoff_factor=0.2)])
 
-    def call():
-        response = client.send_request(HttpRequest("GET", url + "/subscriptions/s/resourcegroups"))
+    def call(name, url):
+        url += "/subscriptions/s/resourcegroups"
+        request = HttpRequest("GET", url) if name == "azure" else HttpRequest("PUT", url + "/g", json={"location": "x"})
+        response = client(url).send_request(request)
         response.read()
         if response.status_code >= 400:
             raise HttpResponseError(response=response)
 
-    return {"azure": call}
+    return call
+
+
+def grpc_calls():
+    import grpc
+
+    @functools.cache
+    def channel(target):
+        roots = open(os.environ["TEST_ROOTS"], "rb").read()
+        name = [("grpc.ssl_target_name_override", "localhost")]
+        return grpc.secure_channel(target, grpc.ssl_channel_credentials(roots), options=name)
+
+    def call(name, target):
+        path = name if name.startswith("/") else f"/p.Service/{name}"
+        return channel(target).unary_unary(path)(b"", timeout=20)
+
+    return call
 
 
 def described(error):
     answer = getattr(error, "response", None)
     if isinstance(answer, dict):  # botocore's
         return answer["Error"]["Code"], answer["ResponseMetadata"].get("RetryAttempts", 0) + 1
+    if hasattr(error, "details") and callable(error.details):  # grpcio's
+        return f"{error.code().name} {error.details()}"[:300], None
     cause = getattr(error, "cause", None) or getattr(error, "_cause", None) or error
     code = getattr(getattr(cause, "error", None), "code", None)  # azure-core's
     return code or f"{type(cause).__name__}: {cause}"[:300], None
 
 
+def lead_to_loopback(port):
+    """Resolves AWS's names as a pod's hosts file with the gate's address would."""
+    real = socket.getaddrinfo
+
+    def resolve(host, *rest, **more):
+        if isinstance(host, str) and host.endswith(".amazonaws.com"):
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+        return real(host, *rest, **more)
+
+    socket.getaddrinfo = resolve
+
+
 def main():
-    sdk, url, calls = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
-    known = {
-        "boto3_legacy": lambda: boto3_calls(url, "legacy"),
-        "boto3_standard": lambda: boto3_calls(url, "standard"),
-        "boto3_adaptive": lambda: boto3_calls(url, "adaptive"),
-        "PyGithub": lambda: github_calls(url),
-        "google-cloud-storage": lambda: google_calls(url),
-        "azure-core": lambda: azure_calls(url),
-    }[sdk]()
-    for name in calls:
-        begun = time.monotonic()
-        report = {"call": name, "ok": True, "error": "", "attempts": None}
+    if "TEST_ALIASES" in os.environ:
+        lead_to_loopback(int(os.environ["TEST_ALIASES"]))
+    call = {
+        "boto3_legacy": lambda: boto3_calls("legacy"),
+        "boto3_standard": lambda: boto3_calls("standard"),
+        "boto3_adaptive": lambda: boto3_calls("adaptive"),
+        "aiobotocore": aiobotocore_calls,
+        "PyGithub": github_calls,
+        "google-cloud-storage": google_calls,
+        "azure-core": azure_calls,
+        "grpcio": grpc_calls,
+    }[sys.argv[1]]()
+    for line in sys.stdin:
+        name, url = line.split()
+        report = {"ok": True, "error": "", "attempts": None}
         try:
-            known[name]()
+            call(name, url)
         except Exception as error:  # noqa: BLE001: whatever an SDK makes of an answer is what is reported
             code, attempts = described(error)
             report |= {"ok": False, "error": code, "attempts": attempts}
-        report["seconds"] = round(time.monotonic() - begun, 3)
         print(json.dumps(report), flush=True)
 
 
