@@ -60,6 +60,7 @@ mod proxy_tls;
 mod proxy_trailers;
 mod proxy_transparency;
 mod proxy_upgrades;
+mod recorded;
 mod references;
 mod release;
 mod reload;

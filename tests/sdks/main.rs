@@ -16,6 +16,7 @@ mod matrix;
 #[path = "../support/ports.rs"]
 mod ports;
 mod programs;
+mod recorded;
 mod refused;
 mod relay;
 mod signed;
