@@ -238,6 +238,9 @@ fn a_signature_for_the_real_name_is_good_held_sent_again_and_over_http2() {
             };
             let how = (scheme, if gate == "again" { &SENT_AGAIN[..] } else { &[] });
             let Some(made) = calls(&judge, sdk, &judge.key.secret, &variables, how) else { continue };
+            if made.is_empty() {
+                continue; // none of its calls here only reads
+            }
             assert!(made.iter().all(String::is_empty), "{name} {gate}: {made:?}\n{}", gates.log());
             say(format_args!("{name}: {} signatures were good by way of {gate:?}", made.len()));
             if gate != "again" {
