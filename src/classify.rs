@@ -14,11 +14,13 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
+use self::caller::Caller;
 use crate::api::{Call, Group, Verb, apply, external, kubernetes};
 use crate::dialect::{Dialect, Form, Head, Words};
 use crate::limit::ClassId;
 use crate::limit::policy::Per;
 
+mod caller;
 mod checksum;
 mod cost;
 mod flow;
@@ -41,8 +43,12 @@ pub struct Rules {
     pub kind: Kind,
     /// The division into flows.
     pub fair_by: FairBy,
-    /// The identity that buckets, slots or pauses are split by.
+    /// The identity that buckets, slots or pauses are split by, for a class without one of its own.
     identity: Option<Per>,
+    /// The identities by class.
+    identities: Vec<Option<Per>>,
+    /// True if only the writes that their provider takes one at a time go alone.
+    only_serial_writes: bool,
     dialect: Dialect,
     classes: Vec<Traits>,
     /// The keys by class. For a class without one, the kind of API decides.
@@ -103,6 +109,8 @@ pub struct Classified {
     pub cost: u16,
     /// The form in which its sender expects an error, where that is not the gate's usual one.
     pub form: Option<Form>,
+    /// True if it is one of the writes that go one at a time, where the gate lets them.
+    pub goes_alone: bool,
     /// The key of its failures, as far as the request head tells.
     pub key: KeySource,
     /// True if the key is of one object (or path), whose end is the key's end.
@@ -136,13 +144,26 @@ impl Rules {
     pub fn new(kind: Kind, fair_by: FairBy, identity: Option<Per>, classes: Vec<Traits>, rules: Vec<Rule>) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
         let strictest = strictest(&classes);
-        let identity = identity.or(fair_by.identity());
-        Self { kind, fair_by, identity, dialect: Dialect::Plain, classes, keys: Vec::new(), rules, strictest }
+        let identity = identity.or_else(|| fair_by.identity());
+        let (identities, keys) = (Vec::new(), Vec::new());
+        let (only_serial_writes, dialect) = (false, Dialect::Plain);
+        Self { kind, fair_by, identity, identities, only_serial_writes, dialect, classes, keys, rules, strictest }
     }
 
     /// Returns the same rules for calls in a provider's dialect.
     pub fn with_dialect(self, dialect: Dialect) -> Self {
         Self { dialect, ..self }
+    }
+
+    /// Returns the same rules with the identity that splits the limits of each class.
+    pub fn with_identities(self, identities: Vec<Option<Per>>) -> Self {
+        Self { identities, ..self }
+    }
+
+    /// Returns the same rules, under which writes go one at a time only where their provider takes
+    /// them so: changes to one zone of Route 53.
+    pub fn with_only_serial_writes(self, only_serial_writes: bool) -> Self {
+        Self { only_serial_writes, ..self }
     }
 
     /// Returns the same rules with configured keys, by class; `None` leaves the key to the kind of
@@ -199,11 +220,12 @@ impl Rules {
         let head = matcher::Subject { call: &call, path, method, query: uri.query(), headers, words: words.as_deref() };
         let class = self.class(&head);
         let traits = self.traits(class);
-        let identity = |per: Per| identity(per, words.as_deref(), &request, hasher);
-        let credential = self.identity.map_or(0, identity);
+        let caller = Caller { dialect: self.dialect, words: words.as_deref(), request, hasher };
+        let identity = self.identities.get(usize::from(class.0)).copied().flatten().or(self.identity);
+        let credential = identity.map_or(0, |per| caller.identity(per));
         let cost = traits.cost.of(&head);
         let form = words.as_deref().and_then(|words| self.dialect.form(&request, words));
-        let fair_to = self.fair_by.identity().map_or(0, identity);
+        let fair_to = caller.fair_to(self.fair_by);
         let flow = match fair_to {
             0 => hasher.hash_one(FlowName::new(self.fair_by, self.kind, &call, words.as_deref(), headers, 0)),
             flow => flow,
@@ -226,6 +248,10 @@ impl Rules {
             false => Group::Short,
         };
         let (exempt, patient, fair_by) = (traits.exempt, call.is_tunnel(), self.fair_by);
+        let goes_alone = match words.as_deref() {
+            Some(words) if self.only_serial_writes => !words.serial.is_empty(),
+            words => !reads(&call, words),
+        };
         Classified {
             call,
             class,
@@ -235,6 +261,7 @@ impl Rules {
             words,
             cost,
             form,
+            goes_alone,
             key,
             key_is_of_object,
             group,
@@ -307,18 +334,9 @@ impl Rules {
     }
 }
 
-/// Returns the identity of a call, as a salted hash. An account that is not known is the
-/// credential's.
-fn identity(per: Per, words: Option<&Words>, request: &Head<'_>, hasher: &RandomState) -> u64 {
-    let account = || match words.map_or("", |words| &words.account) {
-        "" => flow::credential(request.uri, request.headers, hasher),
-        account => hasher.hash_one(account).max(1),
-    };
-    match (per, words) {
-        (Per::Account, _) => account(),
-        (Per::Action, Some(words)) => hasher.hash_one((account(), &words.service, &words.region, &words.action)).max(1),
-        _ => flow::credential(request.uri, request.headers, hasher),
-    }
+/// True if a call changes nothing, by its provider's words where they say so.
+fn reads(call: &Call, words: Option<&Words>) -> bool {
+    words.map_or_else(|| call.verb.is_read(), |words| words.reads)
 }
 
 /// Returns the class for calls with an ambiguous path: the one with the highest rank that is not
@@ -348,11 +366,6 @@ impl Classified {
         if self.call.is_tunnel() {
             self.key = KeySource::None;
         }
-    }
-
-    /// True if the call changes nothing, by its provider's words where they say so.
-    pub fn reads(&self) -> bool {
-        self.words.as_deref().map_or_else(|| self.call.verb.is_read(), |words| words.reads)
     }
 
     /// Returns the readable name of its flow, for the status page.

@@ -10,6 +10,7 @@ mod cursor;
 mod files;
 mod foreign;
 mod gate;
+mod identities;
 mod key;
 mod layers;
 mod limits;
@@ -41,7 +42,7 @@ pub use self::problems::Problem;
 use self::problems::Text;
 pub(crate) use self::problems::did_you_mean;
 use self::report::{Findings, Report};
-use crate::spec::Settings;
+use crate::spec::{Figures, Settings};
 
 /// The input that a configuration is read from.
 #[derive(Clone, Debug, Default)]
@@ -117,7 +118,8 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
     let settings = process::settings(&Cursor::root(&root, &report));
     let Findings { warnings, files, record } = report.finish(&root, problems, &layers::strays(env))?;
     let origins = Origins::new(text, variables);
-    Ok(Loaded { settings, effective: record.effective(), warnings, origins, files })
+    let effective = record.effective() + &published(&settings);
+    Ok(Loaded { settings, effective, warnings, origins, files })
 }
 
 impl Loaded {
@@ -126,6 +128,26 @@ impl Loaded {
     pub fn unreadable_files(&self) -> Vec<Problem> {
         self.files.iter().filter_map(NamedFile::problem).collect()
     }
+}
+
+/// Returns the figures behind the presets of gates as comments, by the documents that have them.
+fn published(settings: &Settings) -> String {
+    let mut text = String::new();
+    for gate in settings.gates.values() {
+        let Some(Figures { preset, share, figures }) = &gate.figures else { continue };
+        let name = &gate.name;
+        text +=
+            &format!("\n# Published limits, of which preset = \"{preset}\" of gates.{name} takes share = {share}:\n");
+        let mut source = "";
+        for figure in figures {
+            if source != figure.source {
+                source = &figure.source;
+                text += &format!("# {source}\n");
+            }
+            text += &format!("#   {}: {}\n", figure.class.unwrap_or("all others"), figure.says);
+        }
+    }
+    text
 }
 
 fn read(path: &std::path::Path) -> Result<(String, String), Vec<Problem>> {

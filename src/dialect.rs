@@ -16,9 +16,11 @@ mod identity;
 mod refusal;
 mod route;
 
+use std::fmt;
+
 use http::{HeaderMap, Method, Uri};
 
-pub use self::aws::Protocol;
+pub use self::aws::{Protocol, SERVICES};
 pub use self::identity::{TokenBody, signing_key_id};
 pub use self::refusal::{Denial, Form, Written};
 
@@ -120,10 +122,36 @@ impl Dialect {
         }
     }
 
+    /// The part of its account's quota that a call is counted in: AWS counts by service and region,
+    /// Azure by kind of operation, Google by service, GitHub by resource.
+    pub fn quota(self, words: &Words) -> [&str; 2] {
+        match self {
+            Self::Plain => [""; 2],
+            Self::Aws => [&words.service, &words.region],
+            Self::Azure => [words.action.split('/').next().unwrap_or_default(), ""],
+            Self::Google | Self::Github => [&words.service, ""],
+        }
+    }
+
     /// True if a path of the call's service may hold anything: S3's keys have `//`, `..` and `%2F`
     /// rightly, and nothing is decided by them.
     pub fn any_path_is_clear(self, words: &Words) -> bool {
         self == Self::Aws && aws::is_s3(&words.service)
+    }
+}
+
+// === impl Words ===
+
+/// The account may name a customer, and is left out.
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, region, action, .. } = self;
+        for (name, word) in [("service", service), ("region", region), ("action", action)] {
+            if !word.is_empty() {
+                write!(f, "{name} {word}, ")?;
+            }
+        }
+        f.write_str(if self.reads { "a read" } else { "a write" })
     }
 }
 

@@ -109,6 +109,8 @@ pub struct Gate {
     pub throttling: Throttling,
     /// The limits.
     pub policy: Policy,
+    /// What a provider publishes of its limits, where the preset is made of that.
+    pub figures: Option<Figures>,
     /// True if identical calls that wait become one.
     pub coalesce: bool,
     /// True if everything is decided and counted, and everything is let through.
@@ -123,6 +125,28 @@ pub struct Gate {
     pub upstream_tls: UpstreamTls,
     /// The header that inject adds on an external API.
     pub credential: Option<CredentialFile>,
+}
+
+/// The figures of a provider that a gate's preset takes a share of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figures {
+    /// The preset.
+    pub preset: &'static str,
+    /// The share that is taken, of 1 at most.
+    pub share: f64,
+    /// The figures: the gate's own, then those of its classes in their order.
+    pub figures: Vec<Figure>,
+}
+
+/// A limit that a provider publishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// The class whose bucket is made of it; `None` for the gate's.
+    pub class: Option<&'static str>,
+    /// The limit: `20/s, burst 100 for each account, region and action`.
+    pub says: String,
+    /// The document that has it, and the day on which it was read.
+    pub source: String,
 }
 
 /// A listener of a gate.
@@ -262,6 +286,15 @@ impl Gate {
                 self.tls.is_none() && self.is_local() && has_something
             }
         }
+    }
+}
+
+// === impl Figures ===
+
+impl Figures {
+    /// Returns the figure behind the bucket of a class, or of the gate.
+    pub fn of(&self, class: Option<&str>) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.class == class)
     }
 }
 

@@ -95,6 +95,9 @@ fn explained(
     let mut rows = Rows::default();
     rows.add("gate", format!("{} (kind {})", gate.name, gate.kind), "");
     rows.add("read as", read_as(call, gate.kind), "");
+    if let Some(words) = call.words.as_deref() {
+        rows.add("means", words.to_string(), "");
+    }
     limits::add(&mut rows, loaded, gate, call, headers);
     rows.add("now", what_now(gate, now), "");
     for explained in now.iter().flatten().filter(|explained| *explained.gate == *gate.name) {

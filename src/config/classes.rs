@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cost;
 use super::cursor::Cursor;
 use super::matching::matching;
-use super::presets::{Preset, bucket};
+use super::presets::{Preset, PresetClass, bucket};
 use super::problems::did_you_mean;
 use super::{limits, names};
 use crate::api::Failures;
@@ -34,6 +34,8 @@ pub(super) struct Class<'a> {
 pub(super) struct GateDefaults {
     pub(super) kind: Kind,
     pub(super) preset: Preset,
+    /// The share of the provider's figures that the preset's buckets take.
+    pub(super) share: f64,
     pub(super) dialect: Dialect,
     pub(super) bucket: Option<BucketPolicy>,
     pub(super) backoff: (Backoff, Failures),
@@ -125,7 +127,8 @@ impl<'a> Class<'a> {
         policy.bucket = limits::bucket(&at.limit("bucket"), policy.bucket);
         self.within = at.option("within", self.within.take());
         // A built-in class whose bucket is switched off falls back on the gate's.
-        policy.own_bucket_only = at.get("own_bucket_only", policy.own_bucket_only && policy.bucket.is_some());
+        policy.own_bucket_only =
+            at.get("own_bucket_only", policy.own_bucket_only && (policy.bucket.is_some() || self.within.is_some()));
         let backoff_at = at.table_or_off("backoff");
         (policy.backoff, self.failures) = limits::backoff(&backoff_at, &(policy.backoff, self.failures.clone()));
         backoff_at.read::<usize>("max_keys");
@@ -147,10 +150,9 @@ fn builtin<'a>(
 ) -> (Vec<Class<'a>>, Vec<Class<'a>>) {
     let default = class("default", Matching::Everything);
     if defaults.kind == Kind::Http {
-        let mut after = if defaults.preset == Preset::Github { github(class) } else { Vec::new() };
-        after.push(default);
+        let of_preset = defaults.preset.classes().into_iter().map(|one| of_preset(one, defaults.share, class));
         let before = if defaults.dialect == Dialect::Plain { Vec::new() } else { vec![grpc_health(class)] };
-        return (before, after);
+        return (before, of_preset.chain([default]).collect());
     }
     let before = [class("leases", Matching::Leases), class("health", Matching::Health)];
     let before = before.into_iter().map(|class| class.with(|policy| policy.lane = Lane::Exempt)).collect();
@@ -175,24 +177,15 @@ fn grpc_health<'a>(class: &impl Fn(&str, Matching) -> Class<'a>) -> Class<'a> {
     class("health", Matching::Patterns(Box::new(matcher))).with(|policy| policy.lane = Lane::Exempt)
 }
 
-/// Returns GitHub's limits on what changes things: one write a second, less than 500 new things in
-/// any hour. A bucket lets `burst + rate * 3600` out in an hour: 20 + 0.133 * 3600 = 498.8 (with
-/// 0.138 it would be 516.8). A GraphQL query is a POST that makes nothing. It and the searches have
-/// quotas of their own, so that a pause of theirs must not stop the rest.
-fn github<'a>(class: &impl Fn(&str, Matching) -> Class<'a>) -> Vec<Class<'a>> {
-    let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let posts = |paths: &[&str]| Matcher { methods: list(&["POST"]), paths: list(paths), ..Matcher::default() };
-    let writes = Matcher { methods: list(&["PUT", "PATCH", "DELETE"]), ..Matcher::default() };
-    let class = |name: &str, matcher| class(name, Matching::Patterns(Box::new(matcher)));
-    let searches =
-        Matcher { methods: list(&["GET"]), paths: list(&["/search/*", "/api/v3/search/*"]), ..Matcher::default() };
-    let creates = class("creates", posts(&["*"])).with(|policy| policy.bucket = Some(bucket(0.133, 20, Per::Gate)));
-    vec![
-        class("graphql", posts(&["/graphql", "*/graphql"])),
-        class("searches", searches),
-        Class { within: Some("writes".to_owned()), ..creates },
-        class("writes", writes).with(|policy| policy.bucket = Some(bucket(1.0, 1, Per::Gate))),
-    ]
+/// Returns a class of the gate's preset.
+fn of_preset<'a>(preset: PresetClass, share: f64, class: &impl Fn(&str, Matching) -> Class<'a>) -> Class<'a> {
+    let PresetClass { name, matcher, bucket, lane, within, own_bucket_only, hold } = preset;
+    let class = class(name, Matching::Patterns(Box::new(matcher))).with(|policy| {
+        policy.bucket = bucket.map(|bucket| bucket.at(share));
+        (policy.lane, policy.own_bucket_only) = (lane, own_bucket_only);
+        policy.backoff.hold = hold.unwrap_or(policy.backoff.hold);
+    });
+    Class { within: within.map(str::to_owned), ..class }
 }
 
 /// Tells each bucket the largest cost of a call that it is charged for.

@@ -76,7 +76,12 @@ impl<'a> Cursor<'a> {
 
     /// True if the word `off` is here.
     pub(super) fn is_off(&self) -> bool {
-        self.value.and_then(Value::as_str) == Some("off")
+        self.is_word("off")
+    }
+
+    /// True if this word is here.
+    pub(super) fn is_word(&self, word: &str) -> bool {
+        self.value.and_then(Value::as_str) == Some(word)
     }
 
     /// True if nothing is here, or the empty text.

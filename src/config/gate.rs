@@ -10,24 +10,26 @@ use toml::Value;
 use super::classes::{self, GateDefaults};
 use super::cursor::{Cursor, TomlValue};
 use super::presets::{self, Numbers, Preset};
-use super::problems::did_you_mean;
+use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::values::OrOff;
 use super::words::Impersonation;
-use super::{limits, names, signals, sources};
-use crate::api::{Failures, Scope, Throttling, duration};
+use super::{identities, limits, names, signals, sources};
+use crate::api::{Failures, Throttling, duration};
 use crate::classify::{FairBy, KeyParts, Kind, Rules};
 use crate::dialect::Dialect;
 use crate::limit::Policy;
-use crate::limit::policy::{Backoff, BucketPolicy, InFlight, Per, Strategy};
+use crate::limit::policy::{Backoff, BucketPolicy, Strategy};
 use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Source};
 
 /// Reads the gate `name`.
 pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
-    let kind = at.get("kind", Kind::Kubernetes);
+    let of_provider =
+        Preset::ALL.into_iter().find(|preset| at.at("preset").is_word(preset.word())).and_then(Preset::dialect);
+    let kind = at.get("kind", if of_provider.is_some() { Kind::Http } else { Kind::Kubernetes });
     let Listeners(listen) = at.get("listen", Listeners(vec![Listen::Tcp(LISTEN)]));
     let upstream = sources::upstream(at, kind);
-    let (preset, numbers) = preset(at, kind);
+    let (preset, share, numbers) = preset(at, kind);
     let credentials = at.get("credentials", Credentials::Auto);
     let impersonation = at.get("impersonation", Impersonation::Reject) == Impersonation::Allow;
     let retry_after = at.get("retry_after", RetryAfter::Auto);
@@ -41,7 +43,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     let limits = Limits::read(at, kind, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let Limits { throttling, coalesce, .. } = limits;
-    let (policy, rules, failures) = limits.with_classes(at, kind, preset, dialect);
+    let (policy, rules, failures) = limits.with_classes(at, kind, (preset, share), dialect);
     if dialect == Dialect::Aws && credentials != Credentials::Inject {
         warn_of_signatures(at, &host, policy.queue.max_wait);
     }
@@ -62,6 +64,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
         failures,
         throttling,
         policy,
+        figures: preset.figures(share),
         coalesce,
         shadow,
         connect_timeout,
@@ -71,26 +74,50 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
         credential,
     };
     sources::check_together(&gate, at);
-    warn_of_links(&gate, at);
+    warn_of_links(&gate, dialect, at);
     gate
 }
 
-/// Reads the preset.
-fn preset(at: &Cursor<'_>, kind: Kind) -> (Preset, Numbers) {
+/// Reads the preset, and the share that it takes of its provider's figures.
+fn preset(at: &Cursor<'_>, kind: Kind) -> (Preset, f64, Numbers) {
     let preset = at.get("preset", Preset::Sidecar);
     let is_other = preset != Preset::Crossplane;
     let crossplane = at.unused_if(is_other, "it is for preset = \"crossplane\" only", &at.at("preset"));
     let rate = crossplane.get("max_reconcile_rate", presets::MAX_RECONCILE_RATE);
-    if preset == Preset::Github && kind != Kind::Http {
-        at.at("preset").given(&[&at.at("kind")]).problem("is \"github\", which is for kind = \"http\"");
+    if preset.dialect().is_some() && kind != Kind::Http {
+        let message = format!("is \"{}\", which is for kind = \"http\"", preset.word());
+        at.at("preset").given(&[&at.at("kind")]).problem(message);
     }
-    (preset, preset.numbers(kind, rate))
+    let usual = preset.usual_share();
+    let shares: Vec<&str> =
+        Preset::ALL.into_iter().filter(|preset| preset.usual_share().is_some()).map(Preset::word).collect();
+    let why = format!(
+        "no provider publishes the numbers of preset = \"{}\", of which it would take a share; it is for preset {}",
+        preset.word(),
+        alternatives(&shares)
+    );
+    let share = at.unused_if(usual.is_none(), why, &at.at("preset")).option("share", usual).unwrap_or(1.0);
+    let fits = share > 0.0 && share <= 1.0;
+    if !fits {
+        let message = "expected a fraction above 0 and at most 1; 0.5 takes half of what the provider publishes";
+        at.at("share").problem(format!("is {share:?}, {message}"));
+    }
+    let share = if fits { share } else { 1.0 };
+    (preset, share, preset.numbers(kind, rate, share))
 }
 
 /// Reads the provider in whose words calls are read and refused.
 fn dialect(at: &Cursor<'_>, kind: Kind, preset: Preset) -> Dialect {
-    let usual = if preset == Preset::Github { Dialect::Github } else { Dialect::Plain };
-    at.unused_if(kind != Kind::Http, "it is for kind = \"http\" only", &at.at("kind")).get("dialect", usual)
+    let usual = preset.dialect().unwrap_or(Dialect::Plain);
+    let dialect =
+        at.unused_if(kind != Kind::Http, "it is for kind = \"http\" only", &at.at("kind")).get("dialect", usual);
+    if usual != Dialect::Plain && dialect != usual {
+        let (preset, read) = (preset.word(), usual.word());
+        let message = format!("preset = \"{preset}\" limits calls by what dialect = \"{read}\" reads of them");
+        at.at("dialect").problem(format!("is \"{}\", but {message}", dialect.word()));
+        return usual;
+    }
+    dialect
 }
 
 /// Reads the status of refusals, of which only GitHub's clients know two.
@@ -134,7 +161,7 @@ impl Limits {
             backoff_at.at("max_keys").problem(message);
         }
         warn_of_retries(bucket, retry_bucket, backoff.0.strategy, &at.at("retry_bucket").at("rate"));
-        let (queue, fair_by, coalesce) = limits::queue(&at.table("queue"), kind);
+        let (queue, fair_by, coalesce) = limits::queue(&at.table("queue"), kind, numbers.max_wait);
         let retry_bucket = limits::combined(retry_bucket, queue.combine);
         let in_flight = limits::in_flight(&at.limit("in_flight"), numbers.in_flight);
         let throttling = signals::throttling(&at.table("signals"), kind, numbers);
@@ -157,43 +184,23 @@ impl Limits {
         self,
         at: &Cursor<'_>,
         kind: Kind,
-        preset: Preset,
+        (preset, share): (Preset, f64),
         dialect: Dialect,
     ) -> (Policy, Rules, Vec<Failures>) {
         let Self { policy, fair_by, backoff, key, .. } = self;
-        let defaults = GateDefaults { kind, preset, dialect, bucket: policy.bucket, backoff, key };
+        let defaults = GateDefaults { kind, preset, share, dialect, bucket: policy.bucket, backoff, key };
         let mut classes = classes::classes(at, &defaults);
         let mut bucket = policy.bucket;
         classes::fit_costs(&mut classes, &mut bucket);
         let classes = classes::numbered(&classes, bucket, policy.one_at_a_time);
-        let policy = Policy { bucket, classes: classes.policies, ..policy };
-        let identity = identity(at, &policy, fair_by, dialect);
+        let only_serial = preset.has_serial_writes() && !policy.one_at_a_time;
+        let one_at_a_time = policy.one_at_a_time || only_serial;
+        let policy = Policy { bucket, classes: classes.policies, one_at_a_time, ..policy };
+        let (identity, of_classes) = identities::of(at, &policy, fair_by, dialect);
         let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
+        let rules = rules.with_identities(of_classes).with_only_serial_writes(only_serial);
         (policy, rules.with_keys(classes.keys).with_dialect(dialect), classes.failures)
     }
-}
-
-/// Returns the identity that buckets, slots and pauses are split by, of which a gate has one.
-fn identity(at: &Cursor<'_>, policy: &Policy, fair_by: FairBy, dialect: Dialect) -> Option<Per> {
-    let of = |bucket: &Option<BucketPolicy>, slots: &Option<InFlight>| {
-        [bucket.map(|bucket| bucket.per), slots.map(|slots| slots.per)]
-    };
-    let classes = policy.classes.iter().flat_map(|class| of(&class.bucket, &class.in_flight));
-    let all = of(&policy.bucket, &policy.in_flight).into_iter().chain(of(&policy.retry_bucket, &None)).chain(classes);
-    let by: Vec<Per> = all.flatten().filter(|per| per.is_by_identity()).collect();
-    if by.iter().any(|per| Some(per) != by.first()) {
-        at.problem(
-            "splits limits by more than one of credential, account and action, expected the same per everywhere",
-        );
-    }
-    let needs_words =
-        by.iter().any(|per| *per != Per::Credential) || matches!(fair_by, FairBy::Account | FairBy::Action);
-    if needs_words && dialect == Dialect::Plain {
-        let known = "\"aws\", \"azure\", \"google\" or \"github\"";
-        at.at("dialect")
-            .key_problem(format!("tells no accounts and actions, by which limits are split, expected {known}"));
-    }
-    by.first().copied().or_else(|| (policy.pause_scope == Scope::Credential).then_some(Per::Credential))
 }
 
 /// Warns of retries that crowd out healthy calls: they take their tokens of both buckets, so that
@@ -211,8 +218,8 @@ fn warn_of_retries(bucket: Option<BucketPolicy>, retries: Option<BucketPolicy>, 
 }
 
 /// Warns of an external API whose links would lead past the gate, where nothing is said of them.
-fn warn_of_links(gate: &Gate, at: &Cursor<'_>) {
-    let is_said = at.has("rewrite_links") || gate.host == Host::Preserve;
+fn warn_of_links(gate: &Gate, dialect: Dialect, at: &Cursor<'_>) {
+    let is_said = at.has("rewrite_links") || gate.host == Host::Preserve || dialect == Dialect::Aws;
     if gate.kind == Kind::Http && !gate.rewrite_links && !is_said {
         at.at("rewrite_links").warn(
             "is false: a client that follows the links of an answer (Link, Location: the next page of a list) goes past the gate; expected \

@@ -236,8 +236,8 @@ impl TomlValue for Failures {
 
 /// Reads the limits on waiting calls, the flows that take turns, and whether identical calls become
 /// one.
-pub(super) fn queue(at: &Cursor<'_>, kind: Kind) -> (QueuePolicy, FairBy, bool) {
-    let max_wait = at.get("max_wait", MAX_WAIT);
+pub(super) fn queue(at: &Cursor<'_>, kind: Kind, max_wait: Duration) -> (QueuePolicy, FairBy, bool) {
+    let max_wait = at.get("max_wait", max_wait);
     let max_waiting = at.get("max_waiting", 10_000);
     let Bytes(max_waiting_bytes) = at.get("max_waiting_bytes", Bytes(16 << 20));
     let fair_by = at.get("fair_by", FairBy::Resource);
@@ -262,5 +262,3 @@ const FASTEST: f64 = 1e9;
 const LONGEST_FILL: f64 = 584.0 * 365.0 * 86_400.0;
 /// More pins the controller's worker.
 const HOLD: Duration = Duration::from_millis(100);
-/// fabric8 gives up at 10 s, the API server's own queue at 15 s.
-const MAX_WAIT: Duration = Duration::from_secs(8);

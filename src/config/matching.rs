@@ -9,7 +9,7 @@ use super::cursor::Cursor;
 use super::problems::{alternatives, did_you_mean};
 use crate::api::Verb;
 use crate::classify::{Kind, Matcher, Matching};
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, SERVICES};
 
 /// A list of patterns in a matcher.
 type List = fn(&mut Matcher) -> &mut Vec<String>;
@@ -78,6 +78,9 @@ pub(super) fn matching(class: &Cursor<'_>, base: Option<Matching>, kind: Kind, d
     }
     matcher.query.extend(at.option::<BTreeMap<_, _>>("query", None).unwrap_or_default());
     check(&matcher, &at, kind);
+    if dialect == Dialect::Aws {
+        check_services(&matcher.services, &at);
+    }
     Some(Matching::Patterns(Box::new(matcher)))
 }
 
@@ -99,6 +102,24 @@ fn check(matcher: &Matcher, at: &Cursor<'_>, kind: Kind) {
     at.check_each("resources", &matcher.resources, |resource| {
         resource.contains('/').then(|| "expected a resource; its part belongs into subresources".to_owned())
     });
+}
+
+/// Checks names of AWS's services. There are more than are known here, so that an unknown one is no
+/// problem; one that is near to a known one may be.
+fn check_services(services: &[String], at: &Cursor<'_>) {
+    let names: Vec<&str> = SERVICES.iter().map(|(_, name)| *name).collect();
+    for (index, service) in services.iter().enumerate().filter(|(_, service)| !service.contains('*')) {
+        let at = at.at("services").item(index);
+        let near = did_you_mean(service, &names);
+        match SERVICES.iter().find(|(id, _)| id == service) {
+            _ if names.contains(&service.as_str()) => {}
+            Some((_, name)) => at.problem(format!("is {service:?}, expected the name in signatures: {name:?}")),
+            None if near.is_empty() => {}
+            None => at.warn(format!(
+                "is {service:?}, which is not the name of a service in signatures that is known here{near}"
+            )),
+        }
+    }
 }
 
 /// Returns the verbs that calls can have.

@@ -1,11 +1,21 @@
 //! Presets: numbers for a whole gate, each of which can be overridden.
 
+mod classes;
+mod ec2;
+mod figures;
+mod providers;
+
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+pub(super) use self::classes::{PresetBucket, PresetClass};
+use self::classes::{actions, list};
+use self::providers::Provider;
 use crate::api::{Failures, Scope, Signal};
 use crate::classify::Kind;
+use crate::dialect::Dialect;
 use crate::limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy};
+use crate::spec;
 
 words! {
     /// A preset by name (docs/configuration.md, "Presets").
@@ -18,6 +28,18 @@ words! {
         ControllerRuntime = "controller_runtime",
         /// Crossplane's `--max-reconcile-rate`.
         Crossplane = "crossplane",
+        /// AWS: each service as it counts, and those that publish nothing by how they answer.
+        Aws = "aws",
+        /// Amazon EC2, by action.
+        AwsEc2 = "aws_ec2",
+        /// Elastic Load Balancing.
+        AwsElb = "aws_elb",
+        /// Route 53.
+        AwsRoute53 = "aws_route53",
+        /// Azure Resource Manager.
+        AzureArm = "azure_arm",
+        /// Google Cloud.
+        Gcp = "gcp",
         /// GitHub's documented limits.
         Github = "github",
         /// No limits.
@@ -37,11 +59,56 @@ pub(super) struct Numbers {
     pub(super) max_pause: Duration,
     pub(super) reserve: f64,
     pub(super) rewrite_links: bool,
+    pub(super) max_wait: Duration,
 }
 
 impl Preset {
-    /// Returns its numbers, for a gate of `kind` with `max_reconcile_rate`.
-    pub(super) fn numbers(self, kind: Kind, max_reconcile_rate: NonZeroU32) -> Numbers {
+    /// Returns the provider whose limits it keeps to.
+    fn provider(self) -> Option<Provider> {
+        match self {
+            Self::Aws => Some(Provider::AWS),
+            Self::AwsEc2 => Some(Provider { classes: ec2::classes, ..Provider::AWS }),
+            Self::AwsElb => Some(Provider { classes: providers::elb, ..Provider::AWS }),
+            Self::AwsRoute53 => Some(Provider { classes: providers::route53, ..Provider::AWS }),
+            Self::AzureArm => Some(Provider::AZURE),
+            Self::Gcp => Some(Provider::GOOGLE),
+            Self::Github => Some(Provider::GITHUB),
+            Self::ClientGo | Self::ControllerRuntime | Self::Crossplane | Self::None | Self::Sidecar => None,
+        }
+    }
+
+    /// Returns the share of its provider's figures that it takes if nothing is said.
+    pub(super) fn usual_share(self) -> Option<f64> {
+        self.provider().map(|provider| provider.share)
+    }
+
+    /// Returns the dialect that its provider's calls are read in.
+    pub(super) fn dialect(self) -> Option<Dialect> {
+        self.provider().map(|provider| provider.dialect)
+    }
+
+    /// True if writes go one at a time where its provider takes them so.
+    pub(super) fn has_serial_writes(self) -> bool {
+        matches!(self, Self::Aws | Self::AwsRoute53)
+    }
+
+    /// Returns the classes that come with it, in their order.
+    pub(super) fn classes(self) -> Vec<PresetClass> {
+        self.provider().map(|provider| (provider.classes)()).unwrap_or_default()
+    }
+
+    /// Returns the published figures that its buckets are made of.
+    pub(super) fn figures(self, share: f64) -> Option<spec::Figures> {
+        let provider = self.provider()?;
+        let of_class = |class: &PresetClass| class.bucket?.figure(Some(class.name), provider.dialect);
+        let of_classes = self.classes().iter().filter_map(of_class).collect::<Vec<_>>();
+        let figures = provider.others.figure(None, provider.dialect).into_iter().chain(of_classes).collect();
+        Some(spec::Figures { preset: self.word(), share, figures })
+    }
+
+    /// Returns its numbers, for a gate of `kind` with `max_reconcile_rate`, and for a share of its
+    /// provider's figures.
+    pub(super) fn numbers(self, kind: Kind, max_reconcile_rate: NonZeroU32, share: f64) -> Numbers {
         let none = Numbers {
             bucket: None,
             retry_bucket: None,
@@ -52,6 +119,7 @@ impl Preset {
             max_pause: MAX_PAUSE,
             reserve: 0.0,
             rewrite_links: false,
+            max_wait: MAX_WAIT,
         };
         let gentle = exponential(Duration::from_secs(1), Duration::from_secs(60));
         match self {
@@ -80,18 +148,21 @@ impl Preset {
                     ..none
                 }
             }
-            Self::Github => Numbers {
-                bucket: Some(bucket(1.25, 20, Per::Gate)),
-                strategy: gentle,
-                in_flight: NonZeroU32::new(100).map(|max| InFlight { max, per: Per::Gate }),
-                honour: &[Signal::RetryAfter, Signal::Github],
-                scope: Scope::Credential,
-                max_pause: Duration::from_secs(65 * 60),
-                reserve: 0.1,
-                // Its clients read every list page by page, by the links of each answer.
-                rewrite_links: true,
-                ..none
-            },
+            Self::Aws | Self::AwsEc2 | Self::AwsElb | Self::AwsRoute53 | Self::AzureArm | Self::Gcp | Self::Github => {
+                let of = |provider: Provider| Numbers {
+                    bucket: Some(provider.others.at(share)),
+                    strategy: gentle,
+                    in_flight: provider.in_flight.map(|max| InFlight { max, per: Per::Gate }),
+                    honour: provider.honour,
+                    scope: Scope::Credential,
+                    max_pause: provider.max_pause,
+                    reserve: provider.reserve,
+                    max_wait: provider.max_wait,
+                    rewrite_links: provider.rewrite_links,
+                    ..none
+                };
+                self.provider().map_or(none, of)
+            }
             Self::None => none,
         }
     }
@@ -113,6 +184,9 @@ pub(super) fn failures(kind: Kind) -> Failures {
     Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: kind == Kind::Kubernetes }
 }
 
+/// The longest wait, where the preset says nothing else: fabric8 gives up at 10 s, the API server's
+/// own queue at 15 s.
+const MAX_WAIT: Duration = Duration::from_secs(8);
 /// The longest pause that an upstream can ask for, where the preset says nothing else.
 const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
 

@@ -14,6 +14,7 @@ const EXAMPLE: &str = include_str!("../../config/example.toml");
 const REFERENCE: &str = include_str!("../../docs/configuration.md");
 const CROSSPLANE: &str = include_str!("../../config/crossplane.toml");
 const GITHUB: &str = include_str!("../../config/github.toml");
+const AWS: &str = include_str!("../../config/aws.toml");
 
 fn load_plain(text: &str) -> Result<Loaded, Vec<Problem>> {
     load_text("f.toml".to_owned(), text.to_owned(), &[])
@@ -79,7 +80,7 @@ thread_local! {
 
 #[test]
 fn the_example_files_have_no_problems() {
-    for (name, text) in [("example", EXAMPLE), ("crossplane", CROSSPLANE), ("github", GITHUB)] {
+    for (name, text) in [("example", EXAMPLE), ("crossplane", CROSSPLANE), ("github", GITHUB), ("aws", AWS)] {
         assert!(good(text).warnings.is_empty(), "{name}: {:?}", good(text).warnings);
     }
 }
@@ -181,7 +182,7 @@ fn the_effective_configuration_says_the_same_again() {
         preset = \"controller_runtime\"
         in_flight = { max = 3, per = \"credential\" }
     ";
-    for text in [EXAMPLE, CROSSPLANE, GITHUB, more] {
+    for text in [EXAMPLE, CROSSPLANE, GITHUB, AWS, more] {
         let loaded = good(text);
         let again = good(&loaded.effective);
         assert_eq!(format!("{:#?}", loaded.settings), format!("{:#?}", again.settings), "{}", loaded.effective);

@@ -6,10 +6,12 @@
 
 mod rest;
 mod scope;
+mod services;
 
 use http::Method;
 
 pub(super) use self::scope::{Scope, scope};
+pub use self::services::SERVICES;
 use super::{Head, LARGEST_FORM, Words, account, form, header, host, is_read, media_type};
 
 /// The way in which a service's calls and errors are written.

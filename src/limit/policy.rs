@@ -131,7 +131,8 @@ words! {
         Flow = "flow",
         /// One per client credential.
         Credential = "credential",
-        /// One per account, as the gate's dialect tells them.
+        /// One per quota of an account, as the gate's dialect tells them: of AWS per account,
+        /// service and region.
         Account = "account",
         /// One per account, service, region and action, as the gate's dialect tells them.
         Action = "action",
@@ -290,8 +291,8 @@ impl Default for Cost {
 // === impl Per ===
 
 impl Per {
-    /// True if it splits by the identity that arrivals bring: credential, account or action. A gate
-    /// has one of the three.
+    /// True if it splits by the identity that arrivals bring: credential, account or action. All
+    /// that meters a class is split by the same of the three.
     pub const fn is_by_identity(self) -> bool {
         matches!(self, Self::Account | Self::Action | Self::Credential)
     }

@@ -196,7 +196,7 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
         flow: Flow { id: call.flow, name: flow_name },
         key,
         credential: call.credential,
-        write: !call.reads(),
+        write: call.goes_alone,
         group: call.group,
         long_running: call.call.is_long_running,
         lists_first: call.call.lists_first,

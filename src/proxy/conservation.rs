@@ -106,6 +106,7 @@ fn gate(seed: u64) -> spec::Gate {
         )),
         policy: policy(seed),
         failures: vec![failures.clone(), failures],
+        figures: None,
         throttling: Throttling {
             kubernetes: true,
             honour: [Signal::RetryAfter].into_iter().collect(),

@@ -463,7 +463,7 @@ fn upstreams_and_credentials_must_make_sense() {
     let open = load(&format!("{SMALLEST}listen = \"0.0.0.0:8001\""), &[]).unwrap();
     assert!(!open.settings.gates["kubernetes"].injects(), "auto never injects off loopback");
     in_gate(
-        "preset = \"github\"",
+        "preset = \"github\"\nkind = \"kubernetes\"",
         &["f.toml:3:10: gates.kubernetes.preset: is \"github\", which is for kind = \"http\""],
     );
 }

@@ -43,6 +43,7 @@ mod pool_streams;
 mod pool_support;
 #[path = "../support/ports.rs"]
 mod ports;
+mod presets;
 mod proxy_bodies;
 mod proxy_coalesce;
 mod proxy_early;

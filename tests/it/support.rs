@@ -329,6 +329,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
         name,
         listen: vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))],
         rules: Arc::new(rules(Kind::Kubernetes)),
+        figures: None,
         policy: Policy {
             queue: QueuePolicy {
                 max_wait: Duration::from_secs(1_000_000_000), // forever

@@ -24,7 +24,7 @@ pub(crate) struct Gates {
 
 /// A gate that is to be: its name, its upstream's address, and what stands in its table beyond
 /// kind,
-    /// listener and upstream.
+/// listener and upstream.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) name: String,

@@ -92,17 +92,40 @@ fn add_buckets(rows: &mut Rows, gate: &Gate, class: &ClassPolicy, call: &Classif
             rows.add("bucket", bucket.as_ref().map_or_else(|| "none".to_owned(), size), from.gate(&["bucket"]));
         }
     }
+    let published = |class: Option<&str>| {
+        let figures = gate.figures.as_ref()?;
+        Some((figures.of(class)?, format!("share {} is taken", figures.share)))
+    };
+    let mut figures = Vec::new();
+    if !class.own_bucket_only && gate.policy.bucket.is_some() {
+        figures.extend(published(None));
+    }
     let outer = |class: &&ClassPolicy| gate.policy.classes.get(usize::from(class.within?.0));
     let classes = std::iter::successors(Some(class), outer).take(gate.policy.classes.len());
     for (class, bucket) in classes.filter_map(|class| Some((class, class.bucket.as_ref()?))) {
         let says = format!("{} of class {}", size(bucket), class.name);
-        rows.add("class bucket", says, from.class(&class.name, Some("bucket")));
+        let of_preset = published(Some(&class.name));
+        let place = place_of_bucket(from, class, of_preset.is_some());
+        rows.add("class bucket", says, place);
+        figures.extend(of_preset);
+    }
+    for (figure, share) in figures {
+        rows.add("published", format!("{}; {share}", figure.says), "");
+        rows.add("", figure.source.as_str(), "");
     }
     let retry = gate.policy.retry_bucket.as_ref().map(|bucket| {
         let opens = if bucket.opens { "; opens as retries succeed" } else { "" };
         format!("{}, while its key fails{opens}", size(bucket))
     });
     rows.add("retry bucket", retry.unwrap_or_else(|| "none".to_owned()), from.gate(&["retry_bucket"]));
+}
+
+/// Returns the place that sets the bucket of a class, which may be the preset's.
+fn place_of_bucket(from: &From<'_>, class: &ClassPolicy, is_of_preset: bool) -> String {
+    let set = from.loaded.origins.of_class(from.gate, &class.name, Some("bucket"));
+    set.unwrap_or_else(
+        || if is_of_preset { format!("preset, {}", from.gate(&["preset"])) } else { "built in".to_owned() },
+    )
 }
 
 fn backoff(class: &ClassPolicy) -> String {

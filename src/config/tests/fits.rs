@@ -103,7 +103,7 @@ fn every_key_says_what_it_is_for() {
 #[test]
 fn what_can_be_run_fits_the_schema() {
     let judge = Judge::of(SCHEMA);
-    for path in ["config/example.toml", "config/crossplane.toml", "config/github.toml"] {
+    for path in ["config/example.toml", "config/crossplane.toml", "config/github.toml", "config/aws.toml"] {
         assert_eq!(judge.complaint(&root(path)), None, "{path}");
     }
     for path in ["deploy/kustomize/tidegate.toml", "deploy/kustomize-in-cluster/tidegate.toml"] {

@@ -57,6 +57,7 @@ fn bounds() -> Vec<(&'static str, Value)> {
         ("gates.NAME", json!({ "required": ["upstream"] })),
         ("gates.NAME.upstream", json!({ "pattern": "^(in_cluster|kubeconfig(:.+)?|[hH][tT][tT][pP][sS]?://.+)$" })),
         ("gates.NAME.max_reconcile_rate", at_least_one.clone()),
+        ("gates.NAME.share", json!({ "exclusiveMinimum": 0, "maximum": 1 })),
         ("gates.NAME.backoff.jitter", json!({ "minimum": 0, "maximum": 1 })),
         ("gates.NAME.backoff.max_keys", at_least_one.clone()),
         ("gates.NAME.signals.honour", json!({ "items": { "type": "string" } })),

@@ -1,0 +1,61 @@
+//! Finds the identity that the limits of each class are split by: credential, account or action.
+//!
+//! A call arrives with one identity, so all that meters a class must be split by the same: its
+//! bucket and slots, the buckets of the classes that it is within, and the gate's unless the class
+//! has its own bucket only.
+
+use std::iter;
+
+use super::cursor::Cursor;
+use crate::api::Scope;
+use crate::classify::FairBy;
+use crate::dialect::Dialect;
+use crate::limit::Policy;
+use crate::limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per};
+
+/// Returns the identity of the gate, and those by class if they are not all the same.
+pub(super) fn of(
+    at: &Cursor<'_>,
+    policy: &Policy,
+    fair_by: FairBy,
+    dialect: Dialect,
+) -> (Option<Per>, Vec<Option<Per>>) {
+    let split: Vec<Vec<Per>> = policy.classes.iter().map(|class| split_by(policy, class)).collect();
+    for (class, by) in policy.classes.iter().zip(&split) {
+        if by.iter().any(|per| Some(per) != by.first()) {
+            at.problem(format!(
+                "what meters class {:?} is split by more than one of credential, account and action, expected the same \
+                 per in its bucket, in those that it is within and in the gate's; to leave out the gate's: own_bucket_only = true",
+                class.name
+            ));
+        }
+    }
+    let needs_words = split.iter().flatten().any(|per| *per != Per::Credential)
+        || matches!(fair_by, FairBy::Account | FairBy::Action);
+    if needs_words && dialect == Dialect::Plain {
+        let known = "\"aws\", \"azure\", \"google\" or \"github\"";
+        at.at("dialect")
+            .key_problem(format!("tells no accounts and actions, by which limits are split, expected {known}"));
+    }
+    let mut all = split.iter().flatten().copied();
+    let only = all.next().filter(|first| all.all(|per| per == *first));
+    let by_pause = (policy.pause_scope == Scope::Credential).then_some(Per::Credential);
+    if only.is_some() || split.iter().all(Vec::is_empty) {
+        return (only.or(by_pause), Vec::new());
+    }
+    (by_pause, split.iter().map(|by| by.first().copied()).collect())
+}
+
+/// Returns what the limits of a class are split by, of the three.
+fn split_by(policy: &Policy, class: &ClassPolicy) -> Vec<Per> {
+    if class.lane == Lane::Exempt {
+        return Vec::new();
+    }
+    let bucket = |bucket: &Option<BucketPolicy>| bucket.map(|bucket| bucket.per);
+    let slots = |slots: &Option<InFlight>| slots.map(|slots| slots.per);
+    let outer = |class: &&ClassPolicy| policy.classes.get(usize::from(class.within?.0));
+    let within = iter::successors(Some(class), outer).take(policy.classes.len()).map(|class| bucket(&class.bucket));
+    let gate = if class.own_bucket_only { None } else { bucket(&policy.bucket) };
+    let others = [gate, bucket(&policy.retry_bucket), slots(&policy.in_flight), slots(&class.in_flight)];
+    within.chain(others).flatten().filter(|per| per.is_by_identity()).collect()
+}
