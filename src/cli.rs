@@ -14,6 +14,7 @@ mod doctor;
 mod explain;
 mod forget;
 mod health;
+mod import;
 mod inject;
 mod kubeconfig;
 mod man;
@@ -94,6 +95,9 @@ enum Command {
     /// Add the sidecar to pods as they are made: an admission webhook
     #[command(hide = true, after_help = webhook::EXAMPLES)]
     Webhook(webhook::Options),
+    /// Print the limits of other programs as classes of a gate
+    #[command(hide = true, after_help = import::EXAMPLES)]
+    Import(import::Options),
     /// Print the JSON Schema of the configuration, for editors
     #[command(hide = true, after_help = schema::EXAMPLES)]
     Schema(schema::Options),
@@ -107,7 +111,7 @@ enum Command {
 
 const EXAMPLES: &str = "\
 Example:  tidegate demo    see what it does; needs no cluster
-More:     tidegate webhook, schema, completions, man    for clusters, editors, shells";
+More:     tidegate webhook, import, schema, completions, man    for clusters, editors, shells";
 
 const USAGE: u8 = 64;
 const CONFIG: u8 = 78;
@@ -137,6 +141,7 @@ pub fn main() -> ExitCode {
         Command::Kubeconfig(options) => kubeconfig::run(&options),
         Command::Inject(options) => inject::run(&options),
         Command::Webhook(options) => webhook::run(&options),
+        Command::Import(options) => import::run(&options),
         Command::Schema(options) => schema::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Man(options) => man::run(&options),

@@ -53,6 +53,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("admin", &["bind", "clock", "moment", "spec", "status", "telemetry"]),
     ("demo", &["chart", "clock", "controller", "moment", "random"]),
     ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "moment", "random", "spec"]),
+    ("import", &["classify", "config", "dialect"]),
     ("inject", &["yaml"]),
     ("webhook", &["clock", "credentials", "inject", "tls"]),
     (
@@ -86,6 +87,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "config",
             "credentials",
             "demo",
+            "import",
             "inject",
             "limit",
             "moment",
