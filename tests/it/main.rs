@@ -62,6 +62,7 @@ mod proxy_trailers;
 mod proxy_transparency;
 mod proxy_upgrades;
 mod recorded;
+mod quotas;
 mod references;
 mod release;
 mod reload;

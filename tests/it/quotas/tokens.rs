@@ -1,0 +1,81 @@
+//! The ways in which providers count: token buckets and windows.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The way in which a bucket is refilled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refill {
+    /// "A set number of tokens is added back to it every second."
+    EachSecond,
+    Continuous,
+}
+
+/// A token bucket.
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    burst: f64,
+    rate: f64,
+    refill: Refill,
+    /// The time of the first refill: each bucket has its own.
+    phase: f64,
+    level: f64,
+    refilled: f64,
+    pub(super) taken: u32,
+}
+
+// === impl Bucket ===
+
+impl Bucket {
+    pub(super) fn new(burst: f64, rate: f64, refill: Refill, seed: usize) -> Self {
+        let phase = f64::from(u32::try_from(seed * 37 % 100).expect("less than 100")) / 100.0;
+        Self { burst, rate, refill, phase, level: burst, refilled: 0.0, taken: 0 }
+    }
+
+    fn added(&self, at: f64) -> f64 {
+        match self.refill {
+            Refill::Continuous => at,
+            Refill::EachSecond => (at - self.phase + 1.0).floor(),
+        }
+    }
+
+    pub(super) fn level(&mut self, at: Duration) -> f64 {
+        let at = self.added(at.as_secs_f64());
+        self.level = (self.level + (at - self.refilled) * self.rate).min(self.burst);
+        self.refilled = at;
+        // Sums of fractions.
+        self.level + 1e-9
+    }
+
+    pub(super) fn take(&mut self) {
+        self.level -= 1.0;
+        self.taken += 1;
+    }
+
+    /// The part that was taken of all that there was.
+    pub(super) fn used(&self, last: Duration) -> f64 {
+        f64::from(self.taken) / (self.burst + self.rate * last.as_secs_f64())
+    }
+}
+
+/// Calls in any window of a length.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Window {
+    calls: VecDeque<(Duration, u32)>,
+}
+
+// === impl Window ===
+
+impl Window {
+    /// The points of the window that ends now.
+    pub(super) fn sum(&mut self, length: Duration, now: Duration) -> u32 {
+        while self.calls.front().is_some_and(|(at, _)| *at + length <= now) {
+            self.calls.pop_front();
+        }
+        self.calls.iter().map(|(_, points)| points).sum()
+    }
+
+    pub(super) fn add(&mut self, now: Duration, points: u32) {
+        self.calls.push_back((now, points));
+    }
+}
