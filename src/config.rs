@@ -27,6 +27,7 @@ mod record;
 mod report;
 pub mod scenario;
 mod shape;
+mod shared;
 mod signals;
 mod sources;
 mod values;

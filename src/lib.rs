@@ -33,6 +33,7 @@ pub mod release;
 pub mod simulate;
 pub mod spec;
 pub mod status;
+mod store;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;

@@ -24,6 +24,8 @@
 //!   they wait for now comes at another time.
 //! - The *minimum wait* is the time a call must wait even if everything goes well. A call that
 //!   cannot wait that long is refused on arrival.
+//! - A *shared bucket* is one that other gates use too. This gate is a *member* of it and holds
+//!   tokens of its own, for which it *asks* a store.
 //! - *Feedback* is what an answer does to its key, to the pauses and to the rates. A *preview*
 //!   tells an operator what would happen to a call.
 //!
@@ -42,6 +44,8 @@
 //! - Every [`Slot`] is released with [`Limiter::release`] at the end of the body.
 //! - [`Limiter::add_room`] reports each change of the room on connections, which starts at zero.
 //! - [`Limiter::take_ended`] is drained for the logs.
+//! - Where buckets are shared: at each moment that `next_wakeup` names, hand on what
+//!   [`Limiter::take_asks`] returns, and bring what comes of each to [`Limiter::answered`].
 
 // The product is built for size, which inlines almost nothing: code on the path of every call asks
 // for it with `#[inline]`. Nothing on the path of a call may panic: each exception states its
@@ -81,7 +85,7 @@ pub use self::limiter::Limiter;
 pub use self::operator::{Preview, Walk};
 pub use self::permit::{Admitted, Permit, Receipt, Slot};
 pub(crate) use self::policy::{
-    Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Per, PerClass, Strategy,
+    Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Outage, Per, PerClass, SharedPolicy, Strategy,
 };
 pub use self::policy::{ClassId, Policy};
 pub(crate) use self::queue::{
@@ -90,9 +94,10 @@ pub(crate) use self::queue::{
 };
 pub(crate) use self::refusal::{Cause, Why};
 pub use self::refusal::{Ended, KeyState, Reason, Refusal};
+pub use self::resources::{Answer, Ask, Asked, Away, Ledger, SharedLimits};
 pub(crate) use self::resources::{
     Block, Bucket, BucketId, Charges, Demand, Lasts, Origin, Owner, Pauses, Requirements, Resources, SlotShare, Slots,
-    Turn,
+    Turn, Want,
 };
 pub use self::snapshot::{LongestQueues, Snapshot};
 pub use self::verdict::{Arrival, Claim, Flow, Ticket, Verdict};

@@ -27,12 +27,14 @@ mod quotas;
 mod respond;
 mod section;
 mod stack;
+mod stores;
 mod tally;
 mod tunnel;
 mod view;
 
 pub use self::gate::{Gate, GateError};
 pub use self::options::Options;
+pub use self::stores::{Done, Stores};
 pub use crate::spec::{Listen, RetryAfter};
 
 #[cfg(test)]

@@ -67,6 +67,7 @@ pub(crate) fn prepare_gate(
             response_timeout: gate.response_timeout,
         },
         call_log: None,
+        stores: proxy::Stores::default(), // known once the process starts
         drain,
         gate,
     };

@@ -15,8 +15,9 @@ use super::{Failure, control_socket, folder};
 use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
 use crate::credentials::Target;
-use crate::proxy::Gate;
+use crate::proxy::{self, Gate};
 use crate::spec::{Settings, Socket};
+use crate::store::Stores;
 use crate::telemetry::log::{self, Level};
 
 /// Runs the configuration until a signal ends it.
@@ -50,9 +51,11 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let admin = Admin::new(readiness, clock, stop_admin.clone());
     let (port, socket) = open(&admin, &prepared.settings).await?;
     let calls = prepared.settings.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
+    let stores = Stores::new(clock);
     let mut gates = Vec::new();
     for mut gate in prepared.gates {
         gate.options.call_log.clone_from(&calls);
+        gate.options.stores = hand(&stores);
         gates.push(Arc::new(start(gate, clock, stop.clone()).await?));
     }
     let operations = Operations::new(gates, &prepared.settings, &prepared.effective, clock);
@@ -79,6 +82,12 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     stop_admin.cancel();
     admin.finished().await;
     Ok(())
+}
+
+/// Returns the way of a gate to the stores.
+fn hand(stores: &Arc<Stores>) -> proxy::Stores {
+    let stores = Arc::clone(stores);
+    proxy::Stores::new(move |ask, done| stores.ask(ask, done))
 }
 
 /// Opens the admin port and the control socket, and returns where they are.

@@ -8,12 +8,12 @@ use super::cursor::Cursor;
 use super::matching::matching;
 use super::presets::{Preset, PresetClass, bucket};
 use super::problems::did_you_mean;
-use super::{limits, names};
+use super::{limits, names, shared};
 use crate::api::Failures;
 use crate::classify::{CostBy, KeyParts, Kind, Matcher, Matching, Rule, Traits};
 use crate::dialect::Dialect;
-use crate::limit::ClassId;
-use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Cost, Lane, Per, Strategy};
+use crate::limit::policy::{Backoff, BucketPolicy, ClassPolicy, Cost, Lane, Per, SharedId, SharedPolicy, Strategy};
+use crate::limit::{ClassId, Policy};
 
 /// A class as it was read.
 #[derive(Clone, Debug)]
@@ -25,6 +25,7 @@ pub(super) struct Class<'a> {
     failures: Failures,
     key: Option<KeyParts>,
     cost: CostBy,
+    shared: Option<SharedPolicy>,
     /// Its table, which is absent for a built-in class that the file does not name.
     at: Cursor<'a>,
 }
@@ -106,7 +107,7 @@ impl<'a> Class<'a> {
             cost: Cost::default(),
         };
         let (key, cost) = (defaults.key.clone(), CostBy::Number(1));
-        Self { policy, within: None, matching, failures, key, cost, at }
+        Self { policy, within: None, matching, failures, key, cost, shared: None, at }
     }
 
     fn name(&self) -> &str {
@@ -124,7 +125,9 @@ impl<'a> Class<'a> {
         let policy = &mut self.policy;
         self.matching = matching(&at, self.matching.take(), defaults.kind, defaults.dialect);
         policy.lane = at.get("lane", policy.lane);
-        policy.bucket = limits::bucket(&at.limit("bucket"), policy.bucket);
+        let bucket_at = at.limit("bucket");
+        policy.bucket = limits::bucket(&bucket_at, policy.bucket);
+        self.shared = shared::shared(&bucket_at, policy.bucket.as_ref());
         self.within = at.option("within", self.within.take());
         // A built-in class whose bucket is switched off falls back on the gate's.
         policy.own_bucket_only =
@@ -269,11 +272,29 @@ fn check_within(class: &Class<'_>, classes: &[Class<'_>]) {
 /// The classes as the limiter and the classifier want them.
 #[derive(Debug)]
 pub(super) struct Numbered {
-    pub(super) policies: Vec<ClassPolicy>,
+    policies: Vec<ClassPolicy>,
+    /// How their buckets are shared, by place.
+    shared: Vec<Option<SharedPolicy>>,
     pub(super) traits: Vec<Traits>,
     pub(super) rules: Vec<Rule>,
     pub(super) failures: Vec<Failures>,
     pub(super) keys: Vec<Option<KeyParts>>,
+}
+
+// === impl Numbered ===
+
+impl Numbered {
+    /// Adds the classes to the policy of their gate.
+    pub(super) fn join(&self, policy: Policy) -> Policy {
+        let mut policy = Policy { classes: self.policies.clone(), ..policy };
+        for (class, shared) in policy.classes.iter_mut().zip(&self.shared) {
+            if let (Some(bucket), Some(shared)) = (&mut class.bucket, shared) {
+                bucket.shared = u16::try_from(policy.shared.len()).ok().map(SharedId);
+                policy.shared.push(Arc::new(shared.clone()));
+            }
+        }
+        policy
+    }
 }
 
 /// Numbers checked classes by their place.
@@ -297,6 +318,7 @@ pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>,
     });
     Numbered {
         policies: policies.collect(),
+        shared: classes.iter().map(|class| class.shared.clone()).collect(),
         traits: traits.collect(),
         rules: rules.collect(),
         failures: classes.iter().map(|class| class.failures.clone()).collect(),

@@ -71,7 +71,11 @@ pub(super) fn fit<'c, 'a: 'c>(
 ) {
     let Some(bucket) = bucket.as_mut().filter(|bucket| bucket.counts_costs) else { return };
     for (cost, at) in calls {
-        if u32::from(cost.most) > bucket.burst.get() {
+        if bucket.shared.is_some() && cost.most > 1 {
+            at.at("cost").problem(format!(
+                "charges {name}, which is shared with other gates and counts calls; expected counts = \"calls\" there"
+            ));
+        } else if u32::from(cost.most) > bucket.burst.get() {
             let (most, burst) = (cost.most, bucket.burst);
             let key = if cost.least == cost.most { "cost" } else { "most_cost" };
             at.at(key).problem(format!(

@@ -197,6 +197,28 @@ impl<'a> Cursor<'a> {
         self.open(name, Shape::Limit)
     }
 
+    /// Opens a table in whose place text may stand, and that has no defaults.
+    pub(super) fn table_or_text(&self, name: &str) -> Self {
+        self.open(name, Shape::TableOrText)
+    }
+
+    /// Reads the key that the text stands for.
+    pub(super) fn name_or_text(&self, name: &str) -> Option<String> {
+        let read = self.read(name);
+        let text = self.value.and_then(Value::as_str).filter(|_| self.has_effect()).map(str::to_owned);
+        if self.is_table() && !self.has(name) {
+            self.at(name).problem("is missing");
+        }
+        let value = read.or(text);
+        value.iter().for_each(|value| self.in_force(name, value));
+        value
+    }
+
+    /// Returns the text of a key, without reading it.
+    pub(super) fn text(&self, name: &str) -> Option<&'a str> {
+        self.value.and_then(|value| value.get(name)).and_then(Value::as_str)
+    }
+
     /// Opens a table that has no defaults: `None` if it is absent.
     pub(super) fn optional(&self, name: &str) -> Option<Self> {
         self.report.record().key(&self.path, name, Shape::Table);
@@ -211,15 +233,21 @@ impl<'a> Cursor<'a> {
     }
 
     fn open(&self, name: &str, shape: Shape) -> Self {
-        self.report.record().open(&self.path, name, shape, self.has_effect());
         let mut at = self.at(name);
+        let is_there = shape != Shape::TableOrText || at.is_present();
+        self.report.record().open(&self.path, name, shape, self.has_effect() && is_there);
         if !self.has_effect() && at.is_present() {
             at.has_no_effect();
             at.effect = Effect::NoneAsReported;
         }
         let or_off = matches!(shape, Shape::TableOrOff | Shape::Limit);
-        if !(or_off && at.is_off()) {
-            at.must_be_table(if or_off { "a table, or \"off\"" } else { "a table" });
+        let may_be_text = shape == Shape::TableOrText && at.value.is_some_and(Value::is_str);
+        if !(or_off && at.is_off() || may_be_text) {
+            at.must_be_table(match shape {
+                Shape::TableOrText => "text in quotes, or a table",
+                _ if or_off => "a table, or \"off\"",
+                _ => "a table",
+            });
         }
         at
     }

@@ -14,12 +14,12 @@ use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::values::OrOff;
 use super::words::Impersonation;
-use super::{identities, limits, names, signals, sources};
+use super::{identities, limits, names, shared, signals, sources};
 use crate::api::{Failures, Throttling, duration};
 use crate::classify::{FairBy, KeyParts, Kind, Rules};
 use crate::dialect::Dialect;
 use crate::limit::Policy;
-use crate::limit::policy::{Backoff, BucketPolicy, Strategy};
+use crate::limit::policy::{Backoff, BucketPolicy, SharedId, Strategy};
 use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Source};
 
 /// Reads the gate `name`.
@@ -150,8 +150,15 @@ impl Limits {
     fn read(at: &Cursor<'_>, kind: Kind, numbers: &Numbers) -> Self {
         let key = at.get("key", None::<KeyParts>);
         let one_at_a_time = at.get("one_at_a_time", false);
-        let bucket = limits::bucket(&at.limit("bucket"), numbers.bucket);
-        let retry_bucket = limits::retry_bucket(&at.limit("retry_bucket"), numbers.retry_bucket, bucket);
+        let bucket_at = at.limit("bucket");
+        let mut bucket = limits::bucket(&bucket_at, numbers.bucket);
+        let shared = shared::shared(&bucket_at, bucket.as_ref());
+        if let (Some(bucket), Some(_)) = (&mut bucket, &shared) {
+            bucket.shared = Some(SharedId(0));
+        }
+        let retry_at = at.limit("retry_bucket");
+        let retry_bucket = limits::retry_bucket(&retry_at, numbers.retry_bucket, bucket);
+        shared::not_shared(&retry_at, retry_bucket.as_ref());
         let backoff_at = at.table_or_off("backoff");
         let base = limits::preset_backoff(numbers.strategy, presets::failures(kind));
         let backoff = limits::backoff(&backoff_at, &base);
@@ -174,6 +181,7 @@ impl Limits {
             pause_scope: throttling.scope,
             one_at_a_time,
             classes: Vec::new(),
+            shared: shared.map(Arc::new).into_iter().collect(),
         };
         Self { policy, fair_by, coalesce, throttling, backoff, key }
     }
@@ -195,7 +203,7 @@ impl Limits {
         let classes = classes::numbered(&classes, bucket, policy.one_at_a_time);
         let only_serial = preset.has_serial_writes() && !policy.one_at_a_time;
         let one_at_a_time = policy.one_at_a_time || only_serial;
-        let policy = Policy { bucket, classes: classes.policies, one_at_a_time, ..policy };
+        let policy = classes.join(Policy { bucket, one_at_a_time, ..policy });
         let (identity, of_classes) = identities::of(at, &policy, fair_by, dialect);
         let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
         let rules = rules.with_identities(of_classes).with_only_serial_writes(only_serial);

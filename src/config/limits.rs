@@ -72,7 +72,8 @@ fn sized(at: &Cursor<'_>, base: Option<BucketPolicy>, rate: Option<f64>, opens: 
         return None;
     }
     let (starts_empty, counts_costs) = (start == Start::Empty, counts == Counts::Tokens);
-    Some(BucketPolicy { rate, burst, per, starts_empty, adapt, largest_cost: NonZeroU16::MIN, counts_costs, opens })
+    let largest_cost = NonZeroU16::MIN;
+    Some(BucketPolicy { rate, burst, per, starts_empty, adapt, largest_cost, counts_costs, opens, shared: None })
 }
 
 fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {

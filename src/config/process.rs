@@ -12,6 +12,7 @@ use super::gate::gate;
 use super::names::{self, address};
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
+use super::shared;
 use super::words::Format;
 use crate::spec::{Admin, Listen, Log, Settings, ShowNames, Socket};
 
@@ -32,6 +33,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
         let message = ", expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
         root.at("gates").missing(message);
     }
+    shared::check_together(&settings, root);
     check_addresses(&settings, root);
     check_paths(&settings, root);
     settings

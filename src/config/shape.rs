@@ -31,6 +31,8 @@ pub(super) enum Shape {
     Table,
     /// A table, or `off`.
     TableOrOff,
+    /// A table, or text that stands for its first key.
+    TableOrText,
     /// A limit: a table or `off`, shown on one line.
     Limit,
     TablesByName,

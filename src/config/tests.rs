@@ -55,13 +55,14 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 16] = [
+const HEADINGS: [&str; 17] = [
     "[admin]",
     "[log]",
     "[shutdown]",
     "[gates.NAME]",
     "[gates.NAME.bucket]",
     "[gates.NAME.bucket.adapt]",
+    "[gates.NAME.bucket.shared]",
     "[gates.NAME.backoff]",
     "[gates.NAME.queue]",
     "[gates.NAME.in_flight]",

@@ -204,7 +204,7 @@ impl Limiter {
         // tokens were there, before it entered the queue, or before anything else that held it was
         // over. The lateness made up for is bounded, or a driver that slept for a minute would
         // admit a minute's calls at once (P1).
-        let could_leave = self.resources.there_since(&needs, class).max(self.work.idle_since).max(entered);
+        let could_leave = self.resources.there_since(&needs, class, now).max(self.work.idle_since).max(entered);
         let at = could_leave.min(now).max(now.back(LATENESS));
         let turn = Turn { now, at, there_since: Some(could_leave) };
         let number = self.resources.take(&mut needs, &Demand { class, ..call.demand }, turn);

@@ -8,7 +8,7 @@ mod id;
 mod order;
 mod table;
 
-pub(crate) use self::backoff::Dice;
+pub(crate) use self::backoff::{Dice, mix};
 pub(crate) use self::due::Due;
 pub use self::failing::Keys;
 pub(crate) use self::failing::{Failing, Spread};

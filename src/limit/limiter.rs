@@ -7,11 +7,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use super::{
-    Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys, Lane, PerClass, Permit,
-    Policy, Refusal, Resources, Scheduler, Slot, Spread, State, Sweep, Table, Ticket, Waiter, WaiterIndex, WaiterWalk,
-    Waiting, WaitingBytes, Work,
+    Answer, Ask, Asked, Away, Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys,
+    Lane, PerClass, Permit, Policy, Refusal, Resources, Scheduler, Slot, Spread, State, Sweep, Table, Ticket, Waiter,
+    WaiterIndex, WaiterWalk, Waiting, WaitingBytes, Want, Work,
 };
 use crate::api::Group;
 use crate::moment::Moment;
@@ -46,7 +47,7 @@ impl Limiter {
         Self {
             serials: policy.per_class(|_| serials.next().unwrap_or(u32::MAX)),
             table: Table::new(policy.max_keys, seed),
-            resources: Resources::new(&policy, now),
+            resources: Resources::new(&policy, seed, now),
             scheduler: Scheduler::new(&policy),
             policy,
             waiting: Waiting::default(),
@@ -121,6 +122,48 @@ impl Limiter {
         }
         let turn = self.scheduler.next_wakeup(&self.resources, self.now);
         [turn, self.waiting.timers.first()].into_iter().flatten().min()
+    }
+
+    /// Returns the questions to the stores of shared buckets that are due. Hand them on, and bring
+    /// what comes of each to [`Limiter::answered`], whatever that is. No allocation if there are
+    /// none.
+    pub fn take_asks(&mut self, now: Moment) -> Vec<Ask> {
+        let now = self.now.max(now);
+        if self.resources.buckets.shared.is_empty() {
+            return Vec::new();
+        }
+        let within = self.waiting.timers.last_wait().map_or(Duration::ZERO, |end| end - now);
+        // More tokens than calls that could leave while they last would only expire.
+        let slots = self.resources.free_slots();
+        let Self { scheduler, resources, .. } = self;
+        let Resources { buckets, pauses, .. } = resources;
+        let want = |bucket| {
+            let calls = scheduler.waiting_for(bucket, pauses, now);
+            (calls > 0).then_some(Want { calls, slots, within })
+        };
+        let asks = buckets.shared.asks(want, now);
+        self.set_member_timer(now);
+        asks
+    }
+
+    /// Takes in what came of a question that was asked at `sent`.
+    pub fn answered(&mut self, asked: Asked, answer: Result<Answer, Away>, sent: Moment, now: Moment) {
+        let now = self.catch_up(now);
+        self.resources.buckets.shared.answered(asked, answer, sent, now);
+        self.set_member_timer(now);
+        self.dispatch(now);
+    }
+
+    /// Sets the timer by which the members of shared buckets are looked at though no call waits.
+    /// It stands among those of waiting calls, so that a gate without shared buckets has nothing
+    /// more to look at.
+    fn set_member_timer(&mut self, now: Moment) {
+        let shared = &mut self.resources.buckets.shared;
+        // What is due and was not asked waits for something else.
+        let next = shared.tend_at(now).map_or(Moment::MAX, |at| at.max(now + TEND_EVERY));
+        let before = std::mem::replace(&mut shared.tended, next);
+        self.waiting.timers.cancel_waiter(before, WaiterIndex::NONE);
+        self.waiting.timers.set_waiter(next, WaiterIndex::NONE);
     }
 
     /// Takes the verdict of a waiting call.
@@ -320,3 +363,6 @@ impl Limiter {
         call.half_time.min(self.longest_wait(call))
     }
 }
+
+/// The least time between two looks at the members of shared buckets while no call waits.
+const TEND_EVERY: Duration = Duration::from_millis(5);

@@ -40,6 +40,8 @@ pub struct Policy {
     pub one_at_a_time: bool,
     /// The classes, by [`ClassId`]; never empty.
     pub classes: Vec<ClassPolicy>,
+    /// The buckets that other gates use too, by [`SharedId`].
+    pub shared: Vec<Arc<SharedPolicy>>,
 }
 
 /// The limits that a class adds to the gate's: none by default, and no failure is remembered.
@@ -113,6 +115,44 @@ pub struct BucketPolicy {
     /// True if it opens while the calls that it meters succeed: a success gives its token back and
     /// one more, so that `rate` is what failing calls have. For the retry bucket.
     pub opens: bool,
+    /// Set if other gates use it too.
+    pub shared: Option<SharedId>,
+}
+
+/// A shared bucket, by its place in `Policy::shared`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedId(pub u16);
+
+/// A bucket that other gates use too: all that use the same name in the same store share it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedPolicy {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The store that keeps it; empty for the memory of this process.
+    pub store: Arc<str>,
+    /// The share of a shortage that this gate gets, beside the others' weights.
+    pub weight: NonZeroU32,
+    /// The time for which a token may be spent; `None` for a quarter of the time in which the burst
+    /// flows.
+    pub lease: Option<Duration>,
+    /// What happens to calls while the store is away.
+    pub outage: Outage,
+    /// The number of members to reckon with while the store has not said how many there are.
+    pub members: NonZeroU32,
+}
+
+words! {
+    /// What happens to calls while the store of a shared bucket is away.
+    #[derive(Default)]
+    pub enum Outage {
+        /// Each member goes on at its part of the rate.
+        #[default]
+        Share = "share",
+        /// Each member goes on at the whole rate.
+        Full = "full",
+        /// Calls wait.
+        Stop = "stop",
+    }
 }
 
 /// The bounds within which a rate gives way.
@@ -227,6 +267,7 @@ impl Default for Policy {
             pause_scope: Scope::Key,
             one_at_a_time: false,
             classes: vec![ClassPolicy { name: "default".into(), ..ClassPolicy::default() }],
+            shared: Vec::new(),
         }
     }
 }
@@ -237,6 +278,11 @@ impl Policy {
     #[inline]
     pub(super) fn class(&self, id: ClassId) -> &ClassPolicy {
         &self.classes[usize::from(id.0)]
+    }
+
+    /// Returns how a bucket is shared, if it is.
+    pub(super) fn shared_by(&self, bucket: &BucketPolicy) -> Option<Arc<SharedPolicy>> {
+        self.shared.get(usize::from(bucket.shared?.0)).map(Arc::clone)
     }
 
     /// Makes one value for each class.
@@ -312,6 +358,24 @@ impl BucketPolicy {
             largest_cost: NonZeroU16::MIN,
             counts_costs: true,
             opens: false,
+            shared: None,
+        }
+    }
+}
+
+// === impl SharedPolicy ===
+
+impl SharedPolicy {
+    /// A bucket of this name in the memory of the process, of which every gate gets the same share.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            store: Arc::default(),
+            weight: NonZeroU32::MIN,
+            lease: None,
+            outage: Outage::Share,
+            members: MEMBERS,
         }
     }
 }
@@ -332,6 +396,9 @@ impl ClassId {
         Self(u16::try_from(index).unwrap_or(u16::MAX))
     }
 }
+
+/// The members to reckon with where nothing is known.
+const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
 // === impl PerClass ===
 

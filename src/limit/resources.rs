@@ -8,20 +8,23 @@ mod demand;
 mod opening;
 mod pauses;
 mod refund;
+mod shared;
 mod slots;
 mod split;
 
 pub(crate) use self::adaptive::Adaptive;
 pub(crate) use self::bucket::{Bucket, Start};
-pub(crate) use self::buckets::{Buckets, Owner, Turn};
-pub(crate) use self::demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare};
+pub(crate) use self::buckets::{Buckets, Owner};
+pub(crate) use self::demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare, Turn};
 pub(crate) use self::opening::Opening;
 pub(crate) use self::pauses::{Origin, Pauses};
 pub use self::pauses::{PauseView, Paused};
 pub(crate) use self::refund::Refunds;
+pub use self::shared::{Answer, Ask, Asked, Away, Ledger, SharedLimits, SharedView};
+pub(crate) use self::shared::{SharedBuckets, Want};
 pub(crate) use self::slots::Slots;
 pub(crate) use self::split::Split;
-use super::{ClassId, Combine, GroupIndex, Origins, PerClass, Policy, Reason};
+use super::{ClassId, Combine, GroupIndex, Origins, Per, PerClass, Policy, Reason};
 use crate::api::Group;
 use crate::moment::Moment;
 
@@ -41,10 +44,10 @@ pub(crate) struct Resources {
 // === impl Resources ===
 
 impl Resources {
-    pub(super) fn new(policy: &Policy, now: Moment) -> Self {
+    pub(super) fn new(policy: &Policy, seed: u64, now: Moment) -> Self {
         Self {
             rooms: [0, 0, 0, ALWAYS],
-            buckets: Buckets::new(policy, now),
+            buckets: Buckets::new(policy, seed, now),
             pauses: Pauses::new(policy),
             gate_slots: Slots::new(policy.in_flight),
             class_slots: policy.per_class(|class| Slots::new(class.in_flight)),
@@ -131,7 +134,7 @@ impl Resources {
         }
         let (mut shared, mut own) = (None, None);
         for charge in needs.charges.iter() {
-            let until = self.buckets.ready_at(charge.bucket, now);
+            let until = self.buckets.look_at(charge.bucket, now);
             let block = if charge.own { &mut own } else { &mut shared };
             // The retry bucket comes first and stays the reason: it allows less waiting than the
             // others.
@@ -149,8 +152,8 @@ impl Resources {
 
     /// Returns the moment from which all tokens that a call needs were there and its pauses were
     /// over.
-    pub(super) fn there_since(&self, needs: &Requirements, class: ClassId) -> Moment {
-        let tokens = needs.charges.iter().map(|charge| self.buckets.ready_at(charge.bucket, Moment::ZERO));
+    pub(super) fn there_since(&self, needs: &Requirements, class: ClassId, now: Moment) -> Moment {
+        let tokens = needs.charges.iter().map(|charge| self.buckets.there_since(charge.bucket, now));
         tokens.max().unwrap_or_default().max(self.pauses.ends(class, needs.credential).all())
     }
 
@@ -211,9 +214,16 @@ impl Resources {
     pub(super) fn enough_for(&self, needs: &Requirements, class: ClassId, now: Moment) -> usize {
         let slots = self.gate_slots.free(needs.shares[0]);
         let slots = self.class_slots.get(class).map_or(slots, |class| slots.min(class.free(needs.shares[1])));
-        let buckets = needs.charges.iter().filter_map(|charge| self.buckets.get(charge.bucket));
-        let calls = buckets.map(|bucket| bucket.whole_calls(now));
+        let calls = needs.charges.iter().filter_map(|charge| self.buckets.whole_calls(charge.bucket, now));
         calls.fold(slots, u32::min) as usize
+    }
+
+    /// Returns how many calls could take a slot of the gate now.
+    pub(super) fn free_slots(&self) -> usize {
+        match self.gate_slots.limit {
+            Some(limit) if limit.per == Per::Gate => self.gate_slots.free(SlotShare::Whole) as usize,
+            Some(_) | None => usize::MAX,
+        }
     }
 
     /// Registers a queue group with the split buckets and slots that it uses, so that a refund

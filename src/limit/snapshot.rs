@@ -12,7 +12,7 @@ use super::{
 use crate::api::{Group, Key};
 use crate::moment::Moment;
 
-pub use super::resources::{PauseView, Paused};
+pub use super::resources::{PauseView, Paused, SharedView};
 
 /// A limiter at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub writes: usize,
     /// The classes, by [`ClassId`].
     pub classes: Vec<ClassView>,
+    /// The shared buckets.
+    pub shared: Vec<SharedView>,
     /// The queues in which any call waits, longest first; at most a hundred.
     pub queues: Vec<QueueView>,
 }
@@ -142,6 +144,7 @@ impl Limiter {
             pauses: self.pauses(now),
             writes: self.writes.len(),
             classes: self.scheduler.classes.iter().map(class).collect(),
+            shared: self.resources.buckets.shared.views(now),
             queues: Vec::new(),
         }
     }

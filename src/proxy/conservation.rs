@@ -86,6 +86,7 @@ pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) ->
             response_timeout: Some(Duration::from_secs(20)),
         },
         call_log: Some(log),
+        stores: crate::proxy::Stores::default(),
         drain: Duration::ZERO,
     }
 }

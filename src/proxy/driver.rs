@@ -10,11 +10,12 @@ mod held;
 mod interleave;
 mod log;
 mod operator;
+mod sharing;
 mod tell;
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
 use tokio::sync::Notify;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, Settlement, ShadowEntry};
 use self::log::KeyLog;
 use self::tell::Teller;
+use super::stores::Stores;
 use crate::api::{Answer, Group, Key};
 use crate::clock::Clock;
 use crate::limit::{self, Arrival, Keys, Limiter, Receipt, Refusal, Ticket};
@@ -46,6 +48,8 @@ struct Shared {
     teller: Teller,
     /// What the log does not say of keys yet.
     key_log: KeyLog,
+    /// The stores of shared buckets.
+    stores: OnceLock<Stores>,
 }
 
 struct State {
@@ -81,8 +85,9 @@ impl Driver {
     pub(crate) fn new(gate: Arc<str>, limiter: Limiter, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
         let state = State { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation: 0, bypass_until: None };
-        let (state, sooner) = (Mutex::new(state), Notify::new());
-        let shared = Shared { gate, state, keys, clock, sooner, teller: Teller::default(), key_log: KeyLog::default() };
+        let (state, sooner, teller) = (Mutex::new(state), Notify::new(), Teller::default());
+        let (key_log, stores) = (KeyLog::default(), OnceLock::new());
+        let shared = Shared { gate, state, keys, clock, sooner, teller, key_log, stores };
         Self { shared: Arc::new(shared) }
     }
 
@@ -136,6 +141,7 @@ impl Driver {
                     if self.operate(State::advance) {
                         bypass_over();
                     }
+                    self.ask_stores();
                     // What is left to do at this moment is not more urgent than everything else.
                     tokio::task::yield_now().await;
                 }

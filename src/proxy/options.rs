@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::stores::Stores;
 use crate::telemetry::CallLog;
 use crate::{spec, tls, upstream};
 
@@ -18,6 +19,8 @@ pub struct Options {
     pub upstream: upstream::Options,
     /// The log with one line per call.
     pub call_log: Option<CallLog>,
+    /// The stores of its shared buckets.
+    pub stores: Stores,
     /// After `stop` the gate serves on for at most this long.
     pub drain: Duration,
 }

@@ -67,6 +67,7 @@ impl Section {
         let limiter = Limiter::new(options.gate.policy.clone(), hasher.hash_one("jitter"), self.clock.now());
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
         let driver = driver::Driver::new(Arc::clone(&self.name), limiter, self.clock);
+        driver.share(options.stores.clone());
         driver.adopt(*generation);
         let options = upstream::Options { target, ..options.upstream.clone() };
         let upstream = upstream::Upstream::start(options, self.clock, driver.rooms());
@@ -103,6 +104,7 @@ impl Section {
         let before = self.config.get();
         let upstream::Options { target, tls, injector, own, dns, .. } = before.options.upstream.clone();
         options.upstream = upstream::Options { target, tls, injector, own, dns, ..options.upstream };
+        options.stores = before.options.stores.clone();
         let meters = before.meters.renewed(&options.gate.policy);
         let next = Arc::new(GateConfig::new(options, before.generation + 1, meters));
         let swap = || self.config.set(Arc::clone(&next));

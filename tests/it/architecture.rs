@@ -54,6 +54,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("demo", &["chart", "clock", "controller", "moment", "random"]),
     ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "moment", "random", "spec"]),
     ("import", &["classify", "config", "dialect"]),
+    ("store", &["clock", "limit", "moment"]),
     ("inject", &["yaml"]),
     ("webhook", &["clock", "credentials", "inject", "tls"]),
     (
@@ -69,6 +70,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "proxy",
             "spec",
             "status",
+            "store",
             "telemetry",
             "tls",
             "upstream",

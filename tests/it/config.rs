@@ -43,8 +43,8 @@ fn unknown_keys_are_errors_with_a_suggestion() {
     in_gate(
         "bucket.rat = 5\nbucket.burts = 6\nlisten_on = 1\n[logs]\n",
         &[
-            "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, counts, adapt (did you mean \"rate\"?)",
-            "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, counts, adapt (did you mean \"burst\"?)",
+            "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, counts, adapt, shared (did you mean \"rate\"?)",
+            "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, counts, adapt, shared (did you mean \"burst\"?)",
             "f.toml:5:1: gates.kubernetes.listen_on: is not a valid key",
             "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)",
         ],
@@ -852,6 +852,68 @@ fn the_rate_of_the_retry_bucket_is_a_number_or_auto_which_is_a_twentieth_of_the_
         let retries = loaded.settings.gates["g"].policy.retry_bucket.expect("there is one");
         assert_eq!(retries.opens, value == "auto");
     }
+}
+
+#[test]
+fn a_bucket_is_shared_by_name_under_one_limit() {
+    let gates = |one: &str, other: &str| {
+        format!(
+            "[gates.a]\nupstream = \"https://x\"\nlisten = \"127.0.0.1:1\"\nretry_bucket = \"off\"\nbucket = {{ {one} }}\n\
+             [gates.b]\nupstream = \"https://x\"\nlisten = \"127.0.0.1:2\"\nretry_bucket = \"off\"\nbucket = {{ {other} }}\n"
+        )
+    };
+    let both = gates(
+        "rate = 2, burst = 20, shared = \"acc\"",
+        "rate = 2, burst = 20, shared = { name = \"acc\", weight = 3 }",
+    );
+    let loaded = load(&both, &[]).unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let of = |gate: &str| loaded.settings.gates[gate].policy.shared.clone();
+    assert_eq!((&*of("a")[0].name, of("a")[0].weight.get(), of("b")[0].weight.get()), ("acc", 1, 3));
+    assert!(
+        loaded.effective.contains("shared = { name = \"acc\", weight = 3, lease = \"auto\" }"),
+        "{}",
+        loaded.effective
+    );
+
+    let other = gates("rate = 2, burst = 20, shared = \"acc\"", "rate = 3, burst = 20, shared = \"acc\"");
+    expect(
+        &other,
+        &[],
+        &[
+            "f.toml:10:43: gates.b.bucket.shared: is \"acc\", which gates.a.bucket shares with other limits (2/s burst 20); expected the same rate and burst, or another name",
+        ],
+    );
+    let of_bucket = |keys: &str, expected: &str| {
+        let problems = load(&gates(keys, "rate = 1"), &[]).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].contains(expected), "{keys}: {problems:?}");
+    };
+    of_bucket("shared = \"A b\"", "gates.a.bucket.shared: is \"A b\", expected a name of 1 to 64 lower-case letters");
+    of_bucket("shared = { weight = 2 }", "gates.a.bucket.shared.name: is missing");
+    of_bucket("shared = 5", "gates.a.bucket.shared: is 5, expected text in quotes, or a table");
+    of_bucket("shared = { name = \"a\", weight = 101 }", "weight: is 101, expected a whole number from 1 to 100");
+    of_bucket(
+        "shared = { name = \"a\", lease = \"50ms\" }",
+        "lease: is 50ms, expected \"auto\" or a duration from 100ms to 1m",
+    );
+    of_bucket(
+        "shared = \"a\", per = \"flow\"",
+        "per: is \"flow\", but a shared bucket is one for all: expected \"gate\"",
+    );
+    of_bucket("shared = \"a\", start = \"full\"", "start: has no effect");
+    of_bucket("shared = \"a\", rate = 20000, burst = 20000", "rate: is 20000.0, expected at most 10000.0");
+    let retries = "[gates.a]\nupstream = \"https://x\"\nretry_bucket.shared = \"a\"\n";
+    let problems = load(retries, &[]).unwrap_err();
+    assert!(problems[0].contains("retry_bucket.shared: is for the gate's bucket and those of classes"), "{problems:?}");
+    let twice = "[gates.a]\nupstream = \"https://x\"\nbucket = { rate = 1, burst = 5, shared = \"a\" }\n\
+                 classes = [{ name = \"default\", bucket = { rate = 1, burst = 5, shared = \"a\" } }]\n";
+    let problems = load(twice, &[]).unwrap_err();
+    assert!(problems[0].contains("which another bucket of this gate is"), "{problems:?}");
+    let warnings = load(&gates("rate = 50, burst = 2, shared = \"a\"", "rate = 1"), &[]).unwrap().warnings;
+    assert!(
+        warnings[0].contains("less than 1 + rate * lease: all gates together may send 6.0 at once"),
+        "{warnings:?}"
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod adaptive;
 mod fairness;
+mod fleet;
 mod judge;
 mod keys;
 mod lives;
@@ -14,6 +15,12 @@ mod pauses;
 mod promises;
 mod retries;
 mod scenarios;
+mod shared;
 mod slices;
 mod world;
 mod writes;
+
+/// The number of random histories of shared buckets, more where someone asks for more.
+fn shared_cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200)
+}

@@ -313,6 +313,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             response_timeout: None,
         },
         call_log: None,
+        stores: tidegate::proxy::Stores::default(),
         drain: Duration::from_secs(25),
     }
 }

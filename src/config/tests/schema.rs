@@ -17,11 +17,13 @@ const DURATION: &str = "\\+?(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|\u{b5}s|\u{3bc}s
 const SNAKE_CASE: &str = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$";
 
 /// Sections without a chapter of their own in the reference, and those whose keys they have.
-pub(super) const LIKE: [(&str, &str); 6] = [
+pub(super) const LIKE: [(&str, &str); 8] = [
     ("gates.NAME.retry_bucket", "gates.NAME.bucket"),
     ("gates.NAME.retry_bucket.adapt", "gates.NAME.bucket.adapt"),
     ("gates.NAME.classes.bucket", "gates.NAME.bucket"),
+    ("gates.NAME.retry_bucket.shared", "gates.NAME.bucket.shared"),
     ("gates.NAME.classes.bucket.adapt", "gates.NAME.bucket.adapt"),
+    ("gates.NAME.classes.bucket.shared", "gates.NAME.bucket.shared"),
     ("gates.NAME.classes.backoff", "gates.NAME.backoff"),
     ("gates.NAME.classes.in_flight", "gates.NAME.in_flight"),
 ];
@@ -116,7 +118,7 @@ fn of_table(record: &Record, table: &Path) -> Value {
             of_table(record, &at.key(name))
         };
         match shape {
-            Shape::Table | Shape::TableOrOff | Shape::Limit => of_table(record, &at),
+            Shape::Table | Shape::TableOrOff | Shape::TableOrText | Shape::Limit => of_table(record, &at),
             Shape::TablesByName => json!({ "type": "object", "additionalProperties": below() }),
             Shape::ListOfTables => json!({ "type": "array", "items": below() }),
             shape => of_value(shape),
@@ -226,6 +228,9 @@ fn describe(schema: &mut Value, path: &str, rows: &[Row], with_defaults: bool) {
         if row.what == "table, or `\"off\"`" {
             // Not `anyOf`: of that editors only say that none of it fits.
             merge(here, json!({ "type": ["object", "string"], "pattern": "^off$" }));
+        }
+        if row.what == "text, or table" {
+            merge(here, json!({ "type": ["object", "string"], "required": ["name"] }));
         }
         let more = [
             Some(("description", json!(row.meaning))).filter(|_| !row.meaning.is_empty()),

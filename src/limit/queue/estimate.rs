@@ -9,7 +9,8 @@
 
 use super::{PASSED, QueueGroup, QueueKey, Scheduler, ShapeGroup};
 use crate::api::Group;
-use crate::limit::{ClassId, Pauses, Reason, Requirements, Resources};
+use crate::limit::resources::Bucket;
+use crate::limit::{BucketId, ClassId, Pauses, Reason, Requirements, Resources};
 use crate::moment::Moment;
 
 /// The earliest moment at which a call could leave, and the reason it would wait for.
@@ -39,6 +40,36 @@ struct Ask<'a> {
     over: Moment,
 }
 
+/// The turns that come before that of a call whose wait is estimated.
+struct Before {
+    /// Those of its own queue group, from this moment on.
+    own: usize,
+    over: Moment,
+    /// All of them, from this moment on.
+    before: usize,
+    gate_over: Moment,
+    /// The present, for a trial.
+    retry: Option<Moment>,
+}
+
+// === impl MinWait ===
+
+impl MinWait {
+    /// Includes the wait for a token of one bucket. `ready_after` returns the moment from which
+    /// there is one once so many others have had theirs.
+    #[inline]
+    fn include(&mut self, turns: &Before, reason: Reason, ready_after: impl Fn(usize, Moment) -> Moment) {
+        if let Some(now) = turns.retry {
+            // Its tokens, whatever else holds it.
+            self.retry_at = self.retry_at.max(Some(ready_after(turns.before, now)));
+        }
+        let at = ready_after(turns.own, turns.over).max(ready_after(turns.before, turns.gate_over));
+        if at > self.at {
+            (self.at, self.reason) = (at, reason);
+        }
+    }
+}
+
 // === impl Ask ===
 
 impl Ask<'_> {
@@ -64,21 +95,20 @@ impl Scheduler {
         let least = self.classes.get(id.class).map_or(1, |class| class.cost.least);
         for charge in needs.charges.iter() {
             let metered = |other: &Requirements| other.charges.contains(charge.bucket);
-            let Some(bucket) = resources.buckets.get(charge.bucket) else { continue };
-            // Calls of other classes cost at least one token each.
-            let own_tokens = own.saturating_mul(bucket.least_taken(least));
-            let before = own_tokens.saturating_add(self.others_before(id, &ask, own, metered));
-            if id.mode.retry && charge.reason.is_of_retry() {
-                // Tokens of an open bucket come with answers, at moments that are not known.
-                if bucket.is_open() {
-                    continue;
-                }
-                // Its tokens, whatever else holds it.
-                min_wait.retry_at = min_wait.retry_at.max(Some(bucket.ready_after(before, now)));
+            let is_of_retry = id.mode.retry && charge.reason.is_of_retry();
+            let own_bucket = resources.buckets.get(charge.bucket);
+            // Tokens of an open bucket come with answers, at moments that are not known.
+            if is_of_retry && own_bucket.is_some_and(Bucket::is_open) {
+                continue;
             }
-            let at = bucket.ready_after(own_tokens, over).max(bucket.ready_after(before, gate_over));
-            if at > min_wait.at {
-                (min_wait.at, min_wait.reason) = (at, charge.reason);
+            // Calls of other classes cost at least one token each.
+            let own_tokens = own.saturating_mul(own_bucket.map_or(1, |bucket| bucket.least_taken(least)));
+            let before = own_tokens.saturating_add(self.others_before(id, &ask, own, metered));
+            let turns = Before { own: own_tokens, over, before, gate_over, retry: is_of_retry.then_some(now) };
+            if let Some(bucket) = own_bucket {
+                min_wait.include(&turns, charge.reason, |tokens, from| bucket.ready_after(tokens, from));
+            } else if let Some(shared) = resources.buckets.shared.get(charge.bucket) {
+                min_wait.include(&turns, charge.reason, |tokens, from| shared.ready_after(tokens, from));
             }
         }
         min_wait
@@ -119,6 +149,19 @@ impl Scheduler {
             })
         });
         calls.fold(0, usize::saturating_add)
+    }
+
+    /// Returns the number of calls that wait for a token of a bucket, and for no pause. With very
+    /// many queue groups it is too low.
+    pub(crate) fn waiting_for(&self, bucket: BucketId, pauses: &Pauses, now: Moment) -> usize {
+        let wants = |queue_group: &&QueueGroup| {
+            let needs = &queue_group.needs;
+            queue_group.waiting > 0
+                && needs.charges.contains(bucket)
+                && pauses.ends(queue_group.class, needs.credential).all() <= now
+        };
+        let groups = self.queue_groups.iter().take(GROUPS_COUNTED).filter(wants);
+        groups.fold(0, |sum, queue_group| sum.saturating_add(queue_group.waiting))
     }
 
     /// Returns the shape groups of all classes in which any call waits.
@@ -237,3 +280,5 @@ impl Others {
 /// The most queue groups looked at in each shape group: how many connections to dial does not
 /// depend on the hundredth bucket.
 const GROUPS_LOOKED_AT: usize = 100;
+/// The most queue groups whose waiting calls are counted for a shared bucket.
+const GROUPS_COUNTED: usize = 1000;

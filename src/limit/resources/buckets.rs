@@ -2,11 +2,12 @@
 //! per flow or credential.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use slab::Slab;
 
-use super::{Bucket, BucketId, Split, Start};
-use crate::limit::{BucketPolicy, ClassId, GroupIndex, Origins, Per, PerClass, Policy};
+use super::{Bucket, BucketId, SharedBuckets, Split, Start, Turn};
+use crate::limit::{BucketPolicy, ClassId, GroupIndex, Origins, Per, PerClass, Policy, SharedPolicy};
 use crate::moment::Moment;
 
 /// The owner of a family of buckets.
@@ -21,20 +22,12 @@ pub(crate) enum Owner {
 #[derive(Debug)]
 pub(crate) struct Buckets {
     cells: Slab<Cell>,
+    /// Those that are shared with other gates.
+    pub(crate) shared: SharedBuckets,
     families: Families,
     serial: NonZeroU32,
     /// The number of calls that have left so far, with tokens or without: orders them in time.
     pub(crate) takes: u64,
-}
-
-/// The times at which a call takes its requirements.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
-    pub(crate) now: Moment,
-    /// The moment at which its tokens are judged: `now`, or earlier if the driver was late.
-    pub(crate) at: Moment,
-    /// The moment at which the last thing it waited for was there; `None` if it did not wait.
-    pub(crate) there_since: Option<Moment>,
 }
 
 /// A bucket and the queue groups that use it.
@@ -59,6 +52,8 @@ struct Families {
 struct Family {
     policy: BucketPolicy,
     start: Start,
+    /// Set if it is one bucket that other gates use too.
+    shared: Option<Arc<SharedPolicy>>,
     /// The buckets that were used so far. The rest is the only one if they are not split.
     split: Split<Option<BucketId>>,
 }
@@ -66,15 +61,18 @@ struct Family {
 // === impl Buckets ===
 
 impl Buckets {
-    pub(crate) fn new(policy: &Policy, now: Moment) -> Self {
+    pub(crate) fn new(policy: &Policy, seed: u64, now: Moment) -> Self {
         let start = |policy: &BucketPolicy| if policy.starts_empty { Start::Level(0, now) } else { Start::Full };
-        let family = |bucket: Option<BucketPolicy>| bucket.map(|policy| Family::new(policy, start(&policy)));
+        let family = |bucket: Option<BucketPolicy>| {
+            bucket.map(|bucket| Family::new(bucket, start(&bucket), policy.shared_by(&bucket)))
+        };
         let families = Families {
             gate: family(policy.bucket),
             retries: family(policy.retry_bucket),
             classes: policy.per_class(|class| family(class.bucket)),
         };
-        Self { cells: Slab::new(), families, serial: NonZeroU32::MIN, takes: 0 }
+        let shared = SharedBuckets::new(seed);
+        Self { cells: Slab::new(), shared, families, serial: NonZeroU32::MIN, takes: 0 }
     }
 
     /// Returns the bucket that meters a call of this flow and credential; true with it if it is one
@@ -109,14 +107,46 @@ impl Buckets {
     /// if none was used yet.
     pub(crate) fn view<T>(&self, owner: Owner, most: usize, view: impl Fn(&Bucket) -> T) -> Vec<T> {
         let Some(family) = self.families.get(owner) else { return Vec::new() };
-        let used: Vec<_> = family.ids().filter_map(|id| self.get(id)).take(most).map(&view).collect();
+        let own = |id| self.get(id).or_else(|| self.shared.get(id).map(|cell| &cell.own));
+        let used: Vec<_> = family.ids().filter_map(own).take(most).map(&view).collect();
         if used.is_empty() { vec![view(&Bucket::new(family.policy, family.start))] } else { used }
     }
 
     /// Returns the moment this bucket has a token. One that is gone limits nothing.
     #[inline]
     pub(crate) fn ready_at(&self, id: BucketId, now: Moment) -> Moment {
-        self.get(id).map_or(now, |bucket| bucket.ready_at(now))
+        match self.get(id) {
+            Some(bucket) => bucket.ready_at(now),
+            None => self.shared.get(id).map_or(now, |cell| cell.ready_at(now)),
+        }
+    }
+
+    /// Returns the moment at which to look again, for a call that needs a token of this bucket:
+    /// when it has one, or when a shared bucket is to be asked.
+    #[inline]
+    pub(crate) fn look_at(&self, id: BucketId, now: Moment) -> Moment {
+        match self.get(id) {
+            Some(bucket) => bucket.ready_at(now),
+            None => self.shared.get(id).map_or(now, |cell| cell.look_at(now)),
+        }
+    }
+
+    /// Returns the moment since when this bucket has had the token that is there now.
+    #[inline]
+    pub(crate) fn there_since(&self, id: BucketId, now: Moment) -> Moment {
+        match self.get(id) {
+            Some(bucket) => bucket.ready_at(Moment::ZERO),
+            None => self.shared.get(id).map_or(Moment::ZERO, |cell| cell.there_since(now)),
+        }
+    }
+
+    /// Returns the number of calls that could have a token now; `None` for a bucket that is gone.
+    #[inline]
+    pub(crate) fn whole_calls(&self, id: BucketId, now: Moment) -> Option<u32> {
+        match self.get(id) {
+            Some(bucket) => Some(bucket.whole_calls(now)),
+            None => self.shared.get(id).map(|cell| cell.whole_tokens(now)),
+        }
     }
 
     /// Counts a take and returns its number.
@@ -149,6 +179,9 @@ impl Buckets {
                 // lateness is made up for.
                 unblocked.extend_from_slice(&cell.users);
             }
+        } else if let Some(cell) = self.shared.get_mut(id) {
+            cell.take(turn, number);
+            taken = 1; // it counts calls
         }
         taken
     }
@@ -157,6 +190,8 @@ impl Buckets {
     pub(crate) fn note_short(&mut self, id: BucketId, now: Moment) {
         if let Some(cell) = self.cell(id) {
             cell.bucket.note_short(now);
+        } else if let Some(cell) = self.shared.get_mut(id) {
+            cell.note_short(now);
         }
     }
 
@@ -165,6 +200,8 @@ impl Buckets {
         let takes = self.takes;
         if let Some(cell) = self.cell(id) {
             cell.bucket.throttled(left, now, takes);
+        } else if let Some(cell) = self.shared.get_mut(id) {
+            cell.own.throttled(left, now, takes);
         }
     }
 
@@ -196,6 +233,8 @@ impl Buckets {
         if let Some(cell) = self.cell(id) {
             cell.bucket.give_back(number);
             unblocked.extend_from_slice(&cell.users);
+        } else if let Some(cell) = self.shared.get_mut(id) {
+            cell.give_back(number);
         }
     }
 
@@ -212,10 +251,11 @@ impl Buckets {
         for family in classes.carry_over(origins).iter().flatten() {
             self.close(family);
         }
-        let gate = self.adopt(gate, policy.bucket, now);
-        let retries = self.adopt(retries, policy.retry_bucket, now);
+        let shared = |bucket: &Option<BucketPolicy>| bucket.and_then(|bucket| policy.shared_by(&bucket));
+        let gate = self.adopt(gate, policy.bucket, shared(&policy.bucket), now);
+        let retries = self.adopt(retries, policy.retry_bucket, None, now);
         for (class, family) in policy.classes.iter().zip(classes.values_mut()) {
-            *family = self.adopt(family.take(), class.bucket, now);
+            *family = self.adopt(family.take(), class.bucket, shared(&class.bucket), now);
         }
         self.families = Families { gate, retries, classes };
         for (_, cell) in &mut self.cells {
@@ -223,24 +263,32 @@ impl Buckets {
         }
     }
 
-    fn adopt(&mut self, family: Option<Family>, policy: Option<BucketPolicy>, now: Moment) -> Option<Family> {
+    fn adopt(
+        &mut self,
+        family: Option<Family>,
+        policy: Option<BucketPolicy>,
+        shared: Option<Arc<SharedPolicy>>,
+        now: Moment,
+    ) -> Option<Family> {
         match (family, policy) {
-            (Some(mut family), Some(policy)) if family.policy.per == policy.per => {
+            (Some(mut family), Some(policy)) if family.is_like(&policy, shared.as_ref()) => {
                 if family.policy != policy {
                     family.start = family.start_after(&policy, now);
                 }
-                family.policy = policy;
+                (family.policy, family.shared) = (policy, shared);
                 for id in family.ids() {
                     let takes = self.takes;
                     if let Some(cell) = self.cell(id) {
                         cell.bucket.resize(policy, now, takes);
+                    } else if let (Some(cell), Some(shared)) = (self.shared.get_mut(id), &family.shared) {
+                        cell.resize(policy, Arc::clone(shared), now, takes);
                     }
                 }
                 Some(family)
             }
             (family, policy) => {
                 family.iter().for_each(|family| self.close(family));
-                policy.map(|policy| Family::new(policy, Start::Level(u32::from(!policy.starts_empty), now)))
+                policy.map(|policy| Family::new(policy, Start::Level(u32::from(!policy.starts_empty), now), shared))
             }
         }
     }
@@ -248,6 +296,7 @@ impl Buckets {
     fn close(&mut self, family: &Family) {
         for id in family.ids() {
             self.cells.try_remove(id.index as usize);
+            self.shared.close(id);
         }
     }
 
@@ -270,6 +319,10 @@ impl Buckets {
         };
         if place.is_none() {
             self.serial = self.serial.checked_add(1).unwrap_or(NonZeroU32::MIN);
+            if let Some(shared) = &family.shared {
+                *place = self.shared.open((family.policy, family.start), Arc::clone(shared), self.serial);
+                return *place;
+            }
             let bucket = Bucket::new(family.policy, family.start);
             let index = cells.insert(Cell { serial: self.serial, bucket, users: Vec::new() });
             *place = Some(BucketId { index: u32::try_from(index).ok()?, serial: self.serial });
@@ -307,8 +360,13 @@ impl Families {
 // === impl Family ===
 
 impl Family {
-    fn new(policy: BucketPolicy, start: Start) -> Self {
-        Self { policy, start, split: Split::default() }
+    fn new(policy: BucketPolicy, start: Start, shared: Option<Arc<SharedPolicy>>) -> Self {
+        Self { policy, start, shared, split: Split::default() }
+    }
+
+    /// True if a new policy leaves its buckets what they are.
+    fn is_like(&self, policy: &BucketPolicy, shared: Option<&Arc<SharedPolicy>>) -> bool {
+        self.policy.per == policy.per && self.shared.is_some() == shared.is_some()
     }
 
     /// Returns the start of buckets that were not used before a change of policy: the level they

@@ -85,6 +85,16 @@ pub(crate) enum Lasts {
     LongAfterList,
 }
 
+/// The times at which a call takes its requirements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) now: Moment,
+    /// The moment at which its tokens are judged: `now`, or earlier if the driver was late.
+    pub(crate) at: Moment,
+    /// The moment at which the last thing it waited for was there; `None` if it did not wait.
+    pub(crate) there_since: Option<Moment>,
+}
+
 /// The reason a call cannot leave now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {

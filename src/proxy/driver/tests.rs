@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::limit::policy::{BucketPolicy, InFlight, QueuePolicy};
-use crate::limit::{ClassId, Flow, Policy};
+use crate::limit::policy::{BucketPolicy, InFlight, QueuePolicy, SharedId, SharedPolicy};
+use crate::limit::{ClassId, Flow, Ledger, Policy};
 
 fn policy(in_flight: u32, bucket: Option<(f64, u32)>) -> Policy {
     let some = |number| NonZeroU32::new(number).expect("some");
@@ -242,4 +242,48 @@ fn under_every_schedule_tried_everyone_gets_a_turn_and_nobody_keeps_anything() {
         assert_eq!((rest.waiting, rest.slots.used, driver.remembered()), (0, 0, 0));
         pool.abort();
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn p13_gates_that_share_a_bucket_send_its_rate_together_and_in_order() {
+    let clock = Clock::start();
+    let stores = Stores::new({
+        let ledger = Mutex::new(Ledger::default());
+        move |ask, done| {
+            let now = clock.now().as_nanos() / 1000 + 1;
+            done(Ok(ledger.lock().expect("unpoisoned").ask(ask, now)));
+        }
+    });
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let drivers: Vec<Driver> = (1..=2)
+        .map(|seed| {
+            let mut policy = policy(1_000, Some((10.0, 5)));
+            policy.bucket = policy.bucket.map(|bucket| BucketPolicy { shared: Some(SharedId(0)), ..bucket });
+            policy.shared = vec![Arc::new(SharedPolicy::new("account"))];
+            let driver = Driver::new("sharing".into(), Limiter::new(policy, seed, clock.now()), clock);
+            driver.rooms().add_room(Group::Short, 1_000);
+            driver.share(stores.clone());
+            tokio::spawn(driver.clone().tick(CancellationToken::new(), || ()));
+            driver
+        })
+        .collect();
+    for (gate, driver) in drivers.iter().enumerate() {
+        for number in 0..100 {
+            let (mut place, left) = (waits(arrive(driver, 0)), Arc::clone(&left));
+            tokio::spawn(async move {
+                let permit = poll_fn(|cx| place.poll_turn(cx)).await.expect("nothing refuses it");
+                left.lock().expect("unpoisoned").push((gate, number));
+                let (_, _, slot) = permit.admit(());
+                drop(slot);
+            });
+        }
+    }
+    clock.sleep(Duration::from_secs(10)).await;
+    let left = left.lock().expect("unpoisoned").clone();
+    assert!((97..=105).contains(&left.len()), "{} calls in ten seconds at 10/s burst 5", left.len());
+    for gate in 0..2 {
+        let of_gate: Vec<_> = left.iter().filter(|(of, _)| *of == gate).map(|(_, number)| *number).collect();
+        assert!(of_gate.len() >= 40, "each gets its part: {}", of_gate.len());
+        assert!(of_gate.is_sorted(), "first come, first served: {of_gate:?}");
+    }
 }

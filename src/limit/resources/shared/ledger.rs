@@ -1,0 +1,158 @@
+//! The arithmetic of a shared bucket: what the script in the store does, in Rust.
+//!
+//! Gates of one process share a bucket by it, and so do gates in virtual time. It keeps `zero`, the
+//! moment at which the bucket held, or will hold, no token, in microseconds of the store's clock,
+//! which is the only clock it knows. Members notice a ledger that has forgotten something: they
+//! bring the number of tokens that they have received.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Answer, Ask};
+
+/// The state of one shared bucket.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    state: Option<State>,
+    seats: BTreeMap<u64, Seat>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// The moment at which there is no token.
+    zero: f64,
+    /// The moment at which this life of the bucket began.
+    born: u64,
+    /// The moment of the last ask.
+    last: u64,
+}
+
+/// A member as the ledger knows it.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    granted: u64,
+    seen: u64,
+    /// The moment until which it counts as having waiting calls.
+    till: u64,
+    weight: u32,
+    period: f64,
+    burst: f64,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// Answers an ask at `now`, in microseconds of the store's clock.
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
+    pub fn ask(&mut self, ask: &Ask, now: u64) -> Answer {
+        if self.state.is_some_and(|state| state.last.saturating_add(KEPT) <= now) {
+            *self = Self::default();
+        }
+        let (time, terms) = (now as f64, &ask.terms);
+        let (period, burst, rivals) = self.strictest(ask, now);
+        let state = self.state.unwrap_or(State { zero: time, born: now, last: now });
+        // How far the clock has gone back.
+        let back = state.last.saturating_sub(now) as f64;
+        let mut zero = state.zero - back;
+        let seat = self.seats.get(&ask.member).copied();
+        let known = seat.is_some_and(|seat| ask.epoch == state.born && ask.total <= seat.granted);
+        if ask.away || (ask.total > 0 && !known) {
+            // It has spent what this ledger does not know of.
+            zero = zero.max(time) + f64::from(ask.ahead) * period;
+        }
+        zero = zero.max(time - burst * period);
+
+        let level = (time - zero) / period;
+        let first = zero + period - time;
+        let granted = grant(ask, &Level { level, first, period, burst, rivals });
+        zero += granted * period;
+
+        let (lease, seen) = (micros(terms.lease), now);
+        let till = if ask.need > 0 { whole(zero.max(time) + lease) } else { seat.map_or(0, |seat| seat.till) };
+        let sum = ask.total + whole(granted);
+        let (weight, period_of, burst_of) = (terms.weight, terms.period, terms.burst);
+        let seat = Seat { granted: sum, seen, till, weight, period: period_of, burst: burst_of };
+        self.seats.insert(ask.member, seat);
+        self.state = Some(State { zero: hundredths(zero), born: state.born, last: now });
+        Answer {
+            granted: u32::try_from(whole(granted)).unwrap_or(u32::MAX),
+            first: nanos(first.ceil()),
+            period: super::ask::micros(hundredths(period)),
+            level: thousandths(level),
+            epoch: state.born,
+            members: u32::try_from(self.seats.len()).unwrap_or(u32::MAX),
+            rivals,
+        }
+    }
+
+    /// Forgets the members that are gone. Returns the strictest limits of those that are left, and
+    /// the weight of the others that have waiting calls.
+    fn strictest(&mut self, ask: &Ask, now: u64) -> (f64, f64, u32) {
+        let (mut period, mut burst, mut rivals) = (ask.terms.period, ask.terms.burst, 0);
+        self.seats.retain(|member, seat| {
+            *member == ask.member || seat.seen.saturating_add(MEMBER) >= now || seat.till >= now
+        });
+        for seat in self.seats.iter().filter(|(member, _)| **member != ask.member).map(|(_, seat)| seat) {
+            period = period.max(seat.period);
+            burst = burst.min(seat.burst);
+            rivals += if seat.till >= now { seat.weight } else { 0 };
+        }
+        (period, burst, rivals)
+    }
+}
+
+/// The bucket as an ask finds it.
+struct Level {
+    level: f64,
+    first: f64,
+    period: f64,
+    burst: f64,
+    rivals: u32,
+}
+
+/// Returns the number of tokens for an ask.
+fn grant(ask: &Ask, at: &Level) -> f64 {
+    let (need, ahead, weight) = (f64::from(ask.need), f64::from(ask.ahead), f64::from(ask.terms.weight));
+    let soon = micros(ask.terms.horizon) / at.period;
+    let mut granted = 0.0_f64;
+    if need > 0.0 && at.first <= micros(ask.within) {
+        let share = (at.level.max(0.0) + soon) * weight / (f64::from(at.rivals) + weight);
+        let all = (at.level + soon).floor();
+        granted = need.min(share.floor() - ahead).min(all).max(if ask.ahead == 0 { 1.0 } else { 0.0 });
+    }
+    if granted >= need && ask.extra > 0 {
+        let plenty = (at.level - granted - at.burst / 2.0).floor();
+        granted += f64::from(ask.extra).min(plenty).max(0.0);
+    }
+    granted
+}
+
+/// Returns a time in whole microseconds.
+#[expect(clippy::cast_precision_loss, reason = "times of configuration are exact in a double")]
+fn micros(time: Duration) -> f64 {
+    time.as_micros() as f64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
+fn whole(number: f64) -> u64 {
+    number as u64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "`as` saturates, as is wanted")]
+fn nanos(micros: f64) -> i64 {
+    (micros * 1e3) as i64
+}
+
+/// Returns a number as the store keeps it.
+fn hundredths(number: f64) -> f64 {
+    format!("{number:.2}").parse().unwrap_or(number)
+}
+
+fn thousandths(number: f64) -> f64 {
+    format!("{number:.3}").parse().unwrap_or(number)
+}
+
+/// The time after which a member that does not ask is none any more.
+pub(super) const MEMBER: u64 = 60_000_000;
+/// The time after which a bucket that nobody asks is forgotten.
+const KEPT: u64 = 86_400_000_000;

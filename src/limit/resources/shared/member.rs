@@ -1,0 +1,335 @@
+//! One member of a shared bucket: what it spends, and when it asks.
+
+mod answers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::answers::SharedView;
+use super::demand::{Allowance, Demand};
+use super::outage::StoreAway;
+use super::tokens::Tokens;
+use super::{Answer, Ask, Asked, SharedLimits, ledger};
+use crate::limit::{BucketPolicy, SharedPolicy};
+use crate::moment::Moment;
+
+/// A gate's use of a shared bucket.
+#[derive(Debug)]
+pub(crate) struct Member {
+    limits: BucketPolicy,
+    pub(crate) shared: Arc<SharedPolicy>,
+    terms: SharedLimits,
+    /// Random, so that no two members are one to the store.
+    id: u64,
+    tokens: Tokens,
+    demand: Demand,
+    allowance: Allowance,
+    /// The ask under way.
+    asked: Option<UnderWay>,
+    /// The number of asks so far.
+    number: u64,
+    asked_at: Moment,
+    total: u64,
+    epoch: u64,
+    /// The average time of a question and its answer.
+    round_trip: Duration,
+    /// The tokens beyond need that the next ask takes.
+    extra: u32,
+    /// The moment of the last ask for waiting calls.
+    short_at: Moment,
+    /// The moment before which an ask would be in vain.
+    not_before: Moment,
+    /// The moment before which the tokens held are enough for all that wait.
+    enough_until: Moment,
+    /// The moment of the last ask ahead of need.
+    ahead_at: Moment,
+    /// The earliest moment at which the store has a token that nobody has.
+    promise: Moment,
+    heard: Option<Heard>,
+    away: Option<StoreAway>,
+    /// True if the store was away since its last answer.
+    was_away: bool,
+    granted: u64,
+    spent: u64,
+    fallback: u64,
+}
+
+/// The calls that wait for a token.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub(crate) calls: usize,
+    /// The slots that are free for them.
+    pub(crate) slots: usize,
+    /// The time that the newest of them has left.
+    pub(crate) within: Duration,
+}
+
+/// An ask under way.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    number: u64,
+    need: u32,
+    extra: u32,
+    within: Duration,
+}
+
+/// The last answer, and the moment it came.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    answer: Answer,
+    at: Moment,
+}
+
+// === impl Member ===
+
+impl Member {
+    pub(super) fn new(limits: BucketPolicy, shared: Arc<SharedPolicy>, id: u64) -> Self {
+        let terms = SharedLimits::new(&limits, &shared);
+        Self {
+            limits,
+            shared,
+            id,
+            tokens: Tokens::default(),
+            demand: Demand::new(terms.lease),
+            terms,
+            allowance: Allowance::new(),
+            asked: None,
+            number: 0,
+            asked_at: Moment::ZERO,
+            total: 0,
+            epoch: 0,
+            round_trip: Duration::ZERO,
+            extra: 0,
+            short_at: Moment::ZERO,
+            not_before: Moment::ZERO,
+            enough_until: Moment::ZERO,
+            ahead_at: Moment::ZERO,
+            promise: Moment::ZERO,
+            heard: None,
+            away: None,
+            was_away: false,
+            granted: 0,
+            spent: 0,
+            fallback: 0,
+        }
+    }
+
+    /// Applies new settings. The tokens held stay, unless they are of another bucket.
+    pub(super) fn resize(&mut self, limits: BucketPolicy, shared: Arc<SharedPolicy>) {
+        let is_other = |one: &SharedPolicy, other: &SharedPolicy| {
+            (&one.name, &one.store, one.lease) != (&other.name, &other.store, other.lease)
+        };
+        if is_other(&self.shared, &shared) || self.terms.lease != SharedLimits::new(&limits, &shared).lease {
+            let (number, id) = (self.number, self.id);
+            let (granted, spent, fallback) = (self.granted, self.spent, self.fallback);
+            self.tokens.clear();
+            let expired = self.tokens.expired;
+            *self = Self { number, granted, spent, fallback, ..Self::new(limits, shared, id) };
+            self.tokens.expired = expired;
+        } else {
+            self.terms = SharedLimits::new(&limits, &shared);
+            (self.limits, self.shared) = (limits, shared);
+        }
+    }
+
+    // --- spending
+
+    /// Returns the moment at which a call can have a token; `Moment::MAX` if that is not known.
+    pub(crate) fn ready_at(&self, now: Moment) -> Moment {
+        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref()).map(|bucket| bucket.ready_at(now));
+        self.tokens.ready_at(now).into_iter().chain(part).min().unwrap_or(Moment::MAX)
+    }
+
+    /// Returns the moment since when the token has been there that a call can have now.
+    pub(crate) fn there_since(&self, now: Moment) -> Moment {
+        let held = self.tokens.since(now);
+        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref());
+        held.or_else(|| part.map(|bucket| bucket.ready_at(Moment::ZERO))).unwrap_or(now)
+    }
+
+    /// Returns the earliest moment at which a call can have a token once `calls` others have had
+    /// theirs.
+    pub(crate) fn ready_after(&self, calls: usize, now: Moment) -> Moment {
+        let held = self.tokens.ready_after(calls, now).unwrap_or_else(|| self.promise.max(now));
+        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref());
+        part.map_or(held, |bucket| bucket.ready_after(calls, now).min(held))
+    }
+
+    /// Returns the number of tokens that are there now.
+    pub(crate) fn available(&self, now: Moment) -> u32 {
+        let part = self.away.as_ref().and_then(|away| away.bucket.as_ref());
+        let part = part.map_or(0, |bucket| bucket.whole_tokens(now).max(u32::from(bucket.ready_at(now) <= now)));
+        part.saturating_add(u32::try_from(self.tokens.available(now)).unwrap_or(u32::MAX))
+    }
+
+    /// Takes the token that is there at `at`, for a call that leaves now.
+    pub(super) fn take(&mut self, at: Moment, now: Moment, number: u64) -> bool {
+        self.demand.note(now);
+        if self.tokens.take(at, now, number) {
+            self.spent += 1;
+            return true;
+        }
+        let part = self.away.as_mut().and_then(|away| away.bucket.as_mut());
+        let taken = part.is_some_and(|bucket| bucket.take(at, number, 1) > 0);
+        self.fallback += u64::from(taken);
+        taken
+    }
+
+    /// Gives the token of a take back.
+    pub(super) fn give_back(&mut self, number: u64) {
+        if self.tokens.give_back(number) {
+            self.spent = self.spent.saturating_sub(1);
+        } else if let Some(bucket) = self.away.as_mut().and_then(|away| away.bucket.as_mut()) {
+            bucket.give_back(number);
+        }
+    }
+
+    // --- asking
+
+    /// Records that a call begins to wait.
+    pub(super) fn note_short(&mut self) {
+        self.enough_until = Moment::ZERO;
+    }
+
+    /// Returns the moment at which to look again, for a call that finds no token now: when there
+    /// is one, or when to ask.
+    pub(crate) fn look_at(&self, now: Moment) -> Moment {
+        let ready = self.ready_at(now);
+        if self.asked.is_some() || ready <= now {
+            return ready;
+        }
+        // Later than now, or the call would seem to have its token.
+        ready.min(self.short_ask_at(now).max(self.enough_until).max(now + Duration::from_nanos(1)))
+    }
+
+    /// Returns the moment at which tokens may be asked for calls that wait.
+    fn short_ask_at(&self, now: Moment) -> Moment {
+        let last = self.tokens.last(now).map_or(now, |last| last.back(self.look()));
+        let retry = self.away.as_ref().map_or(now, |away| away.retry_at);
+        last.max(retry).max(self.not_before).max(self.allowance.ready_at(0.0, now)).max(now)
+    }
+
+    /// Returns the time ahead of its last token at which a member asks.
+    fn look(&self) -> Duration {
+        self.round_trip.mul_f64(1.5) + Duration::from_millis(2)
+    }
+
+    /// Returns the ask to make now, if there is one.
+    pub(super) fn ask(&mut self, want: Option<Want>, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Option<Ask> {
+        self.tokens.expire(now);
+        if self.asked.is_some() {
+            return None;
+        }
+        // A call without a slot can leave only in place of another: more tokens would expire.
+        let in_turn = whole(self.in_a_lease(now)) as usize + 1;
+        let calls = want.map_or(0, |want| want.calls.min(want.slots.max(in_turn)));
+        let held = self.tokens.lasting(now);
+        let short = calls > held;
+        if !short && calls > 0 {
+            self.enough_until = self.tokens.ready_at(now).unwrap_or(now);
+        }
+        let (need, extra) = if short && self.short_ask_at(now) <= now {
+            (u32::try_from(calls - held).unwrap_or(MOST).min(MOST), self.grown_extra(now))
+        } else if !short && self.ahead_ask_at(now).is_some_and(|at| at <= now) {
+            (u32::from(self.away.is_some()), self.missing_ahead(now))
+        } else {
+            return None;
+        };
+        if need > 0 {
+            self.short_at = now;
+        } else {
+            self.ahead_at = now;
+        }
+        let within = want.map_or(Duration::ZERO, |want| want.within);
+        Some(self.begin(UnderWay { number: self.number + 1, need, extra, within }, now, asked))
+    }
+
+    fn begin(&mut self, under_way: UnderWay, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Ask {
+        if (now - self.asked_at).as_micros() > u128::from(ledger::MEMBER) {
+            (self.total, self.epoch) = (0, 0); // it is no member any more
+        }
+        self.allowance.take(now);
+        (self.number, self.asked_at, self.asked) = (under_way.number, now, Some(under_way));
+        Ask {
+            asked: asked(under_way.number),
+            shared: Arc::clone(&self.shared),
+            member: self.id,
+            terms: self.terms,
+            need: under_way.need,
+            extra: under_way.extra,
+            total: self.total,
+            epoch: self.epoch,
+            ahead: u32::try_from(self.tokens.later_than(now + self.look())).unwrap_or(u32::MAX),
+            away: self.was_away,
+            within: under_way.within,
+        }
+    }
+
+    /// Returns the tokens to take beyond need: more and more while asks follow each other quickly.
+    fn grown_extra(&mut self, now: Moment) -> u32 {
+        let in_a_lease = self.in_a_lease(now);
+        let follows = now - self.short_at < self.terms.lease && self.short_at > Moment::ZERO;
+        self.extra = if follows { (self.extra * 2).clamp(1, MOST_EXTRA) } else { self.extra / 2 };
+        if in_a_lease < 2.0 { 0 } else { self.extra.min(whole(in_a_lease)) }
+    }
+
+    /// Returns the calls that the demand makes in a lease.
+    fn in_a_lease(&self, now: Moment) -> f64 {
+        self.demand.rate(now) * self.terms.lease.as_secs_f64()
+    }
+
+    /// Returns the moment at which to ask though no call waits, if there is one: to have tokens
+    /// ahead of need, or to learn if the store is back.
+    fn ahead_ask_at(&self, now: Moment) -> Option<Moment> {
+        if let Some(away) = &self.away {
+            let asks = self.demand.is_alive(now);
+            return asks.then(|| away.retry_at.max(self.allowance.ready_at(0.0, now)));
+        }
+        let heard = self.heard?;
+        let left = heard.answer.level - f64::from(heard.answer.granted);
+        let plenty = left > self.terms.burst / 2.0 + 2.0 && heard.answer.rivals == 0;
+        if !plenty || self.in_a_lease(now) < 2.0 {
+            return None;
+        }
+        let every = (self.terms.lease / 4).max(LEAST_AHEAD);
+        let next = self.ahead_at.max(self.short_at) + every;
+        let rate = self.demand.rate(now);
+        let enough = rate.mul_add((self.round_trip + LEAST_AHEAD).as_secs_f64(), 1.0).min(self.target(now));
+        let lasting = self.tokens.lasting(now + self.terms.lease / 4);
+        let due = next.max(self.allowance.ready_at(RESERVED, now));
+        #[expect(clippy::cast_precision_loss, reason = "few tokens are held")]
+        let is_low = (lasting as f64) < enough;
+        Some(if is_low { due } else { due.max(now + every) })
+    }
+
+    fn target(&self, now: Moment) -> f64 {
+        self.in_a_lease(now) / 2.0 + 1.0
+    }
+
+    fn missing_ahead(&self, now: Moment) -> u32 {
+        if self.away.is_some() {
+            return 0;
+        }
+        let lasting = self.tokens.lasting(now + self.terms.lease / 4);
+        whole(self.target(now)).saturating_sub(u32::try_from(lasting).unwrap_or(u32::MAX)).max(1)
+    }
+
+    /// Returns the moment at which this member has something to do though no call waits.
+    pub(super) fn tend_at(&self, now: Moment) -> Option<Moment> {
+        if self.asked.is_some() { None } else { self.ahead_ask_at(now) }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
+fn whole(number: f64) -> u32 {
+    number as u32
+}
+
+/// The most tokens in one ask for calls that wait.
+const MOST: u32 = 200;
+/// The most tokens beyond need.
+const MOST_EXTRA: u32 = 64;
+/// The asks that are kept for calls that wait.
+const RESERVED: f64 = 5.0;
+/// The least time between two asks ahead of need, and how far ahead they look.
+const LEAST_AHEAD: Duration = Duration::from_millis(50);

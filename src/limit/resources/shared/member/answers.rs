@@ -1,0 +1,113 @@
+//! What an answer of the store brings to a member, and what its absence does.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Heard, Member, UnderWay};
+use crate::limit::keys::mix;
+use crate::limit::resources::shared::outage::StoreAway;
+use crate::limit::resources::{Answer, Away};
+use crate::limit::{BucketPolicy, SharedPolicy};
+use crate::moment::Moment;
+
+/// A shared bucket as one of its members sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedView {
+    /// Its name and its settings.
+    pub policy: Arc<SharedPolicy>,
+    /// The number of members at the last answer; zero if there was none.
+    pub members: u32,
+    /// The tokens left in the store at the last answer.
+    pub level: f64,
+    /// The tokens held.
+    pub held: usize,
+    /// True while the store is away.
+    pub away: bool,
+    /// True if another member has stricter limits.
+    pub differs: bool,
+    /// The tokens granted so far.
+    pub granted: u64,
+    /// Those of them that were spent.
+    pub spent: u64,
+    /// Those of them that could not be spent in time.
+    pub expired: u64,
+    /// The calls that were sent while the store was away.
+    pub fallback: u64,
+}
+
+// === impl Member ===
+
+impl Member {
+    /// Takes in what came of ask `number`. An answer that comes too late is not used.
+    pub(in super::super) fn answered(&mut self, number: u64, answer: Result<Answer, Away>, sent: Moment, now: Moment) {
+        let Some(under_way) = self.asked.take_if(|asked| asked.number == number) else { return };
+        match answer {
+            Ok(answer) if answer.granted <= under_way.need.saturating_add(under_way.extra) => {
+                self.heard(&answer, under_way, sent, now);
+            }
+            Ok(_) => self.lost(Away::Wrong, now),
+            Err(away) => self.lost(away, now),
+        }
+    }
+
+    fn heard(&mut self, answer: &Answer, under_way: UnderWay, sent: Moment, now: Moment) {
+        let took = now - sent;
+        self.round_trip = if self.heard.is_none() { took } else { self.round_trip.mul_f64(0.8) + took.mul_f64(0.2) };
+        (self.away, self.was_away) = (None, false);
+        (self.epoch, self.total) = (answer.epoch, self.total + u64::from(answer.granted));
+        self.granted += u64::from(answer.granted);
+        self.tokens.add(answer, self.terms.lease, sent, now);
+        let after = |tokens: u32| {
+            let period = i64::try_from(answer.period.as_nanos()).unwrap_or(i64::MAX);
+            let nanos = answer.first.saturating_add(period.saturating_mul(i64::from(tokens)));
+            Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+        };
+        self.promise = sent + after(answer.granted);
+        if under_way.need > 0 && answer.granted == 0 {
+            self.not_before = now + after(0).saturating_sub(under_way.within) + SPREAD.mul_f64(self.spread());
+        }
+        self.heard = Some(Heard { answer: *answer, at: now });
+    }
+
+    fn lost(&mut self, why: Away, now: Moment) {
+        let spread = self.spread();
+        let recently = self.heard.filter(|heard| now - heard.at < MEMBERS_KNOWN);
+        let members = recently.and_then(|heard| NonZeroU32::new(heard.answer.members));
+        let rate = recently
+            .map_or(self.limits.rate, |heard| self.limits.rate.min(1.0 / heard.answer.period.as_secs_f64().max(1e-9)));
+        let limits = BucketPolicy { rate, ..self.limits };
+        let (outage, members) = (self.shared.outage, members.unwrap_or(self.shared.members));
+        let away = self.away.get_or_insert_with(|| StoreAway::new(&limits, outage, members, now));
+        away.failed(why, spread, now);
+        self.was_away = true;
+    }
+
+    /// Returns a number from 0 to 1 that differs between members and asks.
+    fn spread(&self) -> f64 {
+        let mixed = mix(self.id ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        f64::from(u32::try_from(mixed >> 32).unwrap_or(0)) / f64::from(u32::MAX)
+    }
+
+    /// Returns what a status page shows.
+    pub(crate) fn view(&self, now: Moment) -> SharedView {
+        let answer = self.heard.map(|heard| heard.answer);
+        SharedView {
+            policy: Arc::clone(&self.shared),
+            members: answer.map_or(0, |answer| answer.members),
+            level: answer.map_or(0.0, |answer| answer.level - f64::from(answer.granted)),
+            held: self.tokens.lasting(now),
+            away: self.away.is_some(),
+            differs: answer.is_some_and(|answer| answer.period > self.terms.token()),
+            granted: self.granted,
+            spent: self.spent,
+            expired: self.tokens.expired,
+            fallback: self.fallback,
+        }
+    }
+}
+
+/// The most that is added at random to the time after which a member asks again in vain.
+const SPREAD: Duration = Duration::from_millis(20);
+/// The time for which the number of members is believed.
+const MEMBERS_KNOWN: Duration = Duration::from_secs(600);

@@ -1,0 +1,302 @@
+//! Several gates in virtual time that share one bucket, the store that keeps it, and the network
+//! between.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::api::{Answer as Outcome, Group, Outcome as Meaning};
+use tidegate::limit::policy::{BucketPolicy, QueuePolicy, SharedId, SharedPolicy};
+use tidegate::limit::{
+    Answer, Arrival, Ask, Asked, Away, Claim, ClassId, Flow, Ledger, Limiter, Permit, Policy, SharedLimits, Ticket,
+    Verdict,
+};
+use tidegate::moment::Moment;
+
+/// The gates, the store and what happened.
+pub(super) struct Fleet {
+    pub(super) gates: Vec<Gate>,
+    pub(super) now: Moment,
+    pub(super) ledger: Ledger,
+    /// Added to the store's clock, in microseconds.
+    pub(super) clock: i64,
+    /// The time from a question to its answer.
+    pub(super) round_trip: Duration,
+    pub(super) terms: SharedLimits,
+    pub(super) rate: f64,
+    pub(super) burst: u32,
+    /// The calls that left, by moment and gate.
+    pub(super) sent: Vec<(Moment, usize)>,
+    pub(super) refused: usize,
+    /// The asks, by moment and gate.
+    pub(super) asks: Vec<(Moment, usize)>,
+    /// The answers that are lost on the way, by their number among all answers.
+    pub(super) lose_answer: Box<dyn FnMut() -> bool>,
+    agenda: BinaryHeap<Reverse<(Moment, u64)>>,
+    events: BTreeMap<u64, Event>,
+    number: u64,
+}
+
+/// One gate.
+pub(super) struct Gate {
+    pub(super) limiter: Limiter,
+    /// True while the store does not answer this gate.
+    pub(super) cut_off: bool,
+    waiting: HashMap<Ticket, Moment>,
+    /// The time that each call which left had waited.
+    pub(super) waits: Vec<Duration>,
+    /// True if it keeps its calls' permits and gives them back.
+    pub(super) returns: bool,
+}
+
+#[derive(Debug)]
+enum Event {
+    /// A question reaches the store.
+    Ask(usize, Box<Ask>, Moment),
+    Answer(usize, Asked, Result<Answer, Away>, Moment),
+    Call(usize, Duration),
+    HangUp(usize, Ticket),
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    pub(super) fn new(rate: f64, burst: u32, weights: &[u32], change: impl Fn(&mut SharedPolicy)) -> Self {
+        let shared = |weight: u32| {
+            let mut shared = SharedPolicy::new("account");
+            shared.weight = NonZeroU32::new(weight).expect("a weight");
+            change(&mut shared);
+            shared
+        };
+        let bucket = bucket(rate, burst);
+        let gate = |(weight, seed): (&u32, u64)| Gate::new(policy(bucket, shared(*weight)), seed);
+        Self {
+            gates: weights.iter().zip(1..).map(gate).collect(),
+            now: Moment::ZERO,
+            ledger: Ledger::default(),
+            clock: 1_700_000_000_000_000,
+            round_trip: Duration::from_micros(500),
+            terms: SharedLimits::new(&bucket, &shared(1)),
+            rate,
+            burst,
+            sent: Vec::new(),
+            refused: 0,
+            asks: Vec::new(),
+            lose_answer: Box::new(|| false),
+            agenda: BinaryHeap::new(),
+            events: BTreeMap::new(),
+            number: 0,
+        }
+    }
+
+    /// A fleet of equals.
+    pub(super) fn of(count: usize, rate: f64, burst: u32) -> Self {
+        Self::new(rate, burst, &vec![1; count], |_| ())
+    }
+
+    fn schedule(&mut self, at: Moment, event: Event) {
+        self.number += 1;
+        self.agenda.push(Reverse((at, self.number)));
+        self.events.insert(self.number, event);
+    }
+
+    /// A call comes to a gate after a while; it would wait for so long.
+    pub(super) fn call(&mut self, gate: usize, after: Duration, patience: Duration) {
+        self.schedule(self.now + after, Event::Call(gate, patience));
+    }
+
+    /// Calls come to a gate so many times a second, evenly, for a while.
+    pub(super) fn calls(&mut self, gate: usize, per_second: f64, length: Duration) {
+        let mut after = 0.37 / per_second;
+        while after < length.as_secs_f64() {
+            self.call(gate, Duration::from_secs_f64(after), Duration::from_secs(3600));
+            after += 1.0 / per_second;
+        }
+    }
+
+    pub(super) fn run(&mut self, length: Duration) {
+        let end = self.now + length;
+        loop {
+            let event = self.agenda.peek().map(|Reverse((at, _))| *at);
+            let wakeups = self.gates.iter().map(|gate| gate.limiter.next_wakeup());
+            let wakeup = wakeups.enumerate().filter_map(|(gate, at)| Some((at?, gate))).min();
+            let next = event.into_iter().chain(wakeup.map(|(at, _)| at)).min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            match wakeup {
+                Some((at, gate)) if event.is_none_or(|event| at <= event) => self.tick(gate),
+                _ => self.happen(),
+            }
+        }
+        self.now = end;
+    }
+
+    fn happen(&mut self) {
+        let Some(Reverse((_, number))) = self.agenda.pop() else { return };
+        match self.events.remove(&number) {
+            Some(Event::Ask(gate, ask, sent)) => self.ask(gate, &ask, sent),
+            Some(Event::Answer(gate, asked, answer, sent)) => {
+                self.gates[gate].limiter.answered(asked, answer, sent, self.now);
+                self.drain(gate);
+            }
+            Some(Event::Call(gate, patience)) => self.arrive(gate, patience),
+            Some(Event::HangUp(gate, ticket)) => {
+                self.gates[gate].waiting.remove(&ticket);
+                self.gates[gate].limiter.leave(ticket, self.now);
+                self.drain(gate);
+            }
+            None => {}
+        }
+    }
+
+    fn tick(&mut self, gate: usize) {
+        self.gates[gate].limiter.advance(self.now);
+        self.drain(gate);
+        for ask in self.gates[gate].limiter.take_asks(self.now) {
+            self.asks.push((self.now, gate));
+            let away = Event::Answer(gate, ask.asked, Err(Away::Unreachable), self.now);
+            self.schedule(self.now + TIMEOUT, away);
+            self.schedule(self.now + self.round_trip / 2, Event::Ask(gate, Box::new(ask), self.now));
+        }
+    }
+
+    fn ask(&mut self, gate: usize, ask: &Ask, sent: Moment) {
+        if self.gates[gate].cut_off {
+            return;
+        }
+        let micros = i64::try_from(self.now.as_nanos() / 1000).expect("short");
+        let answer = self.ledger.ask(ask, u64::try_from(self.clock + micros).expect("after 1970"));
+        if !(self.lose_answer)() {
+            self.schedule(self.now + self.round_trip / 2, Event::Answer(gate, ask.asked, Ok(answer), sent));
+        }
+    }
+
+    fn arrive(&mut self, gate: usize, patience: Duration) {
+        let arrival = Arrival {
+            class: ClassId(0),
+            flow: Flow { id: 0, name: &0 },
+            key: None,
+            credential: 0,
+            write: false,
+            group: Group::Short,
+            long_running: false,
+            lists_first: false,
+            patient: false,
+            timeout: None,
+            cost: 1,
+        };
+        match self.gates[gate].limiter.arrive(&arrival, self.now) {
+            Verdict::Admit(permit) => {
+                self.drain(gate); // those that waited went before
+                self.leave(gate, permit, self.now);
+            }
+            Verdict::Refuse(_) => self.refused += 1,
+            Verdict::Wait(ticket) => {
+                self.gates[gate].waiting.insert(ticket, self.now);
+                if patience < Duration::from_secs(3600) {
+                    self.schedule(self.now + patience, Event::HangUp(gate, ticket));
+                }
+            }
+        }
+        self.drain(gate);
+    }
+
+    fn drain(&mut self, gate: usize) {
+        while let Some(ticket) = self.gates[gate].limiter.next_event() {
+            let claim = self.gates[gate].limiter.claim(ticket, self.now);
+            let arrived = self.gates[gate].waiting.remove(&ticket).unwrap_or(self.now);
+            match claim {
+                Claim::Permit(permit) => self.leave(gate, permit, arrived),
+                Claim::Refused(_) => self.refused += 1,
+                Claim::Waiting | Claim::Unconnected => {}
+            }
+        }
+    }
+
+    fn leave(&mut self, gate: usize, permit: Permit, arrived: Moment) {
+        let (now, of) = (self.now, &mut self.gates[gate]);
+        if of.returns {
+            return of.limiter.retract(permit, now);
+        }
+        of.waits.push(now - arrived);
+        self.sent.push((now, gate));
+        let (_, receipt, slot) = permit.admit(());
+        let answer = Outcome::new(Meaning::Success, Some(200));
+        if let Err(receipt) = receipt.settle(of.limiter.keys(), answer) {
+            of.limiter.finish(receipt, answer, None, &String::new, now);
+        }
+        of.limiter.release(slot, now);
+        of.limiter.add_room(Group::Short, 1, now);
+    }
+
+    // --- judged
+
+    /// Returns the largest excess of the calls in any window over `burst + rate * t`.
+    pub(super) fn over(&self) -> f64 {
+        let (mut least, mut most) = (f64::MAX, f64::MIN);
+        for (number, (at, _)) in (0_u32..).zip(&self.sent) {
+            let ahead = f64::from(number) - self.rate * at.since_start().as_secs_f64();
+            least = least.min(ahead);
+            most = most.max(ahead + 1.0 - least);
+        }
+        most - f64::from(self.burst).max(self.terms.bound())
+    }
+
+    /// Returns the calls sent since a moment, of a gate or of all.
+    pub(super) fn sent_since(&self, from: Moment, gate: Option<usize>) -> usize {
+        self.sent.iter().filter(|(at, of)| *at >= from && gate.is_none_or(|gate| gate == *of)).count()
+    }
+
+    /// Returns the share of the rate that was used since a moment.
+    #[expect(clippy::cast_precision_loss, reason = "few calls")]
+    pub(super) fn used_since(&self, from: Moment) -> f64 {
+        self.sent_since(from, None) as f64 / (self.rate * (self.now - from).as_secs_f64())
+    }
+
+    /// Returns Jain's index of the gates' calls since a moment, each by its weight.
+    #[expect(clippy::cast_precision_loss, reason = "few calls")]
+    pub(super) fn fairness_since(&self, from: Moment, weights: &[u32]) -> f64 {
+        let shares: Vec<f64> = (0..)
+            .zip(weights)
+            .map(|(gate, weight)| self.sent_since(from, Some(gate)) as f64 / f64::from(*weight))
+            .collect();
+        let sum: f64 = shares.iter().sum();
+        sum * sum / (shares.len() as f64 * shares.iter().map(|share| share * share).sum::<f64>())
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    fn new(policy: Policy, seed: u64) -> Self {
+        let mut limiter = Limiter::new(policy, seed, Moment::ZERO);
+        limiter.add_room(Group::Short, 1 << 40, Moment::ZERO);
+        Self { limiter, cut_off: false, waiting: HashMap::new(), waits: Vec::new(), returns: false }
+    }
+
+    pub(super) fn wait_of(&self, of_100: usize) -> Duration {
+        let mut waits = self.waits.clone();
+        waits.sort_unstable();
+        waits.get(waits.len() * of_100 / 100).copied().unwrap_or_default()
+    }
+}
+
+pub(super) fn bucket(rate: f64, burst: u32) -> BucketPolicy {
+    let shared = Some(SharedId(0));
+    BucketPolicy { shared, ..BucketPolicy::new(rate, NonZeroU32::new(burst).expect("a burst")) }
+}
+
+pub(super) fn policy(bucket: BucketPolicy, shared: SharedPolicy) -> Policy {
+    let queue = QueuePolicy {
+        max_wait: Duration::from_secs(30),
+        max_waiting: 100_000,
+        max_waiting_bytes: 1 << 20,
+        ..QueuePolicy::default()
+    };
+    Policy { bucket: Some(bucket), queue, shared: vec![Arc::new(shared)], ..Policy::default() }
+}
+
+/// The time after which a gate takes the store for away.
+pub(super) const TIMEOUT: Duration = Duration::from_millis(250);

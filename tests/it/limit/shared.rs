@@ -1,0 +1,315 @@
+//! P13 to P18: what holds for all gates together that share a bucket, in virtual time.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::limit::Ledger;
+use tidegate::limit::policy::Outage;
+use tidegate::moment::Moment;
+
+use super::fleet::{Fleet, bucket, policy};
+
+/// Gates that all have three times their part of the rate to send.
+fn short_of(mut fleet: Fleet, length: Duration) -> Fleet {
+    let count = fleet.gates.len();
+    for gate in 0..count {
+        #[expect(clippy::cast_precision_loss, reason = "few gates")]
+        fleet.calls(gate, 3.0 * fleet.rate / count as f64, length);
+    }
+    fleet
+}
+
+/// Gates that have half the rate to send together, in crowds of so many calls within 50 ms; the
+/// first gate has half of it.
+fn quiet(mut fleet: Fleet, crowd: u32, length: Duration) -> Fleet {
+    let (mut at, mut number) = (0.05, 0_usize);
+    while at < length.as_secs_f64() {
+        number += 1;
+        let gate = if number.is_multiple_of(2) { 0 } else { number / 2 % fleet.gates.len() };
+        for place in 0..crowd {
+            let at = at + 0.05 * f64::from(place) / f64::from(crowd);
+            fleet.call(gate, Duration::from_secs_f64(at), Duration::from_secs(3600));
+        }
+        // Not evenly: times that have nothing to do with those of the asks.
+        at += f64::from(crowd) * 2.0 / fleet.rate * (0.5 + number as f64 * 0.618_034 % 1.0);
+    }
+    fleet
+}
+
+#[test]
+fn p13_all_of_the_rate_is_used_and_never_more() {
+    for (count, rate, burst) in [(1, 50.0, 100), (3, 50.0, 100), (20, 50.0, 100), (3, 1.25, 20), (3, 1.0, 1)] {
+        let mut fleet = short_of(Fleet::of(count, rate, burst), 40 * SECOND);
+        fleet.run(40 * SECOND);
+        let from = Moment::from_millis(10_000);
+        assert!(fleet.over() <= TINY, "{count} gates at {rate}/s: {} over", fleet.over());
+        assert!(fleet.used_since(from) >= 0.96, "{count} gates at {rate}/s used {}", fleet.used_since(from));
+    }
+}
+
+#[test]
+fn p13_one_gate_alone_gets_all_of_the_rate() {
+    let mut fleet = Fleet::of(3, 50.0, 100);
+    fleet.calls(0, 200.0, 30 * SECOND);
+    fleet.run(30 * SECOND);
+    assert!(fleet.over() <= TINY);
+    assert!(fleet.used_since(Moment::from_millis(10_000)) >= 0.99);
+}
+
+#[test]
+fn p13_a_crowd_after_a_rest_has_one_burst_and_no_more() {
+    let mut fleet = Fleet::of(20, 50.0, 100);
+    fleet.call(0, Duration::ZERO, 10 * SECOND); // from now on the store fills
+    fleet.run(10 * SECOND);
+    for gate in 0..20 {
+        for place in 0..60 {
+            fleet.call(gate, Duration::from_micros(place * 800), 3600 * SECOND);
+        }
+    }
+    fleet.run(5 * SECOND);
+    assert!(fleet.over() <= TINY, "{} over", fleet.over());
+    let at_once = fleet.sent.iter().filter(|(at, _)| (10_000..10_200).contains(&(at.as_nanos() / 1_000_000))).count();
+    assert!(at_once >= 75, "{at_once} of the burst were there at once");
+}
+
+#[test]
+fn p14_members_that_are_short_get_tokens_by_their_weights() {
+    let mut fleet = Fleet::of(3, 50.0, 100);
+    for (gate, part) in [(0, 9.0), (1, 3.0), (2, 1.5)] {
+        fleet.calls(gate, part * fleet.rate / 3.0, 40 * SECOND);
+    }
+    fleet.run(40 * SECOND);
+    let fair = fleet.fairness_since(Moment::from_millis(10_000), &[1, 1, 1]);
+    assert!(fair >= 0.99, "{fair}");
+
+    let weights = [1, 2, 5];
+    let mut fleet = short_of(Fleet::new(50.0, 100, &weights, |_| ()), 40 * SECOND);
+    fleet.calls(2, 50.0, 40 * SECOND);
+    fleet.run(40 * SECOND);
+    let fair = fleet.fairness_since(Moment::from_millis(10_000), &weights);
+    assert!(fair >= 0.99, "{fair}");
+}
+
+#[test]
+fn p14_a_member_of_little_demand_waits_a_turn_and_not_behind_all_others() {
+    let mut fleet = Fleet::of(3, 50.0, 100);
+    fleet.calls(0, 200.0, 30 * SECOND);
+    fleet.calls(1, 200.0, 30 * SECOND);
+    fleet.calls(2, 6.0, 30 * SECOND);
+    fleet.run(30 * SECOND);
+    let wait = fleet.gates[2].wait_of(99);
+    assert!(wait <= Duration::from_millis(700), "{wait:?}");
+}
+
+#[test]
+fn p15_calls_wait_for_no_question_while_it_is_quiet() {
+    let waits = |millis: u64, crowd: u32| {
+        let mut fleet = Fleet::of(3, 50.0, 100);
+        fleet.round_trip = Duration::from_millis(millis);
+        let mut fleet = quiet(fleet, crowd, 60 * SECOND);
+        fleet.run(10 * SECOND); // a new bucket is empty
+        fleet.gates.iter_mut().for_each(|gate| gate.waits.clear());
+        let (asks, sent) = (fleet.asks.len(), fleet.sent.len());
+        fleet.run(50 * SECOND);
+        let (asks, sent) = (fleet.asks.len() - asks, fleet.sent.len() - sent);
+        let mut waits: Vec<Duration> = fleet.gates.iter().flat_map(|gate| gate.waits.clone()).collect();
+        waits.sort_unstable();
+        assert!(asks < sent, "{asks} asks for {sent} calls, in crowds of {crowd} at {millis} ms");
+        (waits[waits.len() / 2], waits[waits.len() * 99 / 100])
+    };
+    for millis in [1, 5, 50] {
+        let two_round_trips = Duration::from_millis(2 * millis + 25);
+        let (half, most) = waits(millis, 1);
+        assert_eq!(half, Duration::ZERO, "at a round trip of {millis} ms");
+        assert!(most <= two_round_trips, "at a round trip of {millis} ms: {most:?}");
+        let (_, most) = waits(millis, 10);
+        assert!(most <= two_round_trips, "in crowds, at a round trip of {millis} ms: {most:?}");
+    }
+}
+
+#[test]
+fn p15_a_member_asks_at_most_twenty_times_a_second_and_not_while_it_is_idle() {
+    let mut fleet = short_of(Fleet::of(3, 50.0, 100), 20 * SECOND);
+    fleet.run(20 * SECOND);
+    for gate in 0..3 {
+        let asks = fleet.asks.iter().filter(|(_, of)| *of == gate).count();
+        assert!(asks <= 20 * 20 + 8, "{asks}");
+    }
+    fleet.run(60 * SECOND); // what waits leaves
+    let before = fleet.asks.len();
+    fleet.run(600 * SECOND);
+    assert_eq!(fleet.asks.len(), before, "nothing is left to ask for");
+    assert!(fleet.gates.iter().all(|gate| gate.limiter.is_at_rest()));
+}
+
+#[test]
+fn p16_while_the_store_is_away_each_goes_on_at_its_part_and_no_burst_follows() {
+    for phase in [0, 130, 777] {
+        let mut fleet = short_of(Fleet::of(3, 50.0, 100), 40 * SECOND);
+        fleet.run(10 * SECOND + Duration::from_millis(phase));
+        fleet.gates.iter_mut().for_each(|gate| gate.cut_off = true);
+        let away = fleet.now;
+        fleet.run(10 * SECOND);
+        let used = fleet.used_since(away + SECOND);
+        assert!((0.95..=1.0 + TINY).contains(&used), "{used} of the rate in the outage");
+        let asks = fleet.asks.iter().filter(|(at, _)| *at > away).count();
+        assert!(asks <= 3 * 16, "{asks} questions to a store that is away");
+        fleet.gates.iter_mut().for_each(|gate| gate.cut_off = false);
+        let back = fleet.now;
+        fleet.run(15 * SECOND);
+        assert!(fleet.over() <= TINY, "{} over", fleet.over());
+        let used = fleet.used_since(back + 3 * SECOND);
+        assert!(used >= 0.99, "{used} of the rate after it");
+        assert!(fleet.gates.iter().all(|gate| gate.limiter.snapshot(back).shared.iter().all(|one| !one.away)));
+    }
+}
+
+#[test]
+fn p16_a_gate_that_is_cut_off_alone_adds_its_part_and_no_more() {
+    let mut fleet = short_of(Fleet::of(3, 50.0, 100), 40 * SECOND);
+    fleet.run(10 * SECOND);
+    fleet.gates[0].cut_off = true;
+    let from = fleet.now;
+    fleet.run(20 * SECOND);
+    let used = fleet.used_since(from);
+    assert!(used <= 1.0 + 1.0 / 3.0 + 0.02, "{used}");
+    assert!(fleet.sent_since(from, Some(0)) > 250, "it goes on at its part");
+}
+
+#[test]
+fn p16_a_gate_that_never_met_its_store_reckons_with_the_members_it_was_told() {
+    let mut fleet = Fleet::of(1, 50.0, 100);
+    fleet.gates[0].cut_off = true;
+    fleet.calls(0, 100.0, 20 * SECOND);
+    fleet.run(20 * SECOND);
+    let used = fleet.used_since(Moment::from_millis(1_000));
+    assert!((0.09..0.11).contains(&used), "{used}");
+}
+
+#[test]
+fn p16_outage_stop_holds_the_bound_through_everything_and_full_gives_each_all() {
+    let run = |outage| {
+        let mut fleet = Fleet::new(50.0, 100, &[1, 1], |shared| shared.outage = outage);
+        fleet = short_of(fleet, 30 * SECOND);
+        fleet.run(10 * SECOND);
+        fleet.gates.iter_mut().for_each(|gate| gate.cut_off = true);
+        let away = fleet.now;
+        fleet.run(10 * SECOND);
+        fleet.sent_since(away + SECOND, None)
+    };
+    assert_eq!(run(Outage::Stop), 0);
+    let full = run(Outage::Full);
+    assert!((880..=900).contains(&full), "{full}");
+}
+
+#[test]
+fn p17_a_store_that_forgets_everything_grants_no_second_burst() {
+    let mut fleet = short_of(Fleet::of(3, 50.0, 100), 40 * SECOND);
+    for _ in 0..6 {
+        fleet.run(5 * SECOND);
+        fleet.ledger = Ledger::default();
+    }
+    assert!(fleet.over() <= fleet.rate * 0.2 + 3.0, "{} over", fleet.over());
+    assert!(fleet.used_since(Moment::from_millis(10_000)) >= 0.97);
+
+    // An older copy, as after a failover that lost the last writes.
+    let mut fleet = quiet(Fleet::of(3, 50.0, 100), 10, 40 * SECOND);
+    for _ in 0..6 {
+        fleet.run(3 * SECOND);
+        let copy = fleet.ledger.clone();
+        fleet.run(2 * SECOND);
+        fleet.ledger = copy;
+    }
+    assert!(fleet.over() <= fleet.terms.burst + fleet.rate * 0.2 + 3.0, "{} over", fleet.over());
+}
+
+#[test]
+fn p18_a_clock_of_the_store_that_goes_back_adds_nothing_and_one_that_jumps_ahead_a_burst() {
+    let mut fleet = short_of(Fleet::of(3, 50.0, 100), 40 * SECOND);
+    fleet.run(10 * SECOND);
+    fleet.clock -= 3_600_000_000;
+    fleet.run(10 * SECOND);
+    assert!(fleet.over() <= TINY, "{} over", fleet.over());
+    assert!(fleet.used_since(Moment::from_millis(12_000)) >= 0.99, "it goes on");
+    fleet.clock += 3_600_000_000;
+    fleet.run(10 * SECOND);
+    assert!(fleet.over() <= fleet.terms.burst, "{} over", fleet.over());
+}
+
+#[test]
+fn p11_a_reload_keeps_the_tokens_and_the_strictest_limits_hold() {
+    let mut fleet = short_of(Fleet::of(2, 50.0, 100), 60 * SECOND);
+    fleet.run(10 * SECOND);
+    let shared = tidegate::limit::policy::SharedPolicy::new("account");
+    fleet.gates[0].limiter.reconfigure(policy(bucket(20.0, 100), shared.clone()), fleet.now);
+    let from = fleet.now;
+    fleet.run(10 * SECOND);
+    let sent = fleet.sent_since(from + SECOND, None);
+    assert!((175..=200).contains(&sent), "{sent} calls under the lower of two rates");
+    let differs = |fleet: &Fleet, gate: usize| fleet.gates[gate].limiter.snapshot(fleet.now).shared[0].differs;
+    assert!(differs(&fleet, 1) && !differs(&fleet, 0));
+    fleet.gates[1].limiter.reconfigure(policy(bucket(20.0, 100), shared), fleet.now);
+    fleet.run(10 * SECOND);
+    assert!(!differs(&fleet, 1));
+}
+
+#[test]
+fn p6_a_call_that_was_not_sent_gives_its_token_back() {
+    let mut fleet = Fleet::of(1, 1.0, 20);
+    fleet.call(0, Duration::ZERO, 10 * SECOND);
+    fleet.run(30 * SECOND);
+    fleet.gates[0].returns = true;
+    let before = fleet.gates[0].limiter.snapshot(fleet.now).shared[0].clone();
+    for _ in 0..5 {
+        fleet.call(0, Duration::from_millis(1), 10 * SECOND);
+        fleet.run(Duration::from_millis(10));
+    }
+    let after = fleet.gates[0].limiter.snapshot(fleet.now).shared[0].clone();
+    assert_eq!(after.spent, before.spent);
+    assert!(after.granted <= before.granted + 1, "one token served all: {after:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: super::shared_cases(), ..ProptestConfig::default() })]
+
+    /// P13, P17: whatever calls come, hang up and are given back, whatever answers are lost, however
+    /// long they take.
+    #[test]
+    fn p13_random_histories_stay_within_the_bound(
+        rate in prop::sample::select(vec![0.5, 1.25, 10.0, 50.0, 400.0]),
+        burst in 1_u32..120,
+        gates in 1_usize..6,
+        millis in 0_u64..120,
+        lost in 0_u32..4,
+        forgets in prop::collection::vec(0_u64..20, 0..2),
+        calls in prop::collection::vec((0_usize..6, 0_u64..20_000, 1_usize..40, 1_u64..9_000), 1..30),
+    ) {
+        let mut fleet = Fleet::of(gates, rate, burst);
+        fleet.round_trip = Duration::from_millis(millis);
+        let mut number = 0_u32;
+        fleet.lose_answer = Box::new(move || { number += 1; lost > 0 && number % 7 < lost });
+        for (gate, at, crowd, patience) in calls {
+            for place in 0..crowd {
+                let at = Duration::from_millis(at) + Duration::from_micros(37 * place as u64);
+                fleet.call(gate % gates, at, Duration::from_millis(patience));
+            }
+        }
+        let mut allowed = TINY;
+        let mut now = 0;
+        let mut forgets = forgets;
+        forgets.sort_unstable();
+        for at in forgets {
+            fleet.run(Duration::from_secs(at - now));
+            now = at;
+            fleet.ledger = Ledger::default();
+            allowed += fleet.terms.burst + rate * 0.2 + gates as f64;
+        }
+        fleet.run(Duration::from_secs(25 - now));
+        // A member that hears nothing goes on at its part, beside those that hear.
+        let away = if lost > 0 { fleet.rate * 25.0 } else { 0.0 };
+        prop_assert!(fleet.over() <= allowed + away, "{} over", fleet.over());
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const TINY: f64 = 1e-6;
