@@ -30,6 +30,7 @@ mod shape;
 mod shared;
 mod signals;
 mod sources;
+mod stores;
 mod values;
 mod words;
 

@@ -25,6 +25,8 @@ pub struct Settings {
     pub log: Log,
     /// The longest time that gates serve on after SIGTERM.
     pub drain: Duration,
+    /// The stores of shared buckets.
+    pub stores: Vec<Store>,
     /// The gates by name, in order.
     pub gates: BTreeMap<Arc<str>, Gate>,
 }
@@ -73,6 +75,41 @@ pub struct Log {
     pub level: String,
     /// The file that gets one JSON line per call.
     pub calls: Option<PathBuf>,
+}
+
+/// A store of shared buckets: a Valkey or Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its address.
+    pub address: StoreAddress,
+    /// True if TLS is spoken there.
+    pub has_tls: bool,
+    /// TLS to it.
+    pub tls: UpstreamTls,
+    /// The user; `None` for the default one.
+    pub user: Option<String>,
+    /// The file with the password.
+    pub password_file: Option<PathBuf>,
+    /// The beginning of every key.
+    pub prefix: String,
+    /// The longest time to an answer, and to a connection.
+    pub timeout: Duration,
+}
+
+/// The address of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreAddress {
+    /// A host and a port.
+    Tcp {
+        /// A name, or an IP address without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A Unix socket.
+    Unix(PathBuf),
 }
 
 /// One gate.
@@ -295,6 +332,20 @@ impl Figures {
     /// Returns the figure behind the bucket of a class, or of the gate.
     pub fn of(&self, class: Option<&str>) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.class == class)
+    }
+}
+
+// === impl StoreAddress ===
+
+impl StoreAddress {
+    /// True if it cannot lead off this machine.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp { host, .. } => {
+                host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+            }
+        }
     }
 }
 

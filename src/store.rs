@@ -1,20 +1,47 @@
 //! The stores of shared buckets: where the gates of one process, or of many, keep what they share.
 //!
 //! A gate hands its questions on with a function to call with what came of each. Nothing here knows
-//! a gate or a limit; nothing of a call is ever in a store.
+//! a gate, and nothing of a call is ever in a store: only random numbers of members, the pod's
+//! name, counts, times and limits. A store is believed about tokens and about nothing else: the
+//! gate's own bucket bounds what it sends, whatever a store says.
 
+mod dial;
+mod fault;
+mod link;
 mod memory;
+mod script;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use self::dial::Dialer;
+use self::link::Link;
 use self::memory::Memory;
 use crate::clock::Clock;
+use crate::credentials::Secret;
 use crate::limit::{Answer, Ask, Away};
+use crate::spec::Store;
+use crate::tls::{self, Identity, Pem, Roots};
 
 /// Every store of the process.
 #[derive(Debug)]
 pub(crate) struct Stores {
     memory: Memory,
+    /// Told to the stores, for people who look there.
+    label: String,
+    links: Mutex<BTreeMap<Arc<str>, (Store, Link)>>,
+}
+
+/// A store that only needs its connection.
+#[derive(Debug)]
+pub(crate) struct PreparedStore(Dialer);
+
+/// A store that cannot be used as it is configured.
+#[derive(Debug, thiserror::Error)]
+#[error("{key}: {what}")]
+pub(crate) struct Unusable {
+    key: &'static str,
+    what: String,
 }
 
 /// Takes what came of a question.
@@ -23,12 +50,71 @@ pub(crate) type Done = Box<dyn FnOnce(Result<Answer, Away>) + Send>;
 // === impl Stores ===
 
 impl Stores {
-    pub(crate) fn new(clock: Clock) -> Arc<Self> {
-        Arc::new(Self { memory: Memory::new(clock) })
+    /// Makes the stores of a process; `label` is the name of its pod.
+    pub(crate) fn new(clock: Clock, label: &str) -> Arc<Self> {
+        let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+        let label: String = label.chars().filter(fits).take(LONGEST_LABEL).collect();
+        let label = if label.is_empty() { "-".to_owned() } else { label };
+        Arc::new(Self { memory: Memory::new(clock), label, links: Mutex::default() })
+    }
+
+    /// Takes over what the configuration says. Stores that did not change keep their connections.
+    pub(crate) fn adopt(&self, stores: Vec<PreparedStore>) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *links);
+        for PreparedStore(dialer) in stores {
+            let (name, store) = (Arc::clone(&dialer.store.name), dialer.store.clone());
+            let kept = before.remove(&name).filter(|(before, _)| *before == store);
+            let link = kept.unwrap_or_else(|| (store, Link::start(dialer, self.label.clone())));
+            links.insert(name, link);
+        }
     }
 
     /// Asks the store of a shared bucket. `done` is called once, here or later.
     pub(crate) fn ask(&self, ask: &Ask, done: Done) {
-        done(Ok(self.memory.ask(ask)));
+        if ask.shared.store.is_empty() {
+            return done(Ok(self.memory.ask(ask)));
+        }
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        match links.get(&ask.shared.store) {
+            Some((_, link)) => link.ask(ask, done),
+            None => {
+                drop(links);
+                done(Err(Away::Wrong));
+            }
+        }
     }
 }
+
+// === impl PreparedStore ===
+
+impl PreparedStore {
+    /// Reads the files that a store's settings name.
+    ///
+    /// # Errors
+    /// One of them cannot be used.
+    pub(crate) fn new(store: Store, clock: Clock) -> Result<Self, Unusable> {
+        let password = store.password_file.as_deref().map(Secret::file).transpose();
+        let password = password.map_err(|error| Unusable { key: "password_file", what: error.to_string() })?;
+        let tls = if store.has_tls { Some(client(&store)) } else { None };
+        let tls = tls.transpose().map_err(|error| Unusable { key: "tls", what: error.to_string() })?;
+        Ok(Self(Dialer { store, password, tls, clock }))
+    }
+}
+
+fn client(store: &Store) -> Result<tls::Client, tls::TlsError> {
+    let tls = &store.tls;
+    let roots = match &tls.ca {
+        _ if tls.insecure => Roots::Unverified,
+        Some(ca) => Roots::Only(Pem::read(ca)?),
+        None => Roots::System,
+    };
+    let identity = tls.cert.as_deref().zip(tls.key.as_deref()).map(|(cert, key)| Identity::read(cert, key));
+    tls::Client::new(roots, identity.transpose()?)
+}
+
+/// The longest name of a pod.
+const LONGEST_LABEL: usize = 63;
+
+#[cfg(test)]
+mod tests;

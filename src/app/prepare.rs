@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::config::{Loaded, Problem};
 use crate::credentials::Environment;
 use crate::spec::{Log, Settings};
+use crate::store::PreparedStore;
 use crate::telemetry::CallLog;
 
 /// Everything that is needed to start.
@@ -20,6 +21,7 @@ use crate::telemetry::CallLog;
 pub(crate) struct Prepared {
     pub(crate) settings: Settings,
     pub(crate) gates: Vec<PreparedGate>,
+    pub(crate) stores: Vec<PreparedStore>,
     /// The effective configuration, as TOML.
     pub(crate) effective: String,
     /// Warnings about what works but should be known.
@@ -34,8 +36,18 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
     let mut problems: Vec<String> = loaded.unreadable_files().iter().map(Problem::to_string).collect();
     let Loaded { settings, effective, warnings, .. } = loaded;
     problems.extend(call_log_problem(&settings.log).map(|what| format!("{from}: log.calls: {what}")));
-    let Settings { drain, gates, .. } = settings.clone();
-    let mut prepared = Prepared { settings, gates: Vec::new(), effective, warnings, missing: Vec::new() };
+    let Settings { drain, gates, stores, .. } = settings.clone();
+    let mut prepared =
+        Prepared { settings, gates: Vec::new(), stores: Vec::new(), effective, warnings, missing: Vec::new() };
+    for store in stores {
+        let place = format!("stores.{}.", store.name);
+        let is_known = problems.iter().any(|problem| problem.contains(&place));
+        match PreparedStore::new(store, clock) {
+            Ok(store) => prepared.stores.push(store),
+            Err(_) if is_known => {}
+            Err(unusable) => problems.push(format!("{from}: {place}{unusable}")),
+        }
+    }
     for gate in gates.into_values() {
         let place = format!("gates.{}.", gate.name);
         // A file that cannot be read is one problem, not also a second one in what is built from

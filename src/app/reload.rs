@@ -23,6 +23,7 @@ use super::reloads::Outcome;
 use super::source::Sources;
 use crate::clock::Clock;
 use crate::spec::Settings;
+use crate::store::Stores;
 use crate::telemetry::CallLog;
 use crate::telemetry::log::Level;
 
@@ -35,6 +36,7 @@ pub(crate) struct Reloader {
     /// The settings in force.
     pub(crate) running: Settings,
     pub(crate) operations: Arc<Operations>,
+    pub(crate) stores: Arc<Stores>,
     /// The content that was judged last.
     pub(crate) judged: Content,
 }
@@ -135,6 +137,7 @@ impl Reloader {
         if let Err(error) = self.level.set(&prepared.settings.log.level) {
             tracing::error!(%error, "the log's level stays as it was"); // it was checked, so it can be set
         }
+        self.stores.adopt(prepared.stores);
         for mut gate in prepared.gates {
             let running = self.operations.gates.iter().find(|running| *running.name() == gate.options.gate.name);
             gate.options.call_log.clone_from(&calls);

@@ -51,7 +51,8 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let admin = Admin::new(readiness, clock, stop_admin.clone());
     let (port, socket) = open(&admin, &prepared.settings).await?;
     let calls = prepared.settings.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
-    let stores = Stores::new(clock);
+    let stores = Stores::new(clock, &std::env::var("HOSTNAME").unwrap_or_default());
+    stores.adopt(prepared.stores);
     let mut gates = Vec::new();
     for mut gate in prepared.gates {
         gate.options.call_log.clone_from(&calls);
@@ -65,7 +66,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let gates = &operations.gates;
     tracing::info!(gates = gates.len(), admin = port, socket, "ready");
     let (running, sources, operations) = (prepared.settings, sources.clone(), Arc::clone(&operations));
-    let reloader = Reloader { sources, clock, level, calls, running, operations, judged };
+    let reloader = Reloader { sources, clock, level, calls, running, operations, stores, judged };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
 
     let signal = next(&mut signals).await;

@@ -12,8 +12,8 @@ use super::gate::gate;
 use super::names::{self, address};
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
-use super::shared;
 use super::words::Format;
+use super::{shared, stores};
 use crate::spec::{Admin, Listen, Log, Settings, ShowNames, Socket};
 
 /// Reads it all. The result is only good if nothing was reported.
@@ -28,12 +28,14 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
         let name: Arc<str> = Arc::from(name);
         (Arc::clone(&name), gate(&at, name))
     };
-    let settings = Settings { admin, log, drain, gates: root.tables("gates").into_iter().map(named).collect() };
+    let stores = stores::stores(root);
+    let gates = root.tables("gates").into_iter().map(named).collect();
+    let mut settings = Settings { admin, log, drain, stores, gates };
     if settings.gates.is_empty() && root.is_right() {
         let message = ", expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
         root.at("gates").missing(message);
     }
-    shared::check_together(&settings, root);
+    shared::check_together(&mut settings, root);
     check_addresses(&settings, root);
     check_paths(&settings, root);
     settings

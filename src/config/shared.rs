@@ -6,17 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cursor::Cursor;
+use super::problems::did_you_mean;
 use super::values::OrAuto;
-use crate::limit::SharedLimits;
-use crate::limit::policy::{BucketPolicy, Per, SharedId, SharedPolicy};
-use crate::spec::Settings;
+use crate::limit::policy::{BucketPolicy, Outage, Per, SharedId, SharedPolicy};
+use crate::limit::{Policy, SharedLimits};
+use crate::spec::{Settings, Store};
 
 /// Reads `shared` in the table of a bucket.
 pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> Option<SharedPolicy> {
     let at = bucket_at.table_or_text("shared");
     let name = at.name_or_text("name");
+    let store: Option<String> = at.option("store", None);
     let weight = at.get("weight", NonZeroU32::MIN);
     let OrAuto(lease) = at.get("lease", OrAuto(None));
+    let outage: Option<Outage> = at.option("outage", None);
+    let members: Option<NonZeroU32> = at.option("members", None);
     if !at.is_present() {
         return None;
     }
@@ -28,7 +32,9 @@ pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> O
     if let Some(lease) = lease.filter(|lease| !LEASES.contains(lease)) {
         at.at("lease").problem(format!("is {lease:?}, expected \"auto\" or a duration from 100ms to 1m"));
     }
-    let shared = SharedPolicy { weight, lease, ..SharedPolicy::new(&name) };
+    let (store, outage) = (store.unwrap_or_default().into(), outage.unwrap_or_default());
+    let members = members.unwrap_or(MEMBERS);
+    let shared = SharedPolicy { name: name.into(), store, weight, lease, outage, members };
     check_bucket(bucket_at, bucket, &shared);
     Some(shared)
 }
@@ -79,34 +85,39 @@ fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     }
 }
 
-/// Checks that all buckets of one name have the same limits.
-pub(super) fn check_together(settings: &Settings, root: &Cursor<'_>) {
-    let mut seen: BTreeMap<Arc<str>, (f64, NonZeroU32, String)> = BTreeMap::new();
-    let mut of_gates = BTreeSet::new();
-    for (gate, settings) in &settings.gates {
-        let at = root.at("gates").at(gate);
-        let policy = &settings.policy;
-        let of_class = |class: &Arc<str>| {
+/// Gives each shared bucket its store, and checks that all buckets of one name have the same
+/// limits.
+pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
+    let Settings { stores, gates, .. } = settings;
+    let mut seen: BTreeMap<(Arc<str>, Arc<str>), (f64, NonZeroU32, String)> = BTreeMap::new();
+    for (name, gate) in gates {
+        let at = root.at("gates").at(name);
+        let Policy { bucket, classes, shared, .. } = &mut gate.policy;
+        let class_at = |class: &str| {
             let all = at.at("classes");
-            let mut items = (0..policy.classes.len()).map(|index| all.item(index));
+            let mut items = (0..classes.len()).map(|index| all.item(index));
             items.find(|item| item.text("name") == Some(class)).unwrap_or(all.clone()).at("bucket")
         };
-        let classes = policy.classes.iter().map(|class| (class.bucket, of_class(&class.name)));
-        for (bucket, at) in [(policy.bucket, at.at("bucket"))].into_iter().chain(classes) {
+        let of_classes = classes.iter().map(|class| (class.bucket, class_at(&class.name)));
+        let mut of_gate = BTreeSet::new();
+        for (bucket, at) in [(*bucket, at.at("bucket"))].into_iter().chain(of_classes) {
             let Some((bucket, SharedId(id))) = bucket.and_then(|bucket| Some((bucket, bucket.shared?))) else {
                 continue;
             };
-            let Some(shared) = policy.shared.get(usize::from(id)) else { continue };
-            if !of_gates.insert((gate, &shared.name)) {
-                at.at("shared").problem(format!(
+            let Some(shared) = shared.get_mut(usize::from(id)).map(Arc::make_mut) else { continue };
+            let bucket_at = at.path.to_string();
+            let at = at.at("shared");
+            resolve(shared, stores, &at);
+            let id = (Arc::clone(&shared.store), Arc::clone(&shared.name));
+            if !of_gate.insert(id.clone()) {
+                at.problem(format!(
                     "is {:?}, which another bucket of this gate is: a call would spend twice; expected another name",
                     shared.name
                 ));
             }
-            let first =
-                seen.entry(Arc::clone(&shared.name)).or_insert((bucket.rate, bucket.burst, at.path.to_string()));
+            let first = seen.entry(id).or_insert((bucket.rate, bucket.burst, bucket_at));
             if (first.0, first.1) != (bucket.rate, bucket.burst) {
-                at.at("shared").problem(format!(
+                at.problem(format!(
                     "is {:?}, which {} shares with other limits ({}/s burst {}); expected the same rate and burst, \
                      or another name",
                     shared.name, first.2, first.0, first.1
@@ -116,9 +127,40 @@ pub(super) fn check_together(settings: &Settings, root: &Cursor<'_>) {
     }
 }
 
+/// Gives a shared bucket its store: the one that is named, or the only one there is. Without any
+/// it is in the memory of the process.
+fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
+    let names: Vec<&str> = stores.iter().map(|store| &*store.name).collect();
+    match (&*shared.store, stores) {
+        ("", [only]) => shared.store = Arc::clone(&only.name),
+        ("", []) => {
+            for key in ["outage", "members"].into_iter().filter(|key| at.has(key)) {
+                let message = "has no effect: there is no [stores.NAME], so that only the gates of this process share";
+                at.at(key).key_problem(message);
+            }
+        }
+        ("", _) => at.problem(format!("needs a store, expected store = one of {}", names.join(", "))),
+        (name, _) if names.contains(&name) => {}
+        (name, _) => {
+            let there = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
+            let near = did_you_mean(name, &names);
+            at.at("store").problem(format!("is {name:?}, expected a [stores.NAME]: {there}{near}"));
+        }
+    }
+    let timeout = stores.iter().find(|store| store.name == shared.store).map(|store| store.timeout);
+    if let (Some(timeout), Some(lease)) = (timeout, shared.lease)
+        && timeout > lease
+    {
+        let message = format!("is {lease:?}, less than the store's timeout of {timeout:?}: late answers bring nothing");
+        at.at("lease").warn(message);
+    }
+}
+
 /// The largest weight.
 const HEAVIEST: u32 = 100;
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 const LONGEST_NAME: usize = 64;
+/// The members to reckon with before the store has said how many there are.
+const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 /// The fastest shared bucket: its time per token is kept in quarters of a microsecond.
 const FASTEST: f64 = 10_000.0;

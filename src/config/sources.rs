@@ -160,7 +160,7 @@ fn is_host_name(name: &str) -> bool {
     name.parse::<http::uri::Authority>().is_ok_and(|parsed| parsed.as_str() == parsed.host())
 }
 
-fn upstream_tls(at: &Cursor<'_>) -> UpstreamTls {
+pub(super) fn upstream_tls(at: &Cursor<'_>) -> UpstreamTls {
     let ca = at.file("ca", Holds::Certificate);
     let (cert, key) = (at.file("cert", Holds::Certificate), at.file("key", Holds::Key));
     if cert.is_some() != key.is_some() {

@@ -31,7 +31,7 @@ fn good(text: &str) -> Loaded {
 }
 
 /// A configuration with every table.
-const WHOLE: &str = "[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
+const WHOLE: &str = "[stores.name]\nurl = \"redis://x\"\n[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
                      tls = {}\ncredential = { file = \"/x\" }\n";
 
 /// Every key there is, as reading asks for them.
@@ -55,10 +55,12 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 17] = [
+const HEADINGS: [&str; 19] = [
     "[admin]",
     "[log]",
     "[shutdown]",
+    "[stores.NAME]",
+    "[stores.NAME.tls]",
     "[gates.NAME]",
     "[gates.NAME.bucket]",
     "[gates.NAME.bucket.adapt]",

@@ -10,7 +10,7 @@ use super::values::one_of;
 use crate::api::{Scope, Signal};
 use crate::classify::{FairBy, Kind};
 use crate::dialect::Dialect;
-use crate::limit::policy::{Combine, Lane, Per};
+use crate::limit::policy::{Combine, Lane, Outage, Per};
 use crate::spec::{Credentials, RetryAfter, ShowNames};
 use crate::words::Words;
 
@@ -64,5 +64,19 @@ macro_rules! closed_lists {
     };
 }
 
-closed_lists!(Format, Impersonation, Start, StrategyWord, Scope, Signal, Mode, Kind, Per, Combine, Lane, FairBy);
+closed_lists!(
+    Format,
+    Impersonation,
+    Start,
+    StrategyWord,
+    Scope,
+    Signal,
+    Mode,
+    Kind,
+    Per,
+    Combine,
+    Lane,
+    FairBy,
+    Outage
+);
 closed_lists!(Counts, Credentials, ShowNames, RetryAfter, Preset, Dialect);

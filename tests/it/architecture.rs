@@ -54,7 +54,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("demo", &["chart", "clock", "controller", "moment", "random"]),
     ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "moment", "random", "spec"]),
     ("import", &["classify", "config", "dialect"]),
-    ("store", &["clock", "limit", "moment"]),
+    ("store", &["clock", "credentials", "limit", "moment", "spec", "tls"]),
     ("inject", &["yaml"]),
     ("webhook", &["clock", "credentials", "inject", "tls"]),
     (
@@ -115,6 +115,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("dashmap", &["limit"]),
     ("hickory_resolver", &["upstream"]),
     ("metrics_exporter_prometheus", &["telemetry"]),
+    ("redis", &["store"]),
     ("anyhow", &["app", "cli", "main"]),
     ("clap", &["cli"]),
     ("clap_complete", &["cli"]),

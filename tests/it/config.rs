@@ -46,7 +46,7 @@ fn unknown_keys_are_errors_with_a_suggestion() {
             "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, counts, adapt, shared (did you mean \"rate\"?)",
             "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, counts, adapt, shared (did you mean \"burst\"?)",
             "f.toml:5:1: gates.kubernetes.listen_on: is not a valid key",
-            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)",
+            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, stores, gates (did you mean \"log\"?)",
         ],
     );
     in_gate(
@@ -714,7 +714,7 @@ fn the_environment_wins_and_is_held_to_the_same() {
         (
             "LGO__LEVEL",
             "debug",
-            "lgo: is not a valid key, expected one of admin, log, shutdown, gates (did you mean \"log\"?)",
+            "lgo: is not a valid key, expected one of admin, log, shutdown, stores, gates (did you mean \"log\"?)",
         ),
         (
             "GATES__KUBERNETES__BUKET__RATE",
@@ -914,6 +914,55 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
         warnings[0].contains("less than 1 + rate * lease: all gates together may send 6.0 at once"),
         "{warnings:?}"
     );
+}
+
+#[test]
+fn stores_must_exist_and_be_reachable_without_showing_a_password() {
+    let text = |store: &str, shared: &str| {
+        format!(
+            "[gates.a]\nupstream = \"https://x\"\nretry_bucket = \"off\"\nbucket = {{ rate = 2, burst = 20, shared = {shared} }}\n{store}"
+        )
+    };
+    let main = "[stores.main]\nurl = \"redis://valkey:6380\"\n";
+    let named = |shared: &str, stores: &str| {
+        let loaded = load(&text(stores, shared), &[]).unwrap_or_else(|problems| panic!("{shared}: {problems:?}"));
+        loaded.settings.gates["a"].policy.shared[0].clone()
+    };
+    assert_eq!(&*named("\"acc\"", "").store, "");
+    assert_eq!(&*named("\"acc\"", main).store, "main", "the only one");
+    let two = format!("{main}[stores.other]\nurl = \"unix:/run/valkey.sock\"\n");
+    let full = named("{ name = \"acc\", store = \"other\", outage = \"stop\", members = 3 }", &two);
+    assert_eq!((&*full.store, full.outage.word(), full.members.get()), ("other", "stop", 3));
+
+    let wrong = |store: &str, shared: &str, expected: &str| {
+        let problems = load(&text(store, shared), &[]).unwrap_err().join("\n");
+        assert!(problems.contains(expected) && !problems.contains("hunter2"), "{store}{shared}: {problems}");
+    };
+    wrong(
+        main,
+        "{ name = \"a\", store = \"mian\" }",
+        "shared.store: is \"mian\", expected a [stores.NAME]: main (did you mean \"main\"?)",
+    );
+    wrong("", "{ name = \"a\", store = \"main\" }", "expected a [stores.NAME]: there is none");
+    wrong(&two, "\"acc\"", "needs a store, expected store = one of main, other");
+    wrong("", "{ name = \"a\", outage = \"stop\" }", "outage: has no effect: there is no [stores.NAME]");
+    let url = |url: &str, expected: &str| wrong(&format!("[stores.main]\nurl = \"{url}\"\n"), "\"acc\"", expected);
+    url("redis://gate:hunter2@valkey:6379", "has a user or password in it, which belong into user and password_file");
+    url("redis+sentinel://a:1,b:2/main", "is for Sentinel or a cluster: not supported yet");
+    url("http://valkey", "which is not a URL with redis:// or rediss://");
+    url("redis://valkey/3", "has a path, query or fragment");
+    url("unix:run/x.sock", "which is not an absolute path");
+    wrong("[stores.main]\n", "\"acc\"", "stores.main.url: is missing, expected \"redis://HOST:PORT\"");
+    let more = |keys: &str, expected: &str| wrong(&format!("{main}{keys}\n"), "\"acc\"", expected);
+    more("password = \"hunter2\"", "password: is not a valid key");
+    more("user = \"gate\"", "user: has no password: expected password_file too");
+    more(
+        "password_file = \"/x\"",
+        "url: leads off this machine without TLS, so that the password would be sent in the clear; expected rediss://",
+    );
+    more("timeout = \"1ms\"", "timeout: is 1ms, expected a time from 10ms to 10s");
+    more("prefix = \"a b\"", "prefix: is \"a b\"");
+    more("tls = { ca = \"/x\" }", "tls: has no effect: the url is not rediss://");
 }
 
 #[test]

@@ -67,7 +67,10 @@ mod references;
 mod release;
 mod reload;
 mod reload_load;
+mod shared_store;
 mod simulate;
+#[path = "../support/store_server.rs"]
+mod store_server;
 mod supply;
 mod support;
 mod tls;

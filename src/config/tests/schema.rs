@@ -55,6 +55,8 @@ fn bounds() -> Vec<(&'static str, Value)> {
         ("", json!({ "required": ["gates"] })),
         ("admin.listen", json!({ "pattern": "^(off|.+:[0-9]+)$" })),
         ("admin.socket", json!({ "pattern": "^(auto|off|/.*[^/])$" })),
+        ("stores", json!({ "propertyNames": &name })),
+        ("stores.NAME", json!({ "required": ["url"] })),
         ("gates", json!({ "propertyNames": &name, "minProperties": 1 })),
         ("gates.NAME", json!({ "required": ["upstream"] })),
         ("gates.NAME.upstream", json!({ "pattern": "^(in_cluster|kubeconfig(:.+)?|[hH][tT][tT][pP][sS]?://.+)$" })),

@@ -38,7 +38,7 @@ pub struct Ask {
     /// The member: random, and new with each start.
     pub member: u64,
     /// The limits as this member knows them.
-    pub terms: SharedLimits,
+    pub limits: SharedLimits,
     /// The tokens that waiting calls need.
     pub need: u32,
     /// The tokens it takes beyond that while there is plenty.
@@ -82,6 +82,16 @@ pub enum Away {
     Unreachable,
     /// The store refuses, and will until a person changes something.
     Wrong,
+}
+
+// === impl Asked ===
+
+#[cfg(test)]
+impl Default for Asked {
+    /// The ask of no member.
+    fn default() -> Self {
+        Self { bucket: BucketId { index: 0, serial: std::num::NonZeroU32::MIN }, number: 0 }
+    }
 }
 
 // === impl SharedLimits ===

@@ -48,7 +48,7 @@ impl Ledger {
         if self.state.is_some_and(|state| state.last.saturating_add(KEPT) <= now) {
             *self = Self::default();
         }
-        let (time, terms) = (now as f64, &ask.terms);
+        let (time, terms) = (now as f64, &ask.limits);
         let (period, burst, rivals) = self.strictest(ask, now);
         let state = self.state.unwrap_or(State { zero: time, born: now, last: now });
         // How far the clock has gone back.
@@ -88,7 +88,7 @@ impl Ledger {
     /// Forgets the members that are gone. Returns the strictest limits of those that are left, and
     /// the weight of the others that have waiting calls.
     fn strictest(&mut self, ask: &Ask, now: u64) -> (f64, f64, u32) {
-        let (mut period, mut burst, mut rivals) = (ask.terms.period, ask.terms.burst, 0);
+        let (mut period, mut burst, mut rivals) = (ask.limits.period, ask.limits.burst, 0);
         self.seats.retain(|member, seat| {
             *member == ask.member || seat.seen.saturating_add(MEMBER) >= now || seat.till >= now
         });
@@ -112,8 +112,8 @@ struct Level {
 
 /// Returns the number of tokens for an ask.
 fn grant(ask: &Ask, at: &Level) -> f64 {
-    let (need, ahead, weight) = (f64::from(ask.need), f64::from(ask.ahead), f64::from(ask.terms.weight));
-    let soon = micros(ask.terms.horizon) / at.period;
+    let (need, ahead, weight) = (f64::from(ask.need), f64::from(ask.ahead), f64::from(ask.limits.weight));
+    let soon = micros(ask.limits.horizon) / at.period;
     let mut granted = 0.0_f64;
     if need > 0.0 && at.first <= micros(ask.within) {
         let share = (at.level.max(0.0) + soon) * weight / (f64::from(at.rivals) + weight);

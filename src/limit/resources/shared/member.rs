@@ -254,7 +254,7 @@ impl Member {
             asked: asked(under_way.number),
             shared: Arc::clone(&self.shared),
             member: self.id,
-            terms: self.terms,
+            limits: self.terms,
             need: under_way.need,
             extra: under_way.extra,
             total: self.total,

@@ -1,0 +1,69 @@
+-- A member asks a shared bucket for tokens. The clock is the server's own; nobody else's is used.
+-- KEYS[1]  the bucket
+-- ARGV     id weight need extra total epoch ahead away within period burst lease horizon ttl pause left leave label
+--          times in microseconds; period = time per token
+local key, id, weight = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local need, extra, total = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local epoch, ahead, away, within = ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1', tonumber(ARGV[9])
+local period, burst, lease = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local horizon, ttl, pause = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
+local left, leave, label = tonumber(ARGV[16]), ARGV[17] == '1', ARGV[18]
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local state, gone, members, rivals, mine = {}, {}, 1, 0, nil
+local T, B = period, burst
+local fields = redis.call('HGETALL', key)
+for i = 1, #fields, 2 do
+  local name, value = fields[i], fields[i + 1]
+  if string.sub(name, 1, 2) ~= 'm:' then
+    state[name] = tonumber(value)
+  else
+    local g, seen, till, w, p, b = string.match(value, '^(%d+) (%d+) (%d+) (%d+) (%S+) (%S+)')
+    g, seen, till = tonumber(g), tonumber(seen), tonumber(till)
+    if name == 'm:' .. id then
+      mine = { granted = g, till = till }
+    elseif seen + ttl < now and till < now then
+      gone[#gone + 1] = name
+    else -- the strictest member's limits hold while it lives
+      members, T, B = members + 1, math.max(T, tonumber(p)), math.min(B, tonumber(b))
+      if till >= now then rivals = rivals + w end
+    end
+  end
+end
+
+-- zero: when the bucket held, or will hold, no token. back: how far the clock has gone back.
+local back = math.max((state.n or now) - now, 0)
+local zero, born = (state.z or now) - back, state.e or now
+local known = mine and epoch == string.format('%d', born)
+if away or (total > 0 and not (known and total <= mine.granted)) then
+  zero = math.max(zero, now) + ahead * T -- it has spent what this store does not know of
+end
+if left >= 0 then zero = math.max(zero, now - left * T) end -- the upstream says that less is left
+zero = math.max(zero, now - B * T)
+
+local paused = math.max((state.p or 0) - back, pause > 0 and now + pause or 0)
+local level, granted = (now - zero) / T, 0
+local first = zero + T - now
+if paused > now then
+  first = math.max(first, paused - now)
+elseif need > 0 and first <= within then
+  local share = (math.max(level, 0) + horizon / T) * weight / (rivals + weight)
+  granted = math.max(math.min(need, math.floor(share) - ahead, math.floor(level + horizon / T)), ahead == 0 and 1 or 0)
+end
+if paused <= now and granted >= need and extra > 0 then
+  granted = granted + math.max(math.min(extra, math.floor(level - granted - B / 2)), 0)
+end
+zero = zero + granted * T
+
+if leave then
+  gone[#gone + 1] = 'm:' .. id
+else
+  local till = need > 0 and math.max(now, zero) + lease or (mine and mine.till or 0)
+  redis.call('HSET', key, 'm:' .. id, string.format('%d %d %d %d %s %s %s', total + granted, now, till, weight, ARGV[10], ARGV[11], label))
+end
+if #gone > 0 then redis.call('HDEL', key, unpack(gone)) end
+redis.call('HSET', key, 'z', string.format('%.2f', zero), 'e', string.format('%d', born), 'p', string.format('%d', math.max(paused, 0)), 'n', string.format('%d', now))
+redis.call('PEXPIRE', key, 86400000)
+return { granted, string.format('%.0f', math.ceil(first)), string.format('%.2f', T), string.format('%.3f', level), string.format('%d', born),
+  string.format('%d', now), members, rivals, string.format('%d', math.max(paused - now, 0)) }

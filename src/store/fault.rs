@@ -1,0 +1,107 @@
+//! What can go wrong with a store, and what to do about it.
+
+use std::io;
+
+use redis::{ErrorKind, RedisError};
+
+use crate::limit::Away;
+
+/// The reason why a store did not answer a question.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// There was no answer within the timeout.
+    #[error("no answer within the timeout")]
+    Timeout,
+    /// The connection could not be made, or broke.
+    #[error("{0}")]
+    Io(String),
+    /// The server answered with this error code.
+    #[error("the server answers {code}: {}", advice(.code))]
+    Code {
+        /// The first word of the error.
+        code: String,
+    },
+    /// The answer was not one of the script's.
+    #[error("the answer is not one of the script's; is something else writing to its keys?")]
+    Nonsense,
+    /// Its TLS or its password cannot be used.
+    #[error("{0}")]
+    Settings(String),
+}
+
+/// The rights that the gate's user needs.
+pub(crate) const RIGHTS: &str =
+    "resetkeys ~PREFIX:* resetchannels -@all +auth +ping +select +eval +evalsha +time +hgetall +hset +hdel +pexpire";
+
+// === impl Fault ===
+
+impl Fault {
+    /// Returns what it means to a member.
+    pub(super) fn away(&self) -> Away {
+        match self {
+            Self::Timeout | Self::Io(_) => Away::Unreachable,
+            Self::Code { code } if TRANSIENT.contains(&code.as_str()) => Away::Unreachable,
+            Self::Code { .. } | Self::Nonsense | Self::Settings(_) => Away::Wrong,
+        }
+    }
+
+    /// True if the password may have changed.
+    pub(super) fn is_of_password(&self) -> bool {
+        matches!(self, Self::Code { code } if code == "WRONGPASS" || code == "NOAUTH")
+    }
+}
+
+impl From<RedisError> for Fault {
+    /// Keeps the code of the server's error and nothing else of its text, which may repeat what it
+    /// was sent.
+    fn from(error: RedisError) -> Self {
+        if error.is_timeout() {
+            return Self::Timeout;
+        }
+        match (error.kind(), error.code()) {
+            (ErrorKind::AuthenticationFailed, code) => Self::Code { code: code.unwrap_or("WRONGPASS").to_owned() },
+            (_, Some("ERR")) => Self::Code { code: meant(error.detail().unwrap_or_default()).to_owned() },
+            (_, Some(code)) => Self::Code { code: code.chars().take(40).filter(char::is_ascii_uppercase).collect() },
+            (ErrorKind::Io, None) => Self::Io("the connection broke".to_owned()),
+            (_, None) => Self::Nonsense,
+        }
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::TimedOut { Self::Timeout } else { Self::Io(error.to_string()) }
+    }
+}
+
+/// Returns the code that a text without one means.
+fn meant(detail: &str) -> &'static str {
+    let says = |words: &[&str]| words.iter().any(|word| detail.contains(word));
+    match () {
+        // In a script, in the words of several versions.
+        () if says(&["ACL failure", "NOPERM", "permission", "executing the script can't"]) => "NOPERM",
+        // So many words are too many for a client that has not shown a password.
+        () if says(&["unauthenticated"]) => "NOAUTH",
+        () => "ERR",
+    }
+}
+
+/// What to do about an error code.
+fn advice(code: &str) -> String {
+    match code {
+        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" => "it is not ready, and is asked again".into(),
+        "READONLY" => "it is a replica; the url must lead to the primary".into(),
+        "NOREPLICAS" => "min-replicas-to-write is not met; give it its replicas, or lower that".into(),
+        "OOM" => "its maxmemory is reached; raise it: a shared bucket takes a few KiB".into(),
+        "NOAUTH" => "it wants a password; set password_file, and user if it is not the default one".into(),
+        "WRONGPASS" => "user or password is wrong; the file is read again, so that a new one is used at once".into(),
+        "NOPERM" => format!("the user lacks rights; give it: {RIGHTS}"),
+        "WRONGTYPE" => "another program has a key of this name; choose another prefix".into(),
+        "MOVED" | "ASK" => "it is a cluster, which is not supported".into(),
+        _ => "it cannot be used as a store; expected Redis 6.2 or Valkey 7.2, or newer".into(),
+    }
+}
+
+/// The codes of a server that may answer soon.
+const TRANSIENT: &[&str] =
+    &["LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "OOM"];

@@ -1,0 +1,185 @@
+//! Holds the stores to real servers: Redis or Valkey, whichever is installed.
+//!
+//! Each test starts a server of its own, on a Unix socket in a folder of its own, and stops it by
+//! its process id. Without a server the tests say that they were skipped; where
+//! `TIDEGATE_REQUIRE_STORE` is set, they fail.
+
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::limit::policy::{BucketPolicy, SharedPolicy};
+use crate::limit::{Answer, Ask, Away, Ledger, SharedLimits};
+use crate::spec::{StoreAddress, UpstreamTls};
+
+use self::server::{program, spawn};
+
+mod agree;
+mod faults;
+#[path = "../../tests/support/store_server.rs"]
+mod server;
+mod tls;
+
+/// A server of a test. It ends with the test.
+struct Server {
+    child: Child,
+    folder: tempfile::TempDir,
+    port: Option<u16>,
+}
+
+impl Server {
+    /// Starts a server; `None` if none is installed.
+    async fn start(more: &[&str]) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let child = spawn(&program()?, folder.path(), more);
+        let server = Self { child, folder, port: None };
+        server.up().await;
+        Some(server)
+    }
+
+    /// Returns when the server listens.
+    async fn up(&self) {
+        while tokio::net::UnixStream::connect(self.socket()).await.is_err() {
+            Clock::start().sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+
+    /// Stops it, and starts another in its place that knows nothing.
+    async fn restart(&mut self, more: &[&str]) {
+        self.stop();
+        self.begin_with(more).await;
+    }
+
+    /// Starts another in the place of one that was stopped.
+    async fn begin(&mut self) {
+        self.begin_with(&[]).await;
+    }
+
+    async fn begin_with(&mut self, more: &[&str]) {
+        self.child = spawn(&program().expect("it was there"), self.folder.path(), more);
+        self.up().await;
+    }
+
+    fn stop(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+        std::fs::remove_file(self.socket()).ok();
+    }
+
+    /// Sends it a signal.
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(sent.expect("there is kill").success());
+    }
+
+    /// The settings of a store on its socket.
+    fn store(&self) -> Store {
+        Store {
+            name: "main".into(),
+            address: StoreAddress::Unix(self.socket()),
+            has_tls: false,
+            tls: UpstreamTls::default(),
+            user: None,
+            password_file: None,
+            prefix: "tidegate".to_owned(),
+            timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// A file in its folder with this content.
+    fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, content).expect("it can be written");
+        path
+    }
+
+    /// Runs a command as the server's own administrator.
+    async fn run(&self, words: &[&str]) -> Value {
+        let mut connection = dialer(self.store()).dial().await.expect("it takes connections");
+        let mut command = redis::cmd(words[0]);
+        words[1..].iter().for_each(|word| _ = command.arg(word));
+        command.query_async(&mut connection.redis).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn dialer(store: Store) -> Dialer {
+    PreparedStore::new(store, Clock::start()).expect("its files are there").0
+}
+
+/// An ask of a member for so many tokens.
+fn ask(member: u64, need: u32) -> Ask {
+    let bucket = BucketPolicy::new(50.0, std::num::NonZeroU32::new(100).expect("a burst"));
+    let shared = SharedPolicy { store: "main".into(), ..SharedPolicy::new("account") };
+    Ask {
+        asked: crate::limit::Asked::default(),
+        limits: SharedLimits::new(&bucket, &shared),
+        shared: Arc::new(shared),
+        member,
+        need,
+        extra: 0,
+        total: 0,
+        epoch: 0,
+        ahead: 0,
+        away: false,
+        within: Duration::from_secs(8),
+    }
+}
+
+/// The stores of a process that has this one.
+fn stores(store: Store) -> Arc<Stores> {
+    let clock = Clock::start();
+    let stores = Stores::new(clock, "pod-0");
+    stores.adopt(vec![PreparedStore::new(store, clock).expect("its files are there")]);
+    stores
+}
+
+/// Asks, and waits for what comes of it.
+async fn asked(stores: &Stores, ask: &Ask) -> Result<Answer, Away> {
+    let (sender, receiver) = oneshot::channel();
+    stores.ask(ask, Box::new(move |answer| sender.send(answer).expect("it is awaited")));
+    receiver.await.expect("each question gets something")
+}
+
+#[tokio::test]
+async fn two_processes_share_a_bucket_through_a_server() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let (one, other) = (stores(server.store()), stores(server.store()));
+    let first = asked(&one, &ask(1, 3)).await.expect("it answers");
+    assert_eq!((first.granted, first.members, first.rivals), (3, 1, 0));
+    let second = asked(&other, &ask(2, 3)).await.expect("it answers");
+    assert_eq!((second.members, second.rivals, second.epoch), (2, 1, first.epoch));
+    assert!(second.first > first.first, "its tokens come after the other's");
+    let Value::Array(fields) = server.run(&["HGETALL", "tidegate:1:{account}"]).await else { panic!("a hash") };
+    let text = format!("{fields:?}");
+    assert!(text.contains("pod-0") || !fields.is_empty(), "{text}");
+}
+
+#[tokio::test]
+async fn what_a_server_keeps_is_only_numbers_and_the_name_of_the_pod() {
+    let Some(server) = Server::start(&[]).await else { return };
+    asked(&stores(server.store()), &ask(7, 3)).await.expect("it answers");
+    let Value::Array(fields) = server.run(&["HGETALL", "tidegate:1:{account}"]).await else { panic!("a hash") };
+    for field in fields {
+        let Value::BulkString(bytes) = field else { panic!("text") };
+        let text = String::from_utf8(bytes).expect("ASCII");
+        let is_number = |word: &str| word.parse::<f64>().is_ok() || word == "pod-0";
+        let is_name = ["z", "e", "p", "n", "m:7"].contains(&text.as_str());
+        assert!(is_name || text.split(' ').all(is_number), "{text}");
+    }
+}

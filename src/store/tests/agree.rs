@@ -1,0 +1,63 @@
+//! The script and the ledger answer alike.
+
+use super::*;
+
+/// A small generator, so that a failing run can be run again.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+#[tokio::test]
+async fn the_script_and_the_ledger_agree_on_ten_thousand_random_asks() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let mut connection = dialer(server.store()).dial().await.expect("it takes connections");
+    let mut dice = Dice(20_261_123);
+    for bucket in 0..20 {
+        let mut ledger = Ledger::default();
+        let mut known = [(0, 0); 6];
+        let mut all: Vec<(Ask, (u64, Answer), Answer)> = Vec::new();
+        for _ in 0..500 {
+            let ask = random(&mut dice, bucket, &known);
+            let (now, answer) = script::ask_at(&mut connection.redis, (&ask, "t", "pod")).await.expect("it answers");
+            let expected = ledger.ask(&ask, now);
+            all.push((ask.clone(), (now, answer), expected));
+            if answer != expected {
+                let last = &all[all.len().saturating_sub(3)..];
+                panic!("the script and the ledger differ: {last:#?}\n{ledger:#?}");
+            }
+            let member = usize::try_from(ask.member).expect("small");
+            if dice.below(5) > 0 {
+                known[member] = (ask.total + u64::from(answer.granted), answer.epoch);
+            }
+        }
+    }
+}
+
+fn random(dice: &mut Dice, bucket: u64, known: &[(u64, u64); 6]) -> Ask {
+    let member = dice.below(6);
+    let (total, epoch) = known[usize::try_from(member).expect("small")];
+    let rate = [10.0, 50.0, 1_000.0, 9_999.0, 33.3][usize::try_from(bucket % 5).expect("small")];
+    let burst = u32::try_from(1 + dice.below(200)).expect("small");
+    let policy = BucketPolicy::new(rate, std::num::NonZeroU32::new(burst).expect("not zero"));
+    let mut shared = SharedPolicy::new(&format!("bucket-{bucket}"));
+    shared.weight = std::num::NonZeroU32::new(1 + u32::try_from(dice.below(5)).expect("small")).expect("not zero");
+    let small = |dice: &mut Dice, end: u64| u32::try_from(dice.below(end)).expect("small");
+    Ask {
+        limits: SharedLimits::new(&policy, &shared),
+        shared: Arc::new(shared),
+        member,
+        need: if dice.below(4) == 0 { 0 } else { small(dice, 60) },
+        extra: if dice.below(2) == 0 { 0 } else { small(dice, 65) },
+        total: if dice.below(9) == 0 { dice.below(1_000) } else { total },
+        epoch: if dice.below(9) == 0 { 0 } else { epoch },
+        ahead: if dice.below(3) > 0 { 0 } else { small(dice, 10) },
+        away: dice.below(12) == 0,
+        within: Duration::from_micros(dice.below(9_000_000)),
+        ..ask(member, 0)
+    }
+}

@@ -1,0 +1,141 @@
+//! Each error that a server can answer, provoked on a real one: what it means, and what is said.
+
+use super::*;
+use crate::store::fault::Fault;
+
+/// Returns what a question to this store comes to, in words, and what it means to a member.
+async fn comes_of(store: Store) -> (String, Away) {
+    let dialer = dialer(store);
+    let fault = match dialer.dial().await {
+        Err(fault) => fault,
+        Ok(mut connection) => {
+            let asked = (&ask(1, 1), &*dialer.store.prefix, "pod");
+            let answer = tokio::time::timeout(dialer.store.timeout, script::ask(&mut connection.redis, asked)).await;
+            answer.unwrap_or(Err(Fault::Timeout)).expect_err("it cannot answer")
+        }
+    };
+    (fault.to_string(), fault.away())
+}
+
+fn with_user(server: &Server, user: &str, password: &str) -> Store {
+    let password_file = Some(server.file(&format!("password-{user}"), password));
+    Store { user: Some(user.to_owned()), password_file, ..server.store() }
+}
+
+async fn said(store: Store, away: Away, words: &str) {
+    let (text, meant) = comes_of(store).await;
+    assert!(meant == away && text.contains(words), "{meant:?}: {text}; expected {away:?} and {words:?}");
+}
+
+#[tokio::test]
+async fn a_user_with_the_rights_that_are_asked_for_can_share_and_one_without_is_told_which() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let rights = fault::RIGHTS.replace("PREFIX", "tidegate");
+    let mut words = vec!["ACL", "SETUSER", "gate", "on", ">secret"];
+    words.extend(rights.split(' '));
+    server.run(&words).await;
+    asked(&stores(with_user(&server, "gate", "secret")), &ask(1, 1)).await.expect("it has all rights it needs");
+    said(with_user(&server, "gate", "wrong"), Away::Wrong, "WRONGPASS: user or password is wrong").await;
+
+    for (right, words) in [("-hset", "NOPERM"), ("-evalsha", "NOPERM"), ("resetkeys", "NOPERM")] {
+        server.run(&["ACL", "SETUSER", "gate", right]).await;
+        let (text, meant) = comes_of(with_user(&server, "gate", "secret")).await;
+        assert!(meant == Away::Wrong && text.contains(words) && text.contains("+hset"), "{right}: {meant:?} {text}");
+        server.run(&["ACL", "SETUSER", "gate", "+hset", "+evalsha", "~tidegate:*"]).await;
+    }
+    let (text, _) = comes_of(with_user(&server, "gate", "secret-that-nobody-may-see")).await;
+    assert!(!text.contains("nobody-may-see"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_wants_a_password_says_so() {
+    let Some(server) = Server::start(&["--requirepass", "secret"]).await else { return };
+    said(server.store(), Away::Wrong, "NOAUTH: it wants a password; set password_file").await;
+    let password_file = Some(server.file("password", "secret"));
+    asked(&stores(Store { password_file, ..server.store() }), &ask(1, 1)).await.expect("it answers");
+}
+
+#[tokio::test]
+async fn servers_that_cannot_write_are_away_and_say_why() {
+    let Some(mut server) = Server::start(&["--min-replicas-to-write", "2"]).await else { return };
+    said(server.store(), Away::Unreachable, "NOREPLICAS: min-replicas-to-write is not met").await;
+    server.restart(&["--replicaof", "127.0.0.1", "1"]).await;
+    said(server.store(), Away::Unreachable, "READONLY: it is a replica").await;
+    server.restart(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).await;
+    said(server.store(), Away::Unreachable, "OOM: its maxmemory is reached").await;
+}
+
+#[tokio::test]
+async fn a_key_of_another_program_is_left_alone() {
+    let Some(server) = Server::start(&[]).await else { return };
+    server.run(&["SET", "tidegate:1:{account}", "theirs"]).await;
+    let (text, meant) = comes_of(server.store()).await;
+    assert!(meant == Away::Wrong && (text.contains("WRONGTYPE") || text.contains("ERR")), "{meant:?} {text}");
+    assert_eq!(server.run(&["GET", "tidegate:1:{account}"]).await, Value::BulkString(b"theirs".to_vec()));
+}
+
+#[tokio::test]
+async fn a_server_that_stops_is_away_and_asked_again_when_it_is_back() {
+    let Some(mut server) = Server::start(&[]).await else { return };
+    let store = Store { timeout: Duration::from_millis(200), ..server.store() };
+    let stores = stores(store);
+    let before = asked(&stores, &ask(1, 1)).await.expect("it answers");
+    server.signal("-STOP");
+    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(Away::Unreachable), "it swallows everything");
+    server.signal("-CONT");
+    let after = asked(&stores, &Ask { away: true, ..ask(1, 1) }).await.expect("it answers again");
+    assert_eq!(after.epoch, before.epoch);
+    server.stop();
+    assert_eq!(asked(&stores, &ask(1, 1)).await, Err(Away::Unreachable), "it is gone");
+    server.begin().await;
+    let mut answer = asked(&stores, &ask(1, 1)).await;
+    if answer.is_err() {
+        answer = asked(&stores, &ask(1, 1)).await; // the old connection was found broken
+    }
+    assert_ne!(answer.expect("a new server answers").epoch, before.epoch, "it knows nothing of the old one");
+}
+
+#[tokio::test]
+async fn a_server_that_forgets_the_script_is_told_it_again() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let stores = stores(server.store());
+    for _ in 0..3 {
+        server.run(&["SCRIPT", "FLUSH"]).await;
+        asked(&stores, &ask(1, 1)).await.expect("it answers");
+    }
+    // The second time it is called by its hash: the server knows it, and counts no failure.
+    asked(&stores, &ask(1, 1)).await.expect("it answers");
+    let Value::BulkString(stats) = server.run(&["INFO", "errorstats"]).await else { panic!("text") };
+    let stats = String::from_utf8(stats).expect("text");
+    assert!(stats.contains("errorstat_NOSCRIPT:count=3"), "{stats}");
+}
+
+#[tokio::test]
+async fn a_password_that_rotates_is_sent_on_the_open_connection() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let all = ["~*", "&*", "+@all"];
+    server.run(&[&["ACL", "SETUSER", "gate", "on", ">old"][..], &all].concat()).await;
+    let store = with_user(&server, "gate", "old");
+    let prepared = dialer(store.clone());
+    let mut connection = prepared.dial().await.expect("it takes the old one");
+    server.run(&["ACL", "SETUSER", "gate", ">new"]).await;
+    server.file("password-gate", "new");
+    let later = Dialer {
+        password: Some(Secret::file(&store.password_file.expect("set")).expect("there")),
+        ..dialer(server.store())
+    };
+    let later = Dialer { store: Store { user: Some("gate".into()), ..server.store() }, ..later };
+    server.run(&["ACL", "SETUSER", "gate", "<old"]).await;
+    later.renew(&mut connection).await.expect("it takes the new one");
+    script::ask(&mut connection.redis, (&ask(1, 1), "tidegate", "pod")).await.expect("it answers");
+}
+
+#[tokio::test]
+async fn an_address_where_nothing_listens_is_away() {
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = nowhere.local_addr().expect("bound").port();
+    drop(nowhere);
+    let Some(server) = Server::start(&[]).await else { return };
+    let address = StoreAddress::Tcp { host: "127.0.0.1".to_owned(), port };
+    said(Store { address, ..server.store() }, Away::Unreachable, "refused").await;
+}
