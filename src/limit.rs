@@ -85,7 +85,8 @@ pub use self::limiter::Limiter;
 pub use self::operator::{Preview, Walk};
 pub use self::permit::{Admitted, Permit, Receipt, Slot};
 pub(crate) use self::policy::{
-    Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Outage, Per, PerClass, SharedPolicy, Strategy,
+    Backoff, BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Origins, Outage, Per, PerClass, SharedId,
+    SharedPolicy, Strategy,
 };
 pub use self::policy::{ClassId, Policy};
 pub(crate) use self::queue::{

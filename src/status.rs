@@ -171,6 +171,29 @@ pub struct Bucket {
     pub burst: u32,
     /// Tokens now; below zero when some are promised.
     pub level: f64,
+    /// What is known of it at the other gates that use it, if it is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Shared>,
+}
+
+/// A bucket that other gates use too, as this gate sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shared {
+    /// The name that all gates use.
+    pub name: String,
+    /// The store that keeps it; empty for the memory of this process.
+    pub store: String,
+    /// `shared`; while the store is away, `fallback` (at this gate's part of the rate) or
+    /// `stopped`.
+    pub state: String,
+    /// The gates that use it, by the last answer of the store.
+    pub members: u32,
+    /// The tokens in the store after its last answer; below zero when some are promised.
+    pub level: f64,
+    /// The tokens that this gate holds.
+    pub held: usize,
+    /// True if another gate has stricter limits, which hold for all.
+    pub differs: bool,
 }
 
 /// A class.

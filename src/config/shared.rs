@@ -12,6 +12,13 @@ use crate::limit::policy::{BucketPolicy, Outage, Per, SharedId, SharedPolicy};
 use crate::limit::{Policy, SharedLimits};
 use crate::spec::{Settings, Store};
 
+/// The first bucket of a name.
+struct First {
+    rate: f64,
+    burst: NonZeroU32,
+    at: String,
+}
+
 /// Reads `shared` in the table of a bucket.
 pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> Option<SharedPolicy> {
     let at = bucket_at.table_or_text("shared");
@@ -89,14 +96,14 @@ fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
 /// limits.
 pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     let Settings { stores, gates, .. } = settings;
-    let mut seen: BTreeMap<(Arc<str>, Arc<str>), (f64, NonZeroU32, String)> = BTreeMap::new();
+    let mut seen = BTreeMap::<_, First>::new();
     for (name, gate) in gates {
         let at = root.at("gates").at(name);
         let Policy { bucket, classes, shared, .. } = &mut gate.policy;
         let class_at = |class: &str| {
             let all = at.at("classes");
             let mut items = (0..classes.len()).map(|index| all.item(index));
-            items.find(|item| item.text("name") == Some(class)).unwrap_or(all.clone()).at("bucket")
+            items.find(|item| item.text("name") == Some(class)).unwrap_or_else(|| all.clone()).at("bucket")
         };
         let of_classes = classes.iter().map(|class| (class.bucket, class_at(&class.name)));
         let mut of_gate = BTreeSet::new();
@@ -115,12 +122,12 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
                     shared.name
                 ));
             }
-            let first = seen.entry(id).or_insert((bucket.rate, bucket.burst, bucket_at));
-            if (first.0, first.1) != (bucket.rate, bucket.burst) {
+            let first = seen.entry(id).or_insert(First { rate: bucket.rate, burst: bucket.burst, at: bucket_at });
+            if (first.rate, first.burst) != (bucket.rate, bucket.burst) {
                 at.problem(format!(
                     "is {:?}, which {} shares with other limits ({}/s burst {}); expected the same rate and burst, \
                      or another name",
-                    shared.name, first.2, first.0, first.1
+                    shared.name, first.at, first.rate, first.burst
                 ));
             }
         }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Bucket, BucketPolicy, ClassId, ClassTurns, KeyState, Lane, Limiter, Owner, Queue, QueueIndex, Reason, Slots,
+    Bucket, BucketPolicy, ClassId, ClassTurns, KeyState, Lane, Limiter, Owner, Queue, QueueIndex, Reason, SharedId,
+    Slots,
 };
 use crate::api::{Group, Key};
 use crate::moment::Moment;
@@ -71,6 +72,8 @@ pub struct BucketView {
     pub burst: u32,
     /// Tokens now; below zero if some are reserved.
     pub level: f64,
+    /// Set if other gates use it too.
+    pub shared: Option<SharedId>,
 }
 
 /// Slots at one moment.
@@ -200,7 +203,7 @@ impl Limiter {
 impl BucketView {
     fn of(bucket: &Bucket, now: Moment) -> Self {
         let (BucketPolicy { rate, burst, .. }, full_rate) = (bucket.policy, bucket.limits.rate);
-        Self { rate, full_rate, burst: burst.get(), level: bucket.level(now) }
+        Self { rate, full_rate, burst: burst.get(), level: bucket.level(now), shared: bucket.limits.shared }
     }
 }
 

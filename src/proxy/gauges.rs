@@ -13,8 +13,9 @@ use super::section::Section;
 use crate::api::Group;
 use crate::clock::Clock;
 use crate::limit::Snapshot;
-use crate::limit::snapshot::{BucketView, Paused};
+use crate::limit::snapshot::{BucketView, Paused, SharedView};
 use crate::moment::Moment;
+use crate::telemetry::table::Metric;
 use crate::telemetry::{self, Sampler, UpstreamMeters, meters::as_f64, table};
 use crate::upstream::Occupancy;
 
@@ -73,6 +74,7 @@ fn show_parts(gate: &str, now: &[Snapshot], shown: &mut Vec<(Gauge, f64)>) {
         show(table::BUCKET_TOKENS.gauge(&[gate, &name]), f64::NAN, level);
         show(table::BUCKET_RATE.gauge(&[gate, &name]), f64::NAN, rate);
     }
+    show_shared(gate, now, &mut show);
     let mut queues = BTreeMap::<&str, usize>::new();
     for class in now.iter().flat_map(|now| &now.classes) {
         *queues.entry(&class.name).or_default() += class.waiting;
@@ -103,6 +105,39 @@ fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, shown: &mut Vec<(Gauge,
 #[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
 fn as_count(count: u64) -> f64 {
     count as f64
+}
+
+/// Sets the meters of shared buckets: sums over the gates, and what the last answer told one of
+/// them.
+fn show_shared(gate: &str, now: &[Snapshot], show: &mut impl FnMut(Gauge, f64, f64)) {
+    let mut by_name = BTreeMap::<String, Vec<&SharedView>>::new();
+    for (name, view) in now.iter().flat_map(shared_by_name) {
+        by_name.entry(name).or_default().push(view);
+    }
+    for (name, views) in by_name {
+        let Some(last) = views.iter().max_by_key(|view| view.granted) else { continue };
+        let any = |is: fn(&SharedView) -> bool| f64::from(u8::from(views.iter().any(|view| is(view))));
+        let gauge = |metric: &Metric| metric.gauge(&[gate, &name]);
+        show(gauge(&table::SHARED_HELD), 0.0, as_f64(views.iter().map(|view| view.held).sum()));
+        show(gauge(&table::SHARED_LEVEL), f64::NAN, last.level);
+        show(gauge(&table::SHARED_MEMBERS), 0.0, f64::from(last.members));
+        show(gauge(&table::SHARED_AWAY), 0.0, any(|view| view.away));
+        show(gauge(&table::SHARED_DIFFERS), 0.0, any(|view| view.differs));
+        let count = |what: &str, count: fn(&SharedView) -> u64| {
+            let sum = views.iter().map(|view| count(view)).sum();
+            table::SHARED_TOKENS.counter(&[gate, &name, what]).absolute(sum);
+        };
+        count("granted", |view| view.granted);
+        count("spent", |view| view.spent);
+        count("expired", |view| view.expired);
+        count("fallback", |view| view.fallback);
+    }
+}
+
+/// Returns the shared buckets that a gate has used, by the names of its own.
+pub(super) fn shared_by_name(now: &Snapshot) -> Vec<(String, &SharedView)> {
+    let named = buckets_by_name(now).into_iter().filter_map(|(name, views)| Some((name, views.first()?.shared?)));
+    named.filter_map(|(name, id)| Some((name, now.shared.iter().find(|view| view.id == Some(id))?))).collect()
 }
 
 /// The buckets of a gate by the names that they have in metrics and in the status.

@@ -6,11 +6,12 @@ use http::{HeaderMap, Method, Uri};
 
 use super::admission::arrival;
 use super::gate::Gate;
-use super::gauges::{self, buckets_by_name};
+use super::gauges::{self, buckets_by_name, shared_by_name};
 use super::tally::shortened;
 use crate::api::Group;
 use crate::classify::{Classified, FairBy, Kind};
-use crate::limit::snapshot::{BucketView, Paused, QueueView, SlotView};
+use crate::limit::policy::Outage;
+use crate::limit::snapshot::{BucketView, Paused, QueueView, SharedView, SlotView};
 use crate::limit::{KeyState, Preview, Reason, Snapshot};
 use crate::status::{self, text::duration};
 use crate::telemetry::meters::GateMeters;
@@ -202,15 +203,41 @@ fn slots(view: SlotView) -> status::Slots {
 }
 
 fn buckets(now: &Snapshot) -> Vec<status::Bucket> {
-    let mut all = Vec::new();
+    let (mut all, shared) = (Vec::new(), shared_by_name(now));
     for (name, views) in buckets_by_name(now) {
         let first = usize::from(views.len() > 1); // parts of a bucket that is split count from 1
         for (place, BucketView { rate, full_rate, burst, level, .. }) in views.iter().enumerate() {
             let (name, part) = (name.clone(), first * (place + 1));
-            all.push(status::Bucket { name, part, rate: *rate, full_rate: *full_rate, burst: *burst, level: *level });
+            let shared = shared.iter().find(|(of, _)| *of == name).map(|(_, view)| shared_view(view));
+            all.push(status::Bucket {
+                name,
+                part,
+                rate: *rate,
+                full_rate: *full_rate,
+                burst: *burst,
+                level: *level,
+                shared,
+            });
         }
     }
     all
+}
+
+fn shared_view(view: &SharedView) -> status::Shared {
+    let state = match (view.away, view.policy.outage) {
+        (false, _) => "shared",
+        (true, Outage::Stop) => "stopped",
+        (true, Outage::Share | Outage::Full) => "fallback",
+    };
+    status::Shared {
+        name: view.policy.name.to_string(),
+        store: view.policy.store.to_string(),
+        state: state.to_owned(),
+        members: view.members,
+        level: view.level,
+        held: view.held,
+        differs: view.differs,
+    }
 }
 
 /// The most keys that are shown: a page is for reading.

@@ -1,7 +1,7 @@
 //! The lists of a gate as data: the page and the terminal show the same tables.
 
-use super::Gate;
 use super::text::{ago, bytes, count, duration, meaning, number, rejected_by, until};
+use super::{Gate, Shared};
 
 /// A list with headings.
 pub(super) struct List {
@@ -149,6 +149,22 @@ fn keys(gate: &Gate, now_ms: u64) -> List {
     list
 }
 
+/// Says how a bucket is shared.
+fn shared(shared: &Shared) -> String {
+    let Shared { name, level, held, .. } = shared;
+    let others = match shared.members.saturating_sub(1) {
+        1 => "1 other".to_owned(),
+        others => format!("{others} others"),
+    };
+    let state = match shared.state.as_str() {
+        "fallback" => "; its store is away, so that it goes on alone".to_owned(),
+        "stopped" => "; its store is away, so that calls wait".to_owned(),
+        _ => format!(": {} there, {held} held", number(level.floor())),
+    };
+    let differs = if shared.differs { "; another has stricter limits" } else { "" };
+    format!(", shared as {name} with {others}{state}{differs}")
+}
+
 fn buckets(gate: &Gate) -> List {
     let mut list = list("Buckets", &["Bucket", "Tokens", "Rate"], &gate.buckets, |bucket| {
         let part = if bucket.part > 0 { format!(" #{}", bucket.part) } else { String::new() };
@@ -159,7 +175,7 @@ fn buckets(gate: &Gate) -> List {
         };
         let full = (bucket.level / f64::from(bucket.burst.max(1))).clamp(0.0, 1.0);
         vec![
-            text(&format!("{}{part}", bucket.name)),
+            text(&format!("{}{part}{}", bucket.name, bucket.shared.as_ref().map(shared).unwrap_or_default())),
             Cell::Level(format!("{} of {}", number(bucket.level.floor().max(0.0)), bucket.burst), full),
             text(&format!("{}{slowed}", number(bucket.rate))),
         ]

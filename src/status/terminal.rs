@@ -146,6 +146,7 @@ mod tests {
                 burst: 100,
                 level: 0.3,
                 part: 0,
+                shared: None,
             }],
             queues: vec![Queue {
                 class: "default".to_owned(),

@@ -45,6 +45,15 @@ impl Fault {
         }
     }
 
+    /// Returns the word for it in metrics.
+    pub(super) fn word(&self) -> &'static str {
+        match (self, self.away()) {
+            (Self::Timeout, _) => "timeout",
+            (_, Away::Unreachable) => "away",
+            (_, Away::Wrong) => "wrong",
+        }
+    }
+
     /// True if the password may have changed.
     pub(super) fn is_of_password(&self) -> bool {
         matches!(self, Self::Code { code } if code == "WRONGPASS" || code == "NOAUTH")

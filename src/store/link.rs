@@ -12,6 +12,7 @@ use super::dial::{Connection, Dialer};
 use super::fault::Fault;
 use super::{Done, script};
 use crate::limit::Ask;
+use crate::telemetry::table;
 
 /// The way to the task. The task ends when this is dropped.
 #[derive(Debug)]
@@ -132,12 +133,16 @@ impl Worker {
 
 impl Health {
     fn answered(&self) {
+        table::STORE_UP.gauge(&[&self.store]).set(1.0);
+        table::STORE_ASKS.counter(&[&self.store, "ok"]).increment(1);
         if self.away.swap(false, Ordering::SeqCst) {
             tracing::info!(store = &*self.store, "the store answers again: its shared buckets are shared again");
         }
     }
 
     fn failed(&self, fault: &Fault) {
+        table::STORE_UP.gauge(&[&self.store]).set(0.0);
+        table::STORE_ASKS.counter(&[&self.store, fault.word()]).increment(1);
         if !self.away.swap(true, Ordering::SeqCst) {
             let why = fault.to_string();
             tracing::warn!(

@@ -114,6 +114,26 @@ metrics_table! {
     BUCKET_RATE = Kind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"], "tokens per second",
         Once("the gate has a bucket"),
         "Tokens per second that a bucket gains now: less than configured while the upstream throttles";
+    SHARED_TOKENS = Kind::Counter, "tidegate_shared_tokens_total", ["gate", "bucket", "what"], "tokens",
+        Once("the gate has a shared bucket"),
+        "What became of the tokens of a shared bucket at this gate; fallback: calls sent while its store was away";
+    SHARED_HELD = Kind::Gauge, "tidegate_shared_held", ["gate", "bucket"], "tokens", Once("the gate has a shared bucket"),
+        "Tokens of a shared bucket that this gate holds now";
+    SHARED_LEVEL = Kind::Gauge, "tidegate_shared_level", ["gate", "bucket"], "tokens",
+        Once("the gate has a shared bucket"),
+        "Tokens in a shared bucket after the last answer of its store; below zero where some are promised";
+    SHARED_MEMBERS = Kind::Gauge, "tidegate_shared_members", ["gate", "bucket"], "gates",
+        Once("the gate has a shared bucket"),
+        "Gates that use a shared bucket, by the last answer of its store; 0 before the first";
+    SHARED_AWAY = Kind::Gauge, "tidegate_shared_away", ["gate", "bucket"], "0 or 1", Once("the gate has a shared bucket"),
+        "1 while the gate goes on without the store of a shared bucket";
+    SHARED_DIFFERS = Kind::Gauge, "tidegate_shared_differs", ["gate", "bucket"], "0 or 1",
+        Once("the gate has a shared bucket"),
+        "1 while another gate has stricter limits for a shared bucket, which then hold for all";
+    STORE_UP = Kind::Gauge, "tidegate_store_up", ["store"], "0 or 1", Once("a store was asked"),
+        "1 while a store of shared buckets answers";
+    STORE_ASKS = Kind::Counter, "tidegate_store_asks_total", ["store", "result"], "questions", Once("a store was asked"),
+        "Questions to a store of shared buckets, by what came of them";
     PAUSES = Kind::Gauge, "tidegate_pauses", ["gate", "scope"], "pauses", Start,
         "Pauses in force that the upstream asked for (at most a hundred are counted)";
     QUOTA_LIMIT = Kind::Gauge, "tidegate_quota_limit", ["gate", "resource", "account"], "calls",

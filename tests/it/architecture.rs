@@ -54,7 +54,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("demo", &["chart", "clock", "controller", "moment", "random"]),
     ("simulate", &["agenda", "api", "chart", "classify", "config", "controller", "limit", "moment", "random", "spec"]),
     ("import", &["classify", "config", "dialect"]),
-    ("store", &["clock", "credentials", "limit", "moment", "spec", "tls"]),
+    ("store", &["clock", "credentials", "limit", "moment", "spec", "telemetry", "tls"]),
     ("inject", &["yaml"]),
     ("webhook", &["clock", "credentials", "inject", "tls"]),
     (

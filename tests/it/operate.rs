@@ -393,6 +393,29 @@ fn a_call_is_explained_with_its_lines_and_what_would_happen_now() {
 }
 
 #[test]
+fn a_shared_bucket_is_seen_with_who_shares_it() {
+    let (upstream, _) = api();
+    let shared = "bucket = { rate = 100, burst = 50, adapt = \"off\", shared = \"account\" }\n";
+    let process = Process::start(&format!("http://127.0.0.1:{upstream}"), shared);
+    assert!(get(process.gate, SECRETS).starts_with("HTTP/1.1 200"));
+    let shown = &process.status()["gates"][0]["buckets"][0]["shared"];
+    let word = |key: &str| shown[key].as_str().unwrap_or_default().to_owned();
+    assert_eq!((word("name"), word("state"), shown["members"].as_u64()), ("account".into(), "shared".into(), Some(1)));
+    let page = get(process.admin, "/metrics");
+    for line in [
+        "tidegate_shared_members{gate=\"k\",bucket=\"gate\"} 1",
+        "tidegate_shared_away{gate=\"k\",bucket=\"gate\"} 0",
+        "tidegate_shared_tokens_total{gate=\"k\",bucket=\"gate\",what=\"spent\"} 1",
+    ] {
+        assert!(page.contains(line), "{line}\n{page}");
+    }
+    let top = process.command(&["top", "--once"]);
+    assert!(top.out.contains("shared as account with 0 others"), "{}", top.out);
+    let explained = process.command(&["explain", "GET", SECRETS]);
+    assert!(explained.out.contains("shared as account with the gates of this process"), "{}", explained.out);
+}
+
+#[test]
 fn what_is_forgotten_is_tried_at_once() {
     let (upstream, calls) = api();
     let process =

@@ -99,3 +99,48 @@ fn p13_p16_three_processes_send_one_rate_and_no_call_fails_when_the_store_is_kil
     store.kill().expect("it runs");
     store.wait().expect("it ends");
 }
+
+#[test]
+fn the_example_with_valkey_is_a_store_that_its_gate_can_use() {
+    let Some(program) = program() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/examples/shared-quota");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("it can be written");
+        path.display().to_string()
+    };
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name").self_signed(&key);
+    let cert = write("tls.crt", &certificate.expect("signed").pem());
+    let (key, tls_port, text_of) = (write("tls.key", &key.serialize_pem()), free_port(), |name: &str| {
+        std::fs::read_to_string(example.join(name)).expect("it is in the example")
+    });
+    let conf = text_of("valkey.conf")
+        .replace("tls-port 6379", &format!("tls-port {tls_port}"))
+        .replace("/tls/tls.crt", &cert)
+        .replace("/tls/tls.key", &key)
+        .replace("/tls/ca.crt", &cert)
+        .replace("/etc/valkey/secret/users.acl", &example.join("users.acl").display().to_string());
+    let conf = write("valkey.conf", &conf);
+    let mut store = std::process::Command::new(program).arg(conf).stdout(std::process::Stdio::null()).spawn();
+    while std::net::TcpStream::connect(("127.0.0.1", tls_port)).is_err() {
+        thread::yield_now();
+    }
+    let (upstream, came) = upstream(Clock::start());
+    let port = free_port();
+    let text = text_of("tidegate.toml")
+        .replace("valkey.shared-quota.svc:6379", &format!("localhost:{tls_port}"))
+        .replace("/run/secrets/valkey/password", &example.join("password").display().to_string())
+        .replace("/run/secrets/valkey/ca.crt", &cert)
+        .replace("https://api.github.com", &format!("http://127.0.0.1:{upstream}"));
+    let (_kept, path) = config(&format!("{text}listen = \"127.0.0.1:{port}\"\n[admin]\nlisten = \"off\"\n"));
+    let mut gate = start(with_config("run", &path));
+    gate.ready();
+    assert!(get(port, "/rate_limit").starts_with("HTTP/1.1 200 "));
+    assert!(!gate.has_said("does not answer"), "{:?}", gate.seen);
+    assert_eq!(came.lock().expect("unpoisoned").len(), 1);
+    let store = store.as_mut().expect("it started");
+    store.kill().expect("it runs");
+    store.wait().expect("it ends");
+}

@@ -6,7 +6,7 @@ use super::Rows;
 use crate::api::duration;
 use crate::classify::Classified;
 use crate::config::Loaded;
-use crate::limit::policy::{BucketPolicy, ClassPolicy, Cost, InFlight, Lane, Per, Strategy};
+use crate::limit::policy::{BucketPolicy, ClassPolicy, Cost, InFlight, Lane, Per, SharedId, Strategy};
 use crate::spec::Gate;
 use crate::status::text::number;
 
@@ -89,7 +89,8 @@ fn add_buckets(rows: &mut Rows, gate: &Gate, class: &ClassPolicy, call: &Classif
             rows.add("bucket", "not the gate's: own_bucket_only", place);
         }
         bucket => {
-            rows.add("bucket", bucket.as_ref().map_or_else(|| "none".to_owned(), size), from.gate(&["bucket"]));
+            let says = bucket.as_ref().map(|bucket| format!("{}{}", size(bucket), shared(gate, bucket)));
+            rows.add("bucket", says.unwrap_or_else(|| "none".to_owned()), from.gate(&["bucket"]));
         }
     }
     let published = |class: Option<&str>| {
@@ -103,7 +104,7 @@ fn add_buckets(rows: &mut Rows, gate: &Gate, class: &ClassPolicy, call: &Classif
     let outer = |class: &&ClassPolicy| gate.policy.classes.get(usize::from(class.within?.0));
     let classes = std::iter::successors(Some(class), outer).take(gate.policy.classes.len());
     for (class, bucket) in classes.filter_map(|class| Some((class, class.bucket.as_ref()?))) {
-        let says = format!("{} of class {}", size(bucket), class.name);
+        let says = format!("{} of class {}{}", size(bucket), class.name, shared(gate, bucket));
         let of_preset = published(Some(&class.name));
         let place = place_of_bucket(from, class, of_preset.is_some());
         rows.add("class bucket", says, place);
@@ -143,6 +144,15 @@ fn backoff(class: &ClassPolicy) -> String {
 
 fn size(bucket: &BucketPolicy) -> String {
     format!("{}/s, burst {}{}", number(bucket.rate), bucket.burst, per(bucket.per))
+}
+
+/// Says with whom a bucket is shared.
+fn shared(gate: &Gate, bucket: &BucketPolicy) -> String {
+    let shared = bucket.shared.and_then(|SharedId(id)| gate.policy.shared.get(usize::from(id)));
+    shared.map_or_else(String::new, |shared| match &*shared.store {
+        "" => format!(", shared as {} with the gates of this process", shared.name),
+        store => format!(", shared as {} through the store {store}", shared.name),
+    })
 }
 
 fn per(per: Per) -> &'static str {

@@ -15,7 +15,15 @@ fn incident(name: &str) -> Status {
         upstream: name(),
         bypass: Some(Bypass { until_ms: 70_000 }),
         waiting: 3,
-        buckets: vec![Bucket { name: name(), rate: 5.0, full_rate: 50.0, burst: 10, level: 0.4, part: 0 }],
+        buckets: vec![Bucket {
+            name: name(),
+            rate: 5.0,
+            full_rate: 50.0,
+            burst: 10,
+            level: 0.4,
+            part: 0,
+            shared: None,
+        }],
         queues: vec![Queue {
             class: name(),
             flow: name(),

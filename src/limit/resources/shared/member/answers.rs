@@ -8,12 +8,14 @@ use super::{Heard, Member, UnderWay};
 use crate::limit::keys::mix;
 use crate::limit::resources::shared::outage::StoreAway;
 use crate::limit::resources::{Answer, Away};
-use crate::limit::{BucketPolicy, SharedPolicy};
+use crate::limit::{BucketPolicy, SharedId, SharedPolicy};
 use crate::moment::Moment;
 
 /// A shared bucket as one of its members sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedView {
+    /// Its place in the policy.
+    pub id: Option<SharedId>,
     /// Its name and its settings.
     pub policy: Arc<SharedPolicy>,
     /// The number of members at the last answer; zero if there was none.
@@ -93,6 +95,7 @@ impl Member {
     pub(crate) fn view(&self, now: Moment) -> SharedView {
         let answer = self.heard.map(|heard| heard.answer);
         SharedView {
+            id: self.limits.shared,
             policy: Arc::clone(&self.shared),
             members: answer.map_or(0, |answer| answer.members),
             level: answer.map_or(0.0, |answer| answer.level - f64::from(answer.granted)),
