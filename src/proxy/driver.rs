@@ -138,10 +138,12 @@ impl Driver {
             };
             tokio::select! {
                 () = self.shared.clock.sleep_until(until) => {
-                    if self.operate(State::advance) {
+                    let advance = |state: &mut State, now| (state.advance(now), state.limiter.take_asks(now), now);
+                    let (is_over, asks, sent) = self.operate(advance);
+                    if is_over {
                         bypass_over();
                     }
-                    self.ask_stores();
+                    self.ask_stores(asks, sent);
                     // What is left to do at this moment is not more urgent than everything else.
                     tokio::task::yield_now().await;
                 }

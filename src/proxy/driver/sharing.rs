@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use super::{Driver, Stores};
+use crate::limit::{Ask, Away};
+use crate::moment::Moment;
 
 // === impl Driver ===
 
@@ -14,14 +16,8 @@ impl Driver {
         debug_assert!(is_first, "a driver is connected once");
     }
 
-    /// Hands on the questions that are due. Nothing waits for the answers: each is an operation of
-    /// its own.
-    pub(super) fn ask_stores(&self) {
-        let (asks, sent) = {
-            let mut state = self.lock();
-            let now = self.shared.clock.now();
-            (state.limiter.take_asks(now), now)
-        };
+    /// Hands on questions. Nothing waits for the answers: each is an operation of its own.
+    pub(super) fn ask_stores(&self, asks: Vec<Ask>, sent: Moment) {
         for ask in asks {
             let (shared, asked) = (Arc::downgrade(&self.shared), ask.asked);
             let done = move |answer| {
@@ -31,7 +27,7 @@ impl Driver {
             };
             match self.shared.stores.get() {
                 Some(stores) => stores.ask(&ask, Box::new(done)),
-                None => done(Err(crate::limit::Away::Wrong)),
+                None => done(Err(Away::Wrong)),
             }
         }
     }
