@@ -253,7 +253,7 @@ mod tests {
     fn no_label_could_hold_a_name_or_a_path() {
         let closed = BTreeSet::from([
             "gate", "class", "lane", "verb", "code", "reason", "group", "resource", "kind", "rule", "host", "bucket",
-            "scope", "signal", "version", "result", "by", "decision", "account",
+            "scope", "signal", "version", "result", "by", "decision", "store", "what", "account",
         ]);
         for label in TABLE.iter().flat_map(|metric| metric.labels) {
             assert!(closed.contains(label), "{label}");
