@@ -38,7 +38,9 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     let shadow = at.get("shadow", false);
     let allowed_hosts: Vec<String> = at.get("allowed_hosts", Vec::new());
     at.check_each("allowed_hosts", &allowed_hosts, |host| (!is_host(host)).then(|| "expected a host name".to_owned()));
-    let host = at.get("host", Host::Rewrite);
+    // AWS's clients sign the Host, so that no other name would do.
+    let is_signed = dialect == Dialect::Aws && credentials != Credentials::Inject;
+    let host = at.get("host", if is_signed { Host::Preserve } else { Host::Rewrite });
     let rewrite_links = at.get("rewrite_links", numbers.rewrite_links);
     let limits = Limits::read(at, kind, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
