@@ -76,7 +76,7 @@ impl Limiter {
         let Arrival { flow, credential, group, .. } = *arrival;
         let lasts = Lasts::new(arrival.long_running, arrival.lists_first);
         Call {
-            demand: Demand { class, flow: flow.id, credential, group, lasts, cost: policy.cost.of(arrival.cost) },
+            demand: Demand { class, flow: flow.id, credential, group, lasts, cost: arrival.cost },
             serial: *self.serials.of(class),
             key: arrival.key.filter(|_| !forgetful || alone),
             write: arrival.write,
@@ -201,7 +201,7 @@ impl Limiter {
         let key_grant = self.begin_key_grant(&call, at_key, now);
         let sequence = self.waiting.next_sequence();
         let turn = Turn { now, at: now, there_since: None };
-        let number = self.resources.take(&mut needs, &call.demand, turn);
+        let number = self.resources.take(&mut needs, (call.demand.class, self.cost(&call)), turn);
         let left = self.table.failures;
         let grant = Grant { needs: Some(needs), number, left, key_grant, sequence, waited: None };
         self.dispatch_if_dirty(now);

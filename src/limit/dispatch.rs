@@ -207,9 +207,10 @@ impl Limiter {
         let could_leave = self.resources.there_since(&needs, class, now).max(self.work.idle_since).max(entered);
         let at = could_leave.min(now).max(now.back(LATENESS));
         let turn = Turn { now, at, there_since: Some(could_leave) };
-        let number = self.resources.take(&mut needs, &Demand { class, ..call.demand }, turn);
+        let cost = self.cost(&call);
+        let number = self.resources.take(&mut needs, (class, cost), turn);
         let stopped = self.scheduler.stopped(queue);
-        self.scheduler.had_turn(queue, call.demand.cost);
+        self.scheduler.had_turn(queue, cost);
         self.scheduler.part(queue, index, &mut self.waiting.waiters, &mut self.resources);
         self.waiting.count_out(index);
         let left = self.table.failures;

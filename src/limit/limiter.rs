@@ -336,6 +336,12 @@ impl Limiter {
         self.serials.find(|other| *other == serial).unwrap_or_else(|| self.policy.default_class())
     }
 
+    /// Returns the tokens that a call takes from each bucket that counts costs.
+    #[inline]
+    pub(super) fn cost(&self, call: &Call) -> u16 {
+        self.class(call).cost.of(call.demand.cost)
+    }
+
     pub(super) fn class(&self, call: &Call) -> &ClassPolicy {
         self.policy.class(call.demand.class)
     }

@@ -158,13 +158,13 @@ impl Resources {
     }
 
     /// Takes all requirements. Returns the number of the take, which a refund names.
-    pub(super) fn take(&mut self, needs: &mut Requirements, demand: &Demand, turn: Turn) -> u64 {
+    pub(super) fn take(&mut self, needs: &mut Requirements, (class, cost): (ClassId, u16), turn: Turn) -> u64 {
         let number = self.buckets.next_take();
         for charge in needs.charges.iter_mut() {
-            charge.taken = self.buckets.take(charge.bucket, turn, (number, demand.cost), &mut self.unblocked);
+            charge.taken = self.buckets.take(charge.bucket, turn, (number, cost), &mut self.unblocked);
         }
         self.gate_slots.take(needs.shares[0]);
-        if let Some(slots) = self.class_slots.get_mut(demand.class) {
+        if let Some(slots) = self.class_slots.get_mut(class) {
             slots.take(needs.shares[1]);
         }
         self.add_room(needs.group, -1);

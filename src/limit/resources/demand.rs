@@ -15,7 +15,7 @@ pub(crate) struct Demand {
     pub(crate) credential: u64,
     pub(crate) group: Group,
     pub(crate) lasts: Lasts,
-    /// The tokens that it takes from a bucket that counts costs.
+    /// The tokens that it costs, whatever its class allows: a reload may change that.
     pub(crate) cost: u16,
 }
 
