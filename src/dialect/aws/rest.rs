@@ -233,23 +233,23 @@ mod tests {
     use super::*;
     use crate::dialect::tests::request;
 
-    fn of(service: &str, method: Method, host: &str, target: &str) -> &'static str {
+    fn of(service: &str, method: &Method, host: &str, target: &str) -> &'static str {
         let (uri, headers) = request(target, &[]);
-        action(service, &Head { method: &method, uri: &uri, headers: &headers }, host).unwrap_or_default()
+        action(service, &Head { method, uri: &uri, headers: &headers }, host).unwrap_or_default()
     }
 
     #[test]
     fn route_53_and_eks_are_read_by_their_paths() {
-        let route_53 = |method, path| of("route53", method, "route53.amazonaws.com", path);
+        let route_53 = |method: Method, path| of("route53", &method, "route53.amazonaws.com", path);
         assert_eq!(route_53(Method::POST, "/2013-04-01/hostedzone/Z/rrset/"), "ChangeResourceRecordSets");
         assert_eq!(route_53(Method::GET, "/2013-04-01/hostedzone/Z/rrset?maxitems=300"), "ListResourceRecordSets");
         assert_eq!(route_53(Method::GET, "/2013-04-01/change/C1"), "GetChange");
         assert_eq!(route_53(Method::GET, "/nothing/known"), "");
         assert_eq!(
-            of("eks", Method::GET, "eks.eu-west-1.amazonaws.com", "/clusters/c/node-groups/n"),
+            of("eks", &Method::GET, "eks.eu-west-1.amazonaws.com", "/clusters/c/node-groups/n"),
             "DescribeNodegroup"
         );
-        assert_eq!(of("lambda", Method::GET, "", "/functions"), "");
+        assert_eq!(of("lambda", &Method::GET, "", "/functions"), "");
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
             (Method::POST, in_host, "/k?uploads", "CreateMultipartUpload"),
             (Method::PATCH, in_host, "/k", ""),
         ] {
-            assert_eq!(of("s3", method.clone(), host, target), expected, "{method} {host} {target}");
+            assert_eq!(of("s3", &method, host, target), expected, "{method} {host} {target}");
         }
     }
 }

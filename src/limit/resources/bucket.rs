@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(drain(&mut bucket, now), 100);
         assert_eq!(bucket.ready_at(now), now + Duration::from_millis(100));
         assert_eq!(bucket.ready_at(now), now + Duration::from_millis(100), "asking changes nothing");
-        assert!(!(bucket.take(now + Duration::from_nanos(99_999_999), 2, 1) > 0));
+        assert!(bucket.take(now + Duration::from_nanos(99_999_999), 2, 1) == 0);
         assert!((bucket.take(now + Duration::from_millis(100), 3, 1) > 0));
         let later = now + Duration::from_secs(3600);
         assert_eq!(drain(&mut bucket, later), 100, "an hour of rest is one burst");
@@ -425,7 +425,7 @@ mod tests {
         assert!(
             (bucket.take(Moment::ZERO, 1, 1) > 0)
                 && (bucket.take(Moment::ZERO, 2, 1) > 0)
-                && !(bucket.take(Moment::ZERO, 3, 1) > 0)
+                && bucket.take(Moment::ZERO, 3, 1) == 0
         );
         bucket.give_back(2);
         assert!((bucket.take(Moment::ZERO, 4, 1) > 0));
@@ -441,7 +441,7 @@ mod tests {
         );
         bucket.give_back(1);
         assert!(
-            !(bucket.take(Moment::from_millis(1500), 3, 1) > 0),
+            bucket.take(Moment::from_millis(1500), 3, 1) == 0,
             "two calls in half a second would break 1/s burst 1"
         );
     }
