@@ -311,6 +311,9 @@ pub struct Caller {
     /// The first word of its user agent; empty if it sends none, `all others` for those without a
     /// row of their own.
     pub user_agent: String,
+    /// The action of the calls in their provider's words, on a gate with a dialect; else empty.
+    #[serde(default)]
+    pub action: String,
     /// Its calls since the start.
     pub calls: u64,
     /// Those of them that were refused.

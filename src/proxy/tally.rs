@@ -87,8 +87,8 @@ impl Tally {
     }
 
     /// A call of this program has come.
-    pub(crate) fn called(&self, agent: &str, now: Moment) -> CallerRow {
-        self.callers.called(agent, now)
+    pub(crate) fn called(&self, agent: &str, action: &str, now: Moment) -> CallerRow {
+        self.callers.called(agent, action, now)
     }
 
     /// The head of an answer has come, after this time.
@@ -234,7 +234,7 @@ mod tests {
         let (hasher, uri) = (std::hash::RandomState::new(), path.parse().expect("a path"));
         let call = Rules::single(Kind::Kubernetes).classify(&Method::PUT, &uri, &HeaderMap::new(), &hasher);
         let refusal = Refusal { reason, retry_at: Moment::ZERO, waited: Duration::ZERO, key: None };
-        tally.refused("default", &refusal, &call, tally.called("controller/1", Moment::ZERO));
+        tally.refused("default", &refusal, &call, tally.called("controller/1", "", Moment::ZERO));
     }
 
     fn told(tally: &Tally, names: bool) -> status::Gate {

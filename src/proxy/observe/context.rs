@@ -61,9 +61,10 @@ impl CallContext {
         request: &Parts,
     ) -> Self {
         let arrived = clock.now();
+        let action = call.words.as_deref().map_or("", |words| &words.action);
         Self {
             method: request.method.clone(),
-            caller: tally.called(program(&request.headers), arrived),
+            caller: tally.called(program(&request.headers), action, arrived),
             key: call.key.known(),
             in_flight: config.meters.in_flight(call.class).map(InFlight::new),
             user_agent: config.options.call_log.as_ref().map(|_| program(&request.headers).into()),

@@ -151,7 +151,13 @@ fn several_gates_are_summed_up_first_and_the_worst_is_on_top() {
 #[test]
 fn times_and_pictures_have_their_scale_and_callers_their_names() {
     let mut status = incident("web");
-    let caller = crate::status::Caller { user_agent: "manager/1.2".to_owned(), calls: 77, refused: 3, last_ms: 8_000 };
+    let caller = crate::status::Caller {
+        user_agent: "manager/1.2".to_owned(),
+        action: "DescribeInstances".to_owned(),
+        calls: 77,
+        refused: 3,
+        last_ms: 8_000,
+    };
     status.gates[0].callers = vec![caller, crate::status::Caller::default()];
     let page = page(&status, true);
     for wanted in [
