@@ -7,7 +7,10 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::shared::{Outage, SharedId, SharedPolicy};
 use crate::api::Scope;
+
+mod shared;
 
 /// A class, by its index in `Policy::classes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,42 +120,6 @@ pub struct BucketPolicy {
     pub opens: bool,
     /// Set if other gates use it too.
     pub shared: Option<SharedId>,
-}
-
-/// A shared bucket, by its place in `Policy::shared`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SharedId(pub u16);
-
-/// A bucket that other gates use too: all that use the same name in the same store share it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SharedPolicy {
-    /// Its name.
-    pub name: Arc<str>,
-    /// The store that keeps it; empty for the memory of this process.
-    pub store: Arc<str>,
-    /// The share of a shortage that this gate gets, beside the others' weights.
-    pub weight: NonZeroU32,
-    /// The time for which a token may be spent; `None` for a quarter of the time in which the burst
-    /// flows.
-    pub lease: Option<Duration>,
-    /// What happens to calls while the store is away.
-    pub outage: Outage,
-    /// The number of members to reckon with while the store has not said how many there are.
-    pub members: NonZeroU32,
-}
-
-words! {
-    /// What happens to calls while the store of a shared bucket is away.
-    #[derive(Default)]
-    pub enum Outage {
-        /// Each member goes on at its part of the rate.
-        #[default]
-        Share = "share",
-        /// Each member goes on at the whole rate.
-        Full = "full",
-        /// Calls wait.
-        Stop = "stop",
-    }
 }
 
 /// The bounds within which a rate gives way.
@@ -363,23 +330,6 @@ impl BucketPolicy {
     }
 }
 
-// === impl SharedPolicy ===
-
-impl SharedPolicy {
-    /// A bucket of this name in the memory of the process, of which every gate gets the same share.
-    #[must_use]
-    pub fn new(name: &str) -> Self {
-        Self {
-            name: name.into(),
-            store: Arc::default(),
-            weight: NonZeroU32::MIN,
-            lease: None,
-            outage: Outage::Share,
-            members: MEMBERS,
-        }
-    }
-}
-
 // === impl InFlight ===
 
 impl InFlight {
@@ -396,9 +346,6 @@ impl ClassId {
         Self(u16::try_from(index).unwrap_or(u16::MAX))
     }
 }
-
-/// The members to reckon with where nothing is known.
-const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
 // === impl PerClass ===
 

@@ -1,0 +1,60 @@
+//! How a bucket is shared with other gates.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A shared bucket, by its place in `Policy::shared`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedId(pub u16);
+
+/// A bucket that other gates use too: all that use the same name in the same store share it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedPolicy {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The store that keeps it; empty for the memory of this process.
+    pub store: Arc<str>,
+    /// The share of a shortage that this gate gets, beside the others' weights.
+    pub weight: NonZeroU32,
+    /// The time for which a token may be spent; `None` for a quarter of the time in which the burst
+    /// flows.
+    pub lease: Option<Duration>,
+    /// What happens to calls while the store is away.
+    pub outage: Outage,
+    /// The number of members to reckon with while the store has not said how many there are.
+    pub members: NonZeroU32,
+}
+
+words! {
+    /// What happens to calls while the store of a shared bucket is away.
+    #[derive(Default)]
+    pub enum Outage {
+        /// Each member goes on at its part of the rate.
+        #[default]
+        Share = "share",
+        /// Each member goes on at the whole rate.
+        Full = "full",
+        /// Calls wait.
+        Stop = "stop",
+    }
+}
+
+// === impl SharedPolicy ===
+
+impl SharedPolicy {
+    /// A bucket of this name in the memory of the process, of which every gate gets the same share.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            store: Arc::default(),
+            weight: NonZeroU32::MIN,
+            lease: None,
+            outage: Outage::Share,
+            members: MEMBERS,
+        }
+    }
+}
+
+/// The members to reckon with where nothing is known.
+const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
