@@ -247,11 +247,6 @@ impl Policy {
         &self.classes[usize::from(id.0)]
     }
 
-    /// Returns how a bucket is shared, if it is.
-    pub(super) fn shared_by(&self, bucket: &BucketPolicy) -> Option<Arc<SharedPolicy>> {
-        self.shared.get(usize::from(bucket.shared?.0)).map(Arc::clone)
-    }
-
     /// Makes one value for each class.
     pub(super) fn per_class<T>(&self, make: impl FnMut(&ClassPolicy) -> T) -> PerClass<T> {
         PerClass(self.classes.iter().map(make).collect())

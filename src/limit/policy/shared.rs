@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::{BucketPolicy, Policy};
+
 /// A shared bucket, by its place in `Policy::shared`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedId(pub u16);
@@ -37,6 +39,15 @@ words! {
         Full = "full",
         /// Calls wait.
         Stop = "stop",
+    }
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Returns how a bucket is shared, if it is.
+    pub(in crate::limit) fn shared_by(&self, bucket: &BucketPolicy) -> Option<Arc<SharedPolicy>> {
+        self.shared.get(usize::from(bucket.shared?.0)).map(Arc::clone)
     }
 }
 
