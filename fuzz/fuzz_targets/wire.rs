@@ -34,6 +34,7 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
         let options = Options {
             gate,
             tls: None,
+            stores: tidegate::proxy::Stores::default(),
             upstream: upstream::Options {
                 target: upstream::Target {
                     scheme: http::uri::Scheme::HTTP,

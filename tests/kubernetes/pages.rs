@@ -91,6 +91,12 @@ fn a_reader_of_the_page_for_crossplane_sees_a_limit_in_force() {
     plane.namespace("crossplane-system");
     let account = operator("crossplane-system");
     plane.apply(account.rsplit_once("---\n").expect("the Deployment is last").0);
+    // The API server tells of new types a little after it has taken them.
+    wait_for("the type Provider", Duration::from_secs(60), || {
+        let known = plane.kubectl(&["api-resources", "--cached=false", "--api-group=pkg.crossplane.io", "-o", "name"]);
+        let types = ["providers.", "deploymentruntimeconfigs."];
+        types.iter().all(|known_type| known.contains(known_type)).then_some(())
+    });
     let folder = page_folder(plane);
     std::thread::scope(|scope| {
         scope.spawn(|| play_crossplane(plane));
@@ -106,12 +112,6 @@ fn play_crossplane(plane: &ControlPlane) {
         let found = plane.kubectl(&[&["get", "-o", "json", "--ignore-not-found"], what].concat());
         serde_json::from_str(&found).unwrap_or_default()
     };
-    // The API server tells of new types a little after it has taken them.
-    wait_for("the type Provider", Duration::from_secs(60), || {
-        let known = plane.kubectl(&["api-resources", "--cached=false", "--api-group=pkg.crossplane.io", "-o", "name"]);
-        let types = ["providers.", "deploymentruntimeconfigs."];
-        types.iter().all(|known_type| known.contains(known_type)).then_some(())
-    });
     let provider = wait_for("a Provider", Duration::from_secs(60), || {
         get(&["provider.pkg.crossplane.io"])["items"].get(0).cloned()
     });
