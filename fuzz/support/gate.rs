@@ -26,6 +26,7 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
     let scheme = if ca.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
     let roots = ca.map(|ca| tls::Roots::Only(tls::Pem::new(ca.into(), "the fuzzer's CA")));
     let options = Options {
+        stores: tidegate::proxy::Stores::default(),
         gate,
         tls: None,
         upstream: upstream::Options {
