@@ -199,6 +199,11 @@ impl Scene {
     fn release(&self) {
         if self.name == "opened" {
             self.upstream.open();
+            let before = self.upstream.came();
+            until("the gate has dialled again", || {
+                drop(self.raw().join());
+                self.upstream.came() > before
+            });
         }
         if REASONS.iter().any(|(name, _)| *name == self.name) {
             self.gates.bypass(self.name, true);

@@ -2,18 +2,22 @@
 //! fail.
 
 use std::io::{BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::ports::free_port;
+use socket2::{Domain, Socket, Type};
+
 use crate::wire::Head;
 
 /// An upstream; it lives as long as the process.
 #[derive(Clone)]
 pub(crate) struct Upstream {
     pub(crate) port: u16,
+    /// The port's socket while the upstream is closed: it refuses connections, and no other program
+    /// gets the port.
+    closed: Arc<Mutex<Option<Socket>>>,
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
@@ -53,11 +57,17 @@ impl Upstream {
     /// An upstream that no connection can be made to before it is opened.
     pub(crate) fn closed() -> Self {
         let state = State { mode: Mode::Answer, held: 0, came: 0 };
-        Self { port: free_port(), state: Arc::new((Mutex::new(state), Condvar::new())) }
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+        let port = socket.local_addr().ok().and_then(|address| address.as_socket()).expect("it is bound").port();
+        let closed = Arc::new(Mutex::new(Some(socket)));
+        Self { port, closed, state: Arc::new((Mutex::new(state), Condvar::new())) }
     }
 
     pub(crate) fn open(&self) {
-        let listener = TcpListener::bind(("127.0.0.1", self.port)).expect("the port is ours");
+        let Some(socket) = self.closed.lock().expect("no panic").take() else { return };
+        socket.listen(128).expect("the port is ours");
+        let listener = TcpListener::from(socket);
         let upstream = self.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
