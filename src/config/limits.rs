@@ -1,6 +1,6 @@
 //! Reads the limits: buckets, backoff, queue, slots.
 
-use std::num::{NonZeroU16, NonZeroU32};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use toml::Value;
@@ -21,7 +21,10 @@ pub(super) fn bucket(at: &Cursor<'_>, base: Option<BucketPolicy>) -> Option<Buck
     let base_rate = base.map(|base| Rate::per_second(base.rate));
     let written = at.needed("rate", base_rate, "the bucket needs a rate");
     let written = written.filter(|rate| is_rate(*rate, &at.at("rate")));
-    sized(&at, base, written.map(Rate::in_a_second), false)
+    let bucket = sized(&at, base, written.map(Rate::in_a_second), false);
+    let counts = if base.is_none_or(|base| base.counts_costs) { Counts::Tokens } else { Counts::Calls };
+    let counts_costs = at.get("counts", counts) == Counts::Tokens;
+    bucket.map(|bucket| BucketPolicy { counts_costs, ..bucket })
 }
 
 /// Reads the retry bucket beside the gate's `bucket`. A rate of its own is a number; `auto` opens
@@ -40,7 +43,9 @@ pub(super) fn retry_bucket(
         Some(RateOrAuto(None)) => Some(bucket.map_or(CLOSED, |bucket| bucket.rate * CLOSED_SHARE)),
         None => None,
     };
-    sized(&at, base, rate, opens)
+    let bucket = sized(&at, base, rate, opens);
+    at.unused_if(true, "a retry bucket counts calls, whatever they cost", &at).get("counts", Counts::Calls);
+    bucket
 }
 
 /// Returns the retry bucket as `combine` can use it: one from which tokens are reserved on arrival
@@ -52,14 +57,12 @@ pub(super) fn combined(retry_bucket: Option<BucketPolicy>, combine: Combine) -> 
     })
 }
 
-/// Reads the rest of a bucket with this rate.
+/// Reads the rest of a bucket with this rate, except what it counts.
 fn sized(at: &Cursor<'_>, base: Option<BucketPolicy>, rate: Option<f64>, opens: bool) -> Option<BucketPolicy> {
     let burst: Option<NonZeroU32> = at.needed("burst", base.map(|base| base.burst), "the bucket needs a burst");
     let per = at.get("per", base.map_or(Per::Gate, |base| base.per));
     let starts_empty = base.is_some_and(|base| base.starts_empty);
     let start = at.get("start", if starts_empty { Start::Empty } else { Start::Full });
-    let counts = if base.is_none_or(|base| base.counts_costs) { Counts::Tokens } else { Counts::Calls };
-    let counts = at.get("counts", counts);
     let adapt_at = at.limit("adapt");
     if opens && adapt_at.is_table() {
         adapt_at.key_problem("has no effect: the rate is \"auto\"");
@@ -71,9 +74,7 @@ fn sized(at: &Cursor<'_>, base: Option<BucketPolicy>, rate: Option<f64>, opens: 
         at.at("rate").given(&[&at.at("rate"), &at.at("burst")]).problem(message);
         return None;
     }
-    let (starts_empty, counts_costs) = (start == Start::Empty, counts == Counts::Tokens);
-    let largest_cost = NonZeroU16::MIN;
-    Some(BucketPolicy { rate, burst, per, starts_empty, adapt, largest_cost, counts_costs, opens, shared: None })
+    Some(BucketPolicy { per, starts_empty: start == Start::Empty, adapt, opens, ..BucketPolicy::new(rate, burst) })
 }
 
 fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {

@@ -197,7 +197,7 @@ fn the_effective_configuration_says_the_same_again() {
 fn every_effective_key_can_be_looked_up() {
     let effective = good("[gates.kubernetes]\nupstream = \"in_cluster\"\n").effective;
     for line in [
-        "bucket = { rate = 50.0, burst = 100, per = \"gate\", start = \"full\", counts = \"tokens\", adapt = { floor = 5.0 } }",
+        "bucket = { rate = 50.0, burst = 100, per = \"gate\", start = \"full\", adapt = { floor = 5.0 }, counts = \"tokens\" }",
         "in_flight = \"off\"",
         "base = \"1s\"",
         "max = \"1m\"",

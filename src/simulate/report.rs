@@ -100,7 +100,7 @@ fn finding(picture: &Picture, one: &Played) -> Option<String> {
                 0 => format!("all objects are reconciled, the last after {}", short(row.reconciled.max)),
                 late => format!("{} objects are not reconciled at the end", thousands(late)),
             };
-            format!("{} calls, {} of them in vain; {end}", thousands(row.sent), thousands(row.failed))
+            format!("{} calls, {} of them failing; {end}", thousands(row.sent), thousands(row.failed))
         }
         Picture::Waits(name) => {
             let row = one.rows.iter().find(|row| row.name == *name)?;

@@ -43,8 +43,8 @@ fn unknown_keys_are_errors_with_a_suggestion() {
     in_gate(
         "bucket.rat = 5\nbucket.burts = 6\nlisten_on = 1\n[logs]\n",
         &[
-            "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, counts, adapt, shared (did you mean \"rate\"?)",
-            "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, counts, adapt, shared (did you mean \"burst\"?)",
+            "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"rate\"?)",
+            "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"burst\"?)",
             "f.toml:5:1: gates.kubernetes.listen_on: is not a valid key",
             "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, stores, gates (did you mean \"log\"?)",
         ],
@@ -221,6 +221,10 @@ fn classes_must_fit_together() {
         (
             class("name = \"a\"\nmatch = {}\nlane = \"exempt\"\nbucket = { rate = 1, burst = 1 }"),
             "f.toml:7:1: gates.kubernetes.classes[0].bucket: has no effect: an exempt class never waits and never spends",
+        ),
+        (
+            "retry_bucket.counts = \"calls\"".to_owned(),
+            "f.toml:3:14: gates.kubernetes.retry_bucket.counts: has no effect: a retry bucket counts calls, whatever they cost",
         ),
         (
             class("name = \"a\"\nmatch = {}\ncost = 0"),

@@ -24,10 +24,10 @@ pub struct Quota {
 /// that tells any is believed.
 pub fn quotas(honoured: Signals, response: &Response<'_>) -> Vec<Quota> {
     let families = honoured.iter().map(|signal| match signal {
-        Signal::Github => headed(response, "x-ratelimit").into_iter().collect(),
-        Signal::Okta => headed(response, "x-rate-limit").into_iter().collect(),
+        Signal::Github => headed(response, &GITHUB).into_iter().collect(),
+        Signal::Okta => headed(response, &OKTA).into_iter().collect(),
         Signal::Docker => {
-            let hub = || headed(response, "x-ratelimit").into_iter().collect();
+            let hub = || headed(response, &GITHUB).into_iter().collect();
             Some(ietf(response)).filter(|told| !told.is_empty()).unwrap_or_else(hub)
         }
         Signal::Gitlab | Signal::Ietf => ietf(response),
@@ -37,15 +37,15 @@ pub fn quotas(honoured: Signals, response: &Response<'_>) -> Vec<Quota> {
     families.into_iter().find(|told: &Vec<_>| !told.is_empty()).unwrap_or_default()
 }
 
-/// Reads `PREFIX-limit`, `-remaining`, `-reset` and, with GitHub, `-resource`.
-fn headed(response: &Response<'_>, prefix: &str) -> Option<Quota> {
-    let number = |name: &str| fields::number(response.headers, &format!("{prefix}-{name}"));
-    let resource = response.headers.get(format!("{prefix}-resource")).and_then(|value| value.to_str().ok());
+/// Reads a quota of four fields: its limit, what is left, the reset, and the resource.
+fn headed(response: &Response<'_>, [limit, remaining, reset, resource]: &[&str; 4]) -> Option<Quota> {
+    let number = |name: &str| fields::number(response.headers, name);
+    let resource = response.headers.get(*resource).and_then(|value| value.to_str().ok());
     Some(Quota {
+        remaining: number(remaining)?,
         resource: resource_word(resource.unwrap_or("core")),
-        limit: number("limit"),
-        remaining: number("remaining")?,
-        resets_in: number("reset").and_then(|reset| fields::reset(reset, response)),
+        limit: number(limit),
+        resets_in: number(reset).and_then(|reset| fields::reset(reset, response)),
     })
 }
 
@@ -87,6 +87,8 @@ fn resource_word(name: &str) -> String {
     name.chars().take(LONGEST_NAME).map(shown).collect()
 }
 
+const GITHUB: [&str; 4] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-resource"];
+const OKTA: [&str; 4] = ["x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset", "x-rate-limit-resource"];
 /// The most quotas that one answer tells.
 const MOST: usize = 16;
 /// The longest name of a resource.

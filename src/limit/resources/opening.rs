@@ -10,8 +10,8 @@
 //! only the gate's bucket limits retries. While all of them fail, the bucket is a plain one with a
 //! low rate.
 //!
-//! The two errors that it can make are not equally bad. A retry in vain costs the upstream one
-//! call, and each key has a backoff of its own besides. A refusal in vain costs an object minutes.
+//! The two errors that it can make are not equally bad. A retry that fails costs the upstream one
+//! call, and each key has a backoff of its own besides. A needless refusal costs an object minutes.
 //! So a bucket that is open bears many failures in a row before it closes: it serves objects that
 //! have healed among others that never will. In a relapse those few are all it spends.
 

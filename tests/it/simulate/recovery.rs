@@ -1,5 +1,5 @@
 //! A webhook is down and heals: through the gate, objects are back nearly as soon as without it, for
-//! a fraction of the calls in vain.
+//! a fraction of the failed calls.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -103,7 +103,7 @@ fn all() -> Vec<(Cell, [Outcome; 2])> {
 
 fn table(all: &[(Cell, [Outcome; 2])]) -> String {
     let mut text = String::from(
-        "| workers | objects | down | last object back directly | through the gate | | calls in vain directly | through the gate | |\n\
+        "| workers | objects | down | last object back directly | through the gate | | failed calls directly | through the gate | |\n\
          |--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     for (Cell { workers, objects, down }, [direct, gate]) in all {
@@ -141,7 +141,7 @@ fn objects_are_back_nearly_as_soon_as_without_a_gate_for_a_fraction_of_the_calls
             gate.last <= (1.25 * direct.last).max(least) || others.contains(cell),
             "{cell:?}: {gate:?}, {direct:?} without a gate"
         );
-        // First calls of objects are in vain too, and nothing is known of them; most keys are
+        // First calls of objects fail too, and nothing is known of them; most keys are
         // forgotten once in ten minutes.
         let first = u64::from(cell.objects) * if cell.down == 600 { 3 } else { 1 };
         assert!(gate.in_vain <= (direct.in_vain / 4).max(first + 300), "{cell:?}: {gate:?}, {direct:?} without a gate");

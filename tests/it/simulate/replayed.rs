@@ -61,7 +61,7 @@ fn a_slower_bucket_adds_the_wait_that_it_must() {
 
 #[test]
 fn a_failing_key_is_refused_by_the_candidates_backoff() {
-    // Five tries of one object 200 ms apart, all in vain, and one of another.
+    // Five tries of one object 200 ms apart, all failing, and one of another.
     let log: String = (0..5).map(|n| answered(n * 200, 7, 503)).chain([answered(900, 8, 200)]).collect();
     let strict = limits(
         "strict",

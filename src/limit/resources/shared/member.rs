@@ -37,7 +37,7 @@ pub(crate) struct Member {
     extra: u32,
     /// The moment of the last ask for waiting calls.
     short_at: Moment,
-    /// The moment before which an ask would be in vain.
+    /// The moment before which an ask would bring nothing.
     not_before: Moment,
     /// The moment before which the tokens held are enough for all that wait.
     enough_until: Moment,

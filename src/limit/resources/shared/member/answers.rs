@@ -110,7 +110,7 @@ impl Member {
     }
 }
 
-/// The most that is added at random to the time after which a member asks again in vain.
+/// The most that is added at random to the time after which a member asks again without success.
 const SPREAD: Duration = Duration::from_millis(20);
 /// The time for which the number of members is believed.
 const MEMBERS_KNOWN: Duration = Duration::from_secs(600);
