@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use tidegate::inject::{Mode, Options, inject, uninject};
 
@@ -15,16 +14,14 @@ use crate::support::{installed, say, turn};
 /// kube-apiserver does not serve these, and their definitions are not here.
 const OTHERS: [&str; 2] = ["ClusterServiceVersion", "example.org/v1"];
 
-/// Makes the API server know PodMonitor, PrometheusRule, DeploymentRuntimeConfig and Provider;
-/// false if their definitions cannot be had.
+/// Makes this API server know PodMonitor, PrometheusRule, DeploymentRuntimeConfig and Provider; false
+/// if their definitions cannot be had. There is more than one API server here, and to be told again
+/// does none of them harm.
 pub(crate) fn define(plane: &ControlPlane, test: &str) -> bool {
-    static DEFINED: OnceLock<()> = OnceLock::new();
     let Some(folder) = installed::or_skip(test, installed::definitions()) else { return false };
-    DEFINED.get_or_init(|| {
-        let folder = folder.display().to_string();
-        plane.kubectl(&["apply", "--server-side", "-f", &folder]);
-        plane.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &folder]);
-    });
+    let folder = folder.display().to_string();
+    plane.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &folder]);
+    plane.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &folder]);
     true
 }
 

@@ -288,7 +288,7 @@ fn come_up(cluster: &Cluster) {
             let out = kubectl(plane, &["-n", namespace, "logs", name, "-c", "operator"]);
             String::from_utf8_lossy(&out.stdout).into_owned()
         };
-        let mut led = 0;
+        let (mut led, mut waits) = (0, Vec::new());
         for namespace in [ALL, SOME] {
             let list: Value =
                 serde_json::from_str(&plane.kubectl(&["-n", namespace, "get", "pods", "-o", "json"])).expect("JSON");
@@ -304,10 +304,19 @@ fn come_up(cluster: &Cluster) {
                     String::from_utf8_lossy(&out.stdout).into_owned()
                 };
                 assert!(!said.contains("\"error\""), "{namespace}/{name}: {said}");
-                led += usize::from(said.contains("\"leading\""));
+                if said.contains("\"leading\"") {
+                    led += 1;
+                } else {
+                    waits.push(format!("{namespace}/{name} ({}): {said}", pod["status"]["phase"]));
+                }
             }
         }
-        (led >= wanted).then_some(led)
+        if led >= wanted {
+            return Some(led);
+        }
+        let is_late = begin.elapsed() > LONG - Duration::from_secs(5);
+        assert!(!is_late, "{led} of {wanted} lead; these do not: {}", waits.join("\n"));
+        None
     });
     let events = cluster.events();
     for up in events.iter().filter(|event| event.what == "up" && [ALL, SOME].contains(&&*event.namespace)) {
