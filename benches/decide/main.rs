@@ -19,6 +19,7 @@ mod gate;
 mod golang;
 mod instructions;
 mod memory;
+mod reading;
 mod scenes;
 
 use std::env;

@@ -315,7 +315,8 @@ fn come_up(cluster: &Cluster) {
             return Some(led);
         }
         let is_late = begin.elapsed() > LONG - Duration::from_secs(5);
-        assert!(!is_late, "{led} of {wanted} lead; these do not: {}", waits.join("\n"));
+        let there = || plane.kubectl(&["get", "pods,events", "-A", "-o", "wide"]);
+        assert!(!is_late, "{led} of {wanted} lead; these do not: {}\nall:\n{}", waits.join("\n"), there());
         None
     });
     let events = cluster.events();

@@ -8,6 +8,7 @@
 
 #[path = "../support/fetched.rs"]
 mod fetched;
+mod fickle;
 mod gate;
 mod grpc;
 #[path = "../support/java.rs"]

@@ -2,8 +2,7 @@
 //! with the real name, and with the name led to loopback; held, sent again, and over HTTP/2.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -11,10 +10,10 @@ use std::thread;
 use serde::Deserialize;
 
 use crate::fetched::{or_skip, say};
+use crate::fickle::{closing, refusing};
 use crate::gate::{Gates, Plan};
 use crate::ports::free_port;
 use crate::programs::{CLIENTS, Client, Program, judge};
-use crate::wire::Head;
 
 /// A service, its own name, and a call to it.
 type Service = (&'static str, &'static str);
@@ -83,8 +82,8 @@ const SDKS: [Sdk; 6] = [
     },
 ];
 
-/// The calls that only read, which the gate sends again when an idle connection turns out to be
-/// closed. Any other might have been processed.
+/// The calls that only read, which the gate sends again when an idle connection over HTTP/1.1 turns
+/// out to be closed. Any other might have been processed; a stream that was refused was not.
 const SENT_AGAIN: [&str; 3] = ["eks_list", "route53", "s3_buckets"];
 
 /// The judge; ended when dropped.
@@ -151,9 +150,12 @@ impl Judge {
             "host = \"preserve\"\ntls = {{ names = {hosts:?}, write_to = \"$DIR\" }}\n\
              upstream_tls = {{ ca = {ca:?}, server_name = \"localhost\" }}"
         );
+        let again_h2 = refusing(self.plain, &ca, &self.dir.path().join("judge.key"));
+        let trusting = format!("host = \"preserve\"\nupstream_tls = {{ ca = {ca:?}, server_name = \"localhost\" }}");
         Gates::start(&[
+            plan("again_h2", format!("https://127.0.0.1:{again_h2}"), trusting),
             plan("proxied", format!("http://127.0.0.1:{}", self.plain), "host = \"preserve\"".into()),
-            plan("again", format!("http://127.0.0.1:{}", fickle(self.plain)), "host = \"preserve\"".into()),
+            plan("again", format!("http://127.0.0.1:{}", closing(self.plain)), "host = \"preserve\"".into()),
             plan("rewritten", format!("http://127.0.0.1:{}", self.plain), "host = \"rewrite\"".into()),
             plan("aliased", format!("https://127.0.0.1:{}", self.tls), tls),
         ])
@@ -165,32 +167,6 @@ impl Drop for Judge {
         drop(self.child.kill()); // it may have ended already, which is as good
         drop(self.child.wait());
     }
-}
-
-/// Passes the first call of each connection on, and closes the connection when the second comes, as
-/// a server does that has given up on an idle connection. Returns its port.
-fn fickle(to: u16) -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
-    let port = listener.local_addr().expect("it listens").port();
-    thread::spawn(move || {
-        for gate in listener.incoming().flatten() {
-            thread::spawn(move || once(&gate, to));
-        }
-    });
-    port
-}
-
-fn once(mut gate: &TcpStream, to: u16) -> Option<()> {
-    let mut judge = TcpStream::connect(("127.0.0.1", to)).ok()?;
-    let mut from_gate = BufReader::new(gate);
-    let request = Head::read(&mut from_gate)?;
-    judge.write_all(&request.bytes).ok()?;
-    request.request_body(&mut from_gate, &mut |piece| drop(judge.write_all(piece)))?;
-    let mut from_judge = BufReader::new(judge.try_clone().ok()?);
-    let answer = Head::read(&mut from_judge)?;
-    gate.write_all(&answer.bytes).ok()?;
-    answer.response_body(request.target().0, &mut from_judge, &mut |piece| drop(gate.write_all(piece)))?;
-    from_gate.fill_buf().ok().map(drop)
 }
 
 /// Calls every service that an SDK has of these, by way of one gate.
@@ -228,7 +204,7 @@ fn a_signature_for_the_real_name_is_good_held_sent_again_and_over_http2() {
     let (ca, folder) = (ca.display().to_string(), gates.dir.path().display().to_string());
     for sdk in &SDKS {
         let Sdk { name, takes_a_proxy, trusts, .. } = *sdk;
-        let proxies = ["proxied", "again"].into_iter().filter(|_| takes_a_proxy).map(|gate| (gate, "http"));
+        let proxies = ["proxied", "again", "again_h2"].into_iter().filter(|_| takes_a_proxy).map(|gate| (gate, "http"));
         for (gate, scheme) in proxies.chain(trusts.map(|_| ("aliased", "https"))) {
             let url = url(gate);
             let variables: Vec<(&str, &str)> = match trusts.filter(|_| gate == "aliased") {
@@ -255,6 +231,7 @@ fn a_signature_for_the_real_name_is_good_held_sent_again_and_over_http2() {
         ("tidegate_wait_seconds_count", "proxied"),
         ("tidegate_wait_seconds_count", "aliased"),
         ("tidegate_upstream_replays_total", "again"),
+        ("tidegate_upstream_replays_total", "again_h2"),
     ] {
         assert!(gates.metric(metric, gate) > 0.0, "{metric} of {gate:?}: no call was held, or sent again");
     }
