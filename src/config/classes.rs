@@ -153,7 +153,7 @@ fn builtin<'a>(
 ) -> (Vec<Class<'a>>, Vec<Class<'a>>) {
     let default = class("default", Matching::Everything);
     if defaults.kind == Kind::Http {
-        let of_preset = defaults.preset.classes().into_iter().map(|one| of_preset(one, defaults.share, class));
+        let of_preset = defaults.preset.classes().into_iter().map(|one| of_preset(one, defaults, class));
         let before = if defaults.dialect == Dialect::Plain { Vec::new() } else { vec![grpc_health(class)] };
         return (before, of_preset.chain([default]).collect());
     }
@@ -181,14 +181,20 @@ fn grpc_health<'a>(class: &impl Fn(&str, Matching) -> Class<'a>) -> Class<'a> {
 }
 
 /// Returns a class of the gate's preset.
-fn of_preset<'a>(preset: PresetClass, share: f64, class: &impl Fn(&str, Matching) -> Class<'a>) -> Class<'a> {
-    let PresetClass { name, matcher, bucket, lane, within, own_bucket_only, hold } = preset;
+fn of_preset<'a>(
+    preset: PresetClass,
+    defaults: &GateDefaults,
+    class: &impl Fn(&str, Matching) -> Class<'a>,
+) -> Class<'a> {
+    let PresetClass { name, matcher, bucket, lane, within, own_bucket_only, hold, cost } = preset;
+    let (by, cost) = cost::of_preset(cost, defaults.kind, defaults.dialect);
     let class = class(name, Matching::Patterns(Box::new(matcher))).with(|policy| {
-        policy.bucket = bucket.map(|bucket| bucket.at(share));
+        policy.cost = cost;
+        policy.bucket = bucket.map(|bucket| bucket.at(defaults.share));
         (policy.lane, policy.own_bucket_only) = (lane, own_bucket_only);
         policy.backoff.hold = hold.unwrap_or(policy.backoff.hold);
     });
-    Class { within: within.map(str::to_owned), ..class }
+    Class { within: within.map(str::to_owned), cost: by, ..class }
 }
 
 /// Tells each bucket the largest cost of a call that it is charged for.

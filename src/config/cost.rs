@@ -29,12 +29,7 @@ pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: Kind, dialect: D
         CostBy::Number(_) => None,
         CostBy::Read(reader) => Some(reader),
     };
-    let needed = match reader {
-        Some(CostReader::List) if kind != Kind::Kubernetes => Some("kind = \"kubernetes\""),
-        Some(CostReader::Graphql) if dialect != Dialect::Github => Some("dialect = \"github\""),
-        Some(CostReader::Instances) if dialect != Dialect::Aws => Some("dialect = \"aws\""),
-        _ => None,
-    };
+    let needed = reader.and_then(|reader| needed(reader, kind, dialect));
     if let Some((needed, reader)) = needed.zip(reader) {
         at.at("cost").problem(format!("is {:?}, which only a gate with {needed} reads", reader.word()));
     }
@@ -52,9 +47,31 @@ pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: Kind, dialect: D
     }
 }
 
+/// Returns the cost of a preset's class and its bounds. Where the gate cannot read it from the call,
+/// every call costs as the dearest.
+pub(super) fn of_preset(by: CostBy, kind: Kind, dialect: Dialect) -> (CostBy, Cost) {
+    match by {
+        CostBy::Read(reader) if needed(reader, kind, dialect).is_none() => {
+            (by, Cost { least: 1, most: most_of(reader) })
+        }
+        CostBy::Read(reader) => (CostBy::Number(most_of(reader)), Cost::fixed(most_of(reader))),
+        CostBy::Number(tokens) => (by, Cost::fixed(tokens)),
+    }
+}
+
+/// Returns the setting that a gate needs for this reader and does not have.
+fn needed(reader: CostReader, kind: Kind, dialect: Dialect) -> Option<&'static str> {
+    match reader {
+        CostReader::List if kind != Kind::Kubernetes => Some("kind = \"kubernetes\""),
+        CostReader::Graphql if dialect != Dialect::Github => Some("dialect = \"github\""),
+        CostReader::Instances if dialect != Dialect::Aws => Some("dialect = \"aws\""),
+        _ => None,
+    }
+}
+
 /// Returns the most that calls cost by a reader where the file does not say: the seats that
 /// kube-apiserver gives a list at most, GitHub's points for a mutation, a small launch.
-fn most_of(reader: CostReader) -> u16 {
+pub(super) const fn most_of(reader: CostReader) -> u16 {
     match reader {
         CostReader::List => 10,
         CostReader::Graphql => 5,

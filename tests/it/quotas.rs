@@ -105,7 +105,8 @@ fn azure_throttles_no_subscription_and_all_are_used() {
 
 #[test]
 fn github_refuses_nothing_and_what_the_reserve_leaves_is_used() {
-    let jobs = || ["reads", "writes", "creates", "search", "code_search", "graphql"].map(Job::github).to_vec();
+    let jobs =
+        || ["reads", "writes", "creates", "search", "code_search", "queries", "mutations"].map(Job::github).to_vec();
     let town = ten_controllers("github", jobs(), Github::default(), HOUR);
     is_held_and_used(&town, HOUR, 4);
     let direct = without_a_gate(jobs(), Github::default());

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::figures::{Figure, Source};
-use crate::classify::Matcher;
+use crate::classify::{CostBy, Matcher};
 use crate::dialect::Dialect;
 use crate::limit::policy::{Adapt, BucketPolicy, Lane, Per};
 use crate::spec;
@@ -15,8 +15,8 @@ pub(in crate::config) struct PresetBucket {
     published: Option<(Figure, &'static Source)>,
     /// Rate and burst of the whole share, where they are not what the figure makes them.
     numbers: Option<(f64, u32)>,
-    /// The most that one call costs of what the figure counts.
-    points: u32,
+    /// The most tokens that one call takes.
+    dearest: u16,
     per: Per,
     /// The least rate, for one that gives way to a provider that throttles.
     floor: Option<f64>,
@@ -33,18 +33,19 @@ pub(in crate::config) struct PresetClass {
     pub(in crate::config) own_bucket_only: bool,
     /// The longest wait for the key, where it is not the gate's.
     pub(in crate::config) hold: Option<Duration>,
+    pub(in crate::config) cost: CostBy,
 }
 
 // === impl PresetBucket ===
 
 impl PresetBucket {
     pub(super) const fn of(figure: Figure, source: &'static Source, per: Per) -> Self {
-        Self { published: Some((figure, source)), numbers: None, points: 1, per, floor: None }
+        Self { published: Some((figure, source)), numbers: None, dearest: 1, per, floor: None }
     }
 
     /// A bucket for limits that nobody publishes, which adapts.
     pub(super) const fn guess(rate: f64, burst: u32, per: Per) -> Self {
-        Self { published: None, numbers: Some((rate, burst)), points: 1, per, floor: Some(FLOOR) }
+        Self { published: None, numbers: Some((rate, burst)), dearest: 1, per, floor: Some(FLOOR) }
     }
 
     /// Replaces what the figure makes of rate and burst.
@@ -52,9 +53,9 @@ impl PresetBucket {
         Self { numbers: Some((rate, burst)), ..self }
     }
 
-    /// Counts each call as this much of what the figure counts.
-    pub(super) const fn points(self, points: u32) -> Self {
-        Self { points, ..self }
+    /// Lets a call take up to this many tokens.
+    pub(super) const fn dearest(self, dearest: u16) -> Self {
+        Self { dearest, ..self }
     }
 
     /// Lets the rate give way to a provider that throttles.
@@ -66,7 +67,7 @@ impl PresetBucket {
     pub(in crate::config) fn at(&self, share: f64) -> BucketPolicy {
         let (rate, burst) = match (self.numbers, self.published) {
             (Some((rate, burst)), _) => (rate * share, scaled(burst, share)),
-            (None, Some((figure, _))) => figure.held(share / f64::from(self.points)),
+            (None, Some((figure, _))) => figure.held(share, self.dearest),
             (None, None) => (FLOOR, 1),
         };
         let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
@@ -86,7 +87,7 @@ impl PresetBucket {
             (Per::Credential | Per::Flow | Per::Gate, _) => "",
         };
         let points =
-            if self.points > 1 { format!(", of which a call costs up to {}", self.points) } else { String::new() };
+            if self.dearest > 1 { format!(", of which a call costs up to {}", self.dearest) } else { String::new() };
         Some(spec::Figure { class, says: format!("{figure}{of}{points}"), source: source.to_string() })
     }
 }
@@ -96,7 +97,16 @@ impl PresetBucket {
 impl PresetClass {
     /// A class that is metered by the gate's bucket alone.
     pub(super) const fn new(name: &'static str, matcher: Matcher) -> Self {
-        Self { name, matcher, bucket: None, lane: Lane::Normal, within: None, own_bucket_only: false, hold: None }
+        Self {
+            name,
+            matcher,
+            bucket: None,
+            lane: Lane::Normal,
+            within: None,
+            own_bucket_only: false,
+            hold: None,
+            cost: CostBy::Number(1),
+        }
     }
 
     /// Adds a bucket on top of the gate's.

@@ -41,11 +41,13 @@ impl Figure {
     }
 
     /// Returns the rate and the burst of a bucket that keeps to a share of the figure, whatever
-    /// moments the provider begins to count at.
-    pub(super) fn held(self, share: f64) -> (f64, u32) {
+    /// moments the provider begins to count at. A call to a window takes `dearest` tokens at most.
+    pub(super) fn held(self, share: f64, dearest: u16) -> (f64, u32) {
         match self {
             Self::Bucket { burst, rate } => held_bucket(f64::from(burst), rate, share),
-            Self::Window { calls, length } => held_window(f64::from(calls), length.as_secs_f64(), share),
+            Self::Window { calls, length } => {
+                held_window(f64::from(calls), length.as_secs_f64(), share, f64::from(dearest))
+            }
         }
     }
 }
@@ -73,11 +75,12 @@ fn longest_period(burst: f64, rate: f64) -> f64 {
     first.fold(later, f64::max)
 }
 
-/// A burst of `g` and the calls of a window are together at most those of the figure.
-fn held_window(calls: f64, length: f64, share: f64) -> (f64, u32) {
+/// A burst of `g` and the tokens of a window are together at most those of the figure; the first
+/// token beyond them is there when the window ends. The burst has room for the dearest call.
+fn held_window(calls: f64, length: f64, share: f64, dearest: f64) -> (f64, u32) {
     let wanted = calls * share;
-    let calls = wanted.floor().max(1.0);
-    let burst = 1.0 + (calls / IN_A_BURST).floor();
+    let calls = wanted.floor().max(dearest);
+    let burst = (1.0 + (calls / IN_A_BURST).floor()).max(dearest);
     let rate = (calls + 1.0 - burst) / (length + SPREAD);
     (rate.min(wanted / length), whole(burst))
 }
@@ -187,7 +190,7 @@ mod tests {
             burst in 1_u32..200, tenths in 1_u32..300, share in prop_oneof![Just(1.0), 0.01..1.0_f64],
         ) {
             let rate = f64::from(tenths.min(burst * 10)) / 10.0;
-            let held = Figure::bucket(burst, rate).held(share);
+            let held = Figure::bucket(burst, rate).held(share, 1);
             prop_assert!(held.0 <= rate * share + 1e-9 && f64::from(held.1) <= (f64::from(burst) * share).max(1.0));
             prop_assert!(bears(burst, rate, None, held), "continuously: {held:?}");
             prop_assert!(bears(burst, rate, Some(1.0), held), "each second: {held:?}");
@@ -196,10 +199,13 @@ mod tests {
         #[test]
         fn no_window_has_more_calls_than_its_figure(
             calls in 1_u32..6000, length in 1_u64..4000, share in prop_oneof![Just(1.0), 0.01..1.0_f64],
+            dearest in prop_oneof![Just(1_u16), 1..20_u16],
         ) {
             let figure = Figure::window(calls, length);
-            let held = figure.held(share);
-            let most = whole((f64::from(calls) * share).max(1.0));
+            let held = figure.held(share, dearest);
+            prop_assert!(held.1 >= u32::from(dearest) && held.0 > 0.0, "{held:?}");
+            // `earliest` takes tokens for calls that cost one each.
+            let most = whole((f64::from(calls) * share).max(f64::from(dearest)));
             #[expect(clippy::cast_precision_loss, reason = "an hour or so")]
             let length = length as f64;
             prop_assert!(window_bears(most, length, held), "{held:?}");
@@ -208,10 +214,10 @@ mod tests {
 
     #[test]
     fn a_share_scales_rate_and_burst_and_leaves_one_call() {
-        assert_eq!(Figure::bucket(100, 20.0).held(1.0), (20.0, 79));
-        assert_eq!(Figure::bucket(100, 20.0).held(0.5), (10.0, 50));
-        assert_eq!(Figure::bucket(5, 2.0).held(0.5), (1.0, 2));
-        assert_eq!(Figure::bucket(1, 0.1).held(0.5), (0.05, 1));
-        assert_eq!(Figure::bucket(100, 20.0).held(0.001), (0.02, 1));
+        assert_eq!(Figure::bucket(100, 20.0).held(1.0, 1), (20.0, 79));
+        assert_eq!(Figure::bucket(100, 20.0).held(0.5, 1), (10.0, 50));
+        assert_eq!(Figure::bucket(5, 2.0).held(0.5, 1), (1.0, 2));
+        assert_eq!(Figure::bucket(1, 0.1).held(0.5, 1), (0.05, 1));
+        assert_eq!(Figure::bucket(100, 20.0).held(0.001, 1), (0.02, 1));
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::figures::{self, Figure};
 use super::{PresetBucket, PresetClass, actions, ec2, list};
 use crate::api::Signal;
-use crate::classify::Matcher;
+use crate::classify::{CostBy, CostReader, Matcher};
+use crate::config::cost;
 use crate::dialect::Dialect;
 use crate::limit::policy::{Lane, Per};
 
@@ -163,19 +164,21 @@ fn google() -> Vec<PresetClass> {
 /// any hour. A bucket lets `burst + rate * 3600` out in an hour: 20 + 0.133 * 3600 = 498.8 (with
 /// 0.138 it would be 516.8). A GraphQL query is a POST that makes nothing. It and the searches have
 /// quotas of their own, so that neither spends the other's, and a pause of theirs does not stop the
-/// rest. A GraphQL call may cost five of its points: the rate is that of the dearest.
+/// rest. A GraphQL query costs one of its points, a mutation five.
 fn github() -> Vec<PresetClass> {
     let bucket = |calls, seconds| PresetBucket::of(Figure::window(calls, seconds), &figures::GITHUB, Per::Gate);
     let of =
         |methods: &[&str], paths: &[&str]| Matcher { methods: list(methods), paths: list(paths), ..Matcher::default() };
-    let graphql = bucket(2000, 60).points(5);
+    let points = CostBy::Read(CostReader::Graphql);
+    let graphql = bucket(2000, 60).dearest(cost::most_of(CostReader::Graphql));
+    let graphql = PresetClass::new("graphql", of(&["POST"], &["/graphql", "*/graphql"])).alone(graphql);
     // The resource is read from a path that is clear: an unclear one is no search.
     let charged_to = |services: &[&str], paths: &[&str]| Matcher { services: list(services), ..of(&["GET"], paths) };
     let code = charged_to(&["code_search"], &["/search/code"]);
     let searches = charged_to(&["search", "code_search"], &["/search/*", "/api/v3/search/*"]);
     let creates = PresetClass::new("creates", of(&["POST"], &["*"])).metered(bucket(500, 3600).numbers(0.133, 20));
     vec![
-        PresetClass::new("graphql", of(&["POST"], &["/graphql", "*/graphql"])).alone(graphql),
+        PresetClass { cost: points, ..graphql },
         PresetClass::new("code_search", code).alone(bucket(10, 60)),
         PresetClass::new("searches", searches).alone(bucket(30, 60)),
         PresetClass { within: Some("writes"), ..creates },

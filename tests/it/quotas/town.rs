@@ -111,7 +111,7 @@ impl Job {
                 let uri: Uri = path.parse().expect("a path");
                 let headers =
                     HeaderMap::from_iter([(http::header::AUTHORIZATION, "Bearer one".parse().expect("a value"))]);
-                gate.rules.classify(method, &uri, &headers, hasher)
+                gate.rules.classify_with(method, &uri, &headers, form.as_bytes(), hasher)
             }
         };
         let key = call.key.known();
