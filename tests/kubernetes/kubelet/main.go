@@ -27,6 +27,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-helpers/apimachinery/lease"
+	"k8s.io/utils/clock"
 )
 
 // node is the only node.
@@ -85,6 +87,9 @@ func main() {
 		AddFunc:    func(object any) { n.look(object.(*corev1.Pod)) },
 		UpdateFunc: func(_, object any) { n.look(object.(*corev1.Pod)) },
 	})
+	// Without it the node counts as lost after a minute, and no pod of a DaemonSet is made for it.
+	heartbeat := lease.NewController(clock.RealClock{}, n.clients, n.name, 40, nil, 10*time.Second, n.name, corev1.NamespaceNodeLease, nil)
+	go heartbeat.Run(context.Background())
 	report("ready", nil)
 	pods.Run(make(chan struct{}))
 }
