@@ -50,6 +50,7 @@ mod proxy_early;
 mod proxy_external;
 mod proxy_failures;
 mod proxy_fidelity;
+mod proxy_forms;
 mod proxy_grpc;
 mod proxy_hangups;
 mod proxy_keys;
