@@ -269,8 +269,9 @@ fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     (connect, response)
 }
 
+/// True for a host's name. A star would be taken as a letter, and no client sends it.
 fn is_host(text: &str) -> bool {
-    text.parse::<http::uri::Authority>().is_ok() && !text.contains('@')
+    text.parse::<http::uri::Authority>().is_ok() && !text.contains(['@', '*'])
 }
 
 /// The listeners of a gate: an address, or a list of them.

@@ -92,6 +92,19 @@ fn a_date_is_no_text() {
 }
 
 #[test]
+fn a_host_with_a_star_would_match_nothing() {
+    let found = load(
+        "[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\nallowed_hosts = [\"*.amazonaws.com\"]\nhost = \"*.x\"\n",
+        &[],
+    );
+    let problems = found.unwrap_err();
+    assert!(problems.len() == 2, "{problems:?}");
+    assert!(
+        problems.iter().any(|problem| problem.contains("allowed_hosts") && problem.contains("expected a host name"))
+    );
+}
+
+#[test]
 fn buckets_must_make_sense() {
     for (more, expected) in [
         ("bucket.burst = 0", "f.toml:3:16: gates.kubernetes.bucket.burst: is 0, expected at least 1"),
