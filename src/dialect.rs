@@ -18,6 +18,7 @@ mod route;
 
 use std::fmt;
 
+use http::header::{AsHeaderName, CONTENT_TYPE};
 use http::{HeaderMap, Method, Uri};
 
 pub use self::aws::{Protocol, SERVICES};
@@ -170,14 +171,22 @@ fn host(head: &Head<'_>) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
+/// The text of a header field, if it is ASCII. Names that are constants are found sooner than texts,
+/// which are read first.
+fn header(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
+    let value = headers.get(name)?.as_bytes();
+    value.is_ascii().then(|| std::str::from_utf8(value).ok()).flatten()
 }
 
-/// The media type of the body, in lower case, without its parameters.
-fn media_type(headers: &HeaderMap) -> String {
-    let value = header(headers, "content-type").unwrap_or_default();
-    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+/// The media type of the body as it is written, without its parameters.
+fn media_type(headers: &HeaderMap) -> &str {
+    let value = header(headers, CONTENT_TYPE).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+/// True for a body of fields by name.
+fn is_form(headers: &HeaderMap) -> bool {
+    media_type(headers).eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }
 
 #[cfg(test)]

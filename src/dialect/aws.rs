@@ -8,11 +8,12 @@ mod rest;
 mod scope;
 mod services;
 
-use http::Method;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderName, Method};
 
 pub(super) use self::scope::{Scope, scope};
 pub use self::services::SERVICES;
-use super::{Head, LARGEST_FORM, Words, account, form, header, host, is_read, media_type};
+use super::{Head, LARGEST_FORM, Words, account, form, header, host, is_read};
 
 /// The way in which a service's calls and errors are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub enum Protocol {
 
 /// True if only the body names the action: a form, or a receive from SQS, whose wait it has.
 pub(super) fn wants_body(head: &Head<'_>) -> bool {
-    let length = header(head.headers, "content-length").map_or(Some(0), |length| length.parse::<u64>().ok());
+    let length = header(head.headers, CONTENT_LENGTH).map_or(Some(0), |length| length.parse::<u64>().ok());
     length.is_none_or(|length| length <= LARGEST_FORM) && (is_form(head) || target(head) == Some("ReceiveMessage"))
 }
 
@@ -69,8 +70,8 @@ pub(super) fn read(head: &Head<'_>, body: &[u8]) -> Words {
 pub(super) fn protocol(head: &Head<'_>, service: &str) -> Protocol {
     let has_action = || form::pairs(head.uri.query().unwrap_or_default()).any(|(name, _)| name == "Action");
     match service {
-        _ if header(head.headers, "smithy-protocol").is_some_and(|name| name == "rpc-v2-cbor") => Protocol::Cbor,
-        _ if head.headers.contains_key("x-amz-target") => Protocol::Json,
+        _ if header(head.headers, &PROTOCOL).is_some_and(|name| name == "rpc-v2-cbor") => Protocol::Cbor,
+        _ if head.headers.contains_key(&TARGET) => Protocol::Json,
         "ec2" => Protocol::Ec2Query,
         _ if is_s3(service) => Protocol::S3,
         _ if is_form(head) || has_action() => Protocol::Query,
@@ -93,7 +94,7 @@ struct Fields<'a> {
 impl Fields<'_> {
     fn value(&self, wanted: &str) -> Option<String> {
         let mut both = form::pairs(self.form).chain(form::pairs(self.query));
-        both.find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned())
+        both.find(|(name, _)| name == wanted).map(|(_, value)| form::decoded(value).into_owned())
     }
 
     /// True if less than everything is asked for.
@@ -146,22 +147,22 @@ fn unsigned(head: &Head<'_>) -> Scope {
 
 /// `PREFIX.Action` of `X-Amz-Target`.
 fn target<'a>(head: &Head<'a>) -> Option<&'a str> {
-    header(head.headers, "x-amz-target")?.rsplit('.').next().filter(|action| !action.is_empty())
+    header(head.headers, &TARGET)?.rsplit('.').next().filter(|action| !action.is_empty())
 }
 
 /// `/service/NAME/operation/ACTION`.
 fn cbor_operation<'a>(head: &Head<'a>) -> Option<&'a str> {
-    header(head.headers, "smithy-protocol").filter(|name| *name == "rpc-v2-cbor")?;
+    header(head.headers, &PROTOCOL).filter(|name| *name == "rpc-v2-cbor")?;
     head.uri.path().rsplit_once("/operation/").map(|(_, action)| action)
 }
 
 fn is_form(head: &Head<'_>) -> bool {
-    *head.method == Method::POST && media_type(head.headers) == "application/x-www-form-urlencoded"
+    *head.method == Method::POST && super::is_form(head.headers)
 }
 
 /// `attempt=2; max=3` of `amz-sdk-request`.
 fn attempt(head: &Head<'_>) -> Option<u32> {
-    let fields = header(head.headers, "amz-sdk-request")?.split(';');
+    let fields = header(head.headers, &ATTEMPT)?.split(';');
     fields.filter_map(|field| field.trim().strip_prefix("attempt=")).find_map(|number| number.trim().parse().ok())
 }
 
@@ -174,6 +175,10 @@ fn zone(head: &Head<'_>) -> String {
 fn reads(action: &str) -> bool {
     READS.iter().any(|word| action.starts_with(word))
 }
+
+static TARGET: HeaderName = HeaderName::from_static("x-amz-target");
+static PROTOCOL: HeaderName = HeaderName::from_static("smithy-protocol");
+static ATTEMPT: HeaderName = HeaderName::from_static("amz-sdk-request");
 
 const READS: [&str; 10] =
     ["Describe", "List", "Get", "Search", "Head", "BatchGet", "Query", "Scan", "Lookup", "Select"];

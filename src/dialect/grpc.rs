@@ -1,9 +1,11 @@
 //! gRPC, whatever the provider: `POST /package.Service/Method`, told by its media type.
 
+use http::header::CONTENT_TYPE;
+
 use super::{Head, Words, header};
 
 pub(super) fn is(head: &Head<'_>) -> bool {
-    header(head.headers, "content-type").is_some_and(|kind| {
+    header(head.headers, CONTENT_TYPE).is_some_and(|kind| {
         kind.strip_prefix("application/grpc").is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
     })
 }

@@ -25,7 +25,7 @@ pub enum TokenBody {
 impl TokenBody {
     /// The kind of a request's body; `None` for one in which no tokens are looked for.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
-        let kind = media_type(headers);
+        let kind = media_type(headers).to_ascii_lowercase();
         match kind.strip_prefix("application/")? {
             "x-www-form-urlencoded" => Some(Self::Form),
             kind => kind.contains("json").then_some(Self::Json),

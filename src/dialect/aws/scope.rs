@@ -1,5 +1,7 @@
 //! The scope that a SigV4 signature is for: `KEY/DATE/REGION/SERVICE/aws4_request`.
 
+use http::header::AUTHORIZATION;
+
 use crate::dialect::{Head, form, header};
 
 /// The scope of a signature.
@@ -13,13 +15,14 @@ pub(crate) struct Scope {
 /// The scope of a request's signature, in its header or, presigned, in its query.
 pub(crate) fn scope(head: &Head<'_>) -> Option<Scope> {
     let regions = || header(head.headers, "x-amz-region-set").map(str::to_owned);
-    if let Some(authorization) = header(head.headers, "authorization") {
-        let rest = authorization.strip_prefix("AWS4-")?;
-        let credential = rest.split_once("Credential=")?.1;
-        return parse(credential.split([',', ' ']).next()?, regions());
+    if let Some(authorization) = header(head.headers, AUTHORIZATION) {
+        let mut parts = authorization.strip_prefix("AWS4-")?.split([',', ' ']);
+        return parse(parts.find_map(|part| part.strip_prefix("Credential="))?, regions());
     }
     let query = head.uri.query().filter(|query| query.contains("X-Amz-Credential"))?;
-    let value = |wanted: &str| form::pairs(query).find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned());
+    let value = |wanted: &str| {
+        form::pairs(query).find(|(name, _)| name == wanted).map(|(_, value)| form::decoded(value).into_owned())
+    };
     parse(&value("X-Amz-Credential")?, regions().or_else(|| value("X-Amz-Region-Set")))
 }
 
