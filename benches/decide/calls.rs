@@ -1,0 +1,253 @@
+//! Instructions of a whole call: the binary that ships runs under callgrind, between a client and an
+//! upstream of this program, once for so many calls and once for twice as many. The difference is
+//! what the calls cost, without the start and the end.
+//!
+//! ```text
+//! cargo bench -p decide --bench calls               a line for each way of a call
+//! cargo bench -p decide --bench calls -- check      compares them with their bars, and fails above
+//!                                                   them
+//! ```
+//!
+//! The binary is the one that stands where this program's folder is, or the one that an argument
+//! names. The gate has the limits of a Kubernetes gate, with a bucket that never runs dry. Valgrind
+//! has to be installed.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::process::{Pid, Signal, kill_process};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::TlsAcceptor;
+
+/// A way that calls take through the gate.
+struct Way {
+    what: &'static str,
+    /// The most instructions that a call may take.
+    bar: u64,
+    /// Starts the upstream, and returns what the gate's table has of it. The folder is for files.
+    upstream: fn(&Path) -> io::Result<String>,
+}
+
+#[rustfmt::skip]
+const WAYS: [Way; 2] = [
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to HTTP/1.1",      bar: 45_000, upstream: plain },
+    Way { what: "a GET of 1 KiB, HTTP/1.1 to TLS and HTTP/2", bar: 80_000, upstream: tls },
+];
+
+fn main() -> ExitCode {
+    // `cargo bench` adds a flag of its own.
+    let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let checks = args.iter().any(|arg| arg == "check");
+    let Some(binary) = args.iter().find(|arg| *arg != "check").map(PathBuf::from).or_else(beside) else {
+        eprintln!("the cost of a call is left out: build tidegate with the same profile first");
+        return if checks { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    };
+    let mut above = false;
+    for way in WAYS {
+        match way.cost(&binary) {
+            Ok(cost) => {
+                above |= cost > way.bar;
+                let verdict = if cost > way.bar { "ABOVE" } else { "of at most" };
+                println!("{:<80} {cost:>6} instructions {verdict} {}", way.what, way.bar);
+            }
+            Err(why) => {
+                eprintln!("{}: {why}", way.what);
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    if checks && above { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Returns the binary that was built where this program was.
+fn beside() -> Option<PathBuf> {
+    let binary = env::current_exe().ok()?.parent()?.parent()?.join("tidegate");
+    binary.is_file().then_some(binary)
+}
+
+// === impl Way ===
+
+impl Way {
+    /// Returns the instructions of one call.
+    fn cost(&self, binary: &Path) -> io::Result<u64> {
+        let (once, twice) = (self.count(binary, CALLS)?, self.count(binary, 2 * CALLS)?);
+        Ok((twice.saturating_sub(once) + CALLS / 2) / CALLS)
+    }
+
+    fn count(&self, binary: &Path, calls: u64) -> io::Result<u64> {
+        let folder = env::temp_dir().join(format!("tidegate-calls-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let counted = self.count_in(&folder, binary, calls);
+        fs::remove_dir_all(&folder)?;
+        counted
+    }
+
+    fn count_in(&self, folder: &Path, binary: &Path, calls: u64) -> io::Result<u64> {
+        let upstream = (self.upstream)(folder)?;
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let config = format!(
+            "[admin]\nlisten = \"off\"\nsocket = \"off\"\n[gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\n{upstream}\n\
+             bucket = {{ rate = 1e9, burst = 4294967295, adapt = \"off\" }}\n"
+        );
+        let file = folder.join("tidegate.toml");
+        fs::write(&file, config)?;
+        let mut command = Command::new("valgrind");
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(binary).args(["run", "--config"]);
+        let mut gate = command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let called = connect(&mut gate, port).and_then(|stream| call(&stream, WARM_UP + calls));
+        if let Some(pid) = i32::try_from(gate.id()).ok().and_then(Pid::from_raw) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let said = gate.wait_with_output()?;
+        let said = String::from_utf8_lossy(&said.stderr);
+        called.map_err(|error| io::Error::other(format!("{error}\n{said}")))?;
+        let collected = said.lines().find_map(|line| line.split_once("Collected :"));
+        collected.and_then(|(_, count)| count.trim().parse().ok()).ok_or_else(|| io::Error::other(said.into_owned()))
+    }
+}
+
+/// Connects to a gate as soon as it listens.
+fn connect(gate: &mut Child, port: u16) -> io::Result<TcpStream> {
+    for _ in 0..6_000 {
+        if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+            stream.set_nodelay(true)?;
+            return Ok(stream);
+        }
+        if gate.try_wait()?.is_some() {
+            return Err(io::Error::other("it ended"));
+        }
+        pause();
+    }
+    Err(io::Error::other("it does not listen"))
+}
+
+/// Makes calls, one after the other.
+fn call(mut stream: &TcpStream, calls: u64) -> io::Result<()> {
+    let mut answers = BufReader::new(stream);
+    for number in 0..calls {
+        let target = format!("/api/v1/namespaces/default/configmaps/c{}", number % 100);
+        let head = "Host: localhost\r\nUser-Agent: manager/v1 (linux/amd64) kubernetes/abc\r\nAccept: application/json\r\n\
+                    Authorization: Bearer eyJhbGciOiJSUzI1NiJ9.e30.c2ln\r\nAccept-Encoding: gzip\r\n\r\n";
+        stream.write_all(format!("GET {target} HTTP/1.1\r\n{head}").as_bytes())?;
+        let (status, length) = head_of(&mut answers)?;
+        let mut body = vec![0; length];
+        answers.read_exact(&mut body)?;
+        if status != "200" {
+            return Err(io::Error::other(format!("{status}: {}", String::from_utf8_lossy(&body))));
+        }
+    }
+    Ok(())
+}
+
+/// Reads a head; returns the second word of its first line, and the length of its body.
+fn head_of(reader: &mut impl BufRead) -> io::Result<(String, usize)> {
+    let (mut first, mut length) = (None, 0);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let line = line.trim_end();
+        let Some(begun) = first.take() else {
+            first = Some(line.split(' ').nth(1).unwrap_or_default().to_owned());
+            continue;
+        };
+        if line.is_empty() {
+            return Ok((begun, length));
+        }
+        first = Some(begun);
+        let field = line.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+        length = field.map_or(Ok(length), |(_, value)| value.trim().parse()).map_err(io::Error::other)?;
+    }
+}
+
+/// An upstream that speaks HTTP/1.1 in the clear.
+fn plain(_: &Path) -> io::Result<String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let port = listener.local_addr()?.port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || answer(&stream));
+        }
+    });
+    Ok(format!("upstream = \"http://127.0.0.1:{port}\""))
+}
+
+/// Answers until the connection ends.
+fn answer(mut stream: &TcpStream) -> io::Result<()> {
+    let mut requests = BufReader::new(stream);
+    let date = "Date: Mon, 23 Nov 2026 00:00:00 GMT";
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{date}\r\nContent-Length: {SIZE}\r\n\r\n");
+    let whole = [head.into_bytes(), vec![b'x'; SIZE]].concat();
+    loop {
+        head_of(&mut requests)?;
+        stream.write_all(&whole)?;
+    }
+}
+
+/// An upstream that speaks HTTP/2 by TLS.
+fn tls(folder: &Path) -> io::Result<String> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).map_err(io::Error::other)?;
+    let ca = folder.join("ca.crt");
+    fs::write(&ca, made.cert.pem())?;
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(io::Error::other)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key));
+    let mut config = config.map_err(io::Error::other)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    listener.set_nonblocking(true)?;
+    let port = listener.local_addr()?.port();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    thread::spawn(move || runtime.block_on(serve(listener, TlsAcceptor::from(Arc::new(config)))));
+    Ok(format!(
+        "upstream = \"https://127.0.0.1:{port}\"\nupstream_tls = {{ ca = {ca:?}, server_name = \"localhost\" }}"
+    ))
+}
+
+async fn serve(listener: TcpListener, tls: TlsAcceptor) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let tls = tls.clone();
+        tokio::spawn(async move {
+            let stream = TokioIo::new(tls.accept(stream).await?);
+            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            server.serve_connection(stream, service_fn(json)).await.map_err(io::Error::other)
+        });
+    }
+}
+
+async fn json(request: Request<Incoming>) -> hyper::Result<Response<Full<Bytes>>> {
+    request.into_body().collect().await?;
+    let mut response = Response::new(Full::from(vec![b'x'; SIZE]));
+    let json = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+#[expect(clippy::disallowed_methods, reason = "another process works in its own time")]
+fn pause() {
+    thread::sleep(Duration::from_millis(10));
+}
+
+/// The calls of the shorter run.
+const CALLS: u64 = 1_000;
+/// Calls until tables and caches have their full size.
+const WARM_UP: u64 = 300;
+/// The length of an answer, in bytes.
+const SIZE: usize = 1024;
