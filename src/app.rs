@@ -16,6 +16,7 @@ pub(crate) mod prepare;
 pub(crate) mod reachable;
 pub(crate) mod serve;
 pub(crate) mod source;
+mod state_file;
 pub(crate) mod webhook;
 
 mod reload;

@@ -9,7 +9,7 @@
 // In the path of a call nothing may panic: every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
@@ -28,6 +28,7 @@ mod glob;
 mod key;
 mod matcher;
 mod parts;
+mod salt;
 
 pub use self::cost::{CostBy, CostReader};
 pub use self::flow::{FairBy, FlowName};
@@ -35,6 +36,7 @@ pub use self::glob::Glob;
 pub use self::key::KeySource;
 pub use self::matcher::{Matcher, Matching};
 pub use self::parts::{KeyPart, KeyPartError, KeyParts, KeyPartsError};
+pub use self::salt::Salt;
 
 /// The rules of one gate, in order; the first match wins.
 #[derive(Clone, Debug)]
@@ -200,7 +202,7 @@ impl Rules {
 
     /// Reads and classifies a request by its head. `hasher` is the process's own: identities
     /// compare only under the same one.
-    pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> Classified {
+    pub fn classify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, hasher: &Salt) -> Classified {
         self.classify_with(method, uri, headers, &[], hasher)
     }
 
@@ -211,7 +213,7 @@ impl Rules {
         uri: &Uri,
         headers: &HeaderMap,
         body: &[u8],
-        hasher: &RandomState,
+        hasher: &Salt,
     ) -> Classified {
         let mut call = self.read(method, uri, headers);
         let request = Head { method, uri, headers };

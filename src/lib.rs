@@ -32,6 +32,7 @@ mod random;
 pub mod release;
 pub mod simulate;
 pub mod spec;
+pub mod state;
 pub mod status;
 mod store;
 pub mod telemetry;

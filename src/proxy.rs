@@ -33,8 +33,9 @@ mod tunnel;
 mod view;
 
 pub use self::gate::{Gate, GateError};
-pub use self::options::Options;
+pub use self::options::{Options, Past};
 pub use self::stores::{Done, Stores};
+pub use crate::limit::snapshot::{Changes, Gap};
 pub use crate::spec::{Listen, RetryAfter};
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub struct Settings {
     pub log: Log,
     /// The longest time that gates serve on after SIGTERM.
     pub drain: Duration,
+    /// The file that keeps failing keys, pauses and levels over a restart.
+    pub state: StateFile,
     /// The stores of shared buckets.
     pub stores: Vec<Store>,
     /// The gates by name, in order.
@@ -47,6 +49,17 @@ pub struct Admin {
 pub enum Socket {
     /// `tidegate.sock` in the first gate's `tls.write_to`, else in a folder that only this user can
     /// enter, if there is one.
+    Auto,
+    /// There is none.
+    Off,
+    /// A path.
+    At(PathBuf),
+}
+
+/// The file of a process's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateFile {
+    /// `state` in the first gate's `tls.write_to`, else in `/run/tidegate`, if either is there.
     Auto,
     /// There is none.
     Off,

@@ -1,7 +1,7 @@
 //! Globs against a simple matcher: the first line is the pattern, the rest is the text to match.
 #![no_main]
 
-use std::{hash::RandomState, sync::LazyLock};
+use std::sync::LazyLock;
 
 use http::{HeaderMap, HeaderValue, Method, Uri, header::USER_AGENT};
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ use tidegate::{
     limit::ClassId,
 };
 
-static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+static HASHER: LazyLock<Salt> = LazyLock::new(Salt::random);
 
 /// Returns which ends of the text the beginning of the pattern can reach, piece by piece.
 fn obviously(pattern: &str, text: &str) -> bool {

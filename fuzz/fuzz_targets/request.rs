@@ -2,7 +2,7 @@
 //! `METHOD TARGET`, header lines, a blank line, a body.
 #![no_main]
 
-use std::{hash::RandomState, sync::LazyLock};
+use std::sync::LazyLock;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use libfuzzer_sys::fuzz_target;
@@ -31,7 +31,7 @@ static RULES: LazyLock<Vec<Rules>> = LazyLock::new(|| {
     let loaded = config::load_text("f.toml".to_owned(), GATES.to_owned(), &[]).expect("a good configuration");
     loaded.settings.gates.into_values().map(|gate| (*gate.rules).clone()).collect()
 });
-static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+static HASHER: LazyLock<Salt> = LazyLock::new(Salt::random);
 
 fn look(call: &Classified, headers: &HeaderMap, body: &[u8]) {
     assert!(!(call.exempt && call.call.is_ambiguous), "an ambiguous path is never exempt: {:?}", call.call);

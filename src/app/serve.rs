@@ -11,11 +11,12 @@ use super::operations::Operations;
 use super::prepare::{Prepared, call_log};
 use super::reload::{Content, Reloader};
 use super::source::Sources;
+use super::state_file::StateFile;
 use super::{Failure, control_socket, folder};
 use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
 use crate::credentials::Target;
-use crate::proxy::{self, Gate};
+use crate::proxy::{self, Gate, Past};
 use crate::spec::{Settings, Socket};
 use crate::store::Stores;
 use crate::telemetry::log::{self, Level};
@@ -53,11 +54,12 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let calls = prepared.settings.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
     let stores = Stores::new(clock, &std::env::var("HOSTNAME").unwrap_or_default());
     stores.adopt(prepared.stores);
-    let mut gates = Vec::new();
+    let (mut gates, state) = (Vec::new(), StateFile::open(&prepared.settings));
     for mut gate in prepared.gates {
         gate.options.call_log.clone_from(&calls);
         gate.options.stores = hand(&stores);
-        gates.push(Arc::new(start(gate, clock, stop.clone()).await?));
+        let past = state.past(&gate.options.gate.name);
+        gates.push(Arc::new(start(gate, past, clock, stop.clone()).await?));
     }
     let operations = Operations::new(gates, &prepared.settings, &prepared.effective, clock);
     let operations = Arc::new(operations);
@@ -65,6 +67,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     drop(starting);
     let gates = &operations.gates;
     tracing::info!(gates = gates.len(), admin = port, socket, "ready");
+    let kept = state.keep(Arc::clone(&operations), clock);
     let (running, sources, operations) = (prepared.settings, sources.clone(), Arc::clone(&operations));
     let reloader = Reloader { sources, clock, level, calls, running, operations, stores, judged };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
@@ -79,6 +82,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     for gate in gates {
         gate.logged().await;
     }
+    kept.written().await;
     // Stops last, so that probes and scrapes see the drain.
     stop_admin.cancel();
     admin.finished().await;
@@ -123,12 +127,12 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
 }
 
 /// Starts one gate and logs it.
-async fn start(prepared: PreparedGate, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
+async fn start(prepared: PreparedGate, past: Past, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
     let PreparedGate { options, credentials, notes, folder } = prepared;
     let (name, target) = (Arc::clone(&options.gate.name), options.upstream.target.clone());
     tokio::spawn(look_up(Arc::clone(&name), target.clone()));
     let tls = options.tls.clone();
-    let gate = Gate::start(options, clock, stop.clone()).await?;
+    let gate = Gate::go_on(options, past, clock, stop.clone()).await?;
     if let Some(tls) = tls {
         folder::keep(tls, folder, gate.addresses(), clock, stop)?;
     }

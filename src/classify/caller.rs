@@ -1,8 +1,8 @@
 //! The party that a call is counted for: its credential, its account's quota, or one action of it.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 
-use super::{FairBy, flow};
+use super::{FairBy, Salt, flow};
 use crate::dialect::{Dialect, Head, Words};
 use crate::limit::policy::Per;
 
@@ -12,7 +12,7 @@ pub(super) struct Caller<'a> {
     pub(super) dialect: Dialect,
     pub(super) words: Option<&'a Words>,
     pub(super) request: Head<'a>,
-    pub(super) hasher: &'a RandomState,
+    pub(super) hasher: &'a Salt,
 }
 
 // === impl Caller ===

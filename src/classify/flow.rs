@@ -1,12 +1,12 @@
 //! Flows: the parties between which a class is fair.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, HeaderName, Uri};
 
-use super::Kind;
+use super::{Kind, Salt};
 use crate::api::Call;
 use crate::dialect::{self, Words};
 use crate::limit::policy::Per;
@@ -111,7 +111,7 @@ fn user_agent(headers: &HeaderMap) -> &str {
 /// Returns a hash of the call's credential, salted per process and never shown whole; 0 without a
 /// credential. A call that is signed by SigV4 has its access key id as credential: its header and
 /// its query differ each time.
-pub(super) fn credential(uri: &Uri, headers: &HeaderMap, hasher: &RandomState) -> u64 {
+pub(super) fn credential(uri: &Uri, headers: &HeaderMap, hasher: &Salt) -> u64 {
     if let Some(key_id) = dialect::signing_key_id(uri, headers) {
         return hasher.hash_one(key_id).max(1);
     }

@@ -5,11 +5,11 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 
-use super::Kind;
 use super::checksum::{START, checksum};
 use super::matcher::Subject as Request;
+use super::{Kind, Salt};
 use crate::api::names::{self, PEEK};
 use crate::api::{self, Call, Key, Verb};
 use crate::dialect::{TokenBody, Words};
@@ -50,7 +50,7 @@ enum Aspect<'a> {
 
 impl KeySource {
     /// Returns the key of a call, as far as its head tells.
-    pub(super) fn of(kind: Kind, call: &Call, hasher: &RandomState) -> Self {
+    pub(super) fn of(kind: Kind, call: &Call, hasher: &Salt) -> Self {
         if call.is_tunnel() {
             return Self::None; // a pod or service answers it, not the API
         }
@@ -69,7 +69,7 @@ impl KeySource {
         }
     }
 
-    fn of_path(kind: Kind, call: &Call, facet: u64, hasher: &RandomState) -> Self {
+    fn of_path(kind: Kind, call: &Call, facet: u64, hasher: &Salt) -> Self {
         let object = hasher.hash_one(call.path());
         let collection = hasher.hash_one((call.path(), true));
         match kind {
@@ -82,7 +82,7 @@ impl KeySource {
     /// Returns the key of a call to AWS. A read is told by its body or its query, and a write by
     /// its body without idempotency tokens; calls that the service takes one at a time have one
     /// key.
-    pub(super) fn of_aws(words: &Words, request: &Request<'_>, hasher: &RandomState) -> Self {
+    pub(super) fn of_aws(words: &Words, request: &Request<'_>, hasher: &Salt) -> Self {
         let call = request.call;
         let Words { service, region, account, action, .. } = words;
         let collection = hasher.hash_one((service, region, account, action, call.path()));
@@ -127,7 +127,7 @@ impl KeySource {
     /// Returns the key for (the start of) a body; `whole` is true if it is all of it. `None` if
     /// nothing can be remembered: no name is in it (`generateName`), or an operation's body is
     /// longer than the peek.
-    pub fn with_body(&self, body: &[u8], whole: bool, hasher: &RandomState) -> Option<Key> {
+    pub fn with_body(&self, body: &[u8], whole: bool, hasher: &Salt) -> Option<Key> {
         match *self {
             Self::Known(key) => Some(key),
             Self::NameInBody { collection, facet } => {
@@ -143,7 +143,7 @@ impl KeySource {
     }
 }
 
-fn object(collection: u64, name: &str, hasher: &RandomState) -> u64 {
+fn object(collection: u64, name: &str, hasher: &Salt) -> u64 {
     hasher.hash_one((collection, name))
 }
 

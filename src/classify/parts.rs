@@ -6,15 +6,15 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::str::FromStr;
 
 use http::{HeaderName, header};
 
-use super::Kind;
 use super::checksum::{START, checksum};
 use super::key::{KeySource, verb_class};
 use super::matcher::Subject;
+use super::{Kind, Salt};
 use crate::api::{self, Call, Key, query_pairs};
 
 /// One part of a key.
@@ -134,7 +134,7 @@ impl KeyParts {
     /// Returns the key of a call, as far as its head tells. The verb class is the key's facet,
     /// everything else its object, so that the end of an object forgets its failures under every
     /// verb.
-    pub(super) fn source(&self, kind: Kind, head: &Subject<'_>, hasher: &RandomState) -> KeySource {
+    pub(super) fn source(&self, kind: Kind, head: &Subject<'_>, hasher: &Salt) -> KeySource {
         if head.call.is_tunnel() {
             return KeySource::None;
         }
@@ -196,7 +196,7 @@ fn hash_part(head: &Subject<'_>, part: &KeyPart, hash: &mut impl Hasher) {
     }
 }
 
-fn verb_facet(call: &Call, hasher: &RandomState) -> u64 {
+fn verb_facet(call: &Call, hasher: &Salt) -> u64 {
     let class = if call.verb.is_delete() { "write" } else { verb_class(call) };
     api::facet(hasher.hash_one(class), call.verb.is_delete())
 }
@@ -242,7 +242,7 @@ mod tests {
         Subject { call, path: call.path(), method: &Method::GET, query, headers, words: None }
     }
 
-    fn key(parts: &KeyParts, target: &str, headers: &HeaderMap, hasher: &RandomState) -> Key {
+    fn key(parts: &KeyParts, target: &str, headers: &HeaderMap, hasher: &Salt) -> Key {
         let uri: Uri = target.parse().expect(target);
         let call = external::read(&Method::GET, &uri);
         let head = subject(&call, uri.query(), headers);
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn values_of_different_number_or_place_are_different_keys() {
-        let (hasher, none) = (RandomState::new(), HeaderMap::new());
+        let (hasher, none) = (Salt::random(), HeaderMap::new());
         let both = parts(&["query:a", "query:b"]);
         let targets = ["/", "/?a", "/?a=1", "/?a=1&a=2", "/?a=12", "/?b=1", "/?a=1&b=1", "/?a=2&a=1", "/?a=%31%00"];
         for (place, one) in targets.iter().enumerate() {
@@ -314,7 +314,7 @@ mod tests {
             one in ("[pq]", proptest::collection::vec("[12]", 0..3), proptest::collection::vec("[12]", 0..3)),
             other in ("[pq]", proptest::collection::vec("[12]", 0..3), proptest::collection::vec("[12]", 0..3)),
         ) {
-            let hasher = RandomState::new();
+            let hasher = Salt::random();
             let parts = parts(&which);
             let made = |(path, query, header): &(String, Vec<String>, Vec<String>)| {
                 let query: Vec<String> = query.iter().map(|value| format!("a={value}")).collect();

@@ -43,7 +43,7 @@ fn rules_with(fair_by: FairBy, matcher: Matcher) -> Rules {
 }
 
 /// A request line with headers as `METHOD TARGET [NAME:VALUE]...`.
-fn classify(rules: &Rules, line: &str, hasher: &RandomState) -> Classified {
+fn classify(rules: &Rules, line: &str, hasher: &Salt) -> Classified {
     let (method, target, headers) = request(line);
     rules.classify(&method, &target, &headers, hasher)
 }
@@ -60,10 +60,10 @@ fn request(line: &str) -> (Method, Uri, HeaderMap) {
 }
 
 fn class(line: &str) -> ClassId {
-    classify(&rules_with(FairBy::Resource, ec2()), line, &RandomState::new()).class
+    classify(&rules_with(FairBy::Resource, ec2()), line, &Salt::random()).class
 }
 
-fn key(line: &str, hasher: &RandomState) -> Key {
+fn key(line: &str, hasher: &Salt) -> Key {
     classify(&Rules::single(Kind::Kubernetes), line, hasher).key.known().expect(line)
 }
 
@@ -116,7 +116,7 @@ fn an_ambiguous_path_never_gets_a_lenient_class() {
         vec![Traits { exempt: true, remembers: true, strictness: 0, cost: CostBy::Number(1) }],
         vec![],
     );
-    assert_eq!(classify(&all_exempt, "GET /a//b", &RandomState::new()).class, ClassId(0));
+    assert_eq!(classify(&all_exempt, "GET /a//b", &Salt::random()).class, ClassId(0));
 }
 
 #[test]
@@ -161,15 +161,15 @@ fn every_field_of_a_matcher_is_looked_at() {
     ];
     for (matcher, yes, no) in cases {
         let rules = rules_with(FairBy::Resource, matcher.clone());
-        assert_eq!(classify(&rules, yes, &RandomState::new()).class, EC2, "{matcher:?} {yes}");
-        assert_ne!(classify(&rules, no, &RandomState::new()).class, EC2, "{matcher:?} {no}");
+        assert_eq!(classify(&rules, yes, &Salt::random()).class, EC2, "{matcher:?} {yes}");
+        assert_ne!(classify(&rules, no, &Salt::random()).class, EC2, "{matcher:?} {no}");
     }
 }
 
 #[test]
 fn flows_follow_fair_by() {
     let named = |fair_by, line: &str| {
-        let classified = classify(&rules_with(fair_by, ec2()), line, &RandomState::new());
+        let classified = classify(&rules_with(fair_by, ec2()), line, &Salt::random());
         let (_, _, headers) = request(line);
         classified.flow_name(&headers).to_string()
     };
@@ -186,7 +186,7 @@ fn flows_follow_fair_by() {
     assert!(!named(FairBy::Credential, line).contains("secret"), "P12");
     assert_eq!(named(FairBy::Credential, "GET /api/v1/pods"), "no credential");
 
-    let hasher = RandomState::new();
+    let hasher = Salt::random();
     let rules = rules_with(FairBy::Credential, ec2());
     let flow = |line: &str| classify(&rules, line, &hasher).flow;
     assert_eq!(flow("GET /api/v1/pods authorization:a"), flow("GET /api/v1/nodes authorization:a"));
@@ -195,7 +195,7 @@ fn flows_follow_fair_by() {
 
 #[test]
 fn keys_tell_objects_and_their_parts_apart() {
-    let hasher = RandomState::new();
+    let hasher = Salt::random();
     let put = key("PUT /apis/apps/v1/namespaces/a/deployments/web", &hasher);
     assert_eq!(put, key("PATCH /apis/apps/v1/namespaces/a/deployments/web?x=1", &hasher), "writes share a key");
     assert_eq!(put, key("PUT /apis/apps/v1beta1/namespaces/a/deployments/web", &hasher), "whatever the version");
@@ -221,7 +221,7 @@ fn keys_tell_objects_and_their_parts_apart() {
 
 #[test]
 fn a_collection_is_a_key_of_its_own() {
-    let hasher = RandomState::new();
+    let hasher = Salt::random();
     let list = key("GET /api/v1/namespaces/a/pods", &hasher);
     let watch = key("GET /api/v1/namespaces/a/pods?watch=1&fieldSelector=metadata.name=p", &hasher);
     let remove = key("DELETE /api/v1/namespaces/a/pods", &hasher);
@@ -238,7 +238,7 @@ fn a_collection_is_a_key_of_its_own() {
 
 #[test]
 fn the_key_of_a_create_is_finished_from_its_body() {
-    let hasher = RandomState::new();
+    let hasher = Salt::random();
     let rules = Rules::single(Kind::Kubernetes);
     let create = classify(&rules, "POST /api/v1/namespaces/a/configmaps", &hasher);
     assert!(create.key.needs_body() && create.key.known().is_none());
@@ -253,7 +253,7 @@ fn the_key_of_a_create_is_finished_from_its_body() {
 
 #[test]
 fn an_operation_of_an_external_api_is_keyed_by_its_body() {
-    let hasher = RandomState::new();
+    let hasher = Salt::random();
     let rules = Rules::single(Kind::Http);
     let post = classify(&rules, "POST /graphql", &hasher);
     let with = |body: &[u8], whole| post.key.with_body(body, whole, &hasher);
@@ -275,7 +275,7 @@ fn an_operation_of_an_external_api_is_keyed_by_its_body() {
 
 #[test]
 fn names_of_keys_are_readable() {
-    let hasher = RandomState::new();
+    let hasher = Salt::random();
     let rules = Rules::single(Kind::Kubernetes);
     for (line, name) in [
         ("PUT /apis/apps/v1/namespaces/prod/deployments/web/status", "write deployments.apps/prod/web (status)"),
@@ -302,7 +302,7 @@ fn connections_and_patience_follow_the_call() {
         ("PUT /apis/coordination.k8s.io/v1/namespaces/a/leases/l", Group::Exempt, false, false),
         ("GET /livez", Group::Exempt, false, false),
     ] {
-        let classified = classify(&rules_with(FairBy::Resource, ec2()), line, &RandomState::new());
+        let classified = classify(&rules_with(FairBy::Resource, ec2()), line, &Salt::random());
         assert_eq!((classified.group, classified.patient), (group, patient), "{line}");
         assert_eq!(classified.key != KeySource::None, remembered, "{line}");
         assert_eq!(classified.exempt, group == Group::Exempt, "{line}");
@@ -313,5 +313,5 @@ fn connections_and_patience_follow_the_call() {
 fn a_class_that_remembers_nothing_has_no_keys() {
     let forgetful = Traits { exempt: false, remembers: false, strictness: 0, cost: CostBy::Number(1) };
     let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, vec![forgetful], vec![]);
-    assert_eq!(classify(&rules, "PUT /api/v1/namespaces/a/pods/p", &RandomState::new()).key, KeySource::None);
+    assert_eq!(classify(&rules, "PUT /api/v1/namespaces/a/pods/p", &Salt::random()).key, KeySource::None);
 }

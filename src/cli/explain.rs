@@ -3,8 +3,6 @@
 
 mod limits;
 
-use std::hash::RandomState;
-
 use anyhow::anyhow;
 use clap::Args;
 use http::HeaderMap;
@@ -13,7 +11,7 @@ use super::running::{self, block_on};
 use super::{Configured, Failure, show};
 use crate::admin::control::Ask;
 use crate::app::operations;
-use crate::classify::{Classified, Kind};
+use crate::classify::{Classified, Kind, Salt};
 use crate::config::Loaded;
 use crate::spec::Gate;
 use crate::status::Explained;
@@ -66,7 +64,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let now = block_on(ask_now(&loaded, &ask))?;
     let mut text = format!("{method} {}\n", printable(&ask.path));
     for gate in gates {
-        let call = gate.rules.classify(&method, &uri, &headers, &RandomState::new());
+        let call = gate.rules.classify(&method, &uri, &headers, &Salt::random());
         text.push_str(&format!("\n{}", explained(&loaded, gate, &call, &headers, &now)));
     }
     Ok(show::text(&text)?)

@@ -14,7 +14,7 @@ use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::words::Format;
 use super::{shared, stores};
-use crate::spec::{Admin, Listen, Log, Settings, ShowNames, Socket};
+use crate::spec::{Admin, Listen, Log, Settings, ShowNames, Socket, StateFile};
 
 /// Reads it all. The result is only good if nothing was reported.
 pub(super) fn settings(root: &Cursor<'_>) -> Settings {
@@ -28,9 +28,10 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
         let name: Arc<str> = Arc::from(name);
         (Arc::clone(&name), gate(&at, name))
     };
+    let state = root.table("state").get("file", StateFile::Auto);
     let stores = stores::stores(root);
     let gates = root.tables("gates").into_iter().map(named).collect();
-    let mut settings = Settings { admin, log, drain, stores, gates };
+    let mut settings = Settings { admin, log, drain, state, stores, gates };
     if settings.gates.is_empty() && root.is_right() {
         let message = ", expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
         root.at("gates").missing(message);
@@ -79,6 +80,33 @@ impl TomlValue for Socket {
             path => {
                 at.problem(format!(
                     "is {path:?}, expected \"auto\", \"off\" or an absolute path of at most 80 bytes, such as \"/run/tidegate/tidegate.sock\""
+                ));
+                None
+            }
+        }
+    }
+
+    fn write(&self) -> Value {
+        match self {
+            Self::Auto => "auto".into(),
+            Self::Off => "off".into(),
+            Self::At(path) => path.display().to_string().into(),
+        }
+    }
+}
+
+impl TomlValue for StateFile {
+    const SHAPE: Shape = Shape::Text;
+
+    /// Reads a word or a path. A relative path would depend on where the process starts.
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        match at.expect(value.as_str(), value, "text in quotes")? {
+            "auto" => Some(Self::Auto),
+            "off" => Some(Self::Off),
+            path if path.starts_with('/') && !path.ends_with('/') => Some(Self::At(path.into())),
+            path => {
+                at.problem(format!(
+                    "is {path:?}, expected \"auto\", \"off\" or the absolute path of a file, such as \"/run/tidegate/state\""
                 ));
                 None
             }

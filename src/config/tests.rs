@@ -55,10 +55,11 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 19] = [
+const HEADINGS: [&str; 20] = [
     "[admin]",
     "[log]",
     "[shutdown]",
+    "[state]",
     "[stores.NAME]",
     "[stores.NAME.tls]",
     "[gates.NAME]",
@@ -132,6 +133,7 @@ fn the_reference_shows_the_defaults() {
         ("[admin]", &effective["admin"]),
         ("[log]", &effective["log"]),
         ("[shutdown]", &effective["shutdown"]),
+        ("[state]", &effective["state"]),
         ("[gates.NAME]", gate),
         ("[gates.NAME.bucket]", &gate["bucket"]),
         ("[gates.NAME.bucket.adapt]", &gate["bucket"]["adapt"]),

@@ -14,7 +14,8 @@ mod split;
 
 pub(crate) use self::adaptive::Adaptive;
 pub(crate) use self::bucket::{Bucket, Start};
-pub(crate) use self::buckets::{Buckets, Owner};
+pub use self::buckets::Levels;
+pub(crate) use self::buckets::{Buckets, Flow, Owner};
 pub(crate) use self::demand::{Block, BucketId, Charges, Demand, Lasts, Requirements, SlotShare, Turn};
 pub(crate) use self::opening::Opening;
 pub(crate) use self::pauses::{Origin, Pauses};

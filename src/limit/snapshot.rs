@@ -1,6 +1,8 @@
 //! The numbers and names that the status page shows of a limiter, taken at one moment without side
 //! effects.
 
+mod frozen;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use super::{
 use crate::api::{Group, Key};
 use crate::moment::Moment;
 
-pub use super::resources::{PauseView, Paused, SharedView};
+pub use self::frozen::{Changes, Freezing, Frozen, FrozenKey, FrozenPause, Gap, Part};
+pub use super::resources::{Levels, PauseView, Paused, SharedView};
 
 /// A limiter at one moment.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,6 @@ mod intake;
 mod shadow;
 
 use std::future::poll_fn;
-use std::hash::RandomState;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -28,7 +27,7 @@ use super::observe::CallContext;
 use super::parts::GateParts;
 use super::tunnel::Switch;
 use crate::api::{Group, Key};
-use crate::classify::{Classified, FlowName};
+use crate::classify::{Classified, FlowName, Salt};
 use crate::clock::Clock;
 use crate::dialect::LONGEST_FORM;
 use crate::limit::{Arrival, Flow};
@@ -69,7 +68,7 @@ impl PendingCall {
     }
 
     /// Reads the call under this configuration.
-    pub(crate) fn classify(&mut self, config: &GateConfig, hasher: &RandomState) -> Classified {
+    pub(crate) fn classify(&mut self, config: &GateConfig, hasher: &Salt) -> Classified {
         let Parts { method, uri, headers, .. } = &self.parts;
         let rules = &config.options.gate.rules;
         let mut call = if rules.wants_body(method, uri, headers) {

@@ -136,7 +136,11 @@ fn gate(seed: u64) -> spec::Gate {
 
 fn server(options: Options, clock: Clock) -> (Server, Driver) {
     let target = options.upstream.target.clone();
-    let server = Server::new(&Arc::new(Section::new(options, clock)), target, CancellationToken::new().drop_guard());
+    let server = Server::new(
+        &Arc::new(Section::new(options, Default::default(), clock)),
+        target,
+        CancellationToken::new().drop_guard(),
+    );
     let driver = server.parts.driver.clone();
     (server, driver)
 }

@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::listener::{Bound, Server};
-use super::options::Options;
+use super::options::{Options, Past};
 use super::parts::GateParts;
 use super::section::Section;
 use super::{gauges, pauses};
 use crate::bind;
 use crate::clock::Clock;
+use crate::limit::snapshot::{Changes, Freezing, Frozen};
 use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
 use crate::upstream::{Target, Upstream};
@@ -53,7 +54,20 @@ impl Gate {
     ///
     /// # Errors
     /// A socket could not be bound.
-    pub async fn start(mut options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
+    pub async fn start(options: Options, clock: Clock, stop: CancellationToken) -> Result<Self, GateError> {
+        Self::go_on(options, Past::default(), clock, stop).await
+    }
+
+    /// Does the same with what the gate before this one remembered.
+    ///
+    /// # Errors
+    /// A socket could not be bound.
+    pub async fn go_on(
+        mut options: Options,
+        past: Past,
+        clock: Clock,
+        stop: CancellationToken,
+    ) -> Result<Self, GateError> {
         let (mut sockets, mut listen) = (Vec::new(), Vec::new());
         for wanted in &options.gate.listen {
             let bound = Bound::bind(wanted).await;
@@ -68,10 +82,13 @@ impl Gate {
         let addresses: Vec<_> = sockets.iter().filter_map(Bound::address).collect();
         options.upstream.own.clone_from(&addresses);
         let target = options.upstream.target.clone();
-        let section = Arc::new(Section::new(options, clock));
+        let section = Arc::new(Section::new(options, past.salt, clock));
         let sampler = gauges::sampler(&section);
         telemetry::metrics().sample_by(&sampler);
         let (gate, over) = Self::open(section, target, sampler);
+        if let Some((frozen, gap)) = &past.frozen {
+            gate.own().driver.thaw(frozen, *gap);
+        }
 
         let accepting = TaskTracker::new();
         for socket in sockets {
@@ -132,6 +149,23 @@ impl Gate {
     /// not finish it.
     pub async fn caught_up(&self) {
         self.own().driver.caught_up().await;
+    }
+
+    /// Returns the numbers by which to see if [`Gate::freeze`] has something new.
+    pub fn changes(&self) -> Changes {
+        self.own().driver.look(|limiter, _| limiter.changes())
+    }
+
+    /// Returns what it remembers, of at most `most` keys: for the gate that takes its place.
+    pub async fn freeze(&self, most: usize) -> Frozen {
+        let mut freezing = Freezing::default();
+        loop {
+            let some = self.own().driver.look(|limiter, now| limiter.freeze_some(&mut freezing, most, now));
+            match some {
+                Some(frozen) => return frozen,
+                None => tokio::task::yield_now().await,
+            }
+        }
     }
 
     /// The connections to its upstream.

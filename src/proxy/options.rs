@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stores::Stores;
+use crate::classify::Salt;
+use crate::limit::snapshot::{Frozen, Gap};
 use crate::telemetry::CallLog;
 use crate::{spec, tls, upstream};
 
@@ -23,4 +25,13 @@ pub struct Options {
     pub stores: Stores,
     /// After `stop` the gate serves on for at most this long.
     pub drain: Duration,
+}
+
+/// What a gate goes on with after a restart.
+#[derive(Clone, Debug, Default)]
+pub struct Past {
+    /// The salt of everything that is hashed.
+    pub salt: Salt,
+    /// What the gate before remembered, and how long ago.
+    pub frozen: Option<(Frozen, Gap)>,
 }

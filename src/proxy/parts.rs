@@ -1,12 +1,12 @@
 //! The parts of a gate that its calls share.
 
-use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{coalesce, driver, gate_config, respond, tally};
 use crate::api::Signal;
+use crate::classify::Salt;
 use crate::upstream::Upstream;
 
 /// The parts of a gate that its calls share.
@@ -19,7 +19,7 @@ pub(crate) struct GateParts {
     /// Makes identical calls that wait one, if the configuration says so.
     pub(crate) coalescer: coalesce::Coalescer,
     pub(crate) last_signal: LastSignal,
-    pub(crate) hasher: RandomState,
+    pub(crate) hasher: Salt,
     /// True if every call is decided, and every call is let through. Only a restart changes it.
     pub(crate) shadow: bool,
 }

@@ -13,7 +13,7 @@ use super::guard::buffers::Buffers;
 use super::options::Options;
 use super::parts::GateParts;
 use super::{driver, respond, tally};
-use crate::classify::Kind;
+use crate::classify::{Kind, Salt};
 use crate::clock::Clock;
 use crate::limit::Limiter;
 use crate::telemetry::{GateMeters, UpstreamMeters};
@@ -33,6 +33,7 @@ pub(crate) struct Section {
     pub(crate) waiting_bytes: Arc<AtomicUsize>,
     responder: Arc<respond::Responder>,
     shadow: bool,
+    salt: Salt,
     /// The lock is held while a gate is made or the settings change.
     gates: Mutex<Vec<Weak<GateParts>>>,
 }
@@ -40,7 +41,7 @@ pub(crate) struct Section {
 // === impl Section ===
 
 impl Section {
-    pub(crate) fn new(options: Options, clock: Clock) -> Self {
+    pub(crate) fn new(options: Options, salt: Salt, clock: Clock) -> Self {
         let (name, kind) = (Arc::clone(&options.gate.name), options.gate.rules.kind);
         let host: Arc<str> = options.upstream.target.authority.as_str().into();
         let meters = GateMeters::new(Arc::clone(&name), host, &options.gate.policy);
@@ -49,6 +50,7 @@ impl Section {
             kind,
             tls: options.tls.clone(),
             shadow: options.gate.shadow,
+            salt,
             clock,
             config: Arc::new(CurrentConfig::new(GateConfig::new(options, 0, meters))),
             buffers: Arc::default(),
@@ -63,8 +65,9 @@ impl Section {
     pub(crate) fn parts(&self, target: upstream::Target) -> Arc<GateParts> {
         let mut gates = self.lock();
         let GateConfig { options, generation, .. } = &*self.config.get();
-        let hasher = RandomState::new();
-        let limiter = Limiter::new(options.gate.policy.clone(), hasher.hash_one("jitter"), self.clock.now());
+        // The salt may be that of the process before, and no two processes may have one seed.
+        let seed = RandomState::new().hash_one("jitter");
+        let limiter = Limiter::new(options.gate.policy.clone(), seed, self.clock.now());
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
         let driver = driver::Driver::new(Arc::clone(&self.name), limiter, self.clock);
         driver.share(options.stores.clone());
@@ -85,7 +88,7 @@ impl Section {
             upstream,
             coalescer: Default::default(),
             last_signal: Default::default(),
-            hasher,
+            hasher: self.salt.clone(),
             shadow: self.shadow,
         });
         gates.retain(|gate| gate.strong_count() > 0);

@@ -231,7 +231,7 @@ mod tests {
     use crate::classify::{Kind, Rules};
 
     fn refuse(tally: &Tally, path: &str, reason: Reason) {
-        let (hasher, uri) = (std::hash::RandomState::new(), path.parse().expect("a path"));
+        let (hasher, uri) = (crate::classify::Salt::random(), path.parse().expect("a path"));
         let call = Rules::single(Kind::Kubernetes).classify(&Method::PUT, &uri, &HeaderMap::new(), &hasher);
         let refusal = Refusal { reason, retry_at: Moment::ZERO, waited: Duration::ZERO, key: None };
         tally.refused("default", &refusal, &call, tally.called("controller/1", "", Moment::ZERO));

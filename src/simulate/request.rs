@@ -1,7 +1,7 @@
 //! Requests that were never sent, read and classified as the proxy does with real ones.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::api::outcome::{self, Failures};
 use crate::api::{self, Answer, Call, Group, Key, Outcome, Verb, signals};
-use crate::classify::Kind;
+use crate::classify::{Kind, Salt};
 use crate::limit::{Arrival, ClassId, Flow};
 use crate::spec::Gate;
 
@@ -52,7 +52,7 @@ pub(super) struct Shared {
 /// Reads requests under a gate's rules.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    hasher: RandomState,
+    hasher: Salt,
     /// The numbers that replace hashes under the process's secret, in order of appearance: equal
     /// hashes stay equal, and every run has the same numbers.
     numbers: HashMap<u64, u64>,

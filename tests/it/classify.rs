@@ -1,10 +1,8 @@
 //! Requests read by a configuration: their class, connections and key.
 
-use std::hash::RandomState;
-
 use http::{HeaderMap, Uri};
 use tidegate::api::{Group, Scope, Signal};
-use tidegate::classify::Classified;
+use tidegate::classify::{Classified, Salt};
 use tidegate::limit::policy::{BucketPolicy, Lane, Per, Strategy};
 use tidegate::{config, spec};
 
@@ -26,7 +24,7 @@ fn http(more: &str) -> spec::Gate {
 fn classify(gate: &spec::Gate, line: &str) -> Classified {
     let (method, target) = line.split_once(' ').expect("method and target");
     let target: Uri = target.parse().expect(line);
-    gate.rules.classify(&method.parse().expect(line), &target, &HeaderMap::new(), &RandomState::new())
+    gate.rules.classify(&method.parse().expect(line), &target, &HeaderMap::new(), &Salt::random())
 }
 
 fn class(gate: &spec::Gate, line: &str) -> String {
@@ -193,7 +191,7 @@ fn a_key_of_ones_own_is_made_of_its_parts_and_a_class_has_its_own() {
         "key = [\"verb\", \"path\", \"query:Action\"]\n[[gates.g.classes]]\nname = \"auto\"\nmatch = { paths = [\"/auto/*\"] }\nkey = \"auto\"\n\
          [[gates.g.classes]]\nname = \"body\"\nmatch = { paths = [\"/body/*\"] }\nkey = [\"body\"]\n",
     );
-    let hasher = RandomState::new();
+    let hasher = Salt::random();
     let source = |line: &str| {
         let (method, target) = line.split_once(' ').unwrap();
         gate.rules.classify(&method.parse().unwrap(), &target.parse().unwrap(), &HeaderMap::new(), &hasher)
@@ -247,7 +245,7 @@ fn whatever_is_split_by_credential_tells_credentials_apart_and_nothing_else_look
         (class("in_flight = { max = 1, per = \"flow\" }"), false),
     ] {
         let gate = kubernetes(&more);
-        let hasher = RandomState::new();
+        let hasher = Salt::random();
         let credential = |name: &'static str, value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, value.parse().unwrap());

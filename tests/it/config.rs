@@ -46,7 +46,7 @@ fn unknown_keys_are_errors_with_a_suggestion() {
             "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"rate\"?)",
             "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"burst\"?)",
             "f.toml:5:1: gates.kubernetes.listen_on: is not a valid key",
-            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, stores, gates (did you mean \"log\"?)",
+            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, state, stores, gates (did you mean \"log\"?)",
         ],
     );
     in_gate(
@@ -396,6 +396,23 @@ fn the_control_socket_is_a_path_or_a_word() {
 }
 
 #[test]
+fn the_state_file_is_a_path_or_a_word() {
+    let file = |value: &str| format!("{SMALLEST}[state]\nfile = \"{value}\"\n");
+    for value in ["auto", "off", "/run/tidegate/state"] {
+        let loaded = load(&file(value), &[]).expect("it is right");
+        assert!(loaded.effective.contains(&format!("file = \"{value}\"")), "{}", loaded.effective);
+    }
+    for value in ["state", "/run/", "on"] {
+        let line = SMALLEST.lines().count() + 2;
+        let expected = format!(
+            "f.toml:{line}:8: state.file: is \"{value}\", expected \"auto\", \"off\" or the absolute path of a file, such as \
+             \"/run/tidegate/state\""
+        );
+        expect(&file(value), &[], &[&expected]);
+    }
+}
+
+#[test]
 fn upstreams_and_credentials_must_make_sense() {
     const UPSTREAMS: &str =
         "\"in_cluster\", \"kubeconfig\", \"kubeconfig:CONTEXT\" or \"http(s)://host[:port][/base]\"";
@@ -731,7 +748,7 @@ fn the_environment_wins_and_is_held_to_the_same() {
         (
             "LGO__LEVEL",
             "debug",
-            "lgo: is not a valid key, expected one of admin, log, shutdown, stores, gates (did you mean \"log\"?)",
+            "lgo: is not a valid key, expected one of admin, log, shutdown, state, stores, gates (did you mean \"log\"?)",
         ),
         (
             "GATES__KUBERNETES__BUKET__RATE",
@@ -1034,7 +1051,7 @@ fn health_checks_over_grpc_are_exempt_on_every_gate_with_a_dialect() {
             let kind = http::HeaderValue::from_static("application/grpc");
             let headers = http::HeaderMap::from_iter([(http::header::CONTENT_TYPE, kind)]);
             let uri = http::Uri::from_static(path);
-            gate.rules.classify(&http::Method::POST, &uri, &headers, &std::hash::RandomState::new())
+            gate.rules.classify(&http::Method::POST, &uri, &headers, &tidegate::classify::Salt::random())
         };
         assert_eq!(class("/grpc.health.v1.Health/Check").exempt, first == "health", "{more}");
         assert_eq!(class("/grpc.health.v1.Health/Watch").exempt, first == "health", "{more}");
@@ -1047,7 +1064,7 @@ fn writes_go_one_at_a_time_where_no_failure_is_remembered_too() {
     let known = |more: &str| {
         let text = format!("[gates.g]\nkind = \"http\"\nupstream = \"https://x\"\npreset = \"none\"\n{more}");
         let loaded = load(&text, &[]).unwrap();
-        let (headers, hasher) = (http::HeaderMap::new(), std::hash::RandomState::new());
+        let (headers, hasher) = (http::HeaderMap::new(), tidegate::classify::Salt::random());
         let path = http::Uri::from_static("/a/b");
         loaded.settings.gates["g"].rules.classify(&http::Method::PUT, &path, &headers, &hasher).key.known().is_some()
     };

@@ -1,10 +1,8 @@
 //! Paths as clients of external APIs write them: slashes inside a segment, dots, spaces, plus
 //! signs; and paths as an attacker would write them.
 
-use std::hash::RandomState;
-
 use http::{HeaderMap, Uri};
-use tidegate::classify::Classified;
+use tidegate::classify::{Classified, Salt};
 use tidegate::{config, spec};
 
 struct Gate(spec::Gate);
@@ -17,20 +15,20 @@ impl Gate {
         Self(loaded.settings.gates.into_values().next().expect("a gate"))
     }
 
-    fn classify(&self, line: &str, hasher: &RandomState) -> Classified {
+    fn classify(&self, line: &str, hasher: &Salt) -> Classified {
         let (method, target) = line.split_once(' ').expect("method and target");
         let target: Uri = target.parse().expect(line);
         self.0.rules.classify(&method.parse().expect(line), &target, &HeaderMap::new(), hasher)
     }
 
     fn class(&self, line: &str) -> String {
-        let class = self.classify(line, &RandomState::new()).class;
+        let class = self.classify(line, &Salt::random()).class;
         self.0.policy.classes[usize::from(class.0)].name.to_string()
     }
 
     /// True if two calls share the memory of failures.
     fn same_key(&self, one: &str, other: &str) -> bool {
-        let hasher = RandomState::new();
+        let hasher = Salt::random();
         self.classify(one, &hasher).key == self.classify(other, &hasher).key
     }
 }
@@ -205,7 +203,7 @@ fn a_slash_inside_a_segment_makes_another_key() {
     {
         assert!(!gate.same_key("PUT /branches/feature%2Fx", &format!("PUT {other}")), "{other}");
     }
-    let named = gate.classify("PUT /branches/feature%2fx", &RandomState::new());
+    let named = gate.classify("PUT /branches/feature%2fx", &Salt::random());
     assert_eq!(named.key_name(None), "write /branches/feature%2Fx");
 }
 

@@ -14,6 +14,7 @@ mod memory;
 mod network;
 mod resets;
 mod restart;
+mod state;
 mod table;
 mod throttled;
 

@@ -1,10 +1,8 @@
 //! The presets of providers: what they read, what they limit, by what they split, and what is said
 //! of bad input.
 
-use std::hash::RandomState;
-
 use http::{HeaderMap, HeaderValue, Method};
-use tidegate::classify::{Classified, Kind};
+use tidegate::classify::{Classified, Kind, Salt};
 use tidegate::config::{Loaded, Problem, load_text};
 use tidegate::limit::policy::{BucketPolicy, Per};
 use tidegate::spec::Gate;
@@ -49,7 +47,7 @@ impl Signed<'_> {
         format!("ASIA{}AAAAAA", (0..10).map(letter).collect::<String>())
     }
 
-    pub(super) fn classified(&self, gate: &Gate, hasher: &RandomState) -> Classified {
+    pub(super) fn classified(&self, gate: &Gate, hasher: &Salt) -> Classified {
         let authorization = format!(
             "AWS4-HMAC-SHA256 Credential={}/20261123/{}/{}/aws4_request, SignedHeaders=host, Signature=0",
             self.key_id(),
@@ -110,7 +108,7 @@ fn a_preset_of_a_provider_implies_kind_and_dialect() {
 
 #[test]
 fn ec2s_actions_have_the_buckets_that_aws_gives_them() {
-    let (gate, hasher) = (gate("aws_ec2", "share = 1\n"), RandomState::new());
+    let (gate, hasher) = (gate("aws_ec2", "share = 1\n"), Salt::random());
     for (form, expected) in [
         ("Action=RunInstances", "ec2_launches"),
         ("Action=DescribeVpcs", "ec2_reads"),
@@ -148,7 +146,7 @@ fn a_share_scales_the_buckets_of_the_gate_and_of_its_classes() {
 
 #[test]
 fn one_gate_splits_each_class_by_what_its_service_counts() {
-    let (gate, hasher) = (gate("aws", ""), RandomState::new());
+    let (gate, hasher) = (gate("aws", ""), Salt::random());
     let identity = |call: &Signed<'_>| call.classified(&gate, &hasher).credential;
     let ec2 = |form| identity(&action("ec2", form));
     assert_ne!(ec2("Action=DescribeVpcs"), ec2("Action=DescribeSubnets"), "EC2 counts by action");
@@ -172,14 +170,14 @@ fn one_gate_splits_each_class_by_what_its_service_counts() {
 fn only_changes_of_one_zone_go_one_at_a_time() {
     let path = "/2013-04-01/hostedzone/Z1/rrset/";
     for preset in ["aws", "aws_route53"] {
-        let (gate, hasher) = (gate(preset, ""), RandomState::new());
+        let (gate, hasher) = (gate(preset, ""), Salt::random());
         assert!(gate.policy.one_at_a_time);
         let change = Signed { path, ..action("route53", "") }.classified(&gate, &hasher);
         assert_eq!((class_of(&gate, &change), change.goes_alone), ("route53_changes", true));
         let write = action("ec2", "Action=RunInstances").classified(&gate, &hasher);
         assert!(!write.goes_alone, "two launches may be the same");
     }
-    let (all, hasher) = (gate("aws", "one_at_a_time = true\n"), RandomState::new());
+    let (all, hasher) = (gate("aws", "one_at_a_time = true\n"), Salt::random());
     assert!(action("ec2", "Action=RunInstances").classified(&all, &hasher).goes_alone, "as it was asked for");
     assert!(!gate("aws_ec2", "").policy.one_at_a_time);
 }

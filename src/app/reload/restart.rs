@@ -10,6 +10,7 @@ pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
     let of_process = [
         ("admin.listen", running.admin.listen != new.admin.listen),
         ("admin.socket", running.admin.socket != new.admin.socket),
+        ("state.file", running.state != new.state),
         ("log.format", running.log.json != new.log.json),
     ];
     let mut keys: Vec<String> = changed(of_process).map(str::to_owned).collect();

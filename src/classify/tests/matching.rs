@@ -9,7 +9,7 @@ proptest! {
     fn every_request_gets_a_class(path in "(/[a-z%.;é]{0,6}){0,8}", kubernetes in any::<bool>()) {
         if let Ok(uri) = path.parse::<Uri>() {
             let rules = if kubernetes { rules_with(FairBy::UserAgent, ec2()) } else { Rules::single(Kind::Http) };
-            let classified = rules.classify(&Method::GET, &uri, &HeaderMap::new(), &RandomState::new());
+            let classified = rules.classify(&Method::GET, &uri, &HeaderMap::new(), &Salt::random());
             prop_assert!(usize::from(classified.class.0) < rules.classes.len());
             prop_assert_eq!(classified.call.verb == Verb::Watch, false);
             prop_assert!(!classified.key_name(None).is_empty());
@@ -27,7 +27,7 @@ proptest! {
             matching: Matching::Patterns(Box::new(matcher.clone())),
         });
         let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, traits, rules.collect());
-        let classified = classify(&rules, &line, &RandomState::new());
+        let classified = classify(&rules, &line, &Salt::random());
         let (method, uri, headers) = request(&line);
         let obvious = matchers.iter().position(|matcher| obviously_matches(matcher, &classified.call, &method, &uri, &headers));
         prop_assert_eq!(usize::from(classified.class.0), obvious.unwrap_or(matchers.len()), "{} {:?}", line, matchers);
@@ -44,7 +44,7 @@ proptest! {
         let rules = rules.into_iter().filter(|(class, _)| usize::from(*class) < traits.len());
         let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
         let rules = Rules::new(Kind::Kubernetes, FairBy::None, None, traits.clone(), rules.collect());
-        let classified = classify(&rules, &format!("GET /api/v1/{dots}/pods"), &RandomState::new());
+        let classified = classify(&rules, &format!("GET /api/v1/{dots}/pods"), &Salt::random());
         prop_assert!(classified.call.is_ambiguous, "{}", dots);
         let class = traits[usize::from(classified.class.0)];
         if let Some(strictest) = traits.iter().filter(|traits| !traits.exempt).map(|traits| traits.strictness).max() {
@@ -68,13 +68,13 @@ proptest! {
         let rules = rules.map(|(class, matcher)| Rule { class: ClassId(class), matching: Matching::Patterns(Box::new(matcher)) });
         let rules = Rules::new(Kind::Http, FairBy::None, None, traits.clone(), rules.collect());
         let rank = |path: &str| {
-            let class = classify(&rules, &format!("{method} {path}"), &RandomState::new()).class;
+            let class = classify(&rules, &format!("{method} {path}"), &Salt::random()).class;
             let traits = traits[usize::from(class.0)];
             (!traits.exempt, if traits.exempt { 0 } else { traits.strictness })
         };
         let path: String = segments.iter().zip(&between).map(|(segment, between)| format!("{between}{segment}")).collect();
         let path = format!("/a{path}");
-        let ambiguous = classify(&rules, &format!("{method} {path}"), &RandomState::new()).call.is_ambiguous;
+        let ambiguous = classify(&rules, &format!("{method} {path}"), &Salt::random()).call.is_ambiguous;
         let decoded_first = path.replace("%2F", "/").replace("%2f", "/");
         prop_assert_eq!(ambiguous, decoded_first.contains("//") || decoded_first.contains(".."), "{}", path);
         // Whichever of the two it is for the upstream; and any path at all, where that is not

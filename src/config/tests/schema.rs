@@ -55,6 +55,7 @@ fn bounds() -> Vec<(&'static str, Value)> {
         ("", json!({ "required": ["gates"] })),
         ("admin.listen", json!({ "pattern": "^(off|.+:[0-9]+)$" })),
         ("admin.socket", json!({ "pattern": "^(auto|off|/.*[^/])$" })),
+        ("state.file", json!({ "pattern": "^(auto|off|/.*[^/])$" })),
         ("stores", json!({ "propertyNames": &name })),
         ("stores.NAME", json!({ "required": ["url"] })),
         ("gates", json!({ "propertyNames": &name, "minProperties": 1 })),

@@ -5,6 +5,7 @@
 //! are made by the limiter's `table::Table`, under its lock; this half is shared with the request
 //! path and the status page.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -35,6 +36,7 @@ pub struct Keys {
 pub(crate) struct Failing {
     pub(crate) facet: u64,
     pub(crate) collection: u64,
+    /// Its name; empty if it is not known.
     pub(crate) name: Box<str>,
     pub(crate) state: KeyState,
     /// The latest time that the upstream named: only a success ends it before it comes.
@@ -120,7 +122,7 @@ impl Keys {
     pub fn find(&self, key: &Key, now: Moment) -> Option<(String, KeyState)> {
         let facets = self.objects.get(&key.object)?;
         let failing = facets.find(key.facet).filter(|failing| failing.forget_at > now)?;
-        Some((failing.name.to_string(), failing.state))
+        Some((failing.label(key.object).into_owned(), failing.state))
     }
 
     /// Reads the failing keys of an object.
@@ -206,7 +208,15 @@ impl Failing {
     /// Returns its name, the key that it is of its object, and its state.
     pub(crate) fn shown(&self, object: u64) -> (String, Key, KeyState) {
         let key = Key { object, collection: self.collection, facet: self.facet };
-        (self.name.to_string(), key, self.state)
+        (self.label(object).into_owned(), key, self.state)
+    }
+
+    /// Returns its name. That of a key of before a restart is only known once it fails again.
+    pub(crate) fn label(&self, object: u64) -> Cow<'_, str> {
+        match &*self.name {
+            "" => format!("restored {:08x}", low(object ^ self.facet)).into(),
+            name => name.into(),
+        }
     }
 
     /// True if the outcome of a call that left after `left` failures says nothing new. Half of a

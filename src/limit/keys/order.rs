@@ -68,6 +68,11 @@ impl Order {
         self.positions.range((place.map_or(Unbounded, Excluded), Unbounded)).copied()
     }
 
+    /// Returns the positions before this one, or all, from the last on.
+    pub(crate) fn before(&self, place: Option<Position>) -> impl Iterator<Item = Position> {
+        self.positions.range((Unbounded, place.map_or(Unbounded, Excluded))).rev().copied()
+    }
+
     /// Returns the number of objects in it.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

@@ -22,6 +22,8 @@ pub(crate) struct Table {
     max_keys: usize,
     /// The number of failures recorded so far, which is what a call that leaves now knows of.
     pub(crate) failures: u64,
+    /// The number of changes so far of what is remembered.
+    pub(crate) changes: u64,
     /// The number of the last trial.
     trials: u32,
     /// The number of trials that are out.
@@ -130,7 +132,12 @@ impl Table {
             }
         }
         let failures = self.failures;
-        self.keys.change(id.object, id.facet, |failing| failing.count(failures));
+        self.keys.change(id.object, id.facet, |failing| {
+            failing.count(failures);
+            if failing.name.is_empty() {
+                failing.name = name().into();
+            }
+        });
         Recorded::Changed
     }
 
@@ -144,7 +151,8 @@ impl Table {
             }
             self.trials_out -= usize::from(failing.trial != 0 && self.trials_out > 0);
             if let Some(why) = why.filter(|_| self.ended.len() < TOLD) {
-                self.ended.push(Ended { name: failing.name, failures: failing.state.failures, why });
+                let name = failing.label(key.object).into();
+                self.ended.push(Ended { name, failures: failing.state.failures, why });
             }
         }
     }
@@ -245,13 +253,38 @@ impl Table {
         for stand in self.by_ready.after(place).take(WALKED_AT_ONCE) {
             let object = stand.object();
             self.keys.each(object, |failing| {
-                if is_meant(&failing.name, &failing.state) {
+                if is_meant(&failing.label(object), &failing.state) {
                     meant.push(KeyId { object, facet: failing.facet });
                 }
             });
             (looked_at, last) = (looked_at + 1, Some(stand));
         }
         (meant, last.filter(|_| looked_at == WALKED_AT_ONCE))
+    }
+
+    /// Reads the keys of the next few objects before a position, those that wait longest first.
+    /// Returns the position to go on at, if there may be more.
+    pub(crate) fn read_some(&self, place: Option<Position>, mut read: impl FnMut(u64, &Failing)) -> Option<Position> {
+        let (mut looked_at, mut last) = (0, None);
+        for stand in self.by_ready.before(place).take(WALKED_AT_ONCE) {
+            self.keys.each(stand.object(), |failing| read(stand.object(), failing));
+            (looked_at, last) = (looked_at + 1, Some(stand));
+        }
+        last.filter(|_| looked_at == WALKED_AT_ONCE)
+    }
+
+    /// Adds a key that failed before a restart, unless it is there or there is no room for it. Its
+    /// name is not known.
+    pub(crate) fn restore(&mut self, key: Key, state: KeyState, (named, forget_at): (Moment, Moment)) {
+        let is_there = self.keys.change(key.object, key.facet, |_| ()).is_some();
+        if is_there || self.keys.len() >= self.max_keys {
+            return;
+        }
+        let Key { object, collection, facet } = key;
+        let name = Box::default();
+        let failing = Failing { facet, collection, name, state, named, forget_at, generation: 0, trial: 0 };
+        self.reordered(object, |keys| keys.add(object, failing));
+        self.by_forget.add(forget_at, object);
     }
 
     /// Sets a new limit. Keys past it are dropped a few at a time, as those whose time is over.
@@ -313,6 +346,7 @@ impl Table {
     fn reordered<T>(&mut self, object: u64, change: impl FnOnce(&Keys) -> T) -> T {
         let time = |keys: &Keys| keys.earliest(object, ready_at).map(|(at, _)| at);
         let before = time(&self.keys);
+        self.changes += 1;
         let changed = change(&self.keys);
         self.by_ready.change(object, before, time(&self.keys));
         changed

@@ -224,6 +224,19 @@ impl Bucket {
         f64::from(self.policy.burst.get()) - missing
     }
 
+    /// Sets the number of tokens.
+    pub(crate) fn set_level(&mut self, level: f64, now: Moment) {
+        let missing = (f64::from(self.policy.burst.get()) - level).max(0.0);
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "`as` saturates: a level far below zero is as far as time goes"
+        )]
+        let nanos = (missing * self.period as f64).ceil() as u64;
+        self.tat.set(clamp(now).saturating_add(nanos));
+    }
+
     /// Returns the number of whole tokens; none if some are reserved.
     pub(crate) fn whole_tokens(&self, now: Moment) -> u32 {
         #[expect(

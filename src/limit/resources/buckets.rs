@@ -1,11 +1,15 @@
 //! The buckets of a gate: the manager's, the retry bucket and the classes' buckets, whole or one
 //! per flow or credential.
 
+mod frozen;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use slab::Slab;
 
+pub(crate) use self::frozen::Flow;
+pub use self::frozen::Levels;
 use super::{Bucket, BucketId, SharedBuckets, Split, Start, Turn};
 use crate::limit::{BucketPolicy, ClassId, GroupIndex, Origins, Per, PerClass, Policy, SharedPolicy};
 use crate::moment::Moment;

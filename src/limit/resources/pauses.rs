@@ -48,6 +48,8 @@ pub(crate) struct Pauses {
     last: Moment,
     /// True if one of them grows, so that successes must be reported.
     pub(crate) grows: bool,
+    /// The number of changes so far.
+    pub(crate) changes: u64,
 }
 
 /// The pause of one scope.
@@ -138,11 +140,13 @@ impl Pauses {
             self.last = self.last.max(until);
         }
         self.grows |= matches!(pause.length, PauseLength::Growing { .. });
+        self.changes += 1;
         (until > before && until > now).then_some(until)
     }
 
     /// Records the success of a call: pauses that grew before it left stop growing.
     pub(crate) fn succeeded(&mut self, origin: Origin) {
+        self.changes += 1;
         let heard = |pausing: &mut Pausing| {
             if origin.left > pausing.left {
                 pausing.grown = Duration::ZERO;
@@ -163,6 +167,7 @@ impl Pauses {
         (self.gate, self.credentials) = (Pausing::default(), Split::default());
         // A call that leaves now could not have left before this moment.
         (self.gate.until, self.last, self.grows) = (now, now, false);
+        self.changes += 1;
         lifted
     }
 
@@ -183,6 +188,33 @@ impl Pauses {
         let whole = [(Paused::Gate, &self.gate), (Paused::OtherCredentials, &self.credentials.rest)];
         let all = whole.into_iter().chain(classes).chain(credentials).filter(|(_, pausing)| pausing.until > now);
         all.take(most).map(|(who, pausing)| PauseView { who, until: pausing.until }).collect()
+    }
+
+    /// Returns every pause that is in force or remembers how long it was: the calls it concerns,
+    /// the time it has left and the length to which it has grown.
+    pub(crate) fn kept(&self, now: Moment) -> impl Iterator<Item = (Paused, Duration, Duration)> {
+        let classes = self.classes.iter().map(|(class, pausing)| (Paused::Class(class), pausing));
+        let credentials = self.credentials.parts().map(|(who, pausing)| (Paused::Credential(who), pausing));
+        let whole = [(Paused::Gate, &self.gate), (Paused::OtherCredentials, &self.credentials.rest)];
+        let all = whole.into_iter().chain(classes).chain(credentials);
+        let all = all.map(move |(who, pausing)| (who, pausing.until - now, pausing.grown));
+        all.filter(|(_, left, grown)| !left.is_zero() || !grown.is_zero())
+    }
+
+    /// Goes on with a pause of before a restart.
+    pub(crate) fn restore(&mut self, who: Paused, (until, grown): (Moment, Duration), now: Moment) {
+        let pausing = match who {
+            Paused::Gate => Some(&mut self.gate),
+            Paused::Class(class) => self.classes.get_mut(class),
+            Paused::Credential(who) if self.by_credential => Some(self.of_credential(who, now)),
+            Paused::OtherCredentials if self.by_credential => Some(&mut self.credentials.rest),
+            Paused::Credential(_) | Paused::OtherCredentials => None,
+        };
+        if let Some(pausing) = pausing {
+            (pausing.until, pausing.grown) = (pausing.until.max(until), grown);
+            self.last = self.last.max(until);
+            self.grows |= !grown.is_zero();
+        }
     }
 
     /// Returns the pause to which an answer refers.

@@ -2,6 +2,7 @@
 
 use super::{Driver, HeldPermit, ShadowEntry, Stale};
 use crate::api::Group;
+use crate::limit::snapshot::{Frozen, Gap};
 use crate::limit::{Arrival, Limiter, LongestQueues, Policy, Preview, Snapshot, Walk};
 use crate::moment::Moment;
 
@@ -16,6 +17,11 @@ impl Driver {
             swap();
             state.limiter.reconfigure(policy, now);
         });
+    }
+
+    /// Goes on with what the limiter of an earlier process remembered.
+    pub(crate) fn thaw(&self, frozen: &Frozen, gap: Gap) {
+        self.operate(|state, now| state.limiter.thaw(frozen, gap, now));
     }
 
     /// Sets the generation of the configuration that the limits belong to.

@@ -1,6 +1,6 @@
 //! The context of one call while it is under way.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use http::{HeaderMap, Method, StatusCode};
 use super::in_flight::InFlight;
 use crate::api::outcome::Told;
 use crate::api::{self, Call, Key, Outcome, PauseLength};
-use crate::classify::Classified;
+use crate::classify::{Classified, Salt};
 use crate::clock::Clock;
 use crate::limit::{Reason, Refusal};
 use crate::moment::Moment;
@@ -258,7 +258,7 @@ fn program(headers: &HeaderMap) -> &str {
 /// Returns the identity of a named object and of what is done to it, for the log, where nothing is
 /// remembered of it. Like that of a key it means something only within this process.
 fn object(call: &Call) -> Option<Key> {
-    static SALT: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    static SALT: LazyLock<Salt> = LazyLock::new(Salt::random);
     let collection = (call.group(), call.resource(), call.namespace());
     let facet = (call.verb.is_read(), call.subresource());
     (call.is_resource && !call.name().is_empty()).then(|| Key {

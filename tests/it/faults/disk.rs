@@ -11,19 +11,19 @@ use crate::cli::{config, end, start, with_config};
 use crate::ports::free_port;
 
 /// Mounts a small disk at a folder.
-fn small_disk(at: &Path) {
+pub(super) fn small_disk(at: &Path) {
     must("mount", &["-t", "tmpfs", "-o", "size=64k", "tmpfs", &at.display().to_string()]);
 }
 
 /// Fills it to the last byte.
-fn fill(disk: &Path) {
+pub(super) fn fill(disk: &Path) {
     let mut file = File::create(disk.join("filler")).expect("there is room for a name");
     for size in [4096, 1] {
         while file.write_all(&vec![b'x'; size]).is_ok() {}
     }
 }
 
-fn unfill(disk: &Path) {
+pub(super) fn unfill(disk: &Path) {
     fs::remove_file(disk.join("filler")).expect("it is there");
 }
 

@@ -2,12 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::RandomState;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode, Uri};
 use tidegate::api::{Group, outcome, signals};
-use tidegate::classify::Classified;
+use tidegate::classify::{Classified, Salt};
 use tidegate::config;
 use tidegate::limit::{Arrival, Claim, Flow, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict};
 use tidegate::moment::Moment;
@@ -50,7 +49,7 @@ pub(super) struct Sent {
 /// The clients, the gate, the hub, and everything that happened.
 pub(super) struct City {
     gate: Gate,
-    hasher: RandomState,
+    hasher: Salt,
     limiter: Limiter,
     hub: Hub,
     plan: Plan,
@@ -107,7 +106,7 @@ impl City {
         limiter.add_room(Group::Short, 1000, Moment::ZERO);
         let mut city = Self {
             gate,
-            hasher: RandomState::new(),
+            hasher: Salt::random(),
             limiter,
             hub,
             plan,

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::RandomState;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
@@ -16,7 +15,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tidegate::api::{Answer, Call, Failures, Scope, Signal, Throttling, outcome, signals};
-use tidegate::classify::{Kind, Rules};
+use tidegate::classify::{Kind, Rules, Salt};
 use tidegate::limit::{Reason, policy};
 use tidegate::moment::Moment;
 
@@ -397,7 +396,7 @@ impl<'a> Model<'a> {
 /// A gate as the proxy has it, with one class.
 struct Real {
     rules: Rules,
-    hasher: RandomState,
+    hasher: Salt,
     failures: Failures,
     throttling: Throttling,
     world: World,
@@ -412,7 +411,7 @@ impl Real {
             policy::Backoff { strategy, hold: history.hold, forget_after: history.forget_after };
         Self {
             rules: Rules::single(kind),
-            hasher: RandomState::new(),
+            hasher: Salt::random(),
             failures: Failures {
                 statuses: vec![429, 500, 502, 503, 504],
                 transport: true,

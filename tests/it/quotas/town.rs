@@ -2,12 +2,11 @@
 //! the other.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::RandomState;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode, Uri};
 use tidegate::api::{Group, Key, outcome, signals};
-use tidegate::classify::Classified;
+use tidegate::classify::{Classified, Salt};
 use tidegate::limit::{Arrival, Claim, Flow, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict};
 use tidegate::moment::Moment;
 use tidegate::spec::Gate;
@@ -100,7 +99,7 @@ impl Job {
         Self { account: 1, region: "us-east-1", service, method, path: path.to_owned(), action, form, idle }
     }
 
-    fn is_read_by(&self, gate: &Gate, hasher: &RandomState) -> (Classified, Option<Key>) {
+    fn is_read_by(&self, gate: &Gate, hasher: &Salt) -> (Classified, Option<Key>) {
         let Self { account, region, service, method, path, form, .. } = self;
         let call = match gate.rules.speaks_a_dialect() && gate.throttling.honour.contains(tidegate::api::Signal::Aws) {
             true => {
@@ -123,7 +122,7 @@ impl Job {
 
 impl<P: Provider> Town<P> {
     pub(super) fn run(gate: Option<Gate>, traffic: Traffic, provider: P) -> Self {
-        let hasher = RandomState::new();
+        let hasher = Salt::random();
         let gated = gate.map(|gate| {
             let mut limiter = Limiter::new(gate.policy.clone(), 7, Moment::ZERO);
             limiter.add_room(Group::Short, 10_000, Moment::ZERO);

@@ -2,6 +2,7 @@
 
 mod answers;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ pub(crate) struct Member {
     /// The earliest moment at which the store has a token that nobody has.
     promise: Moment,
     heard: Option<Heard>,
+    /// The number of members that the store said before a restart.
+    reckoned: Option<NonZeroU32>,
     away: Option<StoreAway>,
     /// True if the store was away since its last answer.
     was_away: bool,
@@ -106,6 +109,7 @@ impl Member {
             ahead_at: Moment::ZERO,
             promise: Moment::ZERO,
             heard: None,
+            reckoned: None,
             away: None,
             was_away: false,
             granted: 0,

@@ -79,7 +79,7 @@ impl Member {
         let rate = recently
             .map_or(self.limits.rate, |heard| self.limits.rate.min(1.0 / heard.answer.period.as_secs_f64().max(1e-9)));
         let limits = BucketPolicy { rate, ..self.limits };
-        let (outage, members) = (self.shared.outage, members.unwrap_or(self.shared.members));
+        let (outage, members) = (self.shared.outage, members.or(self.reckoned).unwrap_or(self.shared.members));
         let away = self.away.get_or_insert_with(|| StoreAway::new(&limits, outage, members, now));
         away.failed(why, spread, now);
         self.was_away = true;
@@ -89,6 +89,17 @@ impl Member {
     fn spread(&self) -> f64 {
         let mixed = mix(self.id ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         f64::from(u32::try_from(mixed >> 32).unwrap_or(0)) / f64::from(u32::MAX)
+    }
+
+    /// Returns the number of members at the last answer, or before a restart; zero if that is not
+    /// known.
+    pub(crate) fn members(&self) -> u32 {
+        self.heard.map_or_else(|| self.reckoned.map_or(0, NonZeroU32::get), |heard| heard.answer.members)
+    }
+
+    /// Reckons with this many members until the store has said how many there are.
+    pub(crate) fn reckon_with(&mut self, members: Option<NonZeroU32>) {
+        self.reckoned = members;
     }
 
     /// Returns what a status page shows.

@@ -1,0 +1,184 @@
+//! Keeps the state file: what the process before this one left, and what this one leaves.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::operations::Operations;
+use crate::classify::Salt;
+use crate::clock::{Clock, wall_clock};
+use crate::proxy::{Changes, Gap, Gate, Past};
+use crate::spec;
+use crate::spec::Settings;
+use crate::state::{self, Stamp, State, StateError};
+
+/// The state file of this process.
+pub(crate) struct StateFile {
+    /// The path; `None` if no state is kept.
+    path: Option<PathBuf>,
+    /// Locked for as long as this process keeps its state there.
+    _folder: Option<File>,
+    salt: Salt,
+    left: Option<State>,
+}
+
+/// A state that is written now and then.
+pub(crate) struct Keeping {
+    task: JoinHandle<()>,
+    over: CancellationToken,
+}
+
+// === impl StateFile ===
+
+impl StateFile {
+    /// Reads the state that is there. Whatever it is, the process starts.
+    pub(crate) fn open(settings: &Settings) -> Self {
+        let mut this = Self { path: None, _folder: None, salt: Salt::random(), left: None };
+        let Some((path, is_asked_for)) = place(settings) else { return this };
+        match lock(&path) {
+            Ok(folder) => this._folder = Some(folder),
+            Err(error) if is_asked_for => {
+                tracing::warn!(file = %path.display(), %error, "no state is kept over a restart");
+                return this;
+            }
+            Err(_) => return this,
+        }
+        match state::read(&path) {
+            Ok(left) => this.left = left,
+            Err(error) => tracing::warn!(file = %path.display(), %error, "the state file is ignored"),
+        }
+        if let Some(left) = &this.left {
+            this.salt = Salt::of(left.secret);
+            let keys: usize = left.gates.values().map(|gate| gate.keys.len()).sum();
+            let pauses: usize = left.gates.values().map(|gate| gate.pauses.len()).sum();
+            let ago = Stamp::new(wall_clock()).since(&left.stamp);
+            tracing::info!(file = %path.display(), keys, pauses, seconds = ago.as_secs(), "going on with the state before the restart");
+        }
+        this.path = Some(path);
+        this
+    }
+
+    /// Returns what a gate goes on with.
+    pub(crate) fn past(&self, gate: &str) -> Past {
+        let left = self.left.as_ref().and_then(|left| Some((left, left.gates.get(gate)?)));
+        let gap = |left: &State| Gap {
+            length: Stamp::new(wall_clock()).since(&left.stamp),
+            unseen: (!left.is_last).then_some(UNSEEN),
+        };
+        Past { salt: self.salt.clone(), frozen: left.map(|(left, frozen)| (frozen.clone(), gap(left))) }
+    }
+
+    /// Begins to keep the state of these gates.
+    pub(crate) fn keep(mut self, operations: Arc<Operations>, clock: Clock) -> Keeping {
+        self.left = None;
+        let over = CancellationToken::new();
+        Keeping { task: tokio::spawn(self.write_until(operations, clock, over.clone())), over }
+    }
+
+    /// Writes the state when there is something new in it, and a last time once `over`.
+    async fn write_until(self, operations: Arc<Operations>, clock: Clock, over: CancellationToken) {
+        let Some(path) = self.path.clone() else { return };
+        let gates = &operations.gates;
+        let changes = || gates.iter().map(|gate| gate.changes()).collect::<Vec<_>>();
+        let (mut written, mut at, mut is_failing) = (None, clock.now(), false);
+        loop {
+            let now = changes();
+            let is_due = written.as_ref().is_none_or(|written: &Vec<Changes>| {
+                let memory = now.iter().zip(written).any(|(now, then)| now.memory != then.memory);
+                memory || (now != *written && clock.now() - at >= LEVELS_EVERY)
+            });
+            if is_due {
+                let result = self.write(&path, gates, false).await;
+                report(&path, result.as_ref().err(), &mut is_failing);
+                (written, at) = (Some(now), clock.now());
+            }
+            tokio::select! {
+                () = clock.sleep(LOOK) => {}
+                () = over.cancelled() => break,
+            }
+        }
+        let result = self.write(&path, gates, true).await;
+        report(&path, result.as_ref().err(), &mut is_failing);
+    }
+
+    async fn write(&self, path: &Path, gates: &[Arc<Gate>], is_last: bool) -> Result<(), StateError> {
+        let most = (KEYS / gates.len().max(1)).max(LEAST_KEYS);
+        let mut frozen = std::collections::BTreeMap::new();
+        for gate in gates {
+            frozen.insert(Arc::clone(gate.name()), gate.freeze(most).await);
+        }
+        // The stamp comes after what it is of: then no time passes twice.
+        let stamp = Stamp::new(wall_clock());
+        let state = State { stamp, is_last, secret: self.salt.secret(), gates: frozen };
+        let path = path.to_owned();
+        // A disk that hangs must not stop the thread that carries every call.
+        let written = tokio::task::spawn_blocking(move || state::write(&path, &state, is_last)).await;
+        written.unwrap_or_else(|error| Err(io::Error::other(error).into()))
+    }
+}
+
+// === impl Keeping ===
+
+impl Keeping {
+    /// Writes the state a last time. For a process whose gates have stopped.
+    pub(crate) async fn written(self) {
+        self.over.cancel();
+        self.task.await.ok();
+    }
+}
+
+/// Logs that the file cannot be written, and that it can be again, once each.
+fn report(path: &Path, error: Option<&StateError>, is_failing: &mut bool) {
+    let file = path.display();
+    match error {
+        Some(error) if !*is_failing => {
+            tracing::warn!(%file, %error, "the state file cannot be written; what is new would be lost in a restart");
+        }
+        None if *is_failing => tracing::info!(%file, "the state file can be written again"),
+        _ => {}
+    }
+    *is_failing = error.is_some();
+}
+
+/// Returns the path of the state file, and true if it was asked for.
+fn place(settings: &Settings) -> Option<(PathBuf, bool)> {
+    let volume = || settings.gates.values().find_map(|gate| gate.tls.as_ref()?.write_to.clone());
+    let pod = || Some(PathBuf::from(POD)).filter(|folder| folder.is_dir());
+    match &settings.state {
+        spec::StateFile::Off => None,
+        spec::StateFile::At(path) => Some((path.clone(), true)),
+        spec::StateFile::Auto => Some((volume().or_else(pod)?.join("state"), false)),
+    }
+}
+
+/// Locks the folder of the state file, which is made if it is not there: two processes would
+/// overwrite each other's.
+fn lock(path: &Path) -> io::Result<File> {
+    let folder = path.parent().unwrap_or(path);
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let folder = File::open(folder)?;
+    folder.try_lock().map_err(|error| match error {
+        std::fs::TryLockError::WouldBlock => io::Error::other("another process keeps its state in that folder"),
+        std::fs::TryLockError::Error(error) => error,
+    })?;
+    Ok(folder)
+}
+
+/// The folder that `inject` mounts.
+const POD: &str = "/run/tidegate";
+/// The time between two looks for something new.
+const LOOK: Duration = Duration::from_secs(1);
+/// The least time between two writes for the levels of buckets alone, which change with each call.
+const LEVELS_EVERY: Duration = Duration::from_secs(5);
+/// The time before a crash of which nothing may have been written.
+const UNSEEN: Duration = Duration::from_secs(7);
+/// The most keys that are kept: a file of less than a megabyte.
+const KEYS: usize = 8000;
+/// The same of each gate, if there are many.
+const LEAST_KEYS: usize = 500;

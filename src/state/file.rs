@@ -1,0 +1,72 @@
+//! The state file: read once, and replaced as a whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{State, StateError, format};
+
+/// Reads a state; `None` if there is no file. It must be a regular file of this user's own that
+/// others can neither read nor write.
+///
+/// # Errors
+/// The file cannot be used.
+pub fn read(path: &Path) -> Result<Option<State>, StateError> {
+    let listed = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        listed => listed?,
+    };
+    if !listed.is_file() {
+        return Err(StateError::Unsafe); // a pipe would not even be opened
+    }
+    let file = File::open(path)?;
+    let found = file.metadata()?;
+    let is_what_was_listed = (listed.dev(), listed.ino()) == (found.dev(), found.ino());
+    let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
+    if !is_what_was_listed || !is_own {
+        return Err(StateError::Unsafe);
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(StateError::TooLarge);
+    }
+    format::decode(&bytes).map(Some)
+}
+
+/// Writes a state beside its place and renames it into it. `is_synced` is for a disk: then it is
+/// there after a loss of power too.
+///
+/// # Errors
+/// It cannot be written. The file is as it was.
+pub fn write(path: &Path, state: &State, is_synced: bool) -> Result<(), StateError> {
+    let bytes = format::encode(state)?;
+    let beside = beside(path);
+    let written = write_beside(&beside, &bytes, is_synced).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        fs::remove_file(&beside).ok(); // no half of a file on a full disk
+    }
+    Ok(written?)
+}
+
+fn write_beside(path: &Path, bytes: &[u8], is_synced: bool) -> io::Result<()> {
+    // Always a new file: a link that others have put there is not followed.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    if is_synced { file.sync_all() } else { Ok(()) }
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+/// The most that is read. A state of ten gates with all that is kept of each is smaller.
+const LARGEST: u64 = 16 << 20;
