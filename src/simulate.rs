@@ -14,13 +14,14 @@ pub mod replay;
 pub mod report;
 mod request;
 mod series;
+mod store;
 mod tally;
 
 use crate::spec;
 
 pub use self::builtin::{ALL, Builtin, Setup, WrongParameter, find, usual};
 pub use self::picture::Picture;
-pub use self::play::{Played, play};
+pub use self::play::{Played, Together, play};
 pub use self::tally::{LeaseRow, Row};
 
 /// Limits with a name.

@@ -138,7 +138,11 @@ fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Setup,
     if limits.is_empty() {
         limits.push(simulate::usual());
     }
-    let picture = if scenario.controllers.is_empty() { Picture::LeaseAge } else { Picture::Calls };
+    let picture = match (scenario.controllers.is_empty(), scenario.upstream.quota) {
+        (true, _) => Picture::LeaseAge,
+        (false, Some(_)) => Picture::Together,
+        (false, None) => Picture::Calls,
+    };
     Ok(Setup { scenario, limits, picture })
 }
 

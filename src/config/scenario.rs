@@ -5,6 +5,7 @@
 //! configuration: every problem with line and column, unknown keys are problems.
 
 mod file;
+mod store;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub struct Scenario {
     pub seed: u64,
     /// The API.
     pub upstream: Upstream,
+    /// The store of shared buckets.
+    pub store: Store,
     /// The controllers that make calls.
     pub controllers: Vec<Controller>,
     /// The leases that must not be lost.
@@ -43,6 +46,70 @@ pub struct Upstream {
     pub capacity: Option<f64>,
     /// The stretches of time in which it fails.
     pub failures: Vec<Failure>,
+    /// The calls that it allows all gates together; what is more is only counted.
+    pub quota: Option<Quota>,
+}
+
+/// The calls that an API allows an account.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quota {
+    /// Calls per second.
+    pub rate: f64,
+    /// Calls at once.
+    pub burst: u32,
+}
+
+/// The store through which gates share buckets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Store {
+    /// The time from a question to its answer.
+    pub rtt: Duration,
+    /// The time after which a gate waits for an answer no more.
+    pub timeout: Duration,
+    /// The stretches of time in which it does not answer.
+    pub outages: Vec<Outage>,
+    /// The moments at which it loses data.
+    pub losses: Vec<Loss>,
+    /// The jumps of its clock.
+    pub clock: Vec<ClockJump>,
+}
+
+/// A stretch of time in which a store does not answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outage {
+    /// Its start.
+    pub from: Duration,
+    /// Its end.
+    pub to: Duration,
+    /// The gates that it does not answer, counted from one; empty: all.
+    pub gates: Vec<usize>,
+}
+
+/// A loss of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The moment.
+    pub at: Duration,
+    /// The store is what it was so long before; `None`: empty.
+    pub back: Option<Duration>,
+}
+
+/// A jump of a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockJump {
+    /// The moment.
+    pub at: Duration,
+    /// The way it jumps.
+    pub by: Jump,
+}
+
+/// The way a clock jumps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Jump {
+    /// Ahead by so much.
+    Ahead(Duration),
+    /// Back by so much.
+    Back(Duration),
 }
 
 /// A stretch of time in which calls fail.
@@ -81,6 +148,10 @@ pub struct Controller {
     pub verbs: Vec<Verb>,
     /// The next try of an object that failed.
     pub requeue: Requeue,
+    /// The number of its copies, each with objects of its own.
+    pub replicas: usize,
+    /// The gate of the first copy, counted from one; each further copy has the next.
+    pub gate: usize,
 }
 
 /// The moments at which objects change.
@@ -138,9 +209,24 @@ pub struct LimitsOf {
     pub gate: Option<String>,
 }
 
+impl Scenario {
+    /// Returns the number of gates.
+    pub fn gates(&self) -> usize {
+        self.controllers.iter().map(|one| one.gate + one.replicas - 1).max().unwrap_or(1).max(1)
+    }
+}
+
 impl Default for Upstream {
     fn default() -> Self {
-        Self { latency: Duration::from_millis(20), capacity: None, failures: Vec::new() }
+        Self { latency: Duration::from_millis(20), capacity: None, failures: Vec::new(), quota: None }
+    }
+}
+
+impl Default for Store {
+    /// One in the same cluster that does nothing wrong.
+    fn default() -> Self {
+        let (rtt, timeout) = (Duration::from_millis(1), Duration::from_millis(250));
+        Self { rtt, timeout, outages: Vec::new(), losses: Vec::new(), clock: Vec::new() }
     }
 }
 

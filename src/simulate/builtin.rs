@@ -10,7 +10,7 @@ use super::Limits;
 use super::picture::Picture;
 use crate::api::Verb;
 use crate::chart::thousands;
-use crate::config::scenario::{Changes, Controller, Failure, Lease, Requeue, Scenario, Upstream};
+use crate::config::scenario::{Changes, Controller, Failure, Lease, Outage, Quota, Requeue, Scenario, Store, Upstream};
 use crate::config::{self};
 
 /// A scenario with a name.
@@ -67,6 +67,18 @@ pub const ALL: &[Builtin] = &[
         about: "a leader's lease while its objects saturate the bucket",
         parameters: "objects=2000 rate=20 burst=30 every=2s length=120s",
         set_up: lease_holder,
+    },
+    Builtin {
+        name: "shared-account",
+        about: "gates with one account: each its own limits, or shared",
+        parameters: "replicas=3 rate=50 burst=100 rtt=1ms length=60s",
+        set_up: shared_account,
+    },
+    Builtin {
+        name: "shared-outage",
+        about: "the store of a shared bucket is away for a while",
+        parameters: "replicas=3 rate=50 burst=100 rtt=1ms outage=10s length=60s",
+        set_up: shared_outage,
     },
 ];
 
@@ -188,6 +200,56 @@ fn lease_holder(numbers: &Parameters) -> Setup {
     Setup { scenario, limits, picture: Picture::LeaseAge }
 }
 
+fn shared_account(numbers: &Parameters) -> Setup {
+    let (rate, burst, count) = (numbers.number("rate"), numbers.count("burst"), numbers.count("replicas"));
+    let title = "Calls per second of all gates that use one account";
+    let part = |number: f64| number / f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    let burst_part = (burst / count).max(1);
+    let limits = vec![
+        of_bucket("each the whole rate", &format!("rate = {rate:?}, burst = {burst}")),
+        of_bucket(&format!("each 1/{count} of it"), &format!("rate = {:?}, burst = {burst_part}", part(rate))),
+        of_bucket("shared", &format!("rate = {rate:?}, burst = {burst}, shared = \"account\"")),
+    ];
+    Setup { scenario: account(title, numbers), limits, picture: Picture::Together }
+}
+
+fn shared_outage(numbers: &Parameters) -> Setup {
+    let (rate, burst) = (numbers.number("rate"), numbers.count("burst"));
+    let mut scenario = account("Calls per second of all gates while their store is away", numbers);
+    let from = scenario.length / 3;
+    let to = (from + numbers.duration("outage")).min(scenario.length);
+    scenario.store.outages.push(Outage { from, to, gates: Vec::new() });
+    let shared = |outage: &str| {
+        let shared = format!("shared = {{ name = \"account\", outage = \"{outage}\" }}");
+        of_bucket(&format!("outage = \"{outage}\""), &format!("rate = {rate:?}, burst = {burst}, {shared}"))
+    };
+    let limits = vec![shared("share"), shared("full"), shared("stop")];
+    Setup { scenario, limits, picture: Picture::Together }
+}
+
+/// Returns a scenario in which a busy replica of a controller and some quiet ones want a fifth more
+/// than their account allows, each through a gate of its own.
+fn account(title: &str, numbers: &Parameters) -> Scenario {
+    let (rate, burst, count) = (numbers.number("rate"), numbers.count("burst"), numbers.count("replicas"));
+    let quiet = count.saturating_sub(1);
+    let steadily = |rate| Changes::Steadily { rate, from: Duration::ZERO, to: None };
+    let mut controllers = vec![Controller { changes: steadily(rate * BUSY), ..controller("busy", 10_000) }];
+    if let Some(share) = u32::try_from(quiet).ok().filter(|quiet| *quiet > 0) {
+        let changes = steadily(rate * QUIET / f64::from(share));
+        controllers.push(Controller { changes, replicas: quiet, gate: 2, ..controller("quiet", 10_000) });
+    }
+    let quota = Quota { rate, burst: u32::try_from(burst).unwrap_or(u32::MAX) };
+    let upstream = Upstream { quota: Some(quota), ..Upstream::default() };
+    let store = Store { rtt: numbers.duration("rtt"), ..Store::default() };
+    Scenario { upstream, store, controllers, ..scenario(title, numbers) }
+}
+
+/// Returns the limits of a bucket alone.
+fn of_bucket(name: &str, bucket: &str) -> Limits {
+    let bucket = format!("bucket = {{ {bucket} }}\n[gates.it.queue]");
+    limits(name, &format!("{}{STORE}", UNLIMITED.replace("[gates.it.queue]", &bucket)))
+}
+
 /// Returns a scenario of nothing, as long as the numbers say.
 fn scenario(title: &str, numbers: &Parameters) -> Scenario {
     Scenario {
@@ -195,6 +257,7 @@ fn scenario(title: &str, numbers: &Parameters) -> Scenario {
         length: numbers.duration("length"),
         seed: 1,
         upstream: Upstream::default(),
+        store: Store::default(),
         controllers: Vec::new(),
         leases: Vec::new(),
         limits: Vec::new(),
@@ -214,13 +277,15 @@ fn controller(name: &str, objects: usize) -> Controller {
         changes: Changes::Together { at: Duration::ZERO },
         verbs: vec![Verb::Update],
         requeue: Requeue::default(),
+        replicas: 1,
+        gate: 1,
     }
 }
 
 /// Returns an API that answers 503 up to a time.
 fn failing(to: Duration, latency: Duration) -> Upstream {
     let failure = Failure { from: Duration::ZERO, to, status: 503, controllers: Vec::new(), share: 1.0 };
-    Upstream { latency, capacity: None, failures: vec![failure] }
+    Upstream { latency, failures: vec![failure], ..Upstream::default() }
 }
 
 /// Returns the lines of a backoff that leaves the waiting to the gate.
@@ -237,6 +302,11 @@ fn limits(name: &str, lines: &str) -> Limits {
     Limits { name: name.to_owned(), gate: gate.expect("built-in limits are checked by a test, their numbers before") }
 }
 
+/// A store, which is not reached: the scenario has one of its own.
+const STORE: &str = "[stores.simulated]\nurl = \"unix:/simulated\"\n";
+/// The part of an account's rate that its busy gate wants, and that of the others together.
+const BUSY: f64 = 0.9;
+const QUIET: f64 = 0.3;
 /// Turns every limit off except for those in the lines that follow; a call waits as long as it
 /// takes.
 const UNLIMITED: &str = "preset = \"none\"\n[gates.it.queue]\nmax_wait = \"8760h\"\nmax_waiting = 1000000000\n";

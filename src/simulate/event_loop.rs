@@ -1,24 +1,33 @@
-//! A limiter in virtual time, driven as the proxy drives it but never late, among the events of a
-//! simulation.
+//! Limiters in virtual time, driven as the proxy drives them but never late, among the events of a
+//! simulation. Usually there is one gate; several share buckets through a store.
 
 use std::collections::{HashMap, VecDeque};
 
+use super::store::{Answered, Store};
 use crate::agenda::Agenda;
 use crate::api::{Answer, Group};
+use crate::config::scenario;
 use crate::limit::{Arrival, Claim, Limiter, Permit, Receipt, Refusal, Slot, Ticket, Verdict};
 use crate::moment::Moment;
 use crate::spec;
 
-/// A gate without connections, its waiting calls by number, and the events to come.
+/// Gates without connections, their store, and the events to come.
 #[derive(Debug)]
 pub(super) struct EventLoop<E> {
     /// The present moment.
     pub(super) now: Moment,
+    gates: Vec<Gate>,
+    pub(super) store: Store,
+    decided: VecDeque<Happening<E>>,
+    agenda: Agenda<E>,
+}
+
+/// A gate, and its waiting calls by number.
+#[derive(Debug)]
+struct Gate {
     limiter: Limiter,
     calls: HashMap<Ticket, usize>,
     tickets: HashMap<usize, Ticket>,
-    decided: VecDeque<Happening<E>>,
-    agenda: Agenda<E>,
 }
 
 /// The next thing that happens.
@@ -42,15 +51,16 @@ pub(super) struct Sent {
 // === impl EventLoop ===
 
 impl<E> EventLoop<E> {
-    /// Creates a gate at rest, with room on every connection.
+    /// Creates a gate at rest.
     pub(super) fn new(limits: &spec::Gate, seed: u64) -> Self {
-        let now = Moment::ZERO;
-        let mut limiter = Limiter::new(limits.policy.clone(), seed, now);
-        for group in [Group::Exempt, Group::Short, Group::LongRunning] {
-            limiter.add_room(group, ROOM, now);
-        }
-        let (calls, tickets) = (HashMap::new(), HashMap::new());
-        Self { now, limiter, calls, tickets, decided: VecDeque::new(), agenda: Agenda::default() }
+        Self::fleet(limits, seed, 1, &scenario::Store::default())
+    }
+
+    /// Creates gates at rest with the same limits, and the store between them.
+    pub(super) fn fleet(limits: &spec::Gate, seed: u64, gates: usize, store: &scenario::Store) -> Self {
+        let gates = (seed..).take(gates.max(1)).map(|seed| Gate::new(limits, seed)).collect();
+        let (decided, agenda) = (VecDeque::new(), Agenda::default());
+        Self { now: Moment::ZERO, gates, store: Store::new(store), decided, agenda }
     }
 
     /// Adds an event to the agenda.
@@ -65,57 +75,90 @@ impl<E> EventLoop<E> {
             if let Some(decision) = self.decided.pop_front() {
                 return Some(decision);
             }
-            let event = self.agenda.next();
-            let timer = self.limiter.next_wakeup().filter(|timer| event.is_none_or(|event| *timer <= event));
-            let Some(timer) = timer else {
+            let (event, store) = (self.agenda.next(), self.store.next());
+            let others = [event, store].into_iter().flatten().min();
+            let timers = self.gates.iter().enumerate();
+            let timer = timers.filter_map(|(gate, at)| Some((at.limiter.next_wakeup()?, gate))).min();
+            if let Some((at, gate)) = timer.filter(|(at, _)| others.is_none_or(|other| *at <= other)) {
+                // At the very end no call is left for which the refill of a bucket would matter.
+                let is_idle = end == Moment::MAX && event.is_none() && self.is_idle();
+                if at > end || is_idle {
+                    return None;
+                }
+                self.now = self.now.max(at);
+                self.tick(gate);
+            } else if let Some(at) = store.filter(|store| event.is_none_or(|event| *store <= event)) {
+                if at > end {
+                    return None;
+                }
+                self.now = self.now.max(at);
+                self.answered();
+            } else {
                 let (at, event) = self.agenda.take(end)?;
                 self.now = self.now.max(at);
                 return Some(Happening::Due(event));
-            };
-            // At the very end no call is left for which the refill of a bucket would matter.
-            let is_idle = end == Moment::MAX && event.is_none() && self.limiter.waiting() == 0;
-            if timer > end || is_idle {
-                return None;
             }
-            self.now = self.now.max(timer);
-            self.limiter.advance(self.now);
-            self.claim();
         }
     }
 
-    /// Lets call number `call` arrive.
-    pub(super) fn arrive(&mut self, call: usize, arrival: &Arrival<'_>) {
-        match self.limiter.arrive(arrival, self.now) {
+    fn is_idle(&self) -> bool {
+        self.gates.iter().all(|gate| gate.limiter.waiting() == 0)
+    }
+
+    /// Advances a gate, and hands its questions on.
+    fn tick(&mut self, gate: usize) {
+        let asks = {
+            let limiter = &mut self.gates[gate].limiter;
+            limiter.advance(self.now);
+            limiter.take_asks(self.now)
+        };
+        asks.into_iter().for_each(|ask| self.store.ask(gate, ask, self.now));
+        self.claim(gate);
+    }
+
+    /// Lets the next event of the store happen.
+    fn answered(&mut self) {
+        if let Some(Answered { gate, asked, answer, sent }) = self.store.happen() {
+            self.gates[gate].limiter.answered(asked, answer, sent, self.now);
+            self.claim(gate);
+        }
+    }
+
+    /// Lets call number `call` arrive at a gate.
+    pub(super) fn arrive(&mut self, gate: usize, call: usize, arrival: &Arrival<'_>) {
+        let at = &mut self.gates[gate];
+        match at.limiter.arrive(arrival, self.now) {
             Verdict::Admit(permit) => self.decide(call, Ok(permit)),
             Verdict::Refuse(refusal) => self.decide(call, Err(refusal)),
             Verdict::Wait(ticket) => {
-                self.calls.insert(ticket, call);
-                self.tickets.insert(call, ticket);
+                at.calls.insert(ticket, call);
+                at.tickets.insert(call, ticket);
             }
         }
-        self.claim();
+        self.claim(gate);
     }
 
-    /// Removes a waiting call whose client hangs up. Returns false, and does nothing, if the call
-    /// does not wait.
-    pub(super) fn give_up(&mut self, call: usize) -> bool {
-        let Some(ticket) = self.tickets.remove(&call) else { return false };
-        self.calls.remove(&ticket);
-        self.limiter.leave(ticket, self.now);
-        self.claim();
+    /// Removes a call that waits at a gate and whose client hangs up. Returns false, and does
+    /// nothing, if the call does not wait.
+    pub(super) fn give_up(&mut self, gate: usize, call: usize) -> bool {
+        let at = &mut self.gates[gate];
+        let Some(ticket) = at.tickets.remove(&call) else { return false };
+        at.calls.remove(&ticket);
+        at.limiter.leave(ticket, self.now);
+        self.claim(gate);
         true
     }
 
     /// Reports the answer to a call.
-    pub(super) fn finish(&mut self, receipt: Receipt, answer: Answer) {
-        self.limiter.finish(receipt, answer, None, &String::new, self.now);
-        self.claim();
+    pub(super) fn finish(&mut self, gate: usize, receipt: Receipt, answer: Answer) {
+        self.gates[gate].limiter.finish(receipt, answer, None, &String::new, self.now);
+        self.claim(gate);
     }
 
     /// Reports the end of the answer's body.
-    pub(super) fn release(&mut self, slot: Slot) {
-        self.limiter.release(slot, self.now);
-        self.claim();
+    pub(super) fn release(&mut self, gate: usize, slot: Slot) {
+        self.gates[gate].limiter.release(slot, self.now);
+        self.claim(gate);
     }
 
     fn decide(&mut self, call: usize, decision: Result<Permit, Refusal>) {
@@ -128,10 +171,31 @@ impl<E> EventLoop<E> {
         });
     }
 
-    /// Takes the decisions about waiting calls.
-    fn claim(&mut self) {
+    /// Takes a gate's decisions about waiting calls.
+    fn claim(&mut self, gate: usize) {
+        while let Some((call, decision)) = self.gates[gate].claim(self.now) {
+            self.decide(call, decision);
+        }
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// Creates a gate at rest, with room on every connection.
+    fn new(limits: &spec::Gate, seed: u64) -> Self {
+        let now = Moment::ZERO;
+        let mut limiter = Limiter::new(limits.policy.clone(), seed, now);
+        for group in [Group::Exempt, Group::Short, Group::LongRunning] {
+            limiter.add_room(group, ROOM, now);
+        }
+        Self { limiter, calls: HashMap::new(), tickets: HashMap::new() }
+    }
+
+    /// Takes the next decision about a waiting call.
+    fn claim(&mut self, now: Moment) -> Option<(usize, Result<Permit, Refusal>)> {
         while let Some(ticket) = self.limiter.next_event() {
-            let decision = match self.limiter.claim(ticket, self.now) {
+            let decision = match self.limiter.claim(ticket, now) {
                 Claim::Permit(permit) => Ok(permit),
                 Claim::Refused(refusal) => Err(refusal),
                 // With room on every connection none is unconnected.
@@ -139,11 +203,14 @@ impl<E> EventLoop<E> {
             };
             if let Some(call) = self.calls.remove(&ticket) {
                 self.tickets.remove(&call);
-                self.decide(call, decision);
+                return Some((call, decision));
             }
         }
+        None
     }
 }
 
+/// The gate where there is one.
+pub(super) const ONLY: usize = 0;
 /// Connections are no part of a simulation: there is always room for one more.
 const ROOM: i64 = 1 << 40;

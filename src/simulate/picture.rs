@@ -6,7 +6,7 @@ use super::play::Played;
 use super::series::{Column, Counts};
 use super::tally::Row;
 use crate::chart::{Axis, Band, Chart, Level, Mark, Series, Steps, thousands};
-use crate::config::scenario::{Failure, Scenario};
+use crate::config::scenario::{Failure, Outage, Scenario};
 use crate::moment::Moment;
 
 /// The quantity that a picture shows.
@@ -22,6 +22,8 @@ pub enum Picture {
     Waits(String),
     /// The time since a lease was renewed.
     LeaseAge,
+    /// Calls per second of all gates, beside the quota that they share.
+    Together,
 }
 
 // === impl Picture ===
@@ -37,6 +39,7 @@ impl Picture {
             Self::TotalRetries => ("retries so far", 10.0, format!("{} objects", thousands(objects))),
             Self::Waits(name) => ("seconds that a call waits", 0.1, format!("calls of {name}")),
             Self::LeaseAge => ("seconds since the last renewal", 1.0, format!("{} objects", thousands(objects))),
+            Self::Together => ("calls per second", 1.0, format!("{} gates", scenario.gates())),
         };
         let note = format!("{shown}; tidegate's limiter under a virtual clock");
         let mut chart = Chart::over_time(&scenario.title, note, length, Axis { name: y.to_owned(), at_least });
@@ -44,6 +47,7 @@ impl Picture {
             chart.steps = Steps::Tenfold;
         } else {
             chart.bands = scenario.upstream.failures.iter().map(|failure| band(failure, scenario.length)).collect();
+            chart.bands.extend(scenario.store.outages.iter().map(|outage| away(outage, scenario.length)));
         }
         if *self == Self::Delays {
             chart.x = Axis { name: "number of the retry".to_owned(), at_least: 1.0 };
@@ -51,6 +55,10 @@ impl Picture {
         let (capacity, lease) = (scenario.upstream.capacity, scenario.leases.first());
         chart.levels.extend(match self {
             Self::Calls => capacity.map(|y| Level { name: format!("the API can serve {y}/s"), y }),
+            Self::Together => scenario
+                .upstream
+                .quota
+                .map(|quota| Level { name: format!("the account may make {}/s", quota.rate), y: quota.rate }),
             Self::LeaseAge => {
                 lease.map(|lease| Level { name: "leadership is lost".to_owned(), y: lease.deadline.as_secs_f64() })
             }
@@ -67,6 +75,7 @@ impl Picture {
     fn series(&self, played: &Played) -> Series {
         let points = match self {
             Self::Calls => rates(&played.rows, played.length),
+            Self::Together => means(&rates(&played.rows, played.length)),
             Self::Delays => {
                 let delays = delays(&played.retries).take(MOST_DELAYS).enumerate();
                 delays.map(|(index, delay)| (count(index as u64 + 1), delay.as_secs_f64())).collect()
@@ -85,6 +94,22 @@ impl Picture {
 fn band(failure: &Failure, end: Duration) -> Band {
     let name = format!("answers {}", failure.status);
     Band { name, from: failure.from.as_secs_f64(), to: failure.to.min(end).as_secs_f64() }
+}
+
+fn away(outage: &Outage, end: Duration) -> Band {
+    let name = "store away".to_owned();
+    Band { name, from: outage.from.as_secs_f64(), to: outage.to.min(end).as_secs_f64() }
+}
+
+/// Returns the means of a second, of which a line can be followed.
+fn means(rates: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let step = rates.windows(2).next().map_or(1.0, |two| two[1].0 - two[0].0);
+    let many = (1..).take_while(|many| f64::from(*many) * step <= 1.0 + step / 2.0).last().unwrap_or(1);
+    let mean = |some: &[(f64, f64)]| {
+        let sum = some.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+        (sum.0 / count(some.len() as u64), sum.1 / count(some.len() as u64))
+    };
+    rates.chunks(usize::try_from(many).unwrap_or(1)).map(mean).collect()
 }
 
 /// Returns calls per second, at the middle of each step of the series.

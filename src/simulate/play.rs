@@ -1,11 +1,12 @@
-//! Plays a scenario: controllers, leases and an API around one limiter, event by event in virtual
-//! time.
+//! Plays a scenario: controllers, leases and an API around one limiter, or around several that
+//! share buckets, event by event in virtual time.
 //!
 //! Nothing here really waits, and the result depends only on the scenario, its seed and the limits.
 
 mod controller;
 mod lease;
 mod server;
+mod together;
 
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use slab::Slab;
 use self::controller::Controller;
 use self::lease::Lease;
 use self::server::Server;
+pub use self::together::Together;
 use super::Limits;
-use super::event_loop::{EventLoop, Happening, Sent};
+use super::event_loop::{EventLoop, Happening, ONLY, Sent};
 use super::request::{Read, Reader, whole_seconds};
 use super::tally::{LeaseRow, Row};
 use crate::config::scenario::Scenario;
@@ -35,6 +37,8 @@ pub struct Played {
     pub rows: Vec<Row>,
     /// The counts of each lease.
     pub leases: Vec<LeaseRow>,
+    /// The calls of all gates.
+    pub together: Together,
     /// The moments at which the first retries left.
     pub retries: Vec<Moment>,
     /// The number of retries that left at the very moment of the first.
@@ -55,6 +59,7 @@ struct World<'a> {
     calls: Slab<Call>,
     controllers: Vec<Controller>,
     leases: Vec<Lease>,
+    together: Together,
     retries: Vec<Moment>,
     first_retries: u64,
     made: u64,
@@ -129,6 +134,7 @@ pub fn play(scenario: &Scenario, limits: &Limits) -> Played {
         length: end.since_start(),
         rows: world.controllers.into_iter().map(Controller::into_row).collect(),
         leases: world.leases.into_iter().map(|lease| lease.into_row(end)).collect(),
+        together: Together { asks: world.events.store.asks, ..world.together },
         retries: world.retries,
         first_retries: world.first_retries,
         stopped,
@@ -143,13 +149,14 @@ impl<'a> World<'a> {
         Self {
             scenario,
             limits,
-            events: EventLoop::new(&limits.gate, scenario.seed),
+            events: EventLoop::fleet(&limits.gate, scenario.seed, scenario.gates(), &scenario.store),
             reader: Reader::default(),
             server: Server::new(&scenario.upstream),
             random: Random::new(scenario.seed),
             calls: Slab::new(),
-            controllers: scenario.controllers.iter().map(|spec| Controller::new(spec, step)).collect(),
+            controllers: controllers(scenario, step),
             leases: scenario.leases.iter().map(Lease::new).collect(),
+            together: Together::new(scenario.gates(), scenario.upstream.quota),
             retries: Vec::new(),
             first_retries: 0,
             made: 0,
@@ -168,32 +175,44 @@ impl<'a> World<'a> {
     fn arrive(&mut self, index: usize) {
         let call = &mut self.calls[index];
         call.arrived = self.events.now;
+        let call = &self.calls[index];
         self.made += 1;
         if let Maker::Worker { controller, .. } = call.maker {
             self.controllers[controller].row.arrived(call.arrived);
         }
-        self.events.arrive(index, &call.read.arrival());
+        let gate = self.gate_of(call.maker);
+        self.events.arrive(gate, index, &self.calls[index].read.arrival());
+    }
+
+    /// Returns the gate through which calls go.
+    fn gate_of(&self, maker: Maker) -> usize {
+        match maker {
+            Maker::Worker { controller, .. } => self.controllers[controller].gate,
+            Maker::LeaseHolder(_) => ONLY,
+        }
     }
 
     fn left(&mut self, index: usize, sent: Sent) {
         let now = self.events.now;
         let call = &mut self.calls[index];
         call.sent = Some(sent);
+        let call = &self.calls[index];
         let object = match call.maker {
             Maker::Worker { controller, object } => {
                 self.controllers[controller].row.left(now, now - call.arrived, call.is_retry);
+                self.together.left(now);
                 if call.is_retry {
                     self.first_retries += u64::from(self.retries.first().is_none_or(|first| *first == now));
                     if self.retries.len() < MOST_RETRIES {
                         self.retries.push(now);
                     }
                 }
-                Some((&self.scenario.controllers[controller], object))
+                Some((self.spec(controller), object))
             }
             Maker::LeaseHolder(_) => None,
         };
         let answer = self.server.answer(now, object);
-        call.answer = (answer.status, answer.retry_after);
+        self.calls[index].answer = (answer.status, answer.retry_after);
         self.events.schedule(answer.at, Event::Answered(index));
     }
 
@@ -201,8 +220,9 @@ impl<'a> World<'a> {
         let Call { maker, read, sent, answer: (status, retry_after), .. } = self.calls.remove(index);
         if let Some(Sent { receipt, slot }) = sent {
             let answer = read.answer(&self.limits.gate, status, retry_after, retry_after.is_some());
-            self.events.finish(receipt, answer);
-            self.events.release(slot);
+            let gate = self.gate_of(maker);
+            self.events.finish(gate, receipt, answer);
+            self.events.release(gate, slot);
         }
         match maker {
             Maker::Worker { controller, object } if status < 400 => self.succeeded(controller, object),
@@ -230,6 +250,15 @@ impl<'a> World<'a> {
             Maker::LeaseHolder(lease) => self.attempted(lease, false),
         }
     }
+}
+
+/// Returns the controllers, each copy for itself.
+fn controllers(scenario: &Scenario, step: Duration) -> Vec<Controller> {
+    let copies = scenario.controllers.iter().enumerate().flat_map(|(place, spec)| {
+        let copy = move |copy| Controller::new(spec, (place, copy), step);
+        (0..spec.replicas.max(1)).map(copy)
+    });
+    copies.collect()
 }
 
 /// Returns the length of the steps in which a run of this length is counted: short enough for a

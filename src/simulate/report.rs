@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::picture::{Picture, delays};
-use super::play::Played;
+use super::play::{Played, Together};
 use super::series::Column;
 use super::tally::{LeaseRow, Row};
 use crate::chart::{cut, short, thousands};
@@ -108,6 +108,7 @@ fn finding(picture: &Picture, one: &Played) -> Option<String> {
                 (short(row.waits.quantile(500)), short(row.waits.quantile(990)), thousands(row.refusals()));
             format!("half of the calls of {name} wait {half} at most, 99% {most}; {refused} are refused")
         }
+        Picture::Together => together(one)?,
         Picture::LeaseAge => {
             let lease = one.leases.first()?;
             let lost = match lease.lost {
@@ -118,6 +119,21 @@ fn finding(picture: &Picture, one: &Played) -> Option<String> {
             format!("at most {} between renewals; {lost}", short(lease.longest))
         }
     })
+}
+
+/// Returns what all gates made of the quota that they share.
+fn together(one: &Played) -> Option<String> {
+    let Together { quota, sent, over, asks, .. } = one.together;
+    let (quota, seconds) = (quota?, one.length.as_secs_f64());
+    #[expect(clippy::cast_precision_loss, reason = "there are a few million calls")]
+    let (used, asked) = (sent as f64 / (quota.rate * seconds) * 100.0, asks as f64 / seconds);
+    let over = match over.ceil() {
+        over if over <= 0.0 => "never more than the account may make".to_owned(),
+        over => format!("up to {over:.0} calls more than the account may make"),
+    };
+    let shares: Vec<String> = one.rows.iter().map(|row| format!("{}: {}", row.name, thousands(row.sent))).collect();
+    let asks = if asks == 0 { String::new() } else { format!("; {asked:.1} questions a second to the store") };
+    Some(format!("{used:.0}% of the rate is used, {over} ({}){asks}", shares.join(", ")))
 }
 
 /// Writes the numbers over time: a line for each of the limits, each controller and each step.
@@ -148,6 +164,9 @@ pub fn json(played: &[Played]) -> Value {
             "length": one.length.as_secs_f64(),
             "stopped": one.stopped.map(|at| at.since_start().as_secs_f64()),
             "controllers": one.rows.iter().map(row_json).collect::<Vec<_>>(),
+            "gates": one.together.gates,
+            "over_quota": one.together.quota.map(|_| one.together.over.max(0.0)),
+            "store_asks": one.together.asks,
             "leases": one.leases.iter().map(lease_json).collect::<Vec<_>>(),
             "calls_in_first_second": one.calls_in_first_second(),
             "retries_in_first_second": one.retries_in_first_second(),

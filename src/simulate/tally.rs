@@ -83,6 +83,11 @@ impl Row {
         self.counts.add(Column::Refused, at, 1);
     }
 
+    /// Returns the calls that left, by the start of each step.
+    pub fn counts_sent(&self) -> impl Iterator<Item = (Duration, u64)> {
+        self.counts.steps().map(|(at, counts)| (at, counts[Column::Sent as usize]))
+    }
+
     /// Returns the number of refused calls, for all reasons together.
     pub fn refusals(&self) -> u64 {
         self.refused.iter().sum()

@@ -159,8 +159,43 @@ fn a_rate_gives_way_to_an_api_that_is_too_slow_for_it() {
 }
 
 #[test]
+fn gates_that_share_a_bucket_use_all_of_an_account_and_no_more() {
+    let usual = usual("shared-account");
+    let [whole, part, shared] = &usual.1[..] else { panic!("three limits") };
+    let used = |played: &Played| f64::from(u32::try_from(played.together.sent).expect("few")) / (50.0 * 60.0);
+    assert!(whole.together.over > 500.0, "{:?}", whole.together);
+    assert!(part.together.over <= 0.0 && used(part) < 0.7, "{:?}", part.together);
+    assert!(shared.together.over <= 1e-6 && used(shared) >= 0.99, "{:?}", shared.together);
+    assert!(
+        shared.rows[1].waits.quantile(990) < Duration::from_millis(250),
+        "a quiet gate does not wait for a busy one"
+    );
+    assert!(shared.together.asks <= 60 * 3 * 20 && whole.together.asks == 0);
+    let far = &played("shared-account", &["replicas=10", "rtt=50ms"]).1[2];
+    assert!(far.together.over <= 1e-6 && used(far) >= 0.98, "{:?}", far.together);
+}
+
+#[test]
+fn while_the_store_is_away_gates_go_on_as_their_words_say() {
+    let usual = usual("shared-outage");
+    let (setup, all) = &*usual;
+    let [share, full, stop] = &all[..] else { panic!("three words") };
+    let outage = &setup.scenario.store.outages[0];
+    assert!(share.together.over <= 1e-6 && stop.together.over <= 1e-6 && full.together.over > 0.0);
+    let sent = |played: &Played| {
+        let steps = played.rows.iter().flat_map(|row| row.counts_sent());
+        steps
+            .filter(|(at, _)| *at > outage.from + Duration::from_secs(3) && *at < outage.to)
+            .map(|(_, sent)| sent)
+            .sum()
+    };
+    let (share, full, stop): (u64, u64, u64) = (sent(share), sent(full), sent(stop));
+    assert!(stop == 0 && share > 100 && full > share, "{share}, {full}, {stop}");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
-    for name in ["noisy-neighbour", "recovery", "lease-holder"] {
+    for name in ["noisy-neighbour", "recovery", "lease-holder", "shared-outage"] {
         let result = |(setup, played): &(Setup, Vec<Played>)| {
             (simulate::report::csv(played), setup.picture.chart(&setup.scenario, played).svg())
         };

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use toml::Value;
 
-use super::{Changes, Controller, Failure, Lease, LimitsOf, Requeue, Scenario, Upstream};
+use super::store::store;
+use super::{Changes, Controller, Failure, Lease, LimitsOf, Quota, Requeue, Scenario, Upstream};
 use crate::api::Verb;
 use crate::config::cursor::{Cursor, TomlValue};
 use crate::config::foreign;
@@ -50,6 +51,7 @@ fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
             root.at("controllers").item(index).at("name").problem(message);
         }
     }
+    let gates = controllers.iter().map(|one| one.gate + one.replicas - 1).max().unwrap_or(1);
     let leases: Vec<Lease> = root.list("leases").iter().map(lease).collect();
     if controllers.is_empty() && leases.is_empty() && root.is_right() {
         root.at("controllers").missing(", expected at least one [[controllers]] or [[leases]]");
@@ -60,6 +62,7 @@ fn scenario(root: &Cursor<'_>, file: &Path) -> Scenario {
         length,
         seed,
         upstream: upstream(&root.table("upstream"), &controllers),
+        store: store(&root.table("store"), gates),
         controllers,
         leases,
         limits,
@@ -70,7 +73,14 @@ fn upstream(at: &Cursor<'_>, controllers: &[Controller]) -> Upstream {
     let latency = at.get("latency", Upstream::default().latency);
     let capacity = positive(at, "capacity");
     let failures = at.list("failures").iter().map(|at| failure(at, controllers)).collect();
-    Upstream { latency, capacity, failures }
+    let quota = at.optional("quota").and_then(|at| {
+        let burst: u32 = at.get("burst", 1);
+        if !at.has("rate") {
+            at.at("rate").missing(", expected the calls per second that all gates may make together");
+        }
+        positive(&at, "rate").map(|rate| Quota { rate, burst })
+    });
+    Upstream { latency, capacity, failures, quota }
 }
 
 fn failure(at: &Cursor<'_>, controllers: &[Controller]) -> Failure {
@@ -108,6 +118,7 @@ fn controller(at: &Cursor<'_>) -> Controller {
         at.at("objects").problem(format!("is {objects}, expected 1 to {MOST_OBJECTS}"));
     }
     let workers: u32 = at.get("workers", 1);
+    let (replicas, gate) = (few(at, "replicas"), few(at, "gate"));
     Controller {
         name: name.unwrap_or_else(|| resource.to_owned()),
         group: group.to_owned(),
@@ -118,7 +129,18 @@ fn controller(at: &Cursor<'_>) -> Controller {
         changes: changes(at),
         verbs: verbs(at),
         requeue: requeue(at),
+        replicas,
+        gate,
     }
+}
+
+/// Reads a number of gates.
+fn few(at: &Cursor<'_>, name: &str) -> usize {
+    let number: u32 = at.get(name, 1);
+    if !(1..=MOST_GATES).contains(&number) {
+        at.at(name).problem(format!("is {number}, expected 1 to {MOST_GATES}"));
+    }
+    usize::try_from(number.clamp(1, MOST_GATES)).unwrap_or(1)
 }
 
 fn changes(at: &Cursor<'_>) -> Changes {
@@ -226,12 +248,13 @@ const LENGTH: Duration = Duration::from_secs(60);
 /// Each costs memory.
 const MOST_OBJECTS: u32 = 1_000_000;
 const MOST_PER_SECOND: f64 = 1e6;
+const MOST_GATES: u32 = 100;
 
 /// The JSON Schema of a scenario file.
 #[cfg(test)]
 pub(in crate::config) fn schema() -> serde_json::Value {
     use crate::config::tests;
-    const WHOLE: &str = "[[controllers]]\n[upstream]\nfailures = [{}]\n[[leases]]\n[[limits]]\nconfig = \"x\"\n";
+    const WHOLE: &str = "[[controllers]]\n[upstream]\nfailures = [{}]\nquota = { rate = 1 }\n[store]\noutages = [{ to = \"1s\" }]\nlosses = [{}]\nclock = [{ ahead = \"1s\" }]\n[[leases]]\n[[limits]]\nconfig = \"x\"\n";
     let (text, _) = Text::new("s.toml".to_owned(), WHOLE.to_owned());
     let root = toml::from_str(WHOLE).map(Value::Table).expect("it is TOML");
     let report = Report::new(&text, &[]);
@@ -251,6 +274,11 @@ pub(in crate::config) fn schema() -> serde_json::Value {
                 "properties": { "base": span, "max": span }, "additionalProperties": false
             }),
         ),
+        ("controllers.replicas", serde_json::json!({ "minimum": 1, "maximum": MOST_GATES })),
+        ("controllers.gate", serde_json::json!({ "minimum": 1, "maximum": MOST_GATES })),
+        ("upstream.quota", serde_json::json!({ "required": ["rate"] })),
+        ("upstream.quota.rate", serde_json::json!({ "exclusiveMinimum": 0, "maximum": MOST_PER_SECOND })),
+        ("store.outages", serde_json::json!({ "items": { "required": ["to"] } })),
         ("upstream.capacity", serde_json::json!({ "exclusiveMinimum": 0, "maximum": MOST_PER_SECOND })),
         ("upstream.failures.status", serde_json::json!({ "minimum": 400, "maximum": 599 })),
         ("upstream.failures.share", serde_json::json!({ "minimum": 0, "maximum": 1 })),

@@ -60,11 +60,15 @@ impl Parameters {
 /// Returns what was expected, if the value is something else.
 fn fault(key: &str, value: &str) -> Option<&'static str> {
     let (fits, expected) = match key {
+        "replicas" => {
+            let fits = value.parse().is_ok_and(|count: u32| (1..=100).contains(&count));
+            (fits, "a whole number from 1 to 100")
+        }
         "objects" | "workers" | "burst" => {
             let fits = value.parse().is_ok_and(|count: u32| (1..=1_000_000).contains(&count));
             (fits, "a whole number from 1 to 1000000")
         }
-        "length" | "base" | "max" | "down" | "every" => {
+        "length" | "base" | "max" | "down" | "every" | "rtt" | "outage" => {
             let has_unit = value.ends_with(|c: char| c.is_ascii_lowercase());
             let fits = duration::read(value).is_some_and(|duration| !duration.is_zero() && duration <= LONGEST);
             (has_unit && fits, "a duration with a unit, such as \"500ms\" or \"2h\", at most 8760h")

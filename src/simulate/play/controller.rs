@@ -12,6 +12,10 @@ use crate::simulate::tally::Row;
 /// A controller at work.
 pub(super) struct Controller {
     pub(super) row: Row,
+    /// Its place in the scenario.
+    spec: usize,
+    /// The gate that it calls through.
+    pub(super) gate: usize,
     workers: controller::Controller,
     objects: Vec<Object>,
 }
@@ -30,13 +34,17 @@ struct Object {
 // === impl Controller ===
 
 impl Controller {
-    pub(super) fn new(spec: &scenario::Controller, step: Duration) -> Self {
+    /// Creates the `copy`-th of the controllers that stand at `place` in the scenario.
+    pub(super) fn new(spec: &scenario::Controller, (place, copy): (usize, usize), step: Duration) -> Self {
+        let name = if spec.replicas > 1 { format!("{} {}", spec.name, copy + 1) } else { spec.name.clone() };
         let limiter = match spec.requeue {
             Requeue::AtOnce => RateLimiter { base: Duration::ZERO, max: Duration::ZERO },
             Requeue::Backoff { base, max } => RateLimiter { base, max },
         };
         Self {
-            row: Row::new(&spec.name, step),
+            row: Row::new(&name, step),
+            spec: place,
+            gate: spec.gate.saturating_sub(1) + copy,
             workers: controller::Controller::new(limiter, spec.objects, spec.workers.unwrap_or(spec.objects)),
             objects: vec![Object::default(); spec.objects],
         }
@@ -56,9 +64,14 @@ impl Controller {
 
 // === impl World ===
 
-impl World<'_> {
+impl<'a> World<'a> {
+    /// Returns the settings of a controller.
+    pub(super) fn spec(&self, index: usize) -> &'a scenario::Controller {
+        &self.scenario.controllers[self.controllers[index].spec]
+    }
+
     pub(super) fn first_change(&mut self, index: usize) {
-        let at = match self.scenario.controllers[index].changes {
+        let at = match self.spec(index).changes {
             Changes::Together { at } => at,
             Changes::Steadily { rate, from, .. } => from + self.gap(rate),
         };
@@ -74,7 +87,7 @@ impl World<'_> {
     pub(super) fn change(&mut self, index: usize) {
         let now = self.events.now;
         let objects = self.controllers[index].objects.len();
-        match self.scenario.controllers[index].changes {
+        match self.spec(index).changes {
             Changes::Together { .. } => (0..objects).for_each(|object| self.controllers[index].change(object, now)),
             Changes::Steadily { rate, to, .. } => {
                 let object = self.random.below(objects);
@@ -98,7 +111,7 @@ impl World<'_> {
 
     fn next_call(&mut self, index: usize, object: usize) {
         let Object { call, has_failed, .. } = self.controllers[index].objects[object];
-        let spec = &self.scenario.controllers[index];
+        let spec = self.spec(index);
         let request = Request {
             verb: spec.verbs[call],
             group: &spec.group,
@@ -113,12 +126,12 @@ impl World<'_> {
     }
 
     pub(super) fn succeeded(&mut self, index: usize, object: usize) {
-        let now = self.events.now;
+        let (now, calls) = (self.events.now, self.spec(index).verbs.len());
         let controller = &mut self.controllers[index];
         let state = &mut controller.objects[object];
         state.has_failed = false;
         state.call += 1;
-        if state.call < self.scenario.controllers[index].verbs.len() {
+        if state.call < calls {
             return self.next_call(index, object);
         }
         // A change that came meanwhile is not yet reconciled.
@@ -139,7 +152,7 @@ impl World<'_> {
 
     /// Ends a reconcile by a refusal of the gate that the client does not wait out.
     pub(super) fn turned_away(&mut self, index: usize, object: usize, retry_at: Moment) {
-        let at_once = self.scenario.controllers[index].requeue == Requeue::AtOnce;
+        let at_once = self.spec(index).requeue == Requeue::AtOnce;
         self.finish(index, object, if at_once { Reconciled::RequeueAt(retry_at) } else { Reconciled::Failed });
     }
 

@@ -1,6 +1,6 @@
 //! The holder of a lease in virtual time.
 
-use super::{Event, Maker, World};
+use super::{Event, Maker, ONLY, World};
 use crate::api::Verb;
 use crate::config::scenario;
 use crate::controller::LeaseHolder;
@@ -69,7 +69,7 @@ impl World<'_> {
 
     pub(super) fn timed_out(&mut self, index: usize, attempt: u64) {
         let lease = &self.leases[index];
-        if lease.holder.is_under_way(attempt) && self.events.give_up(lease.call) {
+        if lease.holder.is_under_way(attempt) && self.events.give_up(ONLY, lease.call) {
             self.calls.remove(lease.call);
             self.attempted(index, false);
         }

@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn past_its_capacity_it_is_slower_and_then_turns_calls_away() {
-        let spec = Upstream { latency: Duration::from_millis(5), capacity: Some(10.0), failures: Vec::new() };
+        let spec = Upstream { latency: Duration::from_millis(5), capacity: Some(10.0), ..Upstream::default() };
         let mut server = Server::new(&spec);
         let answers: Vec<Answer> = (0..13).map(|_| server.answer(Moment::ZERO, None)).collect();
         assert_eq!(answers[0].at, Moment::from_millis(105));

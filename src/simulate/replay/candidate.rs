@@ -12,7 +12,7 @@ use crate::limit::policy::Lane;
 use crate::limit::{Arrival, ClassId, Flow, Slot};
 use crate::moment::Moment;
 use crate::simulate::Limits;
-use crate::simulate::event_loop::{EventLoop, Happening, Sent};
+use crate::simulate::event_loop::{EventLoop, Happening, ONLY, Sent};
 use crate::simulate::request::{NOTHING, Read, Reader, Request};
 use crate::simulate::tally::Row;
 
@@ -99,7 +99,7 @@ impl<'a> Candidate<'a> {
             _ => read.shared.flow,
         };
         let flow = Flow { id: flow, name: &read.shared.flow_name };
-        self.events.arrive(index, &Arrival { key, flow, credential, timeout: record.timeout, ..read.arrival() });
+        self.events.arrive(ONLY, index, &Arrival { key, flow, credential, timeout: record.timeout, ..read.arrival() });
         let (record, sent, ending) = (record.clone(), None, Ending::Aside);
         self.calls.insert(index, Call { record, read, key, sent, left: now, ending });
         self.play(now);
@@ -122,9 +122,9 @@ impl<'a> Candidate<'a> {
                     call.iter().for_each(|call| self.rows[call.class()].was_refused(self.events.now, refusal.reason));
                 }
                 Happening::Due(Event::Ended(index)) => self.ended(index),
-                Happening::Due(Event::BodyEnded(slot)) => self.events.release(slot),
+                Happening::Due(Event::BodyEnded(slot)) => self.events.release(ONLY, slot),
                 Happening::Due(Event::GivesUp(index)) => {
-                    if self.events.give_up(index) {
+                    if self.events.give_up(ONLY, index) {
                         let call = self.calls.remove(&index);
                         call.iter().for_each(|call| self.rows[call.class()].gave_up += 1);
                     }
@@ -175,9 +175,9 @@ impl<'a> Candidate<'a> {
             Ending::GaveUp { .. } => (call.read.left(gate, now - call.left), Duration::ZERO),
             Ending::Refused(_) | Ending::Aside => (NOTHING, Duration::ZERO),
         };
-        self.events.finish(receipt, answer);
+        self.events.finish(ONLY, receipt, answer);
         if body.is_zero() {
-            self.events.release(slot);
+            self.events.release(ONLY, slot);
         } else {
             self.events.schedule(now + body, Event::BodyEnded(slot));
         }

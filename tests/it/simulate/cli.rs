@@ -136,3 +136,59 @@ fn a_replay_shows_what_was_recorded_beside_the_candidate() {
     assert_eq!(missing.code, Some(1));
     assert!(missing.err.contains("/nowhere/calls"), "{}", missing.err);
 }
+
+/// Writes a scenario of gates that share a bucket, and plays it.
+fn shared(store: &str) -> Ended {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("ours");
+    write(
+        "gate.toml",
+        "[stores.main]\nurl = \"unix:/x\"\n[gates.it]\nupstream = \"http://x\"\npreset = \"none\"\n\
+         bucket = { rate = 50, burst = 100, shared = \"a\" }\nqueue = { max_wait = \"1h\", max_waiting = 1000000 }\n",
+    );
+    let scenario = format!(
+        "length = \"60s\"\n[upstream]\nquota = {{ rate = 50, burst = 100 }}\n[store]\n{store}\n\
+         [[controllers]]\nobjects = 10000\nworkers = 0\nchanges = 30\nreplicas = 3\n[[limits]]\nconfig = \"gate.toml\"\n"
+    );
+    write("s.toml", &scenario);
+    simulate([&*folder.path().join("s.toml").display().to_string()])
+}
+
+#[test]
+fn a_store_that_is_away_or_forgetful_brings_nobody_more_than_the_account_has() {
+    for store in [
+        "rtt = \"20ms\"",
+        "outages = [{ from = \"10s\", to = \"15s\", gates = [1, 3] }, { from = \"30s\", to = \"31s\" }]",
+        "losses = [{ at = \"20s\", back = \"2s\" }, { at = \"30s\" }]",
+        "clock = [{ at = \"40s\", back = \"1h\" }]",
+    ] {
+        let ended = shared(store);
+        let text = ended.out.replace('\n', " ");
+        // Gates that are cut off go on at their part beside those that are not.
+        let is_partial = store.contains("gates");
+        assert!(
+            is_partial || text.contains("never more than the account may make"),
+            "{store}: {}{}",
+            ended.out,
+            ended.err
+        );
+        assert!(text.contains("configmaps 3:") && text.contains("questions a second"), "{store}: {}", ended.out);
+    }
+    let ended = shared("clock = [{ at = \"30s\", ahead = \"1h\" }]");
+    let more =
+        ended.out.replace('\n', " ").split("up to ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+    assert!(more.is_none_or(|more: u32| more <= 75), "a clock that jumps ahead brings a burst at most: {}", ended.out);
+}
+
+#[test]
+fn what_befalls_a_store_must_make_sense() {
+    for (store, said) in [
+        ("outages = [{ from = \"10s\" }]", "store.outages[0].to: is missing, expected the end of the outage"),
+        ("outages = [{ to = \"1s\", gates = [4] }]", "store.outages[0].gates[0]: is 4, expected a gate from 1 to 3"),
+        ("clock = [{ at = \"1s\" }]", "expected one of ahead and back"),
+        ("timeout = \"0s\"", "store.timeout: is 0, expected the time that a gate waits for an answer"),
+    ] {
+        let ended = shared(store);
+        assert!(ended.code != Some(0) && ended.err.contains(said), "{store}: {}", ended.err);
+    }
+}

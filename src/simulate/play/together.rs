@@ -1,0 +1,40 @@
+//! The calls of all gates together, beside what the upstream allows.
+
+use crate::config::scenario::Quota;
+use crate::moment::Moment;
+
+/// The calls of all gates together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Together {
+    /// The number of gates.
+    pub gates: usize,
+    /// The calls that the upstream allows, if there is a quota.
+    pub quota: Option<Quota>,
+    /// The calls sent, those of leases aside.
+    pub sent: u64,
+    /// The most calls in any window of time beyond the quota's burst and rate.
+    pub over: f64,
+    /// The questions that reached the store.
+    pub asks: u64,
+    /// The least that calls were ahead of the quota's rate.
+    pub(super) least: f64,
+}
+
+// === impl Together ===
+
+impl Together {
+    pub(super) fn new(gates: usize, quota: Option<Quota>) -> Self {
+        Self { gates, quota, least: f64::MAX, ..Self::default() }
+    }
+
+    /// Records that a call left.
+    pub(super) fn left(&mut self, now: Moment) {
+        if let Some(Quota { rate, burst }) = self.quota {
+            #[expect(clippy::cast_precision_loss, reason = "there are a few million calls")]
+            let ahead = self.sent as f64 - rate * now.since_start().as_secs_f64();
+            self.least = self.least.min(ahead);
+            self.over = self.over.max(ahead + 1.0 - self.least - f64::from(burst));
+        }
+        self.sent += 1;
+    }
+}
