@@ -37,7 +37,10 @@ impl<'a> Links<'a> {
     pub(super) fn to_gate(scheme: &Scheme, parts: &request::Parts, target: &'a Target, host: &Host) -> Option<Self> {
         let of_uri = parts.uri.authority().map(Authority::as_str);
         let of_head = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
-        let gate = format!("{scheme}://{}", of_uri.or(of_head)?);
+        let name = of_uri.or(of_head)?;
+        // Without the usual port, as the upstream's own links are: some clients compare ports.
+        let usual = if *scheme == Scheme::HTTPS { ":443" } else { ":80" };
+        let gate = format!("{scheme}://{}", name.strip_suffix(usual).unwrap_or(name));
         Some(Self { target, host: host.clone(), gate })
     }
 
@@ -266,6 +269,24 @@ mod tests {
             ("items", None),
         ] {
             assert_eq!(links.url(url).as_deref(), becomes, "{url}");
+        }
+    }
+
+    /// PyGithub calls `http://api.github.com:80` and asserts that links have no port.
+    #[test]
+    fn the_gates_own_usual_port_is_left_out_of_a_link() {
+        let target = target("");
+        for (scheme, host, becomes) in [
+            (Scheme::HTTP, "api.test:80", "http://api.test/items"),
+            (Scheme::HTTPS, "api.test:443", "https://api.test/items"),
+            (Scheme::HTTP, "[::1]:80", "http://[::1]/items"),
+            (Scheme::HTTP, "[fe80::80]", "http://[fe80::80]/items"),
+            (Scheme::HTTP, "api.test:443", "http://api.test:443/items"),
+            (Scheme::HTTP, "api.test:8080", "http://api.test:8080/items"),
+        ] {
+            let parts = Request::get("/x").header(HOST, host).body(()).expect("valid").into_parts().0;
+            let links = Links::to_gate(&scheme, &parts, &target, &Host::Rewrite).expect("there is a host");
+            assert_eq!(links.url("https://api.test/items").as_deref(), Some(becomes), "{scheme} {host}");
         }
     }
 

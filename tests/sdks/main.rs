@@ -10,7 +10,9 @@
 mod fetched;
 mod fickle;
 mod gate;
+mod github;
 mod grpc;
+mod hub;
 #[path = "../support/java.rs"]
 mod java;
 mod matrix;

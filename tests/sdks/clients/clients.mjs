@@ -9,6 +9,7 @@ import { DynamoDBClient, ListTablesCommand } from "@aws-sdk/client-dynamodb";
 import { GetObjectCommand, HeadObjectCommand, ListBucketsCommand, PutObjectCommand, S3Client } from "@aws-sdk/client-s3";
 import { ChangeResourceRecordSetsCommand, ListHostedZonesCommand, Route53Client } from "@aws-sdk/client-route-53";
 import { Octokit } from "@octokit/core";
+import { paginateRest } from "@octokit/plugin-paginate-rest";
 import { retry } from "@octokit/plugin-retry";
 import { throttling } from "@octokit/plugin-throttling";
 
@@ -42,7 +43,7 @@ function client(kind, url) {
 }
 
 function github(url) {
-  const Client = Octokit.plugin(retry, throttling);
+  const Client = Octokit.plugin(paginateRest, retry, throttling);
   return new Client({ baseUrl: url, auth: "token", throttle: { onRateLimit: wait, onSecondaryRateLimit: wait } });
 }
 
@@ -66,6 +67,12 @@ const known = {
   s3_head: (url) => client(S3Client, url).send(new HeadObjectCommand(object)),
   github: (url) => github(url).request("GET /users/x"),
   github_put: (url) => github(url).request("PUT /user/starred/o/r"),
+  github_pages: async (url) => {
+    const octokit = github(url);
+    const issues = await octokit.paginate("GET /repos/{owner}/{repo}/issues", { owner: "o", repo: "moved" });
+    if (issues.length !== 10) throw new Error(`${issues.length} issues`);
+    await octokit.request("POST /repos/o/r/issues", { title: "new" });
+  },
   github_write: (url) => github(url).request("POST /repos/o/r/issues", { title: "t" }),
 };
 
@@ -75,7 +82,8 @@ for await (const line of createInterface({ input: process.stdin })) {
   try {
     await known[call](url);
   } catch (error) {
-    const code = error.name === "HttpError" ? `${error.status} ${error.message}` : error.name;
+    const told = ["HttpError", "Error"].includes(error.name);
+    const code = told ? `${error.status} ${error.message}` : error.name;
     Object.assign(report, { ok: false, error: code, attempts: error.$metadata?.attempts ?? null });
   }
   console.log(JSON.stringify(report));

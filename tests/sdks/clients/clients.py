@@ -76,19 +76,30 @@ def github_calls():
     from github import Auth, Github, GithubRetry
 
     @functools.cache
-    def client(url):
+    def client(url, lazy=True):
         retry = GithubRetry(total=3, secondary_rate_wait=1)
-        return Github(base_url=url, auth=Auth.Token("token"), retry=retry, lazy=True)
+        return Github(base_url=url, auth=Auth.Token("token"), retry=retry, lazy=lazy)
 
     def call(name, url):
         if name == "github":
             return client(url).get_user("x").login
+        if name == "github_pages":
+            return pages(client(url, False))
         repository = client(url).get_repo("o/r")
         if name == "github_put":
             return client(url).get_user().add_to_starred(repository)
         return repository.create_issue("t").number
 
     return call
+
+
+def pages(client):
+    """Reads a list of many pages, and follows the URLs of the bodies: each is asserted to be of the API's host."""
+    repository = client.get_repo("o/moved")  # a 301
+    issues = list(repository.get_issues())
+    assert len(issues) == 10, issues
+    assert [comment.body for comment in issues[0].get_comments()] == ["c"]  # the issue's own URL, of its body
+    assert repository.create_issue("new").number == 11
 
 
 def google_calls():
@@ -159,11 +170,11 @@ def described(error):
 
 
 def lead_to_loopback(port):
-    """Resolves AWS's names as a pod's hosts file with the gate's address would."""
+    """Resolves the names of AWS and GitHub as a pod's hosts file with the gate's address would."""
     real = socket.getaddrinfo
 
     def resolve(host, *rest, **more):
-        if isinstance(host, str) and host.endswith(".amazonaws.com"):
+        if isinstance(host, str) and host.endswith((".amazonaws.com", "api.github.com")):
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
         return real(host, *rest, **more)
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -179,10 +180,35 @@ func v1(base string) map[string]func() error {
 }
 
 func goGithub(base string) map[string]func() error {
-	client := github.NewClient(http.DefaultClient).WithAuthToken("token")
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	if port := os.Getenv("TEST_ALIASES"); port != "" {
+		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, "127.0.0.1:"+port)
+		}
+	}
+	client := github.NewClient(&http.Client{Transport: transport}).WithAuthToken("token")
 	client.BaseURL, _ = url.Parse(base + "/")
+	ctx := context.Background()
 	return map[string]func() error{
-		"github": func() error { _, _, err := client.Users.Get(context.Background(), "x"); return err },
+		"github": func() error { _, _, err := client.Users.Get(ctx, "x"); return err },
+		"github_pages": func() error {
+			if _, _, err := client.Repositories.Get(ctx, "o", "moved"); err != nil {
+				return err
+			}
+			issues, options := 0, &github.IssueListByRepoOptions{}
+			for more := true; more; more = options.Page != 0 {
+				page, response, err := client.Issues.ListByRepo(ctx, "o", "r", options)
+				if err != nil {
+					return err
+				}
+				issues, options.Page = issues+len(page), response.NextPage
+			}
+			if issues != 10 {
+				return fmt.Errorf("%d issues", issues)
+			}
+			_, _, err := client.Issues.Create(ctx, "o", "r", &github.IssueRequest{Title: github.String("new")})
+			return err
+		},
 	}
 }
 
