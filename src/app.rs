@@ -19,6 +19,7 @@ pub(crate) mod source;
 mod state_file;
 pub(crate) mod webhook;
 
+mod memory;
 mod reload;
 mod reloads;
 

@@ -25,6 +25,7 @@ mod parts;
 mod pauses;
 mod quotas;
 mod respond;
+mod revalidate;
 mod section;
 mod stack;
 mod stores;

@@ -3,6 +3,8 @@
 //!
 //! Everything here has been checked and is possible.
 
+mod revalidation;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,6 +14,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 
+pub use self::revalidation::Revalidation;
 use crate::api::{Failures, Throttling};
 use crate::classify::{Kind, Rules};
 use crate::limit::{Policy, Reason};
@@ -163,6 +166,8 @@ pub struct Gate {
     pub figures: Option<Figures>,
     /// True if identical calls that wait become one.
     pub coalesce: bool,
+    /// The answers that are kept, and asked about again.
+    pub revalidation: Revalidation,
     /// True if everything is decided and counted, and everything is let through.
     pub shadow: bool,
     /// The longest time to an upstream connection.

@@ -81,6 +81,12 @@ pub struct Gate {
     /// Answers of an external API, since the start, with links that lead past the gate.
     #[serde(default)]
     pub links_passed: u64,
+    /// Calls, since the start, whose answer was kept and had not changed.
+    #[serde(default)]
+    pub revalidated: u64,
+    /// The bytes of the answers that are kept.
+    #[serde(default)]
+    pub kept_bytes: usize,
     /// Calls that wait, in queues or for their keys.
     pub waiting: usize,
     /// The bytes of the waiting calls' bodies.

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 
 use super::failure::Failure;
 use super::gate::{PreparedGate, Trouble, prepare_gate};
+use super::memory;
 use crate::clock::Clock;
 use crate::config::{Loaded, Problem};
 use crate::credentials::Environment;
@@ -36,6 +37,8 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
     let mut problems: Vec<String> = loaded.unreadable_files().iter().map(Problem::to_string).collect();
     let Loaded { settings, effective, warnings, .. } = loaded;
     problems.extend(call_log_problem(&settings.log).map(|what| format!("{from}: log.calls: {what}")));
+    let too_much = memory::limit().and_then(|limit| memory::problem(settings.gates.values(), limit));
+    problems.extend(too_much.map(|what| format!("{from}: {what}")));
     let Settings { drain, gates, stores, .. } = settings.clone();
     let mut prepared =
         Prepared { settings, gates: Vec::new(), stores: Vec::new(), effective, warnings, missing: Vec::new() };

@@ -26,6 +26,8 @@ pub(super) struct Class<'a> {
     key: Option<KeyParts>,
     cost: CostBy,
     shared: Option<SharedPolicy>,
+    /// True if its answers are kept, to ask only if they have changed.
+    revalidate: bool,
     /// Its table, which is absent for a built-in class that the file does not name.
     at: Cursor<'a>,
 }
@@ -107,7 +109,8 @@ impl<'a> Class<'a> {
             cost: Cost::default(),
         };
         let (key, cost) = (defaults.key.clone(), CostBy::Number(1));
-        Self { policy, within: None, matching, failures, key, cost, shared: None, at }
+        let revalidate = defaults.preset.revalidates();
+        Self { policy, within: None, matching, failures, key, cost, shared: None, revalidate, at }
     }
 
     fn name(&self) -> &str {
@@ -142,6 +145,9 @@ impl<'a> Class<'a> {
         policy.meter_long_running = at.get("meter_long_running", policy.meter_long_running);
         (self.cost, policy.cost) = cost::cost(&at, (self.cost, policy.cost), defaults.kind, defaults.dialect);
         self.key = at.get("key", self.key.take());
+        let is_other = defaults.kind != Kind::Http;
+        let of_http = at.unused_if(is_other, "it is for kind = \"http\" only", &at.at("revalidate"));
+        self.revalidate = of_http.get("revalidate", self.revalidate);
         self.at = at;
     }
 }
@@ -284,6 +290,7 @@ pub(super) struct Numbered {
     pub(super) traits: Vec<Traits>,
     pub(super) rules: Vec<Rule>,
     pub(super) failures: Vec<Failures>,
+    pub(super) revalidate: Vec<bool>,
     pub(super) keys: Vec<Option<KeyParts>>,
 }
 
@@ -328,6 +335,7 @@ pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>,
         traits: traits.collect(),
         rules: rules.collect(),
         failures: classes.iter().map(|class| class.failures.clone()).collect(),
+        revalidate: classes.iter().map(|class| class.revalidate).collect(),
         keys: classes.iter().map(|class| class.key.clone()).collect(),
     }
 }

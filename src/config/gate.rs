@@ -12,7 +12,7 @@ use super::cursor::{Cursor, TomlValue};
 use super::presets::{self, Numbers, Preset};
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
-use super::values::OrOff;
+use super::values::{Bytes, OrOff};
 use super::words::Impersonation;
 use super::{identities, limits, names, shared, signals, sources};
 use crate::api::{Failures, Throttling, duration};
@@ -20,7 +20,7 @@ use crate::classify::{FairBy, KeyParts, Kind, Rules};
 use crate::dialect::Dialect;
 use crate::limit::Policy;
 use crate::limit::policy::{Backoff, BucketPolicy, SharedId, Strategy};
-use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Source};
+use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Revalidation, Source};
 
 /// Reads the gate `name`.
 pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
@@ -45,7 +45,8 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     let limits = Limits::read(at, kind, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let Limits { throttling, coalesce, .. } = limits;
-    let (policy, rules, failures) = limits.with_classes(at, kind, (preset, share), dialect);
+    let (policy, rules, failures, classes) = limits.with_classes(at, kind, (preset, share), dialect);
+    let revalidation = revalidation(at, kind, classes);
     if dialect == Dialect::Aws && credentials != Credentials::Inject {
         warn_of_signatures(at, &host, policy.queue.max_wait);
     }
@@ -68,6 +69,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
         policy,
         figures: preset.figures(share),
         coalesce,
+        revalidation,
         shadow,
         connect_timeout,
         response_timeout,
@@ -184,6 +186,7 @@ impl Limits {
             one_at_a_time,
             classes: Vec::new(),
             shared: shared.map(Arc::new).into_iter().collect(),
+            uncounted: numbers.uncounted,
         };
         Self { policy, fair_by, coalesce, throttling, backoff, key }
     }
@@ -196,7 +199,7 @@ impl Limits {
         kind: Kind,
         (preset, share): (Preset, f64),
         dialect: Dialect,
-    ) -> (Policy, Rules, Vec<Failures>) {
+    ) -> (Policy, Rules, Vec<Failures>, Vec<bool>) {
         let Self { policy, fair_by, backoff, key, .. } = self;
         let defaults = GateDefaults { kind, preset, share, dialect, bucket: policy.bucket, backoff, key };
         let mut classes = classes::classes(at, &defaults);
@@ -209,8 +212,19 @@ impl Limits {
         let (identity, of_classes) = identities::of(at, &policy, fair_by, dialect);
         let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
         let rules = rules.with_identities(of_classes).with_only_serial_writes(only_serial);
-        (policy, rules.with_keys(classes.keys).with_dialect(dialect), classes.failures)
+        let rules = rules.with_keys(classes.keys).with_dialect(dialect);
+        (policy, rules, classes.failures, classes.revalidate)
     }
+}
+
+/// Reads how many bytes of answers are kept by the classes that keep any.
+fn revalidation(at: &Cursor<'_>, kind: Kind, classes: Vec<bool>) -> Revalidation {
+    let at = at.unused_if(kind != Kind::Http, "it is for kind = \"http\" only", &at.at("kind")).table("revalidation");
+    let Bytes(max_bytes) = at.get("max_bytes", Bytes(KEPT));
+    if max_bytes == 0 {
+        at.at("max_bytes").problem("is 0, expected a size; to keep no answers: revalidate = false in each class");
+    }
+    Revalidation { classes, max_bytes }
 }
 
 /// Warns of retries that crowd out healthy calls: they take their tokens of both buckets, so that
@@ -343,6 +357,9 @@ impl TomlValue for Host {
 /// made.
 const SOCKET_PATH: usize = 100;
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
+/// The bytes of answers that are kept: those of a thousand repositories, and an eighth of the
+/// memory that a sidecar is given.
+const KEPT: usize = 16 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
 /// What is left of a signature's five minutes for clocks that differ and for the SDK's own retries.
 const LONGEST_SIGNED_WAIT: Duration = Duration::from_secs(240);

@@ -60,6 +60,9 @@ pub(super) struct Numbers {
     pub(super) reserve: f64,
     pub(super) rewrite_links: bool,
     pub(super) max_wait: Duration,
+    /// The calls that the provider does not count if it answers 304, as far as it counts them
+    /// elsewhere.
+    pub(super) uncounted: Option<BucketPolicy>,
 }
 
 impl Preset {
@@ -92,6 +95,11 @@ impl Preset {
         matches!(self, Self::Aws | Self::AwsRoute53)
     }
 
+    /// True if the answers of its classes are kept, to ask only if they have changed.
+    pub(super) fn revalidates(self) -> bool {
+        self.provider().is_some_and(|provider| provider.uncounted.is_some())
+    }
+
     /// Returns the classes that come with it, in their order.
     pub(super) fn classes(self) -> Vec<PresetClass> {
         self.provider().map(|provider| (provider.classes)()).unwrap_or_default()
@@ -120,6 +128,7 @@ impl Preset {
             reserve: 0.0,
             rewrite_links: false,
             max_wait: MAX_WAIT,
+            uncounted: None,
         };
         let gentle = exponential(Duration::from_secs(1), Duration::from_secs(60));
         match self {
@@ -159,6 +168,7 @@ impl Preset {
                     reserve: provider.reserve,
                     max_wait: provider.max_wait,
                     rewrite_links: provider.rewrite_links,
+                    uncounted: provider.uncounted.map(|uncounted| uncounted.at(share)),
                     ..none
                 };
                 self.provider().map_or(none, of)

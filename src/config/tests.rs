@@ -55,7 +55,7 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 20] = [
+const HEADINGS: [&str; 21] = [
     "[admin]",
     "[log]",
     "[shutdown]",
@@ -73,6 +73,7 @@ const HEADINGS: [&str; 20] = [
     "[gates.NAME.timeouts]",
     "[[gates.NAME.classes]]",
     "[gates.NAME.classes.match]",
+    "[gates.NAME.revalidation]",
     "[gates.NAME.tls]",
     "[gates.NAME.upstream_tls]",
     "[gates.NAME.credential]",

@@ -3,7 +3,8 @@
 //! Never "inject only if missing": what the upstream sees must not depend on what the client
 //! happens to send.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
@@ -112,6 +113,15 @@ impl Injector {
             headers.insert(credential.header.clone(), value);
         }
         CredentialVersion(number)
+    }
+
+    /// Returns a salted hash that tells the gate's credential from those before and after it;
+    /// `None` where clients show their own.
+    pub fn mark(&self) -> Option<u64> {
+        static SALT: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let inject = self.0.as_ref()?;
+        let header = |credential: &Credential| credential.secret.header(&credential.prefix, inject.clock.now());
+        Some(SALT.hash_one(inject.credential.as_ref().map(header)))
     }
 
     /// Returns the time since the gate's credential was last read well from its file; `None` where

@@ -36,6 +36,16 @@ impl Limiter {
         self.dispatch(now);
     }
 
+    /// Gives back the token that a call took of the gate's bucket, because the upstream did not
+    /// count the call. Its outcome is still owed.
+    pub fn refund(&mut self, of: &Receipt, now: Moment) {
+        let now = self.catch_up(now);
+        if let Some(needs) = &of.grant().needs {
+            self.resources.give_back_uncounted(needs, of.grant().number, now);
+            self.dispatch(now);
+        }
+    }
+
     /// Applies an outcome to its key.
     fn learn(&mut self, key: Key, serial: u32, left: u64, answer: Answer, name: &dyn Fn() -> String, now: Moment) {
         let id = KeyId::from(&key);

@@ -45,6 +45,8 @@ pub struct Policy {
     pub classes: Vec<ClassPolicy>,
     /// The buckets that other gates use too, by [`SharedId`].
     pub shared: Vec<Arc<SharedPolicy>>,
+    /// The tokens that may come back of calls that the upstream did not count; `None` for none.
+    pub uncounted: Option<BucketPolicy>,
 }
 
 /// The limits that a class adds to the gate's: none by default, and no failure is remembered.
@@ -235,6 +237,7 @@ impl Default for Policy {
             one_at_a_time: false,
             classes: vec![ClassPolicy { name: "default".into(), ..ClassPolicy::default() }],
             shared: Vec::new(),
+            uncounted: None,
         }
     }
 }

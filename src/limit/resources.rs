@@ -40,6 +40,8 @@ pub(crate) struct Resources {
     /// The queue groups to check again: their own bucket or slots got something back, or their next
     /// token now comes at another time.
     pub(super) unblocked: Vec<GroupIndex>,
+    /// Bounds the tokens that come back of calls that were sent.
+    uncounted: Option<Bucket>,
 }
 
 // === impl Resources ===
@@ -53,6 +55,7 @@ impl Resources {
             gate_slots: Slots::new(policy.in_flight),
             class_slots: policy.per_class(|class| Slots::new(class.in_flight)),
             unblocked: Vec::new(),
+            uncounted: policy.uncounted.map(|uncounted| Bucket::new(uncounted, Start::Full)),
         }
     }
 
@@ -189,6 +192,18 @@ impl Resources {
         }
     }
 
+    /// Gives back what a call took of the gate's bucket though it was sent: the upstream did not
+    /// count it. Nothing comes back beyond the bound for such calls, which other limits of the
+    /// upstream do count.
+    pub(super) fn give_back_uncounted(&mut self, needs: &Requirements, number: u64, now: Moment) {
+        let is_within = |uncounted: &mut Bucket| uncounted.take(now, number, 1) > 0;
+        if self.uncounted.as_mut().is_some_and(is_within) {
+            for charge in needs.charges.iter().filter(|charge| charge.reason == Reason::Bucket) {
+                (0..charge.taken).for_each(|_| self.give_back_token(charge.bucket, number));
+            }
+        }
+    }
+
     /// Gives the slots of a take back; `class` is `None` when the class is gone.
     #[inline]
     pub(super) fn give_back_slot(&mut self, shares: [SlotShare; 2], class: Option<ClassId>) {
@@ -256,6 +271,13 @@ impl Resources {
         self.buckets.reconfigure(policy, origins, now);
         self.pauses.reconfigure(policy, origins);
         self.gate_slots.reconfigure(policy.in_flight);
+        self.uncounted = policy.uncounted.map(|uncounted| match self.uncounted.take() {
+            Some(mut bucket) => {
+                bucket.resize(uncounted, now, self.buckets.takes);
+                bucket
+            }
+            None => Bucket::new(uncounted, Start::Level(1, now)),
+        });
         self.class_slots.carry_over(origins);
         for (class, slots) in policy.classes.iter().zip(self.class_slots.values_mut()) {
             slots.reconfigure(class.in_flight);

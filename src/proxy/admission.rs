@@ -100,6 +100,11 @@ impl PendingCall {
         }
     }
 
+    /// True if it has no body.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.body.is_whole && self.body.len == 0
+    }
+
     /// Returns the request to send: what was read of its body, then the rest as it comes.
     pub(crate) fn into_outgoing(self) -> Request<Outgoing> {
         Request::from_parts(self.parts, self.body.into_outgoing())
@@ -207,10 +212,9 @@ pub(super) fn arrival<'a>(call: &Classified, key: Option<Key>, flow_name: &'a Fl
 
 /// Joins the calls that wait with the same request, if this one can share its answer.
 fn join(gate: &GateParts, request: &PendingCall, context: &CallContext) -> Option<Member> {
-    let (call, body) = (&context.call.call, &request.body);
+    let call = &context.call.call;
     let is_shared = context.config.options.gate.coalesce && !call.is_long_running && !call.is_tunnel();
-    let is_bare = body.is_whole && body.len == 0;
-    let identity = if is_shared && is_bare { Identity::of(&request.parts) } else { None };
+    let identity = if is_shared && request.is_bare() { Identity::of(&request.parts) } else { None };
     identity.map(|identity| gate.coalescer.join(identity))
 }
 

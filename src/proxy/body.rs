@@ -19,6 +19,7 @@ pub(crate) use self::peek::Peeked;
 use super::coalesce::{Capture, Whole};
 use super::driver::HeldSlot;
 use super::observe::{Held, InFlight};
+use super::revalidate::Keeping;
 use super::tunnel::UpgradeSlot;
 use crate::upstream::{Streaming, StreamingError};
 
@@ -29,13 +30,24 @@ pin_project! {
         /// The gate's own answer.
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's answer.
-        Upstream { #[pin] body: Peeked<Streaming>, held: Held, ends_quietly: bool, capture: Option<Box<Capture>> },
+        Upstream { #[pin] body: Peeked<Streaming>, held: Held, ends_quietly: bool, copies: Option<Box<Copies>> },
         /// The upstream's answer to an identical call.
         Shared { whole: Arc<Whole>, next: usize },
+        /// The body of an answer that was kept, which the upstream has confirmed.
+        Kept { data: Option<Bytes> },
         /// No body: bytes of another protocol follow, through the tunnel that holds what the call
         /// holds.
         Switched { slot: UpgradeSlot },
     }
+}
+
+/// The copies that are made of a body as it flows.
+#[derive(Default)]
+pub(crate) struct Copies {
+    /// For the identical calls that wait for it.
+    shared: Option<Capture>,
+    /// To ask later if it has changed.
+    kept: Option<Box<Keeping>>,
 }
 
 // === impl Body ===
@@ -51,23 +63,34 @@ impl Body {
     /// framed, so that half an event still shows. Over HTTP/1.1 the connection is cut, which
     /// client-go takes for an end.
     pub(crate) fn upstream(body: Peeked<Streaming>, slot: Option<HeldSlot>, ends_quietly: bool) -> Self {
-        Self::Upstream { body, held: (slot, None), ends_quietly, capture: None }
+        Self::Upstream { body, held: (slot, None), ends_quietly, copies: None }
     }
 
-    /// Keeps the body as it flows, for the identical calls that wait for it.
-    pub(crate) fn keep(&mut self, captured: Capture) {
-        if let Self::Upstream { body, capture, .. } = self {
-            match body.is_end_stream() {
-                true => captured.finish(),
-                false => *capture = Some(Box::new(captured)),
+    /// Wraps a body that was kept. An empty one is none.
+    pub(crate) fn kept(data: Bytes) -> Self {
+        Self::Kept { data: Some(data).filter(|data| !data.is_empty()) }
+    }
+
+    /// Copies the body as it flows, for the identical calls that wait for it and for later.
+    pub(crate) fn copy(&mut self, shared: Option<Capture>, kept: Option<Box<Keeping>>) {
+        let made = Copies { shared, kept };
+        match self {
+            Self::Upstream { body, copies, .. } if !body.is_end_stream() => {
+                *copies = Some(Box::new(made)).filter(|made| !made.are_none());
             }
+            Self::Kept { data } => {
+                let mut made = made;
+                data.iter().for_each(|data| made.keep(&Frame::data(data.clone())));
+                made.finish();
+            }
+            _ => made.finish(),
         }
     }
 
     /// Makes the call count as in flight until this body has ended.
     pub(crate) fn hold(&mut self, in_flight: Option<InFlight>) {
         match self {
-            Self::Own { .. } | Self::Shared { .. } => {}
+            Self::Own { .. } | Self::Shared { .. } | Self::Kept { .. } => {}
             Self::Upstream { held, .. } => held.1 = in_flight,
             Self::Switched { slot } => slot.hold(in_flight),
         }
@@ -86,10 +109,11 @@ impl HttpBody for Body {
                 *next += 1;
                 Poll::Ready(frame.map(Ok))
             }
-            BodyProjected::Upstream { mut body, held, ends_quietly, capture } => {
+            BodyProjected::Kept { data } => Poll::Ready(data.take().map(|data| Ok(Frame::data(data)))),
+            BodyProjected::Upstream { mut body, held, ends_quietly, copies } => {
                 let polled = body.as_mut().poll_frame(cx);
-                if let (Poll::Ready(polled), Some(_)) = (&polled, &capture) {
-                    note(capture, polled.as_ref(), body.is_end_stream());
+                if let (Poll::Ready(polled), Some(_)) = (&polled, &copies) {
+                    note(copies, polled.as_ref(), body.is_end_stream());
                 }
                 if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
                     *held = (None, None); // hyper may keep an ended body until the connection's next request
@@ -107,6 +131,7 @@ impl HttpBody for Body {
             Self::Switched { .. } => true,
             Self::Own { body } => body.is_end_stream(),
             Self::Shared { whole, next } => whole.is_end(*next),
+            Self::Kept { data } => data.is_none(),
             Self::Upstream { body, .. } => body.is_end_stream(),
         }
     }
@@ -116,20 +141,45 @@ impl HttpBody for Body {
             Self::Switched { .. } => SizeHint::with_exact(0),
             Self::Own { body } => body.size_hint(),
             // None: with a size, hyper would declare a length where the upstream declared none.
-            Self::Shared { .. } => SizeHint::default(),
+            Self::Shared { .. } | Self::Kept { .. } => SizeHint::default(),
             Self::Upstream { body, .. } => body.size_hint(),
         }
     }
 }
 
-/// Notes what came of a body that is kept. hyper does not ask on once a body of known length has
+// === impl Copies ===
+
+impl Copies {
+    fn are_none(&self) -> bool {
+        self.shared.is_none() && self.kept.is_none()
+    }
+
+    /// Copies a frame. A copy that it does not fit into ends.
+    fn keep(&mut self, frame: &Frame<Bytes>) {
+        self.shared.take_if(|shared| !shared.keep(frame));
+        self.kept.take_if(|kept| !kept.keep(frame));
+    }
+
+    /// The body is complete.
+    fn finish(self) {
+        self.shared.into_iter().for_each(Capture::finish);
+        self.kept.into_iter().for_each(|kept| kept.finish());
+    }
+}
+
+/// Notes what came of a body that is copied. hyper does not ask on once a body of known length has
 /// ended, nor after trailers.
-fn note(capture: &mut Option<Box<Capture>>, came: Option<&Result<Frame<Bytes>, StreamingError>>, is_end: bool) {
-    let Some(mut captured) = capture.take() else { return };
+fn note(copies: &mut Option<Box<Copies>>, came: Option<&Result<Frame<Bytes>, StreamingError>>, is_end: bool) {
+    let Some(mut made) = copies.take() else { return };
     match came {
-        Some(Ok(frame)) if !captured.keep(frame) => {}
-        Some(Ok(frame)) if !is_end && !frame.is_trailers() => *capture = Some(captured),
-        Some(Ok(_)) | None => captured.finish(),
+        Some(Ok(frame)) => {
+            made.keep(frame);
+            match is_end || frame.is_trailers() {
+                true => made.finish(),
+                false => *copies = Some(made).filter(|made| !made.are_none()),
+            }
+        }
+        None => made.finish(),
         Some(Err(_)) => {}
     }
 }

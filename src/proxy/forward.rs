@@ -6,17 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::DATE;
+use http::header::{AUTHORIZATION, DATE};
 use http::response::Parts;
-use http::{HeaderMap, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
 use super::admission::{PendingCall, Route};
 use super::body::{Body, Peeked};
 use super::coalesce::{Capture, Leader};
-use super::driver::{HeldPermit, OwedReceipt};
+use super::driver::{HeldPermit, HeldSlot, OwedReceipt};
 use super::failure::Failure;
 use super::observe::CallContext;
 use super::parts::GateParts;
+use super::revalidate::{Meaning, Question};
 use crate::api::outcome::{self, Told};
 use crate::api::{Answer, Gone, Key, Outcome, Verb, grpc, signals};
 use crate::classify::Kind;
@@ -35,6 +36,10 @@ struct SentCall<'a> {
     kept: Option<Kept>,
     /// The meaning of the head alone, while the body is looked at.
     so_far: Option<Answer>,
+    /// True if the upstream does not count the call if it answers 304.
+    is_free_unchanged: bool,
+    /// True if the body ends quietly when the upstream is lost.
+    ends_quietly: bool,
 }
 
 /// Sends a call and returns its answer, or the reason why there is none.
@@ -42,20 +47,22 @@ struct SentCall<'a> {
 /// Not an `async fn`: its future would hold the request twice.
 pub(crate) fn send<'a>(
     gate: &'a GateParts,
-    request: PendingCall,
+    mut request: PendingCall,
     permit: HeldPermit,
     route: Route,
     leader: Option<Leader>,
     context: &'a mut CallContext,
 ) -> impl Future<Output = Result<Response<Body>, Failure>> + Send + use<'a> {
-    let is_watch = context.call.call.verb == Verb::Watch && request.parts.version == Version::HTTP_2;
+    let ends_quietly = context.call.call.verb == Verb::Watch && request.parts.version == Version::HTTP_2;
+    let is_free_unchanged = is_free_unchanged(gate, &request, context);
+    let question = ask(gate, &mut request, context);
     let claimed = permit.claimed;
     let request = request.into_outgoing();
     let kept = context.call.key.needs_body().then(|| request.body().kept());
     let (request, owed, slot) = permit.admit(request);
     let receipt = owed.receipt();
     context.left((receipt.map_or(claimed, Receipt::granted), claimed), receipt.and_then(Receipt::waited));
-    let mut sent = SentCall { gate, context, owed: Some(owed), kept, so_far: None };
+    let mut sent = SentCall { gate, context, owed: Some(owed), kept, so_far: None, is_free_unchanged, ends_quietly };
     async move {
         let response = match route {
             Route::Stream(lease) => gate.upstream.send(lease, request).await,
@@ -82,15 +89,28 @@ pub(crate) fn send<'a>(
         sent.notice_links(&head.headers);
         let beginning = body.beginning();
         let outcome = sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
-        let ends_quietly = is_watch && head.status == StatusCode::OK;
         // A stream cannot be told from a single answer, and may last for any time.
         let slot = if sent.is_grpc() { None } else { Some(slot) };
-        let mut response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));
         // A failure is the answer to one attempt, not to a question: the next may do better.
         let leader = leader.filter(|_| matches!(outcome, Outcome::Success | Outcome::Neutral));
-        leader.into_iter().for_each(|leader| sent.share(leader, &mut response));
-        Ok(response)
+        sent.clients_answer(head, (body, slot), question, leader)
     }
+}
+
+/// Asks for the answer that is kept to a request, which gets its conditions, where the call's class
+/// keeps answers.
+fn ask(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Option<Question> {
+    let keeps = context.config.options.gate.revalidation.classes.get(usize::from(context.call.class.0));
+    let asks = keeps == Some(&true) && !gate.shadow && !context.call.call.is_long_running && request.is_bare();
+    let mark = || gate.upstream.injector().mark().unwrap_or_default();
+    if asks { gate.answers.ask(&mut request.parts, mark()) } else { None }
+}
+
+/// True if the upstream does not count a call that it answers with 304, as it does for callers that
+/// it knows.
+fn is_free_unchanged(gate: &GateParts, request: &PendingCall, context: &CallContext) -> bool {
+    let is_known = || request.parts.headers.contains_key(AUTHORIZATION) || gate.upstream.injector().mark().is_some();
+    context.config.options.gate.policy.uncounted.is_some() && is_known()
 }
 
 // === impl SentCall ===
@@ -130,6 +150,9 @@ impl SentCall<'_> {
     fn answered(&mut self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Outcome {
         let told = self.told(status, headers, body);
         self.context.learned(&told);
+        if self.is_free_unchanged && status == StatusCode::NOT_MODIFIED {
+            self.owed.iter().for_each(OwedReceipt::refund);
+        }
         self.note_quotas(status, headers);
         if let Some(signal) = told.signal {
             let call = &self.context.call.call;
@@ -156,11 +179,40 @@ impl SentCall<'_> {
         }
     }
 
-    /// Keeps the answer as it flows, for the identical calls that wait for it.
-    fn share(&self, leader: Leader, response: &mut Response<Body>) {
-        if let Some(capture) = Capture::begin(leader, response, self.context.config.options.gate.rules.kind) {
-            response.body_mut().keep(capture);
+    /// Makes the upstream's answer the client's: the same, or the one that is kept if that has not
+    /// changed. It is copied as it flows, for the identical calls that wait for it and for later.
+    fn clients_answer(
+        &mut self,
+        head: Parts,
+        (body, slot): (Peeked<Streaming>, Option<HeldSlot>),
+        question: Option<Question>,
+        leader: Option<Leader>,
+    ) -> Result<Response<Body>, Failure> {
+        let (mut response, keeping) = match question.map_or(Meaning::Pass, |question| question.answered(&head)) {
+            Meaning::Unchanged(mut head, data) => {
+                head.headers.insert(CACHE, HeaderValue::from_static("revalidated"));
+                self.context.revalidated();
+                (Response::from_parts(*head, Body::kept(data)), None)
+            }
+            Meaning::Wrong => {
+                tracing::warn!(
+                    gate = &*self.gate.responder.gate,
+                    "the upstream confirmed another answer than the one it was asked about: answers are not kept any more"
+                );
+                return Err(Failure::Lost);
+            }
+            meaning => {
+                let ends_quietly = self.ends_quietly && head.status == StatusCode::OK;
+                let response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));
+                (response, if let Meaning::New(keeping) = meaning { Some(keeping) } else { None })
+            }
+        };
+        let kind = self.context.config.options.gate.rules.kind;
+        let capture = leader.and_then(|leader| Capture::begin(leader, &response, kind));
+        if capture.is_some() || keeping.is_some() {
+            response.body_mut().copy(capture, keeping);
         }
+        Ok(response)
     }
 
     /// Reads the meaning of a response.
@@ -230,5 +282,7 @@ impl Drop for SentCall<'_> {
     }
 }
 
+/// Tells a client that its answer was kept, and that the upstream has confirmed it.
+const CACHE: HeaderName = HeaderName::from_static("tidegate-cache");
 /// Nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);

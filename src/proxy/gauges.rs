@@ -43,6 +43,8 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
         table::KEYS_FAILING.gauge(&[&gate]).set(sum(&|now| now.failing_keys));
         table::WAITING.gauge(&[&gate]).set(sum(&|now| now.waiting));
         table::WAITING_BYTES.gauge(&[&gate]).set(sum(&|now| now.waiting_bytes));
+        let kept: usize = gates.iter().map(|gate| gate.answers.bytes()).sum();
+        table::KEPT_BYTES.gauge(&[&gate]).set(as_f64(kept));
         table::SLOTS.gauge(&[&gate]).set(now.iter().map(|now| f64::from(now.slots.used)).sum::<f64>());
         for scope in SCOPES {
             let pauses = |now: &Snapshot| now.pauses.iter().filter(|pause| scope_of(pause.who) == scope).count();

@@ -68,6 +68,7 @@ impl Section {
         // The salt may be that of the process before, and no two processes may have one seed.
         let seed = RandomState::new().hash_one("jitter");
         let limiter = Limiter::new(options.gate.policy.clone(), seed, self.clock.now());
+        let max_kept = options.gate.revalidation.bytes_in_use();
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
         let driver = driver::Driver::new(Arc::clone(&self.name), limiter, self.clock);
         driver.share(options.stores.clone());
@@ -87,10 +88,12 @@ impl Section {
             driver,
             upstream,
             coalescer: Default::default(),
+            answers: Default::default(),
             last_signal: Default::default(),
             hasher: self.salt.clone(),
             shadow: self.shadow,
         });
+        parts.answers.resize(max_kept);
         gates.retain(|gate| gate.strong_count() > 0);
         gates.push(Arc::downgrade(&parts));
         parts
@@ -113,6 +116,7 @@ impl Section {
         let swap = || self.config.set(Arc::clone(&next));
         for gate in gates.iter().filter_map(Weak::upgrade) {
             gate.upstream.adjust(&next.options.upstream);
+            gate.answers.resize(next.options.gate.revalidation.bytes_in_use());
             gate.driver.reconfigure(next.options.gate.policy.clone(), next.generation, swap);
         }
         swap();

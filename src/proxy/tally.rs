@@ -30,6 +30,7 @@ pub(crate) struct Tally {
     refused: AtomicU64,
     bypassed: AtomicU64,
     links_passed: AtomicU64,
+    revalidated: AtomicU64,
     /// `bypassed` as a metric.
     counter: metrics::Counter,
     callers: Callers,
@@ -69,7 +70,7 @@ struct Refused {
 
 impl Tally {
     pub(crate) fn new(gate: &str, clock: Clock) -> Self {
-        let [admitted, refused, bypassed, links_passed] = Default::default();
+        let [admitted, refused, bypassed, links_passed, revalidated] = Default::default();
         let counter = table::BYPASSED.counter(&[gate]);
         let (callers, latency) = (Callers::default(), Latency::default());
         Self {
@@ -78,6 +79,7 @@ impl Tally {
             refused,
             bypassed,
             links_passed,
+            revalidated,
             counter,
             callers,
             latency,
@@ -105,6 +107,11 @@ impl Tally {
     pub(crate) fn bypassed(&self) {
         self.bypassed.fetch_add(1, Relaxed);
         self.counter.increment(1);
+    }
+
+    /// A call was answered with an answer that was kept.
+    pub(crate) fn revalidated(&self) {
+        self.revalidated.fetch_add(1, Relaxed);
     }
 
     /// An answer has links that lead past the gate. Returns true the first time.
@@ -174,6 +181,7 @@ impl Tally {
         gate.bypassed = self.bypassed.load(Relaxed);
         gate.quotas = self.quotas.tell(self.clock.now(), |at| self.clock.wall(at));
         gate.links_passed = self.links_passed.load(Relaxed);
+        gate.revalidated = self.revalidated.load(Relaxed);
         gate.latency = self.latency.tell();
         gate.callers = if names { self.callers.tell(self.clock) } else { Vec::new() };
         let lately = self.lock();

@@ -50,6 +50,7 @@ impl Gate {
             bypass: own.driver.bypassed_until().map(|until| status::Bypass { until_ms: clock.wall(until) }),
             waiting: now.waiting,
             waiting_bytes: now.waiting_bytes,
+            kept_bytes: own.answers.bytes(),
             held: now.waiting.saturating_sub(queued),
             slots: slots(now.slots),
             buckets: buckets(&now),

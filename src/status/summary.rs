@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use super::text::{ago, count, duration, meaning, rejected_by, until};
+use super::text::{ago, bytes, count, duration, meaning, rejected_by, until};
 use super::{Gate, Status};
 
 /// The age at which an event no longer counts as recent.
@@ -71,6 +71,13 @@ impl Gate {
         if self.links_passed > 0 {
             let answers = count(self.links_passed, "answer had", "answers had");
             says.push(format!("{answers} links that lead past the gate and its limits: see rewrite_links."));
+        }
+        if self.revalidated > 0 {
+            let calls = count(self.revalidated, "call was", "calls were");
+            let kept = bytes(self.kept_bytes);
+            says.push(format!(
+                "{calls} answered from {kept} of kept answers, which the upstream said have not changed."
+            ));
         }
         // Leases and health checks count as calls.
         if self.admitted == 0 && self.refused == 0 && self.waiting == 0 && !self.is_cut_off() {

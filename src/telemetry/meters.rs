@@ -181,6 +181,11 @@ impl GateMeters {
         table::COALESCED.counter(&[&self.gate, self.class_name(class)]).increment(1);
     }
 
+    /// Counts a call that was answered with an answer that was kept, and that has not changed.
+    pub fn revalidated(&self, class: ClassId) {
+        table::REVALIDATED.counter(&[&self.gate, self.class_name(class)]).increment(1);
+    }
+
     /// Sets if the gate is only a shadow.
     pub fn shadow(&self, shadow: bool) {
         table::SHADOW.gauge(&[&self.gate]).set(f64::from(u8::from(shadow)));
@@ -231,6 +236,7 @@ impl ClassMeters {
         }
         table::HANGUPS.counter(&[gate, &class.name]).increment(0);
         table::COALESCED.counter(&[gate, &class.name]).increment(0);
+        table::REVALIDATED.counter(&[gate, &class.name]).increment(0);
         Self {
             name: Arc::clone(&class.name),
             lane: class.lane.word(),

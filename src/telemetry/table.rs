@@ -77,6 +77,10 @@ metrics_table! {
         "Callers who left while their call waited";
     COALESCED = Kind::Counter, "tidegate_coalesced_total", ["gate", "class"], "calls", Start,
         "Calls answered with the answer to an identical call that was sent for them";
+    REVALIDATED = Kind::Counter, "tidegate_revalidated_total", ["gate", "class"], "calls", Start,
+        "Calls answered with an answer that was kept, after the upstream had said that it has not changed";
+    KEPT_BYTES = Kind::Gauge, "tidegate_kept_bytes", ["gate"], "bytes", Start,
+        "Bytes of answers that are kept, to ask the upstream only if they have changed";
     SIGNALS = Kind::Counter, "tidegate_signals_total", ["gate", "class", "signal"], "answers",
         Once("the upstream said something of its limits"),
         "Answers that made somebody wait because of what the upstream said of its limits, by whose words it said it in";

@@ -1071,3 +1071,41 @@ fn writes_go_one_at_a_time_where_no_failure_is_remembered_too() {
     assert!(!known(""), "nothing needs the key");
     assert!(known("one_at_a_time = true\n"));
 }
+
+#[test]
+fn answers_are_kept_where_the_provider_does_not_count_a_304_or_by_choice() {
+    let hub = "[gates.hub]\nupstream = \"https://api.github.com\"\npreset = \"github\"\n";
+    let gate = |text: &str| {
+        load(text, &[]).unwrap_or_else(|problems| panic!("{problems:?}")).settings.gates.into_values().next().unwrap()
+    };
+    let kept = gate(hub);
+    assert!(kept.revalidation.classes.iter().all(|keeps| *keeps) && kept.policy.uncounted.is_some());
+    assert_eq!(kept.revalidation.bytes_in_use(), 16 << 20);
+    let off = gate(&format!("{hub}[[gates.hub.classes]]\nname = \"default\"\nrevalidate = false\n"));
+    assert_eq!(off.revalidation.classes.iter().filter(|keeps| !**keeps).count(), 1);
+    let plain = "[gates.api]\nkind = \"http\"\nupstream = \"https://api.test\"\nrewrite_links = false\n";
+    let other = gate(plain);
+    assert!(other.revalidation.bytes_in_use() == 0 && other.policy.uncounted.is_none());
+    let chosen = gate(&format!(
+        "{plain}revalidation.max_bytes = \"1MiB\"\n[[gates.api.classes]]\nname = \"default\"\nrevalidate = true\n"
+    ));
+    assert_eq!((chosen.revalidation.bytes_in_use(), chosen.policy.uncounted), (1 << 20, None));
+}
+
+#[test]
+fn revalidation_is_for_external_apis_and_needs_room() {
+    in_gate(
+        "revalidation.max_bytes = \"1MiB\"\n[[gates.kubernetes.classes]]\nname = \"default\"\nrevalidate = true\n",
+        &[
+            "f.toml:3:1: gates.kubernetes.revalidation: has no effect: it is for kind = \"http\" only",
+            "f.toml:6:1: gates.kubernetes.classes[0].revalidate: has no effect: it is for kind = \"http\" only",
+        ],
+    );
+    expect(
+        "[gates.hub]\nupstream = \"https://api.github.com\"\npreset = \"github\"\nrevalidation = { max_bytes = \"0B\" }\n",
+        &[],
+        &[
+            "f.toml:4:30: gates.hub.revalidation.max_bytes: is 0, expected a size; to keep no answers: revalidate = false in each class",
+        ],
+    );
+}

@@ -17,6 +17,7 @@ mod retries;
 mod scenarios;
 mod shared;
 mod slices;
+mod uncounted;
 mod world;
 mod writes;
 

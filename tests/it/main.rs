@@ -56,6 +56,7 @@ mod proxy_hangups;
 mod proxy_keys;
 mod proxy_names;
 mod proxy_refusals;
+mod proxy_revalidate;
 mod proxy_shadow;
 mod proxy_signals;
 mod proxy_tls;

@@ -352,6 +352,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
         retry_after: RetryAfter::Auto,
         refusal_status: 429,
         coalesce: false,
+        revalidation: spec::Revalidation::default(),
         shadow: false,
         kind: Kind::Kubernetes,
         upstream: spec::Source::InCluster,

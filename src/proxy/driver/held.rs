@@ -160,6 +160,13 @@ impl OwedReceipt {
         self.receipt.as_ref()
     }
 
+    /// Gives back the token that the call took of the gate's bucket: the upstream did not count it.
+    pub(crate) fn refund(&self) {
+        if let (Some(receipt), None) = (&self.receipt, &self.shadow) {
+            self.driver.operate(|state, now| state.limiter.refund(receipt, now));
+        }
+    }
+
     /// Hands over the outcome. `key` is given where it was not known before; `name` names it in
     /// case it begins to fail.
     pub(crate) fn finish(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {

@@ -129,6 +129,12 @@ impl CallContext {
         self.config.meters.coalesced(self.call.class);
     }
 
+    /// Notes that the call is answered with an answer that was kept, and that has not changed.
+    pub(crate) fn revalidated(&self) {
+        self.config.meters.revalidated(self.call.class);
+        self.tally.revalidated();
+    }
+
     /// Notes the meaning of the upstream's answer.
     pub(crate) fn learned(&mut self, told: &Told) {
         let (meters, class) = (&self.config.meters, self.call.class);

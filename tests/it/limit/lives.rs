@@ -63,7 +63,7 @@ pub(super) struct Cast {
 
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { bucket, retry_bucket, queue, in_flight, max_keys, classes, pause_scope, one_at_a_time, shared: _ } =
+        let Policy { bucket, retry_bucket, queue, in_flight, max_keys, classes, pause_scope, one_at_a_time, .. } =
             &self.0;
         writeln!(f, "{pause_scope:?} pauses, one write at a time: {one_at_a_time}")?;
         writeln!(f, "bucket {bucket:?}\n  retries {retry_bucket:?}\n  {queue:?} {in_flight:?} {max_keys} keys")?;

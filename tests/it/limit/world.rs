@@ -405,6 +405,15 @@ impl World {
         self.drain();
     }
 
+    /// The response head tells that the upstream did not count the call.
+    pub(super) fn refund(&mut self, call: usize) {
+        self.send(call);
+        if let Life::Out(Some(receipt), _) = &self.calls[call].life {
+            self.limiter.refund(receipt, self.now);
+        }
+        self.drain();
+    }
+
     /// The body ends: the slot and the connection's stream are free.
     pub(super) fn end(&mut self, call: usize) {
         let group = self.calls[call].caller.group;

@@ -1,0 +1,65 @@
+//! The identity of a request: all of it that its answer can depend on.
+
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, PRAGMA, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method, Uri};
+
+/// All of a request that its answer can depend on: method, target and every header, except those
+/// that are known to name no client and to choose no answer (an answer that varies by one of them
+/// says so in `Vary`, which is looked at beside). So a header that carries a credential in a way
+/// that the gate does not know still tells clients apart. It is compared whole: equal hashes are
+/// not enough.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    method: Method,
+    uri: Uri,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// The version of the gate's own credential.
+    version: u64,
+}
+
+// === impl Identity ===
+
+impl Identity {
+    pub(super) fn of(parts: &Parts, version: u64) -> Self {
+        let telling = parts.headers.iter().filter(|(name, _)| !SAYS_NOTHING.contains(name));
+        let mut headers: Vec<_> = telling.map(|(name, value)| (name.clone(), value.clone())).collect();
+        // Values of one name keep their order, names have none.
+        headers.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+        headers.shrink_to_fit();
+        Self { method: parts.method.clone(), uri: parts.uri.clone(), headers, version }
+    }
+
+    pub(super) fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// Returns about the memory that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let headers = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER);
+        headers.sum::<usize>() + self.uri.path().len() + self.uri.query().map_or(0, str::len) + size_of::<Self>()
+    }
+}
+
+/// Headers that say where a call comes from and how it was made, and nothing about what it asks or
+/// who asks.
+static SAYS_NOTHING: [HeaderName; 16] = [
+    CACHE_CONTROL,
+    CONNECTION,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    DATE,
+    PRAGMA,
+    USER_AGENT,
+    HeaderName::from_static("baggage"),
+    HeaderName::from_static("b3"),
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+    HeaderName::from_static("x-amzn-trace-id"),
+    HeaderName::from_static("x-b3-spanid"),
+    HeaderName::from_static("x-b3-traceid"),
+    HeaderName::from_static("x-correlation-id"),
+    HeaderName::from_static("x-request-id"),
+];
+/// The memory of a header besides its text.
+pub(super) const HEADER: usize = 80;

@@ -1,0 +1,95 @@
+//! The answers that are kept, within a number of bytes: the one that was asked for longest ago goes
+//! first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::identity::Identity;
+use super::kept::Answer;
+
+/// The answers of one gate.
+#[derive(Default)]
+pub(super) struct Store {
+    answers: HashMap<Arc<Identity>, Place>,
+    /// By when they were last asked for.
+    order: BTreeMap<u64, Arc<Identity>>,
+    /// The number of questions so far.
+    questions: u64,
+    /// The bytes of all answers, and of those in the making.
+    bytes: usize,
+    max_bytes: usize,
+}
+
+struct Place {
+    answer: Arc<Answer>,
+    asked: u64,
+}
+
+// === impl Store ===
+
+impl Store {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn resize(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+        self.make_room(0);
+    }
+
+    /// Returns the bytes of the longest answer that is kept: a few of them must not push out all
+    /// others.
+    pub(super) fn longest(&self) -> usize {
+        self.max_bytes / 4
+    }
+
+    /// Returns the answer to a request, if it is kept.
+    pub(super) fn find(&mut self, identity: &Identity) -> Option<Arc<Answer>> {
+        let (identity, place) = self.answers.get_key_value(identity)?;
+        let (identity, answer) = (Arc::clone(identity), Arc::clone(&place.answer));
+        self.questions += 1;
+        self.order.remove(&place.asked);
+        let place = Place { answer: Arc::clone(&answer), asked: self.questions };
+        self.answers.insert(Arc::clone(&identity), place);
+        self.order.insert(self.questions, identity);
+        Some(answer)
+    }
+
+    /// Takes room for bytes of an answer in the making; false if there is none.
+    pub(super) fn reserve(&mut self, bytes: usize) -> bool {
+        let fits = self.make_room(bytes);
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+
+    pub(super) fn release(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Keeps an answer in place of the one before.
+    pub(super) fn keep(&mut self, identity: Arc<Identity>, answer: Answer) {
+        self.forget(&identity);
+        if self.reserve(answer.bytes) {
+            self.questions += 1;
+            self.order.insert(self.questions, Arc::clone(&identity));
+            self.answers.insert(identity, Place { answer: Arc::new(answer), asked: self.questions });
+        }
+    }
+
+    pub(super) fn forget(&mut self, identity: &Identity) {
+        if let Some(Place { answer, asked }) = self.answers.remove(identity) {
+            self.order.remove(&asked);
+            self.release(answer.bytes);
+        }
+    }
+
+    /// Forgets answers until there is room for `bytes`. False if there cannot be: the rest is being
+    /// made.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        while self.bytes.saturating_add(bytes) > self.max_bytes {
+            let Some((_, oldest)) = self.order.pop_first() else { return false };
+            self.forget(&oldest);
+        }
+        true
+    }
+}
