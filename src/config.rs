@@ -18,6 +18,7 @@ mod matching;
 mod meant;
 mod names;
 mod origins;
+mod otlp;
 mod path;
 mod presets;
 mod problems;

@@ -27,6 +27,7 @@ mod import;
 pub mod inject;
 pub mod limit;
 pub mod moment;
+mod otlp;
 pub mod proxy;
 mod random;
 pub mod release;

@@ -5,6 +5,8 @@
 
 mod revalidation;
 
+mod otlp;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,6 +21,8 @@ use crate::api::{Failures, Throttling};
 use crate::classify::{Kind, Rules};
 use crate::limit::{Policy, Reason};
 
+pub use self::otlp::Otlp;
+
 /// The whole process.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -30,6 +34,8 @@ pub struct Settings {
     pub drain: Duration,
     /// The file that keeps failing keys, pauses and levels over a restart.
     pub state: StateFile,
+    /// The collector that gets spans and metrics.
+    pub otlp: Option<Otlp>,
     /// The stores of shared buckets.
     pub stores: Vec<Store>,
     /// The gates by name, in order.

@@ -11,6 +11,7 @@ pub mod call_log;
 pub mod log;
 pub mod meters;
 pub mod table;
+pub mod trace;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -18,8 +19,9 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use self::table::{Kind, TABLE};
 
-pub use self::call_log::{Asked, CallLog, CallRecord};
+pub use self::call_log::{Asked, CallLog, CallRecord, Spans};
 pub use self::meters::{GateMeters, UpstreamMeters};
+pub use self::trace::Trace;
 
 /// Sets gauges that are not kept up to date otherwise, just before they are read.
 pub type Sampler = dyn Fn() + Send + Sync;

@@ -13,9 +13,10 @@ use super::memory;
 use crate::clock::Clock;
 use crate::config::{Loaded, Problem};
 use crate::credentials::Environment;
+use crate::otlp::PreparedOtlp;
 use crate::spec::{Log, Settings};
 use crate::store::PreparedStore;
-use crate::telemetry::CallLog;
+use crate::telemetry::{CallLog, Spans};
 
 /// Everything that is needed to start.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(crate) struct Prepared {
     pub(crate) settings: Settings,
     pub(crate) gates: Vec<PreparedGate>,
     pub(crate) stores: Vec<PreparedStore>,
+    pub(crate) otlp: Option<PreparedOtlp>,
     /// The effective configuration, as TOML.
     pub(crate) effective: String,
     /// Warnings about what works but should be known.
@@ -39,9 +41,16 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
     problems.extend(call_log_problem(&settings.log).map(|what| format!("{from}: log.calls: {what}")));
     let too_much = memory::limit().and_then(|limit| memory::problem(settings.gates.values(), limit));
     problems.extend(too_much.map(|what| format!("{from}: {what}")));
-    let Settings { drain, gates, stores, .. } = settings.clone();
+    let Settings { drain, gates, stores, otlp, .. } = settings.clone();
+    let (gates_prepared, stores_prepared, missing) = (Vec::new(), Vec::new(), Vec::new());
     let mut prepared =
-        Prepared { settings, gates: Vec::new(), stores: Vec::new(), effective, warnings, missing: Vec::new() };
+        Prepared { settings, gates: gates_prepared, stores: stores_prepared, otlp: None, effective, warnings, missing };
+    let is_known = problems.iter().any(|problem| problem.contains("otlp."));
+    match otlp.map(PreparedOtlp::new).transpose() {
+        Ok(otlp) => prepared.otlp = otlp,
+        Err(_) if is_known => {}
+        Err(error) => problems.push(format!("{from}: otlp.ca: {error}")),
+    }
     for store in stores {
         let place = format!("stores.{}.", store.name);
         let is_known = problems.iter().any(|problem| problem.contains(&place));
@@ -74,7 +83,12 @@ fn call_log_problem(log: &Log) -> Option<String> {
     (!is_there).then(|| format!("{} cannot be a file, expected a path in a folder that is there", path.display()))
 }
 
-/// Opens the file of the call log.
-pub(crate) fn call_log(path: &Path, clock: Clock) -> anyhow::Result<CallLog> {
-    CallLog::open(path, clock).with_context(|| format!("log.calls: cannot write {}", path.display()))
+/// Opens the call log, if anything takes it: a file, or what makes spans.
+pub(crate) fn call_log(path: Option<&Path>, spans: Option<Spans>, clock: Clock) -> anyhow::Result<Option<CallLog>> {
+    if path.is_none() && spans.is_none() {
+        return Ok(None);
+    }
+    let written = || path.map_or_else(|| "(no file)".to_owned(), |path| path.display().to_string());
+    let log = CallLog::open(path, spans, clock);
+    log.map(Some).with_context(|| format!("log.calls: cannot write {}", written()))
 }

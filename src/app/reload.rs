@@ -24,8 +24,8 @@ use super::source::Sources;
 use crate::clock::Clock;
 use crate::spec::Settings;
 use crate::store::Stores;
-use crate::telemetry::CallLog;
 use crate::telemetry::log::Level;
+use crate::telemetry::{CallLog, Spans};
 
 /// Everything that a reload can change, and the content it came from.
 pub(crate) struct Reloader {
@@ -33,6 +33,7 @@ pub(crate) struct Reloader {
     pub(crate) clock: Clock,
     pub(crate) level: Level,
     pub(crate) calls: Option<CallLog>,
+    pub(crate) spans: Option<Spans>,
     /// The settings in force.
     pub(crate) running: Settings,
     pub(crate) operations: Arc<Operations>,
@@ -111,7 +112,7 @@ impl Reloader {
         let calls = if *path == self.running.log.calls {
             self.calls.clone()
         } else {
-            path.as_deref().map(|path| call_log(path, self.clock)).transpose()?
+            call_log(path.as_deref(), self.spans.clone(), self.clock)?
         };
         Ok((prepared, calls))
     }

@@ -16,6 +16,7 @@ use super::{Failure, control_socket, folder};
 use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
 use crate::credentials::Target;
+use crate::otlp::Exporters;
 use crate::proxy::{self, Gate, Past};
 use crate::spec::{Settings, Socket};
 use crate::store::Stores;
@@ -51,7 +52,9 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let starting = readiness.latch("listeners");
     let admin = Admin::new(readiness, clock, stop_admin.clone());
     let (port, socket) = open(&admin, &prepared.settings).await?;
-    let calls = prepared.settings.log.calls.as_deref().map(|path| call_log(path, clock)).transpose()?;
+    let otlp = prepared.otlp.map(|otlp| otlp.start(clock)).transpose()?;
+    let spans = otlp.as_ref().and_then(Exporters::spans);
+    let calls = call_log(prepared.settings.log.calls.as_deref(), spans.clone(), clock)?;
     let stores = Stores::new(clock, &std::env::var("HOSTNAME").unwrap_or_default());
     stores.adopt(prepared.stores);
     let (mut gates, state) = (Vec::new(), StateFile::open(&prepared.settings));
@@ -69,7 +72,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     tracing::info!(gates = gates.len(), admin = port, socket, "ready");
     let kept = state.keep(Arc::clone(&operations), clock);
     let (running, sources, operations) = (prepared.settings, sources.clone(), Arc::clone(&operations));
-    let reloader = Reloader { sources, clock, level, calls, running, operations, stores, judged };
+    let reloader = Reloader { sources, clock, level, calls, spans, running, operations, stores, judged };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
 
     let signal = next(&mut signals).await;
@@ -83,6 +86,9 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
         gate.logged().await;
     }
     kept.written().await;
+    if let Some(otlp) = otlp {
+        otlp.finish().await;
+    }
     // Stops last, so that probes and scrapes see the drain.
     stop_admin.cancel();
     admin.finished().await;

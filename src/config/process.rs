@@ -13,7 +13,7 @@ use super::names::{self, address};
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::words::Format;
-use super::{shared, stores};
+use super::{otlp, shared, stores};
 use crate::spec::{Admin, Listen, Log, Settings, ShowNames, Socket, StateFile};
 
 /// Reads it all. The result is only good if nothing was reported.
@@ -21,6 +21,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let admin = admin(&root.table("admin"));
     let log = log(&root.table("log"));
     let drain = root.table("shutdown").get("drain", DRAIN);
+    let otlp = otlp::otlp(root);
     let named = |(name, at): (&str, Cursor<'_>)| {
         if !names::is_snake_case(name) {
             at.key_problem(format!("is not a valid name for a gate, expected {}", names::SNAKE_CASE));
@@ -31,7 +32,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let state = root.table("state").get("file", StateFile::Auto);
     let stores = stores::stores(root);
     let gates = root.tables("gates").into_iter().map(named).collect();
-    let mut settings = Settings { admin, log, drain, state, stores, gates };
+    let mut settings = Settings { admin, log, drain, otlp, state, stores, gates };
     if settings.gates.is_empty() && root.is_right() {
         let message = ", expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
         root.at("gates").missing(message);

@@ -92,7 +92,7 @@ impl TomlValue for Source {
             }
             _ => {}
         }
-        let fault = match url(text) {
+        let fault = match url(text, "which belong into [credential]") {
             Ok(url) => return Some(Self::Url(url)),
             Err(fault) => fault,
         };
@@ -110,11 +110,12 @@ impl TomlValue for Source {
     }
 }
 
-/// Reads a URL without what a base URL cannot have. The message never shows a password.
-fn url(text: &str) -> Result<http::Uri, String> {
+/// Reads a URL without what a base URL cannot have; `password` says where a password belongs. The
+/// message never shows one.
+pub(super) fn url(text: &str, password: &str) -> Result<http::Uri, String> {
     let authority = text.split_once("://").map_or(text, |(_, rest)| rest).split('/').next().unwrap_or_default();
     if authority.contains('@') {
-        return Err("has a user or password in it, which belong into [credential]".to_owned());
+        return Err(format!("has a user or password in it, {password}"));
     }
     let fault = |what: &str| format!("is {text:?}, which {what}");
     let url: http::Uri = text.parse().map_err(|_| fault("is not a URL"))?;

@@ -31,7 +31,7 @@ fn good(text: &str) -> Loaded {
 }
 
 /// A configuration with every table.
-const WHOLE: &str = "[stores.name]\nurl = \"redis://x\"\n[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
+const WHOLE: &str = "[otlp]\nendpoint = \"http://x\"\n[stores.name]\nurl = \"redis://x\"\n[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
                      tls = {}\ncredential = { file = \"/x\" }\n";
 
 /// Every key there is, as reading asks for them.
@@ -55,11 +55,12 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 21] = [
+const HEADINGS: [&str; 22] = [
     "[admin]",
     "[log]",
     "[shutdown]",
     "[state]",
+    "[otlp]",
     "[stores.NAME]",
     "[stores.NAME.tls]",
     "[gates.NAME]",

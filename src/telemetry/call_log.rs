@@ -1,5 +1,5 @@
 //! The log of calls: one JSON line each, without secrets, for `simulate --replay` and for audits of
-//! the limits.
+//! the limits. Where spans are wanted, they are made of the same records, by the same thread.
 //!
 //! A call hands its record to a writer thread and goes on. If the disk is slow or full, lines are
 //! dropped and counted rather than calls delayed, and the log goes on once there is space again. At
@@ -12,17 +12,20 @@
 //! process. The names of groups, resources, subresources and namespaces are in it, because classes
 //! are matched by them.
 
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Method;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use tokio::sync::{mpsc, oneshot};
 
 use super::table;
+use super::trace::Trace;
 use crate::api::Key;
 use crate::clock::Clock;
 use crate::limit::Reason;
@@ -32,6 +35,17 @@ use crate::moment::Moment;
 #[derive(Clone, Debug)]
 pub struct CallLog {
     lines: mpsc::Sender<Entry>,
+    /// True if every record is wanted, and not only those of sampled traces.
+    takes_all: bool,
+}
+
+/// The way of records to spans.
+#[derive(Clone)]
+pub struct Spans {
+    /// True if a call without a trace of its client may get one.
+    pub begins: bool,
+    /// Takes the record of a call, and adds the trace that it begins for it.
+    pub take: Arc<dyn Fn(&mut CallRecord) + Send + Sync>,
 }
 
 /// An entry for the writer.
@@ -61,6 +75,10 @@ pub struct CallRecord {
     pub flow: u64,
     /// Its verb.
     pub verb: &'static str,
+    /// The method of its request.
+    pub method: Method,
+    /// The trace that it belongs to.
+    pub trace: Option<Box<Trace>>,
     /// The target of its request.
     pub asked: Asked,
     /// Its key (salted).
@@ -88,6 +106,8 @@ pub struct CallRecord {
     /// The time from arrival to when it was answered with the answer to the same call of another
     /// client.
     pub coalesced: Option<Duration>,
+    /// The moment at which all of this was known.
+    pub ended: Moment,
 }
 
 /// The target of a call, as far as a limit may look at it and no secret is in it.
@@ -114,30 +134,41 @@ pub struct Asked {
     pub timeout: Option<Duration>,
 }
 
+// === impl Spans ===
+
+impl fmt::Debug for Spans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spans").field("begins", &self.begins).finish_non_exhaustive()
+    }
+}
+
 // === impl CallLog ===
 
 impl CallLog {
-    /// Opens `path` to append to it. A thread of its own writes, because files cannot be written
-    /// asynchronously.
+    /// Opens `path`, if there is one, to append to it. A thread of its own writes, because files
+    /// cannot be written asynchronously, and makes the spans.
     ///
     /// # Errors
     /// The file cannot be opened.
-    pub fn open(path: &Path, clock: Clock) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+    pub fn open(path: Option<&Path>, spans: Option<Spans>, clock: Clock) -> io::Result<Self> {
+        let file = path.map(|path| OpenOptions::new().create(true).append(true).open(path)).transpose()?;
         let (lines, records) = mpsc::channel(PENDING);
-        std::thread::Builder::new().name("call-log".to_owned()).spawn(move || write(records, file, clock))?;
-        Ok(Self { lines })
+        let takes_all = file.is_some() || spans.as_ref().is_some_and(|spans| spans.begins);
+        let thread = std::thread::Builder::new().name("call-log".to_owned());
+        thread.spawn(move || write(records, file, spans.as_ref(), clock))?;
+        Ok(Self { lines, takes_all })
     }
 
     /// Creates a log that hands its entries to a test.
     #[cfg(test)]
     pub(crate) fn to(lines: mpsc::Sender<Entry>) -> Self {
-        Self { lines }
+        Self { lines, takes_all: true }
     }
 
     /// Hands a record to the writer.
     pub fn record(&self, record: CallRecord) {
-        if self.lines.try_send(Entry::Call(record)).is_err() {
+        let is_wanted = self.takes_all || record.trace.as_ref().is_some_and(|trace| trace.is_sampled);
+        if is_wanted && self.lines.try_send(Entry::Call(record)).is_err() {
             table::CALL_LOG_DROPPED.counter(&[]).increment(1);
         }
     }
@@ -159,15 +190,22 @@ impl CallLog {
 
 /// Writes until the last sender is gone, and flushes when there is nothing more to write. Lines are
 /// written whole or not at all.
-fn write(mut entries: mpsc::Receiver<Entry>, to: impl Write, clock: Clock) {
-    let mut out = BufWriter::new(to);
+fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Option<&Spans>, clock: Clock) {
+    let mut out = to.map(BufWriter::new);
     let mut fails = false;
     while let Some(entry) = entries.blocking_recv() {
         let (mut next, mut written) = (Some(entry), Ok(()));
         let mut asked = Vec::new(); // answered by being dropped after the flush below
         while let Some(entry) = next {
             match entry {
-                Entry::Call(record) => {
+                Entry::Call(mut record) => {
+                    if let Some(spans) = spans {
+                        (spans.take)(&mut record);
+                    }
+                    let Some(out) = &mut out else {
+                        next = entries.try_recv().ok();
+                        continue;
+                    };
                     let this = json_line(&record, &clock).and_then(|line| out.write_all(&line));
                     if this.is_err() {
                         table::CALL_LOG_DROPPED.counter(&[]).increment(1);
@@ -178,7 +216,7 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: impl Write, clock: Clock) {
             }
             next = entries.try_recv().ok();
         }
-        written = written.and_then(|()| out.flush());
+        written = written.and_then(|()| out.as_mut().map_or(Ok(()), Write::flush));
         match &written {
             Err(error) if !fails => {
                 tracing::error!(%error, "the call log cannot be written: calls go on, lines are dropped until it can");
@@ -207,6 +245,7 @@ impl Serialize for LogLine<'_> {
         put(&mut line, "lane", Some(call.lane))?;
         put(&mut line, "flow", Some(hash(call.flow)))?;
         put(&mut line, "verb", Some(call.verb))?;
+        put(&mut line, "trace", call.trace.as_ref().map(|trace| format!("{:032x}", trace.id)))?;
         put(&mut line, "group", Some(&asked.group))?;
         put(&mut line, "resource", Some(&asked.resource))?;
         put(&mut line, "subresource", Some(&asked.subresource).filter(|text| !text.is_empty()))?;
@@ -279,6 +318,8 @@ mod tests {
             lane: "normal",
             flow: 7,
             verb: "update",
+            method: Method::PUT,
+            trace: None,
             asked: Asked {
                 group: "apps".into(),
                 resource: "deployments".into(),
@@ -296,6 +337,7 @@ mod tests {
             body: Some(Duration::from_nanos(7)),
             gave_up: None,
             coalesced: None,
+            ended: Moment::from_millis(30),
         }
     }
 
@@ -303,7 +345,7 @@ mod tests {
     async fn a_line_is_json_and_leaves_out_what_is_not_known() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("calls.jsonl");
-        let log = CallLog::open(&path, Clock::start()).expect("opens");
+        let log = CallLog::open(Some(&path), None, Clock::start()).expect("opens");
         log.record(record("manager"));
         log.flushed().await;
         let text = std::fs::read_to_string(&path).expect("readable");
@@ -351,7 +393,7 @@ mod tests {
         let (lines, entries) = mpsc::channel(10_000);
         let lost = 1_000;
         std::thread::scope(|scope| {
-            scope.spawn(|| write(entries, &disk, Clock::start()));
+            scope.spawn(|| write(entries, Some(&disk), None, Clock::start()));
             let send = |user_agent| lines.blocking_send(Entry::Call(record(user_agent))).expect("it goes on writing");
             (0..lost).for_each(|_| send("while-full"));
             while lines.capacity() < lines.max_capacity() {

@@ -46,7 +46,7 @@ fn unknown_keys_are_errors_with_a_suggestion() {
             "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"rate\"?)",
             "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"burst\"?)",
             "f.toml:5:1: gates.kubernetes.listen_on: is not a valid key",
-            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, state, stores, gates (did you mean \"log\"?)",
+            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, otlp, state, stores, gates (did you mean \"log\"?)",
         ],
     );
     in_gate(
@@ -748,7 +748,7 @@ fn the_environment_wins_and_is_held_to_the_same() {
         (
             "LGO__LEVEL",
             "debug",
-            "lgo: is not a valid key, expected one of admin, log, shutdown, state, stores, gates (did you mean \"log\"?)",
+            "lgo: is not a valid key, expected one of admin, log, shutdown, otlp, state, stores, gates (did you mean \"log\"?)",
         ),
         (
             "GATES__KUBERNETES__BUKET__RATE",
@@ -1108,4 +1108,35 @@ fn revalidation_is_for_external_apis_and_needs_room() {
             "f.toml:4:30: gates.hub.revalidation.max_bytes: is 0, expected a size; to keep no answers: revalidate = false in each class",
         ],
     );
+}
+
+#[test]
+fn a_collector_is_reachable_by_http_and_is_sent_something() {
+    let with = |otlp: &str| load(&format!("{SMALLEST}[otlp]\n{otlp}"), &[]);
+    let loaded = with("endpoint = \"https://otel.infra.svc:4318/base\"\ninterval = \"15s\"\nsample = 0.05\n").unwrap();
+    let otlp = loaded.settings.otlp.expect("it was asked for");
+    assert_eq!(otlp.endpoint.path(), "/base");
+    assert_eq!((otlp.interval, otlp.sample), (std::time::Duration::from_secs(15), 0.05));
+    assert!(otlp.traces && otlp.metrics);
+    assert_eq!(load(SMALLEST, &[]).unwrap().settings.otlp, None, "off if it is not asked for");
+    let by_variable = load(SMALLEST, &[("TIDEGATE__OTLP__ENDPOINT", "http://127.0.0.1:4318")]).unwrap();
+    assert!(by_variable.settings.otlp.is_some());
+    for (otlp, expected) in [
+        ("", "otlp.endpoint: is missing, expected the URL of a collector, such as \"http://127.0.0.1:4318\""),
+        ("endpoint = \"\"\n", "otlp.endpoint: is \"\", which is not a URL, expected a URL such as"),
+        ("endpoint = \"localhost:4318\"\n", "is not a URL with http:// or https://, expected a URL such as"),
+        ("endpoint = \"http://x:4317\"\n", "whose port is that of gRPC; expected the one of HTTP, 4318"),
+        ("endpoint = \"http://x/v1/traces\"\n", "expected it without /v1/traces, which the gate adds"),
+        ("endpoint = \"https://me:secret@x\"\n", "has a user or password in it, for which there is no key"),
+        ("endpoint = \"http://x\"\nca = \"/ca.crt\"\n", "otlp.ca: has no effect: the endpoint is http://"),
+        ("endpoint = \"http://x\"\nsample = 5\n", "otlp.sample: is 5, expected a share of the calls, from 0 to 1"),
+        ("endpoint = \"http://x\"\ninterval = \"100ms\"\n", "otlp.interval: is 100ms, expected a time from 1s to 1h"),
+        ("endpoint = \"http://x\"\ntraces = false\nsample = 0.5\n", "otlp.sample: has no effect: traces = false"),
+        ("endpoint = \"http://x\"\ntraces = false\nmetrics = false\n", "nothing would be sent"),
+        ("endpiont = \"http://x\"\n", "did you mean \"endpoint\"?"),
+    ] {
+        let problems = with(otlp).expect_err(otlp);
+        assert!(problems.iter().any(|problem| problem.contains(expected)), "{otlp}: {problems:?}");
+        assert!(!problems.concat().contains("secret"), "{problems:?}");
+    }
 }

@@ -237,7 +237,7 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
          [gates.shadow]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\nshadow = true\n{tight}\
          [gates.file]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\ncredential = {{ file = {token:?} }}\nsignals.honour = [\"ietf\"]\n\
          bucket = {{ rate = 1000, burst = 1000, adapt = \"off\", shared = {{ name = \"account\", members = 1 }} }}\n\
-         [stores.nowhere]\nurl = \"unix:/nowhere\"\n",
+         [stores.nowhere]\nurl = \"unix:/nowhere\"\n[otlp]\nendpoint = \"http://127.0.0.1:9\"\n",
         gates[0], gates[1], gates[2]
     );
     let path = file("tidegate.toml", &config);

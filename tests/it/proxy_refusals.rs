@@ -307,7 +307,7 @@ async fn the_guard_answers_before_anything_is_counted_or_sent() {
 async fn the_gates_own_call_log_says_what_was_sent_when() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("calls");
-    let log = tidegate::telemetry::CallLog::open(&path, tidegate::clock::Clock::start()).expect("opens");
+    let log = tidegate::telemetry::CallLog::open(Some(&path), None, tidegate::clock::Clock::start()).expect("opens");
     let backend = Backend::start(|_| async {
         Response::builder().status(200).body(reply(200, "ok").into_body()).expect("valid")
     })

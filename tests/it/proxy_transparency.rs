@@ -2,12 +2,15 @@
 //! upstream sent.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
+use tidegate::clock::Clock;
+use tidegate::telemetry::{CallLog, Spans};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -43,6 +46,30 @@ async fn target_and_headers_pass_byte_for_byte_and_in_order() {
     assert!(lower.find("x-b: 1") < lower.find("x-b: 3"), "{answer}");
     assert!(!lower.contains("\r\ndate:") && !lower.contains("tidegate"), "nothing is added: {answer}");
     assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+}
+
+/// Whether or not spans are made of the calls, and whatever the fields say.
+#[tokio::test]
+async fn the_fields_of_a_trace_reach_the_upstream_as_they_came() {
+    let right = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
+    for fields in [
+        format!("{right}tracestate: a=1, b=2\r\ntracestate: c=3\r\n"),
+        format!("{right}{right}"),
+        "Traceparent: 00-no-trace-at-all\r\nTraceState: ,\r\n".to_owned(),
+        "x-none: 1\r\n".to_owned(),
+    ] {
+        for makes_spans in [false, true] {
+            let spans = Spans { begins: true, take: Arc::new(|_| {}) };
+            let log = CallLog::open(None, Some(spans), Clock::start()).expect("no file is opened");
+            let proxy = Proxy::before(mirror().await);
+            let proxy = proxy.with(|options| options.call_log = makes_spans.then_some(log)).start().await;
+            let request = format!("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n");
+            let answer = within(proxy.exchange(&request)).await;
+            let of_trace = |text: &str| text.lines().filter(|line| line.to_lowercase().starts_with("trace")).count();
+            assert_eq!(of_trace(&answer), of_trace(&fields), "{answer}");
+            assert!(fields.lines().all(|line| answer.contains(&format!("\r\n{line}\r\n"))), "{fields:?} in {answer}");
+        }
+    }
 }
 
 #[tokio::test]

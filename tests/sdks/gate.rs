@@ -37,10 +37,18 @@ pub(crate) struct Plan {
 impl Gates {
     /// Starts a process with these gates.
     pub(crate) fn start(plans: &[Plan]) -> Self {
+        Self::start_logging(plans, None)
+    }
+
+    /// The same with a log of calls.
+    pub(crate) fn start_logging(plans: &[Plan], calls: Option<&Path>) -> Self {
         let (admin, dir) = (free_port(), tempfile::tempdir().expect("a temporary folder can be made"));
         let socket = dir.path().join("control.sock");
         let mut config =
             format!("[admin]\nlisten = \"127.0.0.1:{admin}\"\nsocket = {socket:?}\n[log]\nlevel = \"info\"\n");
+        if let Some(calls) = calls {
+            writeln!(config, "calls = {calls:?}").expect("memory");
+        }
         let mut ports = BTreeMap::new();
         for Plan { name, upstream, settings } in plans {
             let port = free_port();
@@ -107,6 +115,22 @@ impl Gates {
         let (start, label) = (format!("{metric}{{"), format!("gate=\"{gate}\""));
         let lines = metrics.lines().filter(|line| line.starts_with(&start) && line.contains(&label));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// The value of one series; 0 if it is not there.
+    pub(crate) fn counted(&self, series: &str) -> f64 {
+        let metrics = self.get("/metrics").expect("the admin listener answers");
+        let value = metrics.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+        value.unwrap_or(0.0)
+    }
+
+    /// Makes a call to a gate, and returns the whole answer.
+    pub(crate) fn ask(&self, gate: &str, path: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port(gate))).expect("the gate listens");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
     }
 
     /// What the process logged.

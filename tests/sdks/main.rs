@@ -24,6 +24,7 @@ mod refused;
 mod relay;
 mod signed;
 mod stage;
+mod telemetry;
 mod upstream;
 mod wire;
 

@@ -12,6 +12,7 @@ pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
         ("admin.socket", running.admin.socket != new.admin.socket),
         ("state.file", running.state != new.state),
         ("log.format", running.log.json != new.log.json),
+        ("otlp", running.otlp != new.otlp),
     ];
     let mut keys: Vec<String> = changed(of_process).map(str::to_owned).collect();
     let names: BTreeSet<_> = running.gates.keys().chain(new.gates.keys()).collect();

@@ -19,7 +19,7 @@ use crate::proxy::failure::Failure;
 use crate::proxy::gate_config::GateConfig;
 use crate::proxy::tally::{CallerRow, Tally};
 use crate::telemetry::meters::FailureKind;
-use crate::telemetry::{Asked, CallRecord};
+use crate::telemetry::{Asked, CallRecord, Trace};
 
 /// Everything that is known of one call while it is under way: what it asks for, the configuration
 /// it keeps to its end, and what has become of it. If it is dropped before it is closed, the caller
@@ -35,8 +35,8 @@ pub(crate) struct CallContext {
     caller: CallerRow,
     clock: Clock,
     in_flight: Option<InFlight>,
-    /// The first word of the header; `None` if there is no log.
-    user_agent: Option<Box<str>>,
+    /// What only the log tells; `None` if there is no log.
+    noted: Option<Noted>,
     arrived: Moment,
     asked_at: Option<Moment>,
     waited: Option<(Reason, Duration)>,
@@ -49,6 +49,14 @@ pub(crate) struct CallContext {
     /// The time that the upstream said to wait.
     retry_after: Option<Duration>,
     closed: bool,
+}
+
+/// What a request's fields say for the log.
+#[derive(Debug)]
+struct Noted {
+    /// The first word of the header.
+    user_agent: Box<str>,
+    trace: Option<Box<Trace>>,
 }
 
 impl CallContext {
@@ -67,7 +75,7 @@ impl CallContext {
             caller: tally.called(program(&request.headers), action, arrived),
             key: call.key.known(),
             in_flight: config.meters.in_flight(call.class).map(InFlight::new),
-            user_agent: config.options.call_log.as_ref().map(|_| program(&request.headers).into()),
+            noted: config.options.call_log.as_ref().map(|_| Noted::of(&request.headers)),
             config,
             call,
             tally,
@@ -87,14 +95,14 @@ impl CallContext {
     /// Replaces the configuration by one that came into force before the call was admitted.
     pub(crate) fn reread(&mut self, config: Arc<GateConfig>, call: Classified, headers: &HeaderMap) {
         self.in_flight = config.meters.in_flight(call.class).map(InFlight::new);
-        self.user_agent = config.options.call_log.as_ref().map(|_| program(headers).into());
+        self.noted = config.options.call_log.as_ref().map(|_| Noted::of(headers));
         self.key = call.key.known();
         (self.config, self.call) = (config, call);
     }
 
     /// Notes that the limiter is about to be asked.
     pub(crate) fn asked(&mut self) {
-        self.asked_at = self.user_agent.as_ref().map(|_| self.clock.now());
+        self.asked_at = self.noted.as_ref().map(|_| self.clock.now());
     }
 
     /// Notes that the call has left: the moments at which its tokens were taken and its permit was
@@ -205,8 +213,9 @@ impl CallContext {
     /// Returns the call's line, if there is a log and it has not been returned before. Without a
     /// status the caller has left.
     fn record(&mut self, status: Option<u16>) -> Option<CallRecord> {
-        let user_agent = self.user_agent.take()?;
+        let Noted { user_agent, trace } = self.noted.take()?;
         let (meters, class, call) = (&self.config.meters, self.call.class, &self.call.call);
+        let ended = self.clock.now();
         Some(CallRecord {
             arrived: self.arrived,
             at_door: self.asked_at,
@@ -215,6 +224,8 @@ impl CallContext {
             lane: meters.lane(class),
             flow: self.call.flow,
             verb: call.verb.word(),
+            method: self.method.clone(),
+            trace,
             asked: Asked {
                 group: call.group().into(),
                 resource: call.resource().into(),
@@ -235,9 +246,16 @@ impl CallContext {
             refused: self.refused,
             retry_after: self.retry_after,
             body: None,
-            gave_up: status.is_none().then(|| self.clock.now() - self.arrived),
+            gave_up: status.is_none().then(|| ended - self.arrived),
             coalesced: self.coalesced,
+            ended,
         })
+    }
+}
+
+impl Noted {
+    fn of(headers: &HeaderMap) -> Self {
+        Self { user_agent: program(headers).into(), trace: Trace::of(headers).map(Box::new) }
     }
 }
 

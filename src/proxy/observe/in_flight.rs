@@ -43,7 +43,8 @@ impl Drop for InFlight {
         self.gauge.decrement(1.0);
         if let Some(pending) = self.line.take() {
             let Pending { log, mut record, clock, answered } = *pending;
-            record.body = record.sent.map(|_| clock.now() - answered);
+            record.ended = clock.now();
+            record.body = record.sent.map(|_| record.ended - answered);
             log.record(record);
         }
     }

@@ -74,7 +74,7 @@ async fn live(gate: &Gate, path: &std::path::Path) -> usize {
         if seen.target.contains("/failing-") { reply(503, "no") } else { reply(200, "ok") }
     })
     .await;
-    let log = CallLog::open(path, Clock::start()).expect("opens");
+    let log = CallLog::open(Some(path), None, Clock::start()).expect("opens");
     let proxy = Proxy::before(backend.address)
         .with(|options| {
             options.gate.rules = Arc::clone(&gate.rules);

@@ -1,0 +1,75 @@
+//! Reads where spans and metrics are sent by OpenTelemetry's protocol.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use toml::Value;
+
+use super::cursor::{Cursor, TomlValue};
+use super::files::Holds;
+use super::shape::Shape;
+use super::sources;
+use crate::spec::Otlp;
+
+/// Reads the table, if there is one.
+pub(super) fn otlp(root: &Cursor<'_>) -> Option<Otlp> {
+    let at = root.optional("otlp")?;
+    let endpoint = at.option::<Endpoint>("endpoint", None).map(|Endpoint(url)| url);
+    if !at.at("endpoint").is_present() {
+        at.at("endpoint").missing(", expected the URL of a collector, such as \"http://127.0.0.1:4318\"");
+    }
+    let is_plain = endpoint.as_ref().is_some_and(|url| url.scheme_str() == Some("http"));
+    let ca = at.unused_if(is_plain, "the endpoint is http://", &at.at("endpoint")).file("ca", Holds::Certificate);
+    let traces = at.get("traces", true);
+    let sample = at.unused_if(!traces, "traces = false", &at.at("traces")).get("sample", 1.0);
+    if !(0.0..=1.0).contains(&sample) {
+        at.at("sample").problem(format!("is {sample}, expected a share of the calls, from 0 to 1"));
+    }
+    let metrics = at.get("metrics", true);
+    let interval = at.unused_if(!metrics, "metrics = false", &at.at("metrics")).get("interval", INTERVAL);
+    if !INTERVALS.contains(&interval) {
+        at.at("interval").problem(format!("is {interval:?}, expected a time from 1s to 1h"));
+    }
+    if !traces && !metrics {
+        at.at("metrics").given(&[&at.at("traces")]).problem(
+            "is false, and so is traces: nothing would be sent; expected one of them to be true, or no [otlp]",
+        );
+    }
+    Some(Otlp { endpoint: endpoint?, ca, traces, sample, metrics, interval })
+}
+
+/// The URL of a collector.
+struct Endpoint(http::Uri);
+
+impl TomlValue for Endpoint {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let text = at.expect(value.as_str(), value, "text in quotes")?;
+        let url = sources::url(text, "for which there is no key; expected a collector beside the gate, which adds it");
+        match url {
+            Ok(url) if url.port_u16() == Some(GRPC) => {
+                at.problem(format!("is {text:?}, whose port is that of gRPC; expected the one of HTTP, {HTTP}"));
+                None
+            }
+            Ok(url) if url.path().trim_end_matches('/').ends_with("/v1/traces") => {
+                at.problem(format!("is {text:?}, expected it without /v1/traces, which the gate adds"));
+                None
+            }
+            Ok(url) => Some(Self(url)),
+            Err(fault) => {
+                at.problem(format!("{fault}, expected a URL such as \"http://127.0.0.1:4318\""));
+                None
+            }
+        }
+    }
+
+    fn write(&self) -> Value {
+        self.0.to_string().into()
+    }
+}
+
+const INTERVAL: Duration = Duration::from_secs(60);
+const INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
+const GRPC: u16 = 4317;
+const HTTP: u16 = 4318;
