@@ -1,135 +1,48 @@
 //! Spans and metrics for an OpenTelemetry collector: OTLP over HTTP, in protobuf.
 //!
 //! Nothing here is on the path of a call. The thread of the call log hands each call's record to
-//! the [`Tracer`](spans::Tracer), OpenTelemetry's SDK sends spans in batches, and the metrics are
+//! the `spans::Tracer`, OpenTelemetry's SDK sends spans in batches, and the metrics are
 //! those of `/metrics`, read at intervals. If the collector is away or slow, spans are dropped
 //! rather than calls delayed, and the metrics that it gets afterwards are whole again, as they
 //! only rise.
+//!
+//! OpenTelemetry's crates make the program 1.7 MiB larger. So they are behind the feature `otlp`,
+//! which cargo has by default and the binary that ships has not; without it `absent` says so.
 
+#[cfg(not(feature = "otlp"))]
+mod absent;
+#[cfg(feature = "otlp")]
 mod collector;
+#[cfg(feature = "otlp")]
+mod exporters;
+#[cfg(feature = "otlp")]
 mod metrics;
+#[cfg(feature = "otlp")]
 mod spans;
 
-use std::sync::Arc;
-use std::time::Duration;
+#[cfg(not(feature = "otlp"))]
+pub(crate) use self::absent::{Exporters, PreparedOtlp};
+#[cfg(feature = "otlp")]
+pub(crate) use self::exporters::{Exporters, PreparedOtlp};
+use crate::tls::TlsError;
 
-use opentelemetry::KeyValue;
-use opentelemetry_sdk::Resource;
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-
-use self::collector::Collector;
-use self::spans::Tracer;
-use crate::clock::Clock;
-use crate::spec::Otlp;
-use crate::telemetry::Spans;
-use crate::tls::{self, Pem, Roots};
-
-/// Everything that is needed to send.
-#[derive(Debug)]
-pub(crate) struct PreparedOtlp {
-    settings: Otlp,
-    tls: Option<tls::Client>,
+/// The reason why `[otlp]` cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unusable {
+    /// The CA that it names.
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "nothing is read without the feature"))]
+    #[error("otlp.ca: {0}")]
+    Ca(TlsError),
+    /// The program cannot send.
+    #[cfg_attr(feature = "otlp", expect(dead_code, reason = "it can"))]
+    #[error(
+        "otlp: this program was built without OpenTelemetry; expected one that has it, by `cargo install tidegate` or \
+         `docker build --build-arg FEATURES=otlp`, or no [otlp]"
+    )]
+    Absent,
 }
 
-/// What sends, until it is finished.
-#[derive(Debug)]
-pub(crate) struct Exporters {
-    tracer: Option<Arc<Tracer>>,
-    /// True if calls without a trace may get one.
-    begins: bool,
-    metrics: Option<JoinHandle<()>>,
-    stop: CancellationToken,
-}
-
-// === impl PreparedOtlp ===
-
-impl PreparedOtlp {
-    /// Reads the file that the settings name.
-    ///
-    /// # Errors
-    /// The CA cannot be used.
-    pub(crate) fn new(settings: Otlp) -> Result<Self, tls::TlsError> {
-        let roots = || settings.ca.as_deref().map_or(Ok(Roots::System), |ca| Pem::read(ca).map(Roots::Only));
-        let is_tls = settings.endpoint.scheme_str() == Some("https");
-        let tls = is_tls.then(|| tls::Client::new(roots()?, None)).transpose()?;
-        Ok(Self { settings, tls })
-    }
-
-    /// Starts to send. Call it on the runtime.
-    ///
-    /// # Errors
-    /// OpenTelemetry's exporter does not take the endpoint.
-    pub(crate) fn start(self, clock: Clock) -> Result<Exporters, opentelemetry_otlp::ExporterBuildError> {
-        let Self { settings, tls } = self;
-        let collector = Arc::new(Collector::new(&settings.endpoint, tls, Handle::current(), clock));
-        let (resource, stop) = (resource(), CancellationToken::new());
-        let tracer = settings.traces.then(|| Tracer::new(&collector, &resource, settings.sample, clock));
-        let tracer = tracer.transpose()?.map(Arc::new);
-        let (interval, stopped) = (settings.interval, stop.clone());
-        let metrics = settings.metrics.then(|| {
-            tokio::spawn(async move {
-                let mut stops = false;
-                let from = crate::clock::wall_clock();
-                while !stops {
-                    stops = tokio::select! {
-                        () = stopped.cancelled() => true,
-                        () = clock.sleep(interval) => false,
-                    };
-                    let now = crate::clock::wall_clock();
-                    let text = crate::telemetry::metrics().render();
-                    // What became of it is counted; the next sending has all of it again.
-                    collector.post(METRICS, metrics::encoded(&text, &resource, (from, now))).await;
-                }
-            })
-        });
-        Ok(Exporters { tracer, begins: settings.sample > 0.0, metrics, stop })
-    }
-}
-
-// === impl Exporters ===
-
-impl Exporters {
-    /// Returns what the call log hands its records to.
-    pub(crate) fn spans(&self) -> Option<Spans> {
-        let tracer = Arc::clone(self.tracer.as_ref()?);
-        Some(Spans { begins: self.begins, take: Arc::new(move |record| tracer.take(record)) })
-    }
-
-    /// Sends what is left, for five seconds at most.
-    pub(crate) async fn finish(self) {
-        self.stop.cancel();
-        let spans = async {
-            if let Some(tracer) = self.tracer {
-                // Waits for its thread, which sends on this one.
-                drop(tokio::task::spawn_blocking(move || tracer.finish(PATIENCE)).await);
-            }
-        };
-        let metrics = async {
-            if let Some(metrics) = self.metrics {
-                drop(tokio::time::timeout(PATIENCE, metrics).await); // the collector's absence is logged already
-            }
-        };
-        tokio::join!(spans, metrics);
-    }
-}
-
-/// Returns what describes this process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` go
-/// first.
-fn resource() -> Resource {
-    let own = Resource::builder_empty()
-        .with_attribute(KeyValue::new("service.name", "tidegate"))
-        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    let pod = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
-    let own = own.with_attributes(pod.map(|pod| KeyValue::new("service.instance.id", pod)));
-    own.with_detector(Box::new(opentelemetry_sdk::resource::EnvResourceDetector::new()))
-        .with_attributes(std::env::var("OTEL_SERVICE_NAME").ok().map(|name| KeyValue::new("service.name", name)))
-        .build()
-}
-
+#[cfg(feature = "otlp")]
 const TRACES: &str = "/v1/traces";
+#[cfg(feature = "otlp")]
 const METRICS: &str = "/v1/metrics";
-
-/// The time that the end of the process waits for the collector.
-const PATIENCE: Duration = Duration::from_secs(5);

@@ -49,7 +49,7 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
     match otlp.map(PreparedOtlp::new).transpose() {
         Ok(otlp) => prepared.otlp = otlp,
         Err(_) if is_known => {}
-        Err(error) => problems.push(format!("{from}: otlp.ca: {error}")),
+        Err(error) => problems.push(format!("{from}: {error}")),
     }
     for store in stores {
         let place = format!("stores.{}.", store.name);

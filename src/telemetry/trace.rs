@@ -54,11 +54,6 @@ const STATE: &str = "tracestate";
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
-    use opentelemetry::propagation::TextMapPropagator as _;
-    use opentelemetry::trace::TraceContextExt as _;
-    use opentelemetry_http::HeaderExtractor;
-    use opentelemetry_sdk::propagation::TraceContextPropagator;
-    use proptest::prelude::*;
 
     use super::*;
 
@@ -98,28 +93,34 @@ mod tests {
         assert_eq!(Trace::of(&HeaderMap::new()), None);
     }
 
-    proptest! {
+    #[cfg(feature = "otlp")]
+    proptest::proptest! {
         /// OpenTelemetry's own reading is the judge, of lines that are nearly right.
         #[test]
         fn a_line_means_what_opentelemetry_says(
-            version in prop_oneof![4 => Just("00".to_owned()), 1 => "[0-9a-f]{2}"],
-            id in prop_oneof![4 => "[0-9a-f]{32}", 1 => "[0-9a-fG]{31,33}"],
-            parent in prop_oneof![4 => "[0-9a-f]{16}", 1 => "[0-9a-fA]{15,17}"],
-            flags in prop_oneof![4 => "0[01]", 1 => "[0-9a-f]{1,3}"],
+            version in proptest::prop_oneof![4 => proptest::strategy::Just("00".to_owned()), 1 => "[0-9a-f]{2}"],
+            id in proptest::prop_oneof![4 => "[0-9a-f]{32}", 1 => "[0-9a-fG]{31,33}"],
+            parent in proptest::prop_oneof![4 => "[0-9a-f]{16}", 1 => "[0-9a-fA]{15,17}"],
+            flags in proptest::prop_oneof![4 => "0[01]", 1 => "[0-9a-f]{1,3}"],
         ) {
+            use opentelemetry::propagation::TextMapPropagator as _;
+            use opentelemetry::trace::TraceContextExt as _;
+            use opentelemetry_http::HeaderExtractor;
+            use opentelemetry_sdk::propagation::TraceContextPropagator;
+
             let fields = headers(&[&format!("{version}-{id}-{parent}-{flags}")]);
             let judged = TraceContextPropagator::new().extract(&HeaderExtractor(&fields));
             let judged = judged.span().span_context().clone();
             match Trace::of(&fields) {
                 Some(trace) => {
-                    prop_assert_eq!(judged.trace_id(), trace.id.into());
-                    prop_assert_eq!(judged.span_id(), trace.parent.into());
-                    prop_assert_eq!(judged.is_sampled(), trace.is_sampled);
+                    proptest::prop_assert_eq!(judged.trace_id(), trace.id.into());
+                    proptest::prop_assert_eq!(judged.span_id(), trace.parent.into());
+                    proptest::prop_assert_eq!(judged.is_sampled(), trace.is_sampled);
                 }
                 // Its own reading also takes numbers of other lengths, which the standard does not.
                 None => {
                     let has_lengths = (id.len(), parent.len(), flags.len()) == (32, 16, 2);
-                    prop_assert!(!judged.is_valid() || !has_lengths, "{:?}", fields);
+                    proptest::prop_assert!(!judged.is_valid() || !has_lengths, "{:?}", fields);
                 }
             }
         }
