@@ -16,6 +16,7 @@ mod credentials;
 mod credentials_canary;
 mod credentials_proxy;
 mod credentials_rotation;
+mod dashboard;
 mod demo;
 mod deploy;
 mod docs;

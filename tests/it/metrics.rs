@@ -138,7 +138,7 @@ fn own_address() -> Result<IpAddr, String> {
 
 /// The body at a path, without the answer's head. The request is HTTP/1.0, so that the answer is
 /// not chunked.
-fn fetch(at: SocketAddr, request: &str) -> std::io::Result<String> {
+pub(crate) fn fetch(at: SocketAddr, request: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(request.as_bytes())?;
@@ -153,13 +153,13 @@ fn read(at: SocketAddr, path: &str) -> std::io::Result<String> {
 }
 
 /// Prometheus' answer to a query of its API; nothing while it starts.
-fn asked(prometheus: SocketAddr, path: &str) -> Value {
+pub(crate) fn asked(prometheus: SocketAddr, path: &str) -> Value {
     let answer = read(prometheus, path).unwrap_or_default();
     serde_json::from_str::<Value>(&answer).map(|mut answer| answer["data"].take()).unwrap_or_default()
 }
 
 /// An API with every kind of failure: the path names the one that it answers with.
-fn bad_days() -> u16 {
+pub(crate) fn bad_days() -> u16 {
     let (port, _) = responding(|request| {
         let line = request.lines().next().unwrap_or_default();
         let (status, headers) = match line {
@@ -175,7 +175,7 @@ fn bad_days() -> u16 {
 }
 
 /// Everything that a gate can meet, one after the other.
-fn load(gates: [u16; 3]) {
+pub(crate) fn load(gates: [u16; 3]) {
     let call = |port: u16, path: &str| {
         let at = SocketAddr::from(([127, 0, 0, 1], port));
         drop(fetch(at, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")));
@@ -359,7 +359,7 @@ fn labels_are_bounded(series: &Value, declared: &BTreeMap<&str, &Metric>) {
 }
 
 /// Tries until `look` finds something.
-fn until<T>(look: impl Fn() -> Option<T>) -> T {
+pub(crate) fn until<T>(look: impl Fn() -> Option<T>) -> T {
     let clock = Clock::start();
     loop {
         if let Some(found) = look() {
