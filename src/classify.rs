@@ -15,6 +15,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Method, Uri};
 
 use self::caller::Caller;
+use self::parts::ClassKeys;
 use crate::api::{Call, Group, Verb, apply, external, kubernetes};
 use crate::dialect::{Dialect, Form, Head, Words};
 use crate::limit::ClassId;
@@ -53,8 +54,7 @@ pub struct Rules {
     only_serial_writes: bool,
     dialect: Dialect,
     classes: Vec<Traits>,
-    /// The keys by class. For a class without one, the kind of API decides.
-    keys: Vec<Option<KeyParts>>,
+    keys: ClassKeys,
     rules: Vec<(ClassId, matcher::Compiled)>,
     strictest: ClassId,
 }
@@ -147,7 +147,7 @@ impl Rules {
         let rules = rules.into_iter().map(|rule| (rule.class, matcher::Compiled::new(rule.matching))).collect();
         let strictest = strictest(&classes);
         let identity = identity.or_else(|| fair_by.identity());
-        let (identities, keys) = (Vec::new(), Vec::new());
+        let (identities, keys) = (Vec::new(), ClassKeys::default());
         let (only_serial_writes, dialect) = (false, Dialect::Plain);
         Self { kind, fair_by, identity, identities, only_serial_writes, dialect, classes, keys, rules, strictest }
     }
@@ -170,8 +170,15 @@ impl Rules {
 
     /// Returns the same rules with configured keys, by class; `None` leaves the key to the kind of
     /// API.
-    pub fn with_keys(self, keys: Vec<Option<KeyParts>>) -> Self {
-        Self { keys, ..self }
+    pub fn with_keys(mut self, parts: Vec<Option<KeyParts>>) -> Self {
+        self.keys.parts = parts;
+        self
+    }
+
+    /// Returns the same rules with the classes whose failures each credential has for itself.
+    pub fn with_callers_apart(mut self, apart: Vec<bool>) -> Self {
+        self.keys.apart = apart;
+        self
     }
 
     /// Creates rules with one class for everything, for tests and tools. A gate with nothing
@@ -232,7 +239,7 @@ impl Rules {
             0 => hasher.hash_one(FlowName::new(self.fair_by, self.kind, &call, words.as_deref(), headers, 0)),
             flow => flow,
         };
-        let own = self.keys.get(usize::from(class.0)).and_then(Option::as_ref);
+        let own = self.keys.of(class);
         let key = match own {
             _ if traits.exempt || !traits.remembers => KeySource::None,
             Some(parts) => parts.source(self.kind, &head, hasher),
@@ -240,6 +247,10 @@ impl Rules {
                 Some(words) if self.dialect == Dialect::Aws => KeySource::of_aws(words, &head, hasher),
                 _ => KeySource::of(self.kind, &call, hasher),
             },
+        };
+        let key = match self.keys.are_callers_own(class, words.as_deref()) {
+            true => key.of_caller(caller.identity(Per::Credential), hasher),
+            false => key,
         };
         let label = own.filter(|_| key != KeySource::None).map(|parts| parts.label(&head).into());
         let key_is_of_object = own.is_none_or(KeyParts::is_of_object);

@@ -100,6 +100,19 @@ impl KeySource {
         Self::Known(Key { object, collection, facet })
     }
 
+    /// Returns the same of one caller: its failures are not another's.
+    pub(super) fn of_caller(self, caller: u64, hasher: &RandomState) -> Self {
+        let own = |hash: u64| hasher.hash_one((hash, caller));
+        match self {
+            Self::None => Self::None,
+            Self::Known(Key { object, collection, facet }) => {
+                Self::Known(Key { object: own(object), collection: own(collection), facet })
+            }
+            Self::NameInBody { collection, facet } => Self::NameInBody { collection: own(collection), facet },
+            Self::BodyDigest { object, facet, tokens } => Self::BodyDigest { object: own(object), facet, tokens },
+        }
+    }
+
     /// Returns the collection (or path) of the key. If no key of it fails, the body is not worth a
     /// look.
     pub fn collection(&self) -> Option<u64> {

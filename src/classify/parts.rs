@@ -16,6 +16,8 @@ use super::key::{KeySource, verb_class};
 use super::matcher::Subject;
 use super::{Kind, Salt};
 use crate::api::{self, Call, Key, query_pairs};
+use crate::dialect::Words;
+use crate::limit::ClassId;
 
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +67,32 @@ pub enum KeyPartsError {
         /// The place of the second.
         index: usize,
     },
+}
+
+/// The keys of classes, as far as the kind of API does not decide.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClassKeys {
+    /// The configured ones.
+    pub(super) parts: Vec<Option<KeyParts>>,
+    /// True for the classes that remember failures for each credential, because they count answers
+    /// that are about the caller.
+    pub(super) apart: Vec<bool>,
+}
+
+// === impl ClassKeys ===
+
+impl ClassKeys {
+    /// Returns the configured key of a class.
+    pub(super) fn of(&self, class: ClassId) -> Option<&KeyParts> {
+        self.parts.get(usize::from(class.0)).and_then(Option::as_ref)
+    }
+
+    /// True if the failures of a class are remembered for each credential. Calls that their
+    /// provider takes one at a time have one key, whoever makes them.
+    pub(super) fn are_callers_own(&self, class: ClassId, words: Option<&Words>) -> bool {
+        let is_serial = words.is_some_and(|words| !words.serial.is_empty());
+        !is_serial && self.apart.get(usize::from(class.0)) == Some(&true)
+    }
 }
 
 // === impl KeyPart ===

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cost;
 use super::cursor::Cursor;
 use super::matching::matching;
-use super::presets::{Preset, PresetClass, bucket};
+use super::presets::{DENIALS, Preset, PresetClass, bucket};
 use super::problems::did_you_mean;
 use super::{limits, names, shared};
 use crate::api::Failures;
@@ -117,6 +117,11 @@ impl<'a> Class<'a> {
         &self.policy.name
     }
 
+    /// True if it counts answers that are about the caller.
+    fn counts_denials(&self) -> bool {
+        DENIALS.iter().any(|status| self.failures.statuses.contains(status))
+    }
+
     fn with(mut self, change: impl FnOnce(&mut ClassPolicy)) -> Self {
         change(&mut self.policy);
         self
@@ -192,7 +197,7 @@ fn of_preset<'a>(
     defaults: &GateDefaults,
     class: &impl Fn(&str, Matching) -> Class<'a>,
 ) -> Class<'a> {
-    let PresetClass { name, matcher, bucket, lane, within, own_bucket_only, hold, cost } = preset;
+    let PresetClass { name, matcher, bucket, lane, within, own_bucket_only, hold, cost, hides_by_403 } = preset;
     let (by, cost) = cost::of_preset(cost, defaults.kind, defaults.dialect);
     let class = class(name, Matching::Patterns(Box::new(matcher))).with(|policy| {
         policy.cost = cost;
@@ -200,7 +205,9 @@ fn of_preset<'a>(
         (policy.lane, policy.own_bucket_only) = (lane, own_bucket_only);
         policy.backoff.hold = hold.unwrap_or(policy.backoff.hold);
     });
-    Class { within: within.map(str::to_owned), cost: by, ..class }
+    let mut failures = class.failures.clone();
+    failures.statuses.retain(|status| !(hides_by_403 && *status == 403));
+    Class { within: within.map(str::to_owned), cost: by, failures, ..class }
 }
 
 /// Tells each bucket the largest cost of a call that it is charged for.
@@ -291,6 +298,8 @@ pub(super) struct Numbered {
     pub(super) rules: Vec<Rule>,
     pub(super) failures: Vec<Failures>,
     pub(super) revalidate: Vec<bool>,
+    /// True for classes that remember failures for each credential.
+    pub(super) callers_apart: Vec<bool>,
     pub(super) keys: Vec<Option<KeyParts>>,
 }
 
@@ -336,6 +345,8 @@ pub(super) fn numbered(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>,
         rules: rules.collect(),
         failures: classes.iter().map(|class| class.failures.clone()).collect(),
         revalidate: classes.iter().map(|class| class.revalidate).collect(),
+        // Of an object that is written by one at a time there is one key.
+        callers_apart: classes.iter().map(|class| !one_at_a_time && class.counts_denials()).collect(),
         keys: classes.iter().map(|class| class.key.clone()).collect(),
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     let is_signed = dialect == Dialect::Aws && credentials != Credentials::Inject;
     let host = at.get("host", if is_signed { Host::Preserve } else { Host::Rewrite });
     let rewrite_links = at.get("rewrite_links", numbers.rewrite_links);
-    let limits = Limits::read(at, kind, &numbers);
+    let limits = Limits::read(at, kind, preset, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let Limits { throttling, coalesce, .. } = limits;
     let (policy, rules, failures, classes) = limits.with_classes(at, kind, (preset, share), dialect);
@@ -151,7 +151,7 @@ struct Limits {
 }
 
 impl Limits {
-    fn read(at: &Cursor<'_>, kind: Kind, numbers: &Numbers) -> Self {
+    fn read(at: &Cursor<'_>, kind: Kind, preset: Preset, numbers: &Numbers) -> Self {
         let key = at.get("key", None::<KeyParts>);
         let one_at_a_time = at.get("one_at_a_time", false);
         let bucket_at = at.limit("bucket");
@@ -164,7 +164,7 @@ impl Limits {
         let retry_bucket = limits::retry_bucket(&retry_at, numbers.retry_bucket, bucket);
         shared::not_shared(&retry_at, retry_bucket.as_ref());
         let backoff_at = at.table_or_off("backoff");
-        let base = limits::preset_backoff(numbers.strategy, presets::failures(kind));
+        let base = limits::preset_backoff(numbers.strategy, presets::failures(kind, preset));
         let backoff = limits::backoff(&backoff_at, &base);
         let max_keys = backoff_at.get("max_keys", 100_000);
         if max_keys == 0 {
@@ -212,7 +212,7 @@ impl Limits {
         let (identity, of_classes) = identities::of(at, &policy, fair_by, dialect);
         let rules = Rules::new(kind, fair_by, identity, classes.traits, classes.rules);
         let rules = rules.with_identities(of_classes).with_only_serial_writes(only_serial);
-        let rules = rules.with_keys(classes.keys).with_dialect(dialect);
+        let rules = rules.with_keys(classes.keys).with_callers_apart(classes.callers_apart).with_dialect(dialect);
         (policy, rules, classes.failures, classes.revalidate)
     }
 }

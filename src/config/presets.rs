@@ -189,10 +189,16 @@ fn exponential(base: Duration, max: Duration) -> Strategy {
 
 /// Returns the default failures (docs/design.md, "Outcomes"): what a server in trouble answers, and
 /// no answer. A client that leaves an API server has given up on it; a client that leaves an
-/// external API may have polled for as long as it meant to.
-pub(super) fn failures(kind: Kind) -> Failures {
-    Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: kind == Kind::Kubernetes }
+/// external API may have polled for as long as it meant to. Of a provider also the answers that no
+/// retry changes, but somebody with rights.
+pub(super) fn failures(kind: Kind, preset: Preset) -> Failures {
+    let denials = if preset.provider().is_some() { &DENIALS[..] } else { &[] };
+    let statuses = [denials, &[429, 500, 502, 503, 504]].concat();
+    Failures { statuses, transport: true, left: kind == Kind::Kubernetes }
 }
+
+/// The answers that are about the caller: it is not known, or it may not.
+pub(super) const DENIALS: [u16; 2] = [401, 403];
 
 /// The longest wait, where the preset says nothing else: fabric8 gives up at 10 s, the API server's
 /// own queue at 15 s.

@@ -47,6 +47,7 @@ mod ports;
 mod presets;
 mod proxy_bodies;
 mod proxy_coalesce;
+mod proxy_denials;
 mod proxy_early;
 mod proxy_external;
 mod proxy_failures;

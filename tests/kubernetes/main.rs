@@ -28,6 +28,7 @@ mod kube_rs;
 mod kubectl;
 mod leader;
 mod manager;
+mod operators;
 mod outage;
 mod packaged_chart;
 mod pages;

@@ -34,6 +34,8 @@ pub(in crate::config) struct PresetClass {
     /// The longest wait for the key, where it is not the gate's.
     pub(in crate::config) hold: Option<Duration>,
     pub(in crate::config) cost: CostBy,
+    /// True if a 403 may only mean that something is not there.
+    pub(in crate::config) hides_by_403: bool,
 }
 
 // === impl PresetBucket ===
@@ -106,6 +108,7 @@ impl PresetClass {
             own_bucket_only: false,
             hold: None,
             cost: CostBy::Number(1),
+            hides_by_403: false,
         }
     }
 

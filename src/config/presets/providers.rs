@@ -107,7 +107,11 @@ fn aws() -> Vec<PresetClass> {
     let sts = Matcher { services: list(&["sts", "sso", "sso-oauth"]), ..Matcher::default() };
     // Without credentials nothing else goes on.
     let credentials = PresetClass { lane: Lane::High, ..PresetClass::new("credentials", sts).alone(bucket) };
-    [vec![credentials], ec2::classes(), elb(), route53()].into_iter().flatten().collect()
+    // S3 tells a caller who may not list a bucket that it may not see an object that is not there,
+    // and clients poll for it to come.
+    let s3 = Matcher { services: list(&["s3"]), ..Matcher::default() };
+    let s3 = PresetClass { hides_by_403: true, ..PresetClass::new("s3", s3) };
+    [vec![credentials], ec2::classes(), elb(), route53(), vec![s3]].into_iter().flatten().collect()
 }
 
 pub(super) fn elb() -> Vec<PresetClass> {
