@@ -156,9 +156,12 @@ impl Keeping {
     /// Keeps a frame. False if there is no room for it: nothing will be kept.
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         let fits = match (&mut self.draft, frame.data_ref()) {
-            (Some(draft), Some(data)) => draft.add(data) && self.answers.store().reserve(data.len()),
-            // Trailers belong to the one answer that they came with.
-            (_, None) | (None, _) => false,
+            (Some(draft), Some(data)) if draft.has_room(data.len()) && self.answers.store().reserve(data.len()) => {
+                draft.add(data);
+                true
+            }
+            // No room; or trailers, which belong to the one answer that they came with.
+            _ => false,
         };
         if !fits && let Some(draft) = self.draft.take() {
             self.answers.store().release(draft.reserved());

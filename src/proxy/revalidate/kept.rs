@@ -61,14 +61,15 @@ impl Draft {
         fits.then(|| Self { rules, head: copy(head), body: Vec::new(), declared, overhead, most })
     }
 
-    /// Adds to the body. False if it is too long.
-    pub(super) fn add(&mut self, data: &[u8]) -> bool {
-        let fits = self.body.len() + data.len() + self.overhead <= self.most;
-        if fits {
-            // Copied: a piece of what was read from a socket would keep all of that.
-            self.body.extend_from_slice(data);
-        }
-        fits
+    /// True if it may have so many bytes more.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.body.len() + bytes + self.overhead <= self.most
+    }
+
+    /// Adds to the body. It is copied: a piece of what was read from a socket would keep all of
+    /// that.
+    pub(super) fn add(&mut self, data: &[u8]) {
+        self.body.extend_from_slice(data);
     }
 
     /// Returns the bytes that were reserved for its body.

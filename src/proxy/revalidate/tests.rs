@@ -321,3 +321,26 @@ fn the_answer_that_was_asked_for_longest_ago_goes_first() {
     assert!(!get(1000));
     assert!(get(0) && !get(1), "the oldest went");
 }
+
+#[test]
+fn answers_in_the_making_count_and_one_that_finds_no_room_gives_back_only_its_own() {
+    let answers = Answers::default();
+    answers.resize(40_000);
+    let begin = |object: usize| {
+        let mut parts = Request::get(format!("/{object}")).body(()).unwrap().into_parts().0;
+        let head = Response::builder().header(ETAG, "\"a\"").body(()).unwrap().into_parts().0;
+        match answers.ask(&mut parts, 0).unwrap().answered(&head) {
+            Meaning::New(keeping) => keeping,
+            _ => panic!("it may be kept"),
+        }
+    };
+    let piece = Frame::data(Bytes::from(vec![0; 5_000]));
+    let mut making: Vec<Box<Keeping>> = (0..9).map(begin).collect();
+    let fits: Vec<bool> = making.iter_mut().map(|keeping| keeping.keep(&piece)).collect();
+    assert_eq!(fits, [[true; 8].as_slice(), &[false]].concat());
+    assert_eq!(answers.bytes(), 40_000);
+    assert!(!making[0].keep(&piece), "it would be longer than a quarter");
+    assert_eq!(answers.bytes(), 35_000);
+    drop(making);
+    assert_eq!(answers.bytes(), 0);
+}
