@@ -7,6 +7,7 @@
 
 pub(crate) mod control_socket;
 mod effective;
+pub(crate) mod egress;
 pub(crate) mod failure;
 pub(crate) mod folder;
 pub(crate) mod gate;

@@ -7,6 +7,7 @@
 mod classes;
 mod cost;
 mod cursor;
+mod egress;
 mod files;
 mod foreign;
 mod gate;
@@ -45,7 +46,7 @@ pub use self::problems::Problem;
 use self::problems::Text;
 pub(crate) use self::problems::did_you_mean;
 use self::report::{Findings, Report};
-use crate::spec::{Figures, Settings};
+use crate::spec::{Figures, HostPattern, Settings};
 
 /// The input that a configuration is read from.
 #[derive(Clone, Debug, Default)]
@@ -121,7 +122,7 @@ pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result
     let settings = process::settings(&Cursor::root(&root, &report));
     let Findings { warnings, files, record } = report.finish(&root, problems, &layers::strays(env))?;
     let origins = Origins::new(text, variables);
-    let effective = record.effective() + &published(&settings);
+    let effective = record.effective() + &published(&settings) + &listed(&settings);
     Ok(Loaded { settings, effective, warnings, origins, files })
 }
 
@@ -148,6 +149,23 @@ fn published(settings: &Settings) -> String {
                 text += &format!("# {source}\n");
             }
             text += &format!("#   {}: {}\n", figure.class.unwrap_or("all others"), figure.says);
+        }
+    }
+    text
+}
+
+/// Returns the hosts of gates as comments: what their patterns stand for.
+fn listed(settings: &Settings) -> String {
+    let mut text = String::new();
+    for gate in settings.gates.values() {
+        let Some(hosts) = &gate.hosts else { continue };
+        text += &format!("\n# Hosts of gates.{}:\n", gate.name);
+        for (before, patterns) in [("", &hosts.patterns), ("not ", &hosts.except)] {
+            for pattern in patterns {
+                let meant =
+                    if let HostPattern::Set(set) = pattern { format!(": {}", set.says()) } else { String::new() };
+                text += &format!("#   {before}{pattern}{meant}\n");
+            }
         }
     }
     text

@@ -2,7 +2,7 @@
 //!
 //! A [`Gate`] is one of each with one upstream behind. `stack` has the path in one place,
 //! `admission` the waiting, `driver` the limiter at work; `guard`, `observe` and `respond` are the
-//! layers around.
+//! layers around. `egress` is a forward proxy, which makes a gate for each origin that it meets.
 
 // In the path of a call nothing may panic: what could is written down with its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -11,6 +11,7 @@ mod admission;
 mod body;
 mod coalesce;
 mod driver;
+mod egress;
 mod failure;
 mod forward;
 mod gate;
@@ -33,6 +34,8 @@ mod tally;
 mod tunnel;
 mod view;
 
+pub(crate) use self::egress::CLEAR;
+pub use self::egress::{Directory, Egress, EgressError, EgressOptions, Fate, Host, Origin, TargetError, judge};
 pub use self::gate::{Gate, GateError};
 pub use self::options::{Options, Past};
 pub use self::stores::{Done, Stores};

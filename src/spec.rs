@@ -7,6 +7,8 @@ mod revalidation;
 
 mod otlp;
 
+mod egress;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 
+pub use self::egress::{Egress, HostPattern, HostSet, Hosts, PlainHttp, Unlisted};
 pub use self::revalidation::Revalidation;
 use crate::api::{Failures, Throttling};
 use crate::classify::{Kind, Rules};
@@ -38,6 +41,8 @@ pub struct Settings {
     pub otlp: Option<Otlp>,
     /// The stores of shared buckets.
     pub stores: Vec<Store>,
+    /// The egress listener, if there is one.
+    pub egress: Option<Egress>,
     /// The gates by name, in order.
     pub gates: BTreeMap<Arc<str>, Gate>,
 }
@@ -141,10 +146,12 @@ pub struct Gate {
     pub name: Arc<str>,
     /// The kind of API; same as `rules.kind`.
     pub kind: Kind,
-    /// Its listeners; at least one.
+    /// Its listeners; none if it has hosts, and at least one otherwise.
     pub listen: Vec<Listen>,
-    /// The upstream that calls go to.
+    /// The upstream that calls go to. Where the gate has hosts, a name that does not exist.
     pub upstream: Source,
+    /// The hosts for which it is reached through the egress listener, in place of an upstream.
+    pub hosts: Option<Hosts>,
     /// The credentials that the upstream sees.
     pub credentials: Credentials,
     /// True if `Impersonate-*` headers pass with inject.

@@ -5,6 +5,7 @@
 //! are milliseconds since 1970, durations are seconds. No secret is ever in it (P12); names of
 //! objects are in it only if [`Status::names_shown`] says so.
 
+mod egress;
 mod lists;
 pub(crate) mod page;
 mod spark;
@@ -13,6 +14,8 @@ pub(crate) mod terminal;
 pub(crate) mod text;
 
 use serde::{Deserialize, Serialize};
+
+pub use self::egress::{Egress, EgressRefusals, Tunnels};
 
 /// The whole process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +36,9 @@ pub struct Status {
     pub config: Config,
     /// The gates, by name.
     pub gates: Vec<Gate>,
+    /// The egress listener, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
 }
 
 /// The configuration in force.
@@ -70,6 +76,9 @@ pub struct Gate {
     pub listen: Vec<String>,
     /// The upstream of its calls.
     pub upstream: String,
+    /// The host, if the gate is one of several behind the egress listener; else empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
     /// The bypass, while everything is admitted.
     pub bypass: Option<Bypass>,
     /// Counts since the start: calls that left, were refused, and were admitted by a bypass.
@@ -371,6 +380,13 @@ pub struct Explained {
     pub failing: Option<Key>,
     /// Sentences about other conditions at the gate that concern the call.
     pub notes: Vec<String>,
+}
+
+impl Gate {
+    /// Returns its name, with its host if it is one of several.
+    fn title(&self) -> String {
+        if self.host.is_empty() { self.name.clone() } else { format!("{} {}", self.name, self.host) }
+    }
 }
 
 impl History {

@@ -40,13 +40,14 @@ use http::{HeaderMap, Request, Response};
 use self::body::{Budget, KEPT_TOGETHER};
 pub use self::body::{Kept, Outgoing, OutgoingError};
 use self::dial::Dialer;
-pub use self::dns::Dns;
-pub use self::error::{DialError, DialFailure, SendError};
+pub use self::dns::{Dns, Judge};
+pub use self::error::{DialError, DialFailure, ForbiddenAddress, SendError};
 pub use self::inbound::{Inbound, InboundError, Remainder, Unread};
 use self::pool::Pool;
 pub use self::pool::StreamLease;
 pub use self::protocol::Protocol;
 pub use self::streaming::{Streaming, StreamingError};
+pub(crate) use self::through::Wire as Bare;
 pub(crate) use self::trailing::Trailing;
 pub use self::upgrade::{Dedicated, Upgraded};
 use crate::api::Group;
@@ -301,6 +302,14 @@ impl Inner {
             self.pools.iter().for_each(Pool::outdate);
         }
     }
+}
+
+/// Connects to the target's port for a tunnel, and says nothing there.
+///
+/// # Errors
+/// There is no connection.
+pub(crate) async fn connect(options: &Options, clock: Clock) -> Result<Bare, DialError> {
+    Dialer::new(options, clock).connect_bare().await
 }
 
 /// Locks a mutex. Nothing panics while it holds one of these locks, so what is behind a poisoned

@@ -11,13 +11,15 @@ use crate::admin::control::{Ask, Bypass, Bypassed, Forget, Forgotten, Operator};
 use crate::classify::Glob;
 use crate::clock::Clock;
 use crate::moment::Moment;
-use crate::proxy::Gate;
+use crate::proxy::{Egress, Gate, Origin};
 use crate::spec::{Settings, ShowNames};
 use crate::status;
 
 /// The gates, and the state beside them that the operator sees.
 pub(crate) struct Operations {
+    /// The gates as configured. Those with hosts carry no calls: the gates of their origins do.
     pub(super) gates: Vec<Arc<Gate>>,
+    pub(super) egress: Option<Arc<Egress>>,
     pub(super) reloads: Reloads,
     clock: Clock,
     /// The readers who see names on the admin port; a reload may change it.
@@ -28,9 +30,15 @@ pub(crate) struct Operations {
 
 impl Operations {
     /// Starts with this configuration in force; `effective` is its text.
-    pub(crate) fn new(gates: Vec<Arc<Gate>>, settings: &Settings, effective: &str, clock: Clock) -> Self {
+    pub(crate) fn new(
+        gates: Vec<Arc<Gate>>,
+        egress: Option<Arc<Egress>>,
+        settings: &Settings,
+        effective: &str,
+        clock: Clock,
+    ) -> Self {
         let names = RwLock::new(settings.admin.show_names);
-        Self { gates, reloads: Reloads::new(clock, effective), clock, names }
+        Self { gates, egress, reloads: Reloads::new(clock, effective), clock, names }
     }
 
     /// Takes over what a reload changed.
@@ -38,13 +46,31 @@ impl Operations {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = settings.admin.show_names;
     }
 
-    /// Returns the gates that an order is for.
-    fn meant(&self, name: Option<&str>) -> Result<Vec<&Arc<Gate>>, String> {
+    /// Returns the gates that an order is for. After a gate with hosts come those of its origins.
+    fn meant(&self, name: Option<&str>) -> Result<Vec<Arc<Gate>>, String> {
         let meant: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
         if meant.is_empty() {
             return Err(no_such_gate(name.unwrap_or_default(), self.gates.iter().map(|gate| &**gate.name())));
         }
-        Ok(meant)
+        let with_origins = |gate: &Arc<Gate>| {
+            let origins = self.origins(gate).into_iter().map(|(_, gate)| gate);
+            [Arc::clone(gate)].into_iter().chain(origins).collect::<Vec<_>>()
+        };
+        Ok(meant.into_iter().flat_map(with_origins).collect())
+    }
+
+    /// Returns the gates of the origins of a gate.
+    fn origins(&self, gate: &Arc<Gate>) -> Vec<(Origin, Arc<Gate>)> {
+        self.egress.as_ref().map(|egress| egress.origins(gate.name())).unwrap_or_default()
+    }
+
+    /// Returns the gate that would carry a call: that of its origin, where that was met.
+    fn carrier(&self, gate: Arc<Gate>, headers: &HeaderMap) -> Arc<Gate> {
+        let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+        let origin = host.and_then(|host| Origin::read(host, Some(443)).ok());
+        let origins = self.origins(&gate);
+        let found = origins.into_iter().find(|(of, _)| origin.as_ref().is_some_and(|origin| origin.host == of.host));
+        found.map_or(gate, |(_, gate)| gate)
     }
 }
 
@@ -57,7 +83,20 @@ impl Operator for Operations {
         Box::pin(async move {
             let mut gates = Vec::with_capacity(self.gates.len());
             for gate in &self.gates {
-                gates.push(gate.status(names).await);
+                let listen = self.egress.iter().map(|egress| egress.status().listen);
+                let origins = self.origins(gate);
+                if origins.is_empty() {
+                    let mut shown = gate.status(names).await;
+                    if gate.has_hosts() {
+                        (shown.listen, shown.upstream) = (listen.clone().collect(), "no host yet".to_owned());
+                    }
+                    gates.push(shown);
+                }
+                for (origin, gate) in origins {
+                    let mut gate = gate.status(names).await;
+                    (gate.listen, gate.upstream) = (listen.clone().collect(), format!("https://{}", origin.host));
+                    gates.push(status::Gate { host: origin.host.to_string(), ..gate });
+                }
             }
             let now = self.clock.now();
             status::Status {
@@ -69,6 +108,7 @@ impl Operator for Operations {
                 names_shown: names,
                 config: self.reloads.config(),
                 gates,
+                egress: self.egress.as_ref().map(|egress| egress.status()),
             }
         })
     }
@@ -85,20 +125,33 @@ impl Operator for Operations {
 
     fn explain(&self, ask: &Ask) -> Result<Vec<status::Explained>, String> {
         let (method, uri, headers) = request(ask)?;
-        Ok(self.meant(ask.gate.as_deref())?.iter().map(|gate| gate.explain(&method, &uri, &headers)).collect())
+        let meant = self.gates.iter().filter(|gate| ask.gate.as_deref().is_none_or(|name| **gate.name() == *name));
+        let meant: Vec<_> = meant.map(|gate| self.carrier(Arc::clone(gate), &headers)).collect();
+        if meant.is_empty() {
+            self.meant(ask.gate.as_deref())?;
+        }
+        Ok(meant.iter().map(|gate| gate.explain(&method, &uri, &headers)).collect())
     }
 
     fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<Forgotten>, String>> {
         Box::pin(async move {
             let pattern = order.keys.as_deref().map(|name| (name, Glob::new(name)));
-            let mut forgotten = Vec::new();
+            let mut forgotten: Vec<Forgotten> = Vec::new();
             for gate in self.meant(order.gate.as_deref())? {
                 let keys = match &pattern {
                     Some((whole, pattern)) => gate.forget(&|name: &str| name == *whole || pattern.matches(name)).await,
                     None => 0,
                 };
                 let lifted = if order.pauses { gate.lift_pauses() } else { 0 };
-                forgotten.push(Forgotten { gate: gate.name().to_string(), keys, lifted, paused: gate.pauses() });
+                let (gate, paused) = (gate.name().to_string(), gate.pauses());
+                match forgotten.last_mut().filter(|last| last.gate == gate) {
+                    // The gates of its origins.
+                    Some(last) => {
+                        (last.keys, last.lifted, last.paused) =
+                            (last.keys + keys, last.lifted + lifted, last.paused + paused);
+                    }
+                    None => forgotten.push(Forgotten { gate, keys, lifted, paused }),
+                }
             }
             Ok(forgotten)
         })
@@ -107,11 +160,13 @@ impl Operator for Operations {
     fn bypass(&self, order: &Bypass) -> Result<Vec<Bypassed>, String> {
         let how_long = order.how_long();
         let until_ms = how_long.map(|how_long| self.clock.wall(self.clock.now() + how_long));
-        let bypass = |gate: &&Arc<Gate>| {
+        let bypass = |gate: &Arc<Gate>| {
             gate.bypass(how_long);
             Bypassed { gate: gate.name().to_string(), until_ms }
         };
-        Ok(self.meant(order.gate.as_deref())?.iter().map(bypass).collect())
+        let mut bypassed: Vec<Bypassed> = self.meant(order.gate.as_deref())?.iter().map(bypass).collect();
+        bypassed.dedup_by(|one, other| one.gate == other.gate); // the gates of its origins
+        Ok(bypassed)
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use super::egress::{PreparedEgress, prepare_egress};
 use super::failure::Failure;
 use super::gate::{PreparedGate, Trouble, prepare_gate};
 use super::memory;
@@ -23,6 +24,7 @@ use crate::telemetry::{CallLog, Spans};
 pub(crate) struct Prepared {
     pub(crate) settings: Settings,
     pub(crate) gates: Vec<PreparedGate>,
+    pub(crate) egress: Option<PreparedEgress>,
     pub(crate) stores: Vec<PreparedStore>,
     pub(crate) otlp: Option<PreparedOtlp>,
     /// The effective configuration, as TOML.
@@ -42,9 +44,19 @@ pub(crate) fn prepare(loaded: Loaded, from: &str, around: &Environment, clock: C
     let too_much = memory::limit().and_then(|limit| memory::problem(settings.gates.values(), limit));
     problems.extend(too_much.map(|what| format!("{from}: {what}")));
     let Settings { drain, gates, stores, otlp, .. } = settings.clone();
-    let (gates_prepared, stores_prepared, missing) = (Vec::new(), Vec::new(), Vec::new());
+    let egress = match prepare_egress(&settings, around, clock) {
+        Ok(egress) => egress,
+        Err(Trouble::Wrong { key, what }) => {
+            if !problems.iter().any(|problem| problem.contains("egress.")) {
+                problems.push(format!("{from}: egress.{key}: {what:#}"));
+            }
+            None
+        }
+        Err(Trouble::Missing(what)) => return Err(Failure::Other(what)),
+    };
+    let (gate_list, store_list, missing) = Default::default();
     let mut prepared =
-        Prepared { settings, gates: gates_prepared, stores: stores_prepared, otlp: None, effective, warnings, missing };
+        Prepared { settings, gates: gate_list, egress, stores: store_list, otlp: None, effective, warnings, missing };
     let is_known = problems.iter().any(|problem| problem.contains("otlp."));
     match otlp.map(PreparedOtlp::new).transpose() {
         Ok(otlp) => prepared.otlp = otlp,

@@ -147,6 +147,9 @@ impl Reloader {
                 running.reconfigure(gate.options);
             }
         }
+        if let (Some(egress), Some(new)) = (&self.operations.egress, prepared.egress) {
+            egress.reconfigure(new.directory);
+        }
         self.operations.adopt(&prepared.settings);
         self.calls = calls;
         self.running = prepared.settings;

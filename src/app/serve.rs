@@ -1,25 +1,28 @@
 //! Runs the gates and the admin port, and shuts them down in order.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::egress::PreparedEgress;
 use super::gate::PreparedGate;
 use super::operations::Operations;
 use super::prepare::{Prepared, call_log};
 use super::reload::{Content, Reloader};
 use super::source::Sources;
 use super::state_file::StateFile;
-use super::{Failure, control_socket, folder};
+use super::{Failure, control_socket, egress, folder};
 use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
 use crate::credentials::Target;
 use crate::otlp::Exporters;
-use crate::proxy::{self, Gate, Past};
+use crate::proxy::{self, Egress, Gate, Past};
 use crate::spec::{Settings, Socket};
 use crate::store::Stores;
+use crate::telemetry::CallLog;
 use crate::telemetry::log::{self, Level};
 
 /// Runs the configuration until a signal ends it.
@@ -57,29 +60,33 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     let calls = call_log(prepared.settings.log.calls.as_deref(), spans.clone(), clock)?;
     let stores = Stores::new(clock, &std::env::var("HOSTNAME").unwrap_or_default());
     stores.adopt(prepared.stores);
-    let (mut gates, state) = (Vec::new(), StateFile::open(&prepared.settings));
-    for mut gate in prepared.gates {
-        gate.options.call_log.clone_from(&calls);
-        gate.options.stores = hand(&stores);
-        let past = state.past(&gate.options.gate.name);
-        gates.push(Arc::new(start(gate, past, clock, stop.clone()).await?));
-    }
-    let operations = Operations::new(gates, &prepared.settings, &prepared.effective, clock);
+    let state = StateFile::open(&prepared.settings);
+    let (own, shared) = (prepared.settings.admin.listen, (calls.as_ref(), &stores));
+    let (gates, egress) = start_all((prepared.gates, prepared.egress), &state, shared, own, clock, &stop).await?;
+    let operations = Operations::new(gates, egress, &prepared.settings, &prepared.effective, clock);
     let operations = Arc::new(operations);
     admin.set_operator(Arc::clone(&operations) as _);
     drop(starting);
     let gates = &operations.gates;
     tracing::info!(gates = gates.len(), admin = port, socket, "ready");
     let kept = state.keep(Arc::clone(&operations), clock);
-    let (running, sources, operations) = (prepared.settings, sources.clone(), Arc::clone(&operations));
-    let reloader = Reloader { sources, clock, level, calls, spans, running, operations, stores, judged };
+    let (running, sources) = (prepared.settings, sources.clone());
+    let operating = Arc::clone(&operations);
+    let reloader = Reloader { sources, clock, level, calls, spans, running, operations: operating, stores, judged };
     tokio::spawn(reloader.watch(hangup, stop.clone()));
 
     let signal = next(&mut signals).await;
     tracing::info!(signal, "stopping: serving on until the last client has left");
     stop.cancel();
     tokio::select! {
-        () = async { for gate in gates { gate.finished().await } } => {}
+        () = async {
+            for gate in gates {
+                gate.finished().await;
+            }
+            if let Some(egress) = &operations.egress {
+                egress.finished().await;
+            }
+        } => {}
         signal = next(&mut signals) => tracing::warn!(signal, "stopping at once"),
     }
     for gate in gates {
@@ -93,6 +100,39 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
     stop_admin.cancel();
     admin.finished().await;
     Ok(())
+}
+
+/// Starts all gates, and the egress listener with those behind it.
+async fn start_all(
+    (prepared, egress): (Vec<PreparedGate>, Option<PreparedEgress>),
+    state: &StateFile,
+    (calls, stores): (Option<&CallLog>, &Arc<Stores>),
+    admin: Option<SocketAddr>,
+    clock: Clock,
+    stop: &CancellationToken,
+) -> anyhow::Result<(Vec<Arc<Gate>>, Option<Arc<Egress>>)> {
+    let (mut gates, mut behind) = (Vec::new(), Vec::new());
+    for mut gate in prepared {
+        gate.options.call_log = calls.cloned();
+        gate.options.stores = hand(stores);
+        match gate.options.gate.hosts {
+            Some(_) => behind.push(gate),
+            None => {
+                let past = state.past(&gate.options.gate.name);
+                gates.push(Arc::new(start(gate, past, clock, stop.clone()).await?));
+            }
+        }
+    }
+    let egress = match egress {
+        Some(egress) => {
+            let own = gates.iter().flat_map(|gate| gate.addresses()).copied().chain(admin).collect();
+            Some(egress::start(egress, behind, own, clock, stop.clone()).await?)
+        }
+        None => None,
+    };
+    gates.extend(egress.iter().flat_map(|egress| egress.gates()));
+    gates.sort_by(|one, other| one.name().cmp(other.name()));
+    Ok((gates, egress))
 }
 
 /// Returns the way of a gate to the stores.

@@ -101,7 +101,7 @@ impl KeySource {
     }
 
     /// Returns the same of one caller: its failures are not another's.
-    pub(super) fn of_caller(self, caller: u64, hasher: &RandomState) -> Self {
+    pub(super) fn of_caller(self, caller: u64, hasher: &Salt) -> Self {
         let own = |hash: u64| hasher.hash_one((hash, caller));
         match self {
             Self::None => Self::None,

@@ -6,6 +6,7 @@
 
 mod connections;
 mod controller;
+mod egress;
 mod files;
 mod running;
 mod upstream;
@@ -86,10 +87,12 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
     let (status, more) = running::findings(&settings).await;
     findings.extend(more);
     findings.extend(files::findings(&settings));
-    for gate in settings.gates.values() {
+    // Of those with hosts, each host has an upstream of its own, and is dialled when it is called.
+    for gate in settings.gates.values().filter(|gate| gate.hosts.is_none()) {
         findings.extend(upstream::findings(gate, &environment, clock).await);
         findings.extend(connections::findings(gate, &environment, status.as_ref()).await);
     }
+    findings.extend(egress::findings(&settings, options.pid, status.as_ref()).await);
     findings.extend(controller::findings(&settings, options.pid, status.as_ref()));
     Ok(findings)
 }

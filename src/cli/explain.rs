@@ -1,12 +1,14 @@
 //! `tidegate explain`: shows what a call would meet, which line of the configuration says so, and
 //! what would happen to the call now.
 
+mod egress;
 mod limits;
 
 use anyhow::anyhow;
 use clap::Args;
 use http::HeaderMap;
 
+use self::egress::Way;
 use super::running::{self, block_on};
 use super::{Configured, Failure, show};
 use crate::admin::control::Ask;
@@ -21,6 +23,8 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   tidegate explain PATCH /apis/apps/v1/namespaces/prod/deployments/web/status
   tidegate explain POST /graphql --gate github --header 'X-Source: ci'
+  tidegate explain CONNECT example.org:443
+  tidegate explain GET http://ec2.eu-central-1.amazonaws.com/
 
 A running gate with this configuration is asked what would happen now.";
 
@@ -31,7 +35,7 @@ pub(super) struct Options {
     configured: Configured,
     /// Its method
     method: String,
-    /// Its path, with its query if it has one
+    /// Its path with its query; at the egress listener a URL, or HOST:PORT of a CONNECT
     path: String,
     /// Its User-Agent
     #[arg(long, value_name = "TEXT")]
@@ -47,12 +51,25 @@ pub(super) struct Options {
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let loaded = options.configured.sources().load()?;
     let agent = options.user_agent.iter().map(|agent| ("user-agent".to_owned(), agent.clone()));
-    let ask = Ask {
+    let mut ask = Ask {
         gate: options.gate.clone(),
         method: options.method.clone(),
         path: options.path.clone(),
         headers: options.header.iter().cloned().chain(agent).collect(),
     };
+    let mut way = String::new();
+    match egress::way(&loaded, &ask.method, &ask.path)? {
+        None => {}
+        Some(Way::Past(says)) => {
+            let (asked, says) = (printable(&format!("{} {}", ask.method, ask.path)), printable(&says));
+            return Ok(show::text(&format!("{asked}\n\n  egress        {says}\n"))?);
+        }
+        Some(Way::Gate { name, says, path, host }) => {
+            way = format!("\n  egress        {}\n", printable(&says));
+            (ask.gate, ask.path) = (Some(name), path);
+            ask.headers.push(("host".to_owned(), host));
+        }
+    }
     let (method, uri, headers) = operations::request(&ask).map_err(anyhow::Error::msg)?;
     let all = &loaded.settings.gates;
     let gates: Vec<_> =
@@ -62,7 +79,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         return Err(anyhow!(operations::no_such_gate(&name, all.keys().map(|name| &**name))).into());
     }
     let now = block_on(ask_now(&loaded, &ask))?;
-    let mut text = format!("{method} {}\n", printable(&ask.path));
+    let mut text = format!("{method} {}\n{way}", printable(&options.path));
     for gate in gates {
         let call = gate.rules.classify(&method, &uri, &headers, &Salt::random());
         text.push_str(&format!("\n{}", explained(&loaded, gate, &call, &headers, &now)));

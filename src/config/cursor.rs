@@ -258,12 +258,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Opens tables by name (`[gates.NAME]`).
+    /// Opens tables by name (`[gates.NAME]`), in the order of the file.
     pub(super) fn tables(&self, name: &str) -> Vec<(&'a str, Self)> {
         self.report.record().open(&self.path, name, Shape::TablesByName, true);
         let at = self.at(name);
         at.must_be_table("tables by name");
-        let names = at.value.and_then(Value::as_table).into_iter().flat_map(toml::Table::keys);
+        let mut names: Vec<_> = at.value.and_then(Value::as_table).into_iter().flat_map(toml::Table::keys).collect();
+        names.sort_by_key(|name| self.report.place(&at.path.key(name)).unwrap_or(usize::MAX));
+        let names = names.into_iter();
         names.map(|name| (name.as_str(), at.table(name))).filter(|(_, table)| table.is_table()).collect()
     }
 

@@ -1,7 +1,6 @@
 //! Reads one gate.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::values::{Bytes, OrOff};
 use super::words::Impersonation;
-use super::{identities, limits, names, shared, signals, sources};
+use super::{egress, identities, limits, names, shared, signals, sources};
 use crate::api::{Failures, Throttling, duration};
 use crate::classify::{FairBy, KeyParts, Kind, Rules};
 use crate::dialect::Dialect;
@@ -22,26 +21,28 @@ use crate::limit::Policy;
 use crate::limit::policy::{Backoff, BucketPolicy, SharedId, Strategy};
 use crate::spec::{Credentials, Gate, Host, Listen, RetryAfter, Revalidation, Source};
 
-/// Reads the gate `name`.
-pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
+/// Reads the gate `name`; with an egress listener, `place` is its place in the file.
+pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, place: Option<usize>) -> Gate {
     let of_provider =
         Preset::ALL.into_iter().find(|preset| at.at("preset").is_word(preset.word())).and_then(Preset::dialect);
-    let kind = at.get("kind", if of_provider.is_some() { Kind::Http } else { Kind::Kubernetes });
-    let Listeners(listen) = at.get("listen", Listeners(vec![Listen::Tcp(LISTEN)]));
-    let upstream = sources::upstream(at, kind);
+    let has_hosts = egress::is_meant(at, place);
+    let kind = at.get("kind", if of_provider.is_some() || has_hosts { Kind::Http } else { Kind::Kubernetes });
+    let (listen, upstream) = ends(at, kind, has_hosts);
+    let hosts = egress::hosts(at, kind, place);
     let (preset, share, numbers) = preset(at, kind);
-    let credentials = at.get("credentials", Credentials::Auto);
+    let own = egress::beside_hosts(at, has_hosts, egress::NO_IDENTITY);
+    let credentials = own.get("credentials", if has_hosts { Credentials::PassThrough } else { Credentials::Auto });
     let impersonation = at.get("impersonation", Impersonation::Reject) == Impersonation::Allow;
     let retry_after = at.get("retry_after", RetryAfter::Auto);
     let dialect = dialect(at, kind, preset);
     let refusal_status = refusal_status(at, dialect);
     let shadow = at.get("shadow", false);
-    let allowed_hosts: Vec<String> = at.get("allowed_hosts", Vec::new());
-    at.check_each("allowed_hosts", &allowed_hosts, |host| (!is_host(host)).then(|| "expected a host name".to_owned()));
     // AWS's clients sign the Host, so that no other name would do.
     let is_signed = dialect == Dialect::Aws && credentials != Credentials::Inject;
-    let host = at.get("host", if is_signed { Host::Preserve } else { Host::Rewrite });
-    let rewrite_links = at.get("rewrite_links", numbers.rewrite_links);
+    let usual =
+        (if is_signed || has_hosts { Host::Preserve } else { Host::Rewrite }, numbers.rewrite_links && !has_hosts);
+    let (allowed_hosts, host, rewrite_links) =
+        own_names(&egress::beside_hosts(at, has_hosts, egress::REAL_NAMES), usual);
     let limits = Limits::read(at, kind, preset, &numbers);
     let (connect_timeout, response_timeout) = timeouts(&at.table("timeouts"));
     let Limits { throttling, coalesce, .. } = limits;
@@ -50,12 +51,13 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     if dialect == Dialect::Aws && credentials != Credentials::Inject {
         warn_of_signatures(at, &host, policy.queue.max_wait);
     }
-    let (tls, upstream_tls, credential) = sources::tls_and_credential(at, upstream.as_ref(), credentials);
+    let (tls, upstream_tls, credential) = sources::tls_and_credential(at, upstream.as_ref(), credentials, has_hosts);
     let gate = Gate {
         name,
         kind,
         listen,
         upstream: upstream.unwrap_or(Source::InCluster),
+        hosts,
         credentials,
         impersonation,
         retry_after,
@@ -80,6 +82,25 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>) -> Gate {
     sources::check_together(&gate, at);
     warn_of_links(&gate, dialect, at);
     gate
+}
+
+/// Reads where clients connect, and where their calls go.
+fn ends(at: &Cursor<'_>, kind: Kind, has_hosts: bool) -> (Vec<Listen>, Option<Source>) {
+    let own = egress::beside_hosts(at, has_hosts, egress::LISTENER);
+    let Listeners(listen) = own.get("listen", Listeners(vec![Listen::Tcp(LISTEN)]));
+    if has_hosts {
+        let own = egress::beside_hosts(at, true, "a gate has hosts or an upstream, not both");
+        own.option::<Source>("upstream", None);
+        return (Vec::new(), Some(Source::Url(http::Uri::from_static(egress::NO_UPSTREAM))));
+    }
+    (listen, sources::upstream(at, kind))
+}
+
+/// Reads the names by which the gate and its upstream go.
+fn own_names(at: &Cursor<'_>, (host, rewrite_links): (Host, bool)) -> (Vec<String>, Host, bool) {
+    let allowed_hosts: Vec<String> = at.get("allowed_hosts", Vec::new());
+    at.check_each("allowed_hosts", &allowed_hosts, |host| (!is_host(host)).then(|| "expected a host name".to_owned()));
+    (allowed_hosts, at.get("host", host), at.get("rewrite_links", rewrite_links))
 }
 
 /// Reads the preset, and the share that it takes of its provider's figures.
@@ -304,27 +325,13 @@ impl TomlValue for Listeners {
         }
         let is_list = texts.len() > 1;
         let place = |index| if is_list { at.item(index) } else { at.clone() };
-        let read = texts.iter().enumerate().filter_map(|(index, text)| listen(text, &place(index)));
+        let read = texts.iter().enumerate().filter_map(|(index, text)| names::listen(text, &place(index)));
         Some(Self(read.collect()))
     }
 
     fn write(&self) -> Value {
         self.0.iter().map(ToString::to_string).collect::<Vec<_>>().write()
     }
-}
-
-/// Reads a listener: an address, or a path that a Unix socket can have.
-fn listen(text: &str, at: &Cursor<'_>) -> Option<Listen> {
-    let Some(path) = text.strip_prefix("unix:") else {
-        return names::address(text, at, ", or \"unix:/path/of/a.sock\"").map(Listen::Tcp);
-    };
-    if !path.starts_with('/') || path.ends_with('/') || path.len() > SOCKET_PATH {
-        at.problem(format!(
-            "is \"unix:{path}\", expected \"unix:\" and an absolute path of at most {SOCKET_PATH} bytes"
-        ));
-        return None;
-    }
-    Some(Listen::Unix(PathBuf::from(path)))
 }
 
 impl TomlValue for Host {
@@ -353,9 +360,6 @@ impl TomlValue for Host {
     }
 }
 
-/// The length that `sockaddr_un` holds, less the end and what the socket is called while it is
-/// made.
-const SOCKET_PATH: usize = 100;
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
 /// The bytes of answers that are kept: those of a thousand repositories, and an eighth of the
 /// memory that a sidecar is given.

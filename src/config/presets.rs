@@ -15,7 +15,7 @@ use crate::api::{Failures, Scope, Signal};
 use crate::classify::Kind;
 use crate::dialect::Dialect;
 use crate::limit::policy::{Adapt, BucketPolicy, InFlight, Per, Strategy};
-use crate::spec;
+use crate::spec::{self, HostSet};
 
 words! {
     /// A preset by name (docs/configuration.md, "Presets").
@@ -88,6 +88,17 @@ impl Preset {
     /// Returns the dialect that its provider's calls are read in.
     pub(super) fn dialect(self) -> Option<Dialect> {
         self.provider().map(|provider| provider.dialect)
+    }
+
+    /// Returns the hosts of its provider, for a gate behind the egress listener.
+    pub(super) fn hosts(self) -> Option<HostSet> {
+        match self {
+            Self::Aws => Some(HostSet::Aws),
+            Self::AzureArm => Some(HostSet::AzureArm),
+            Self::Gcp => Some(HostSet::Gcp),
+            Self::Github => Some(HostSet::Github),
+            _ => None,
+        }
     }
 
     /// True if writes go one at a time where its provider takes them so.

@@ -144,6 +144,11 @@ impl Text {
         }
     }
 
+    /// Returns the place at which a table or key begins.
+    pub(super) fn place(&self, path: &Path) -> Option<usize> {
+        Some(self.spans.get(path)?.key.start)
+    }
+
     /// Returns the text of a value that is a string, without its quotes.
     pub(super) fn value(&self, path: &Path) -> Option<&str> {
         let value = self.text.get(self.spans.get(path)?.value.clone())?;

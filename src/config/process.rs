@@ -13,8 +13,8 @@ use super::names::{self, address};
 use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::words::Format;
-use super::{otlp, shared, stores};
-use crate::spec::{Admin, Listen, Log, Settings, ShowNames, Socket, StateFile};
+use super::{egress, otlp, shared, stores};
+use crate::spec::{Admin, Gate, Listen, Log, Settings, ShowNames, Socket, StateFile};
 
 /// Reads it all. The result is only good if nothing was reported.
 pub(super) fn settings(root: &Cursor<'_>) -> Settings {
@@ -22,24 +22,26 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let log = log(&root.table("log"));
     let drain = root.table("shutdown").get("drain", DRAIN);
     let otlp = otlp::otlp(root);
-    let named = |(name, at): (&str, Cursor<'_>)| {
+    let state = root.table("state").get("file", StateFile::Auto);
+    let stores = stores::stores(root);
+    let egress = egress::egress(root);
+    let named = |(place, (name, at)): (usize, (&str, Cursor<'_>))| {
         if !names::is_snake_case(name) {
             at.key_problem(format!("is not a valid name for a gate, expected {}", names::SNAKE_CASE));
         }
         let name: Arc<str> = Arc::from(name);
-        (Arc::clone(&name), gate(&at, name))
+        (Arc::clone(&name), gate(&at, name, egress.as_ref().map(|_| place)))
     };
-    let state = root.table("state").get("file", StateFile::Auto);
-    let stores = stores::stores(root);
-    let gates = root.tables("gates").into_iter().map(named).collect();
-    let mut settings = Settings { admin, log, drain, otlp, state, stores, gates };
-    if settings.gates.is_empty() && root.is_right() {
+    let gates = root.tables("gates").into_iter().enumerate().map(named).collect();
+    let mut settings = Settings { admin, log, drain, otlp, state, stores, egress, gates };
+    if settings.gates.is_empty() && settings.egress.is_none() && root.is_right() {
         let message = ", expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
         root.at("gates").missing(message);
     }
     shared::check_together(&mut settings, root);
     check_addresses(&settings, root);
     check_paths(&settings, root);
+    egress::warn_of_unreachable(&settings, root);
     settings
 }
 
@@ -143,37 +145,44 @@ fn log(at: &Cursor<'_>) -> Log {
 fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
     let mut taken: Vec<(SocketAddr, Cursor<'_>)> = Vec::new();
     taken.extend(settings.admin.listen.map(|address| (address, root.at("admin").at("listen"))));
-    for (name, gate) in &settings.gates {
-        let at = root.at("gates").at(name).at("listen");
-        for listen in &gate.listen {
-            let Listen::Tcp(address) = listen else { continue };
-            if let Some((_, other)) = taken.iter().find(|(other, _)| collide(*address, *other)) {
-                let message = format!("{address} is taken by {} already, expected another port", other.path);
-                at.given(&[&at, other]).problem(message);
-            }
-            taken.push((*address, at.clone()));
+    for (listen, at) in listeners(settings, root) {
+        let Listen::Tcp(address) = listen else { continue };
+        if let Some((_, other)) = taken.iter().find(|(other, _)| collide(*address, *other)) {
+            let message = format!("{address} is taken by {} already, expected another port", other.path);
+            at.given(&[&at, other]).problem(message);
         }
+        taken.push((*address, at));
     }
+}
+
+/// Returns every listener for clients, and where it is configured.
+fn listeners<'a>(settings: &'a Settings, root: &Cursor<'a>) -> Vec<(&'a Listen, Cursor<'a>)> {
+    let of_gate = |(name, gate): (&Arc<str>, &'a Gate)| {
+        let at = root.at("gates").at(name).at("listen");
+        gate.listen.iter().map(|listen| (listen, at.clone())).collect::<Vec<_>>()
+    };
+    let egress = settings.egress.iter().map(|egress| (&egress.listen, root.at("egress").at("listen")));
+    settings.gates.iter().flat_map(of_gate).chain(egress).collect()
 }
 
 /// Checks that no two gates have one socket, or one folder: each would overwrite what the other's
 /// clients rely on.
 fn check_paths(settings: &Settings, root: &Cursor<'_>) {
     let mut taken: Vec<(&std::path::Path, Cursor<'_>)> = Vec::new();
-    for (name, gate) in &settings.gates {
-        let at = root.at("gates").at(name);
-        let sockets = gate.listen.iter().filter_map(|listen| match listen {
-            Listen::Tcp(_) => None,
-            Listen::Unix(path) => Some((path.as_path(), at.at("listen"))),
-        });
-        let folder = gate.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
-        for (path, at) in sockets.chain(folder.map(|path| (path, at.at("tls").at("write_to")))) {
-            if let Some((_, other)) = taken.iter().find(|(other, _)| *other == path) {
-                let message = format!("is {path:?}, which {} has already, expected another", other.path);
-                at.given(&[&at, other]).problem(message);
-            }
-            taken.push((path, at));
+    let sockets = listeners(settings, root).into_iter().filter_map(|(listen, at)| match listen {
+        Listen::Tcp(_) => None,
+        Listen::Unix(path) => Some((path.as_path(), at)),
+    });
+    let folders = settings.gates.iter().filter_map(|(name, gate)| {
+        let folder = gate.tls.as_ref()?.write_to.as_deref()?;
+        Some((folder, root.at("gates").at(name).at("tls").at("write_to")))
+    });
+    for (path, at) in sockets.chain(folders) {
+        if let Some((_, other)) = taken.iter().find(|(other, _)| *other == path) {
+            let message = format!("is {path:?}, which {} has already, expected another", other.path);
+            at.given(&[&at, other]).problem(message);
         }
+        taken.push((path, at));
     }
 }
 

@@ -52,6 +52,11 @@ impl<'a> Report<'a> {
         self.problems.borrow_mut().push((self.locate(path, message.into(), at_key), given.to_vec()));
     }
 
+    /// Returns the place of a table or key in the text; `None` for what only variables set.
+    pub(super) fn place(&self, path: &Path) -> Option<usize> {
+        self.text.place(path)
+    }
+
     /// Reports something that works, but should be known.
     pub(super) fn warn(&self, path: &Path, message: impl Into<String>) {
         self.findings.borrow_mut().warnings.push(self.locate(path, message.into(), true).to_string());

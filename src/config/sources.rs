@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use toml::Value;
 
 use super::cursor::{Cursor, TomlValue};
+use super::egress;
 use super::files::Holds;
 use super::problems::did_you_mean;
 use super::shape::Shape;
@@ -34,14 +35,21 @@ pub(super) fn tls_and_credential(
     gate: &Cursor<'_>,
     upstream: Option<&Source>,
     credentials: Credentials,
+    has_hosts: bool,
 ) -> (Option<ListenerTls>, UpstreamTls, Option<CredentialFile>) {
     let is_plain = matches!(upstream, Some(Source::Url(url)) if url.scheme_str() == Some("http"));
     let has_identity = upstream.is_some_and(Source::has_identity);
-    let tls = gate.optional("tls").map(|at| listener_tls(&at));
+    let tls = egress::beside_hosts(gate, has_hosts, egress::LISTENER).optional("tls");
+    let tls = tls.filter(|_| !has_hosts).map(|at| listener_tls(&at));
     let at = gate.at("upstream");
     let upstream_tls = upstream_tls(&gate.unused_if(is_plain, "the upstream is http://", &at).table("upstream_tls"));
+    if has_hosts {
+        egress::check_upstream_tls(gate);
+    }
     let passes = credentials == Credentials::PassThrough;
-    let credential = gate
+    let credential = egress::beside_hosts(gate, has_hosts, egress::NO_IDENTITY);
+    let passes = passes && !has_hosts;
+    let credential = credential
         .unused_if(has_identity, "the upstream brings its own identity", &at)
         .unused_if(passes, "credentials = \"pass_through\"", &gate.at("credentials"))
         .optional("credential");

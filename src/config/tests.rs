@@ -32,7 +32,7 @@ fn good(text: &str) -> Loaded {
 
 /// A configuration with every table.
 const WHOLE: &str = "[otlp]\nendpoint = \"http://x\"\n[stores.name]\nurl = \"redis://x\"\n[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
-                     tls = {}\ncredential = { file = \"/x\" }\n";
+                     tls = {}\ncredential = { file = \"/x\" }\n[egress]\n";
 
 /// Every key there is, as reading asks for them.
 fn record() -> Record {
@@ -55,7 +55,7 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 22] = [
+const HEADINGS: [&str; 23] = [
     "[admin]",
     "[log]",
     "[shutdown]",
@@ -63,6 +63,7 @@ const HEADINGS: [&str; 22] = [
     "[otlp]",
     "[stores.NAME]",
     "[stores.NAME.tls]",
+    "[egress]",
     "[gates.NAME]",
     "[gates.NAME.bucket]",
     "[gates.NAME.bucket.adapt]",
@@ -128,7 +129,8 @@ fn the_reference_has_every_key_and_no_other() {
 
 #[test]
 fn the_reference_shows_the_defaults() {
-    let effective: toml::Value = toml::from_str(&good("[gates.name]\nupstream = \"https://x\"\n").effective).unwrap();
+    let effective: toml::Value =
+        toml::from_str(&good("[egress]\n[gates.name]\nupstream = \"https://x\"\n").effective).unwrap();
     let gate = &effective["gates"]["name"];
     let default = gate["classes"].as_array().unwrap().iter().find(|class| class["name"].as_str() == Some("default"));
     for (heading, values) in [
@@ -136,6 +138,7 @@ fn the_reference_shows_the_defaults() {
         ("[log]", &effective["log"]),
         ("[shutdown]", &effective["shutdown"]),
         ("[state]", &effective["state"]),
+        ("[egress]", &effective["egress"]),
         ("[gates.NAME]", gate),
         ("[gates.NAME.bucket]", &gate["bucket"]),
         ("[gates.NAME.bucket.adapt]", &gate["bucket"]["adapt"]),
@@ -188,6 +191,15 @@ fn the_effective_configuration_says_the_same_again() {
         upstream = \"http://localhost:2\"
         preset = \"controller_runtime\"
         in_flight = { max = 3, per = \"credential\" }
+        [egress]
+        tunnel = [\"**.internal.example.com\"]
+        [gates.z]
+        preset = \"aws\"
+        except = [\"sts.amazonaws.com\"]
+        connect_to = { \"ec2.eu-central-1.amazonaws.com\" = \"vpce.example:443\" }
+        [gates.y]
+        hosts = [\"@github\", \"*.example.com\"]
+        plain = \"refuse\"
     ";
     for text in [EXAMPLE, CROSSPLANE, GITHUB, AWS, more] {
         let loaded = good(text);

@@ -33,7 +33,7 @@ pub enum ProxyKind {
 
 impl Proxy {
     /// Reads `http`, `https` or `socks5` and `://[user:password@]host[:port]`.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let uri: Uri = text.parse().ok()?;
         let (kind, port) = match uri.scheme_str()? {
             "http" => (ProxyKind::Http, 80),

@@ -122,6 +122,7 @@ fn gate(seed: u64) -> spec::Gate {
         shadow: false,
         kind: Kind::Kubernetes,
         upstream: spec::Source::InCluster,
+        hosts: None,
         credentials: spec::Credentials::PassThrough,
         impersonation: false,
         allowed_hosts: Vec::new(),
@@ -140,6 +141,7 @@ fn server(options: Options, clock: Clock) -> (Server, Driver) {
     let server = Server::new(
         &Arc::new(Section::new(options, Default::default(), clock)),
         target,
+        None,
         CancellationToken::new().drop_guard(),
     );
     let driver = server.parts.driver.clone();

@@ -13,12 +13,13 @@ use super::options::{Options, Past};
 use super::parts::GateParts;
 use super::section::Section;
 use super::{gauges, pauses};
+use crate::api::Group;
 use crate::bind;
 use crate::clock::Clock;
 use crate::limit::snapshot::{Changes, Freezing, Frozen};
 use crate::spec::Listen;
 use crate::telemetry::{self, Sampler};
-use crate::upstream::{Target, Upstream};
+use crate::upstream::{Dns, Target, Upstream};
 
 /// A gate that could not start.
 #[derive(Debug, thiserror::Error)]
@@ -80,12 +81,12 @@ impl Gate {
             sockets.push(bound);
         }
         let addresses: Vec<_> = sockets.iter().filter_map(Bound::address).collect();
-        options.upstream.own.clone_from(&addresses);
+        options.upstream.own.extend(&addresses);
         let target = options.upstream.target.clone();
         let section = Arc::new(Section::new(options, past.salt, clock));
         let sampler = gauges::sampler(&section);
         telemetry::metrics().sample_by(&sampler);
-        let (gate, over) = Self::open(section, target, sampler);
+        let (gate, over) = Self::open(section, target, None, sampler);
         if let Some((frozen, gap)) = &past.frozen {
             gate.own().driver.thaw(frozen, *gap);
         }
@@ -105,19 +106,39 @@ impl Gate {
         Ok(Self { addresses, listen, ..gate })
     }
 
-    /// Makes another gate of the same section, whose calls go to `target`. It has limits, keys and
-    /// connections of its own and shares everything else; it listens nowhere (see [`Gate::serve`]).
-    /// Its tasks end when it is dropped and no client is connected to it.
-    pub fn sibling(&self, target: Target) -> Self {
-        Self::open(Arc::clone(&self.section), target, Arc::clone(&self.sampler)).0
+    /// Makes another gate of the same section, whose calls go to `target`, by other names than the
+    /// section's if there are such. It has limits, keys and connections of its own and shares
+    /// everything else; it listens nowhere (see [`Gate::serve`]). Its tasks end when it is dropped
+    /// and no client is connected to it.
+    pub fn sibling(&self, target: Target, dns: Option<Dns>) -> Self {
+        Self::open(Arc::clone(&self.section), target, dns, Arc::clone(&self.sampler)).0
+    }
+
+    /// Returns how the names of upstreams are looked up.
+    pub(super) fn dns(&self) -> Dns {
+        self.section.config.get().options.upstream.dns.clone()
+    }
+
+    /// True if no call is under way, and nothing is remembered of the upstream.
+    pub(super) fn is_quiet(&self) -> bool {
+        let parts = self.own();
+        let now = parts.driver.look(|limiter, now| limiter.overview(now));
+        let is_used = |group: Group| parts.upstream.occupancy(group).used > 0;
+        let remembers = now.failing_keys > 0 || !now.pauses.is_empty();
+        now.waiting == 0 && now.slots.used == 0 && !remembers && !Group::ALL.into_iter().any(is_used)
     }
 
     /// Makes a gate and starts its tasks, which end when the token is cancelled or the gate has
     /// gone.
-    fn open(section: Arc<Section>, target: Target, sampler: Arc<Sampler>) -> (Self, CancellationToken) {
+    fn open(
+        section: Arc<Section>,
+        target: Target,
+        dns: Option<Dns>,
+        sampler: Arc<Sampler>,
+    ) -> (Self, CancellationToken) {
         let shown = format!("{}://{}{}", target.scheme, target.authority, target.base_path);
         let (tasks, over) = (TaskTracker::new(), CancellationToken::new());
-        let server = Arc::new(Server::new(&section, target, over.clone().drop_guard()));
+        let server = Arc::new(Server::new(&section, target, dns, over.clone().drop_guard()));
         let parts = &server.parts;
         let gate = Arc::clone(&section.name);
         tasks.spawn(gauges::upkeep(Arc::clone(&gate), Arc::clone(parts), section.clock, over.clone()));
@@ -131,6 +152,11 @@ impl Gate {
     /// Its name.
     pub fn name(&self) -> &Arc<str> {
         &self.section.name
+    }
+
+    /// True if it is reached through the egress listener.
+    pub fn has_hosts(&self) -> bool {
+        self.section.config.get().options.gate.hosts.is_some()
     }
 
     /// The TCP addresses it listens on, with the ports that were given for port 0.
@@ -195,7 +221,7 @@ impl Gate {
     }
 
     /// The part that no other gate of the section shares.
-    pub(super) fn own(&self) -> &GateParts {
+    pub(super) fn own(&self) -> &Arc<GateParts> {
         &self.server.parts
     }
 }
@@ -285,7 +311,7 @@ mod tests {
         for round in 1..4 {
             clock.sleep(Duration::from_secs(200)).await; // connections have gone by then
             let (alive, before) = (Handle::current().metrics().num_alive_tasks(), series().0);
-            let sibling = gate.sibling(target.clone());
+            let sibling = gate.sibling(target.clone(), None);
             assert_eq!((call(&gate, round).await, call(&sibling, round).await), ("one".to_owned(), "other".to_owned()));
             gate.reconfigure(options(one)); // reaches both
             assert_eq!((call(&gate, round).await, call(&sibling, round).await), ("one".to_owned(), "other".to_owned()));

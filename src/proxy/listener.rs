@@ -22,17 +22,21 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
+pub(super) use self::connection::serve_calls;
 use self::handshake_errors::HandshakeErrors;
-use self::parting::Parting;
+pub(super) use self::linger::linger;
+pub(super) use self::parting::Parting;
 pub(crate) use self::socket::Bound;
-use self::stream::Stream;
+pub(super) use self::stream::Stream;
+pub(super) use self::wire::{Wire, WireHandle};
 use super::parts::GateParts;
 use super::section::Section;
+use crate::clock::Clock;
 use crate::moment::Moment;
 use crate::status::text::duration;
 use crate::telemetry::table;
 use crate::tls;
-use crate::upstream::Target;
+use crate::upstream::{Dns, Target};
 
 /// Everything that serving clients of one gate takes.
 pub(crate) struct Server {
@@ -52,8 +56,8 @@ pub(crate) struct Server {
 
 impl Server {
     /// Makes a gate for `target`; dropping it ends `tasks`.
-    pub(crate) fn new(section: &Arc<Section>, target: Target, tasks: DropGuard) -> Self {
-        let parts = section.parts(target);
+    pub(crate) fn new(section: &Arc<Section>, target: Target, dns: Option<Dns>, tasks: DropGuard) -> Self {
+        let parts = section.parts(target, dns);
         Self {
             section: Arc::clone(section),
             parts,
@@ -67,28 +71,14 @@ impl Server {
 
     /// Accepts from one socket until the gate closes.
     pub(crate) async fn accept(self: Arc<Self>, socket: Bound) {
-        let mut said = None::<Moment>;
+        let mut said = None;
         loop {
             let accepted = tokio::select! {
-                accepted = socket.accept() => accepted,
+                accepted = next_client(&socket, self.section.clock, &self.section.name, &mut said) => accepted,
                 () = self.closing.told() => return,
             };
-            match accepted {
-                Ok(accepted) => {
-                    let server = Arc::clone(&self);
-                    self.clients.spawn(async move { server.receive(accepted).await });
-                }
-                Err(error) => {
-                    // Out of file descriptors, or the client had left: no reason to stop listening.
-                    // Each new attempt may fail alike.
-                    let now = self.section.clock.now();
-                    if said.is_none_or(|said| now - said >= SAY_AGAIN) {
-                        said = Some(now);
-                        tracing::warn!(gate = &*self.section.name, %error, "a connection cannot be accepted; the gate keeps trying");
-                    }
-                    self.section.clock.sleep(ACCEPT_AGAIN).await;
-                }
-            }
+            let server = Arc::clone(&self);
+            self.clients.spawn(async move { server.receive(accepted).await });
         }
     }
 
@@ -125,23 +115,56 @@ impl Server {
         None
     }
 
-    /// Serves on, new calls too, until the last client is gone or the drain is over: a controller's
-    /// lease release must still get through.
+    /// Serves on, new calls too, until the last client is gone or the drain is over.
     pub(crate) async fn drain(&self) {
-        let (Section { name, clock, config, .. }, clients) = (&*self.section, &self.clients);
-        let drain = config.get().options.drain;
-        clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
-        tracing::info!(gate = &**name, clients = clients.len(), drain = duration(drain.as_secs_f64()), "draining");
-        for (patience, parting) in [(drain, &self.closing), (LAST_WORDS, &self.ending)] {
-            tokio::select! {
-                () = clients.wait() => {}
-                () = clock.sleep(patience) => {}
-            }
-            parting.tell().await;
-        }
-        clients.wait().await;
-        tracing::info!(gate = &**name, "stopped");
+        let Section { name, clock, config, .. } = &*self.section;
+        drain(name, &self.clients, *clock, config.get().options.drain, [&self.closing, &self.ending]).await;
     }
+}
+
+/// Returns the next client. If a connection cannot be accepted, it says so once a minute (`said` is
+/// the last time) and tries again: the machine may be out of file descriptors for a while.
+pub(super) async fn next_client(
+    socket: &Bound,
+    clock: Clock,
+    name: &str,
+    said: &mut Option<Moment>,
+) -> (Box<dyn Stream>, Option<IpAddr>) {
+    loop {
+        match socket.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => {
+                let now = clock.now();
+                if said.is_none_or(|said| now - said >= SAY_AGAIN) {
+                    *said = Some(now);
+                    tracing::warn!(gate = name, %error, "a connection cannot be accepted; the gate keeps trying");
+                }
+                clock.sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Serves on until the last client is gone or the drain is over: a controller's lease release must
+/// still get through. Then connections say goodbye, and a little later they end.
+pub(super) async fn drain(
+    name: &str,
+    clients: &TaskTracker,
+    clock: Clock,
+    drain: Duration,
+    [closing, ending]: [&Parting; 2],
+) {
+    clients.close(); // from now on `wait` returns when there is none; new ones are still welcome
+    tracing::info!(gate = name, clients = clients.len(), drain = duration(drain.as_secs_f64()), "draining");
+    for (patience, parting) in [(drain, closing), (LAST_WORDS, ending)] {
+        tokio::select! {
+            () = clients.wait() => {}
+            () = clock.sleep(patience) => {}
+        }
+        parting.tell().await;
+    }
+    clients.wait().await;
+    tracing::info!(gate = name, "stopped");
 }
 
 /// Out of file descriptors: let some be closed before trying again.

@@ -25,6 +25,7 @@ use crate::credentials::Forbidden;
 use crate::dialect::{Denial, Form, Written};
 use crate::limit::{Reason, Refusal};
 use crate::spec::RetryAfter;
+use crate::upstream::DialFailure;
 
 /// Makes the gate's own answers.
 #[derive(Debug)]
@@ -174,6 +175,9 @@ fn own_failure(failure: &Failure, verb: Verb, method: &Method) -> (StatusCode, O
         // A reflector resumes from its last version after a 429; on a 502 it would list everything
         // again.
         Failure::Unconnected(_) if verb == Verb::Watch => (StatusCode::TOO_MANY_REQUESTS, None),
+        Failure::Unconnected(Some(why)) if matches!(why.what, DialFailure::Forbidden(_)) => {
+            (StatusCode::FORBIDDEN, None)
+        }
         Failure::Unconnected(_) => (StatusCode::BAD_GATEWAY, None),
     }
 }

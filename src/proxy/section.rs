@@ -61,10 +61,16 @@ impl Section {
         }
     }
 
-    /// Makes the parts of one more gate, whose calls go to `target`.
-    pub(crate) fn parts(&self, target: upstream::Target) -> Arc<GateParts> {
+    /// Makes the parts of one more gate, whose calls go to `target`, by these names.
+    pub(crate) fn parts(&self, target: upstream::Target, dns: Option<upstream::Dns>) -> Arc<GateParts> {
         let mut gates = self.lock();
         let GateConfig { options, generation, .. } = &*self.config.get();
+        let host = options
+            .gate
+            .hosts
+            .as_ref()
+            .map(|_| target.server_name.as_deref().unwrap_or_else(|| target.authority.host()));
+        let host: Option<Arc<str>> = host.map(Into::into);
         // The salt may be that of the process before, and no two processes may have one seed.
         let seed = RandomState::new().hash_one("jitter");
         let limiter = Limiter::new(options.gate.policy.clone(), seed, self.clock.now());
@@ -73,7 +79,8 @@ impl Section {
         let driver = driver::Driver::new(Arc::clone(&self.name), limiter, self.clock);
         driver.share(options.stores.clone());
         driver.adopt(*generation);
-        let options = upstream::Options { target, ..options.upstream.clone() };
+        let mut options = upstream::Options { target, ..options.upstream.clone() };
+        options.dns = dns.unwrap_or(options.dns);
         let upstream = upstream::Upstream::start(options, self.clock, driver.rooms());
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
         let pool = upstream.clone();
@@ -83,7 +90,7 @@ impl Section {
         }
         let parts = Arc::new(GateParts {
             config: Arc::clone(&self.config),
-            tally: Arc::new(tally::Tally::new(&self.name, self.clock)),
+            tally: Arc::new(tally::Tally::new(&self.name, host, self.clock)),
             responder: Arc::clone(&self.responder),
             driver,
             upstream,

@@ -45,8 +45,19 @@ pub(crate) fn stack(
         })
 }
 
+/// Returns the path for a connection of the egress listener: whatever `answer` makes of a request.
+pub(crate) fn of_proxy<F>(
+    responder: Arc<Responder>,
+    answer: impl Fn(Request<Inbound>) -> F + Clone + Send,
+) -> impl Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible, Future: Send> + Clone + Send
+where
+    F: Future<Output = Result<Response<Body>, Infallible>> + Send,
+{
+    ServiceBuilder::new().layer(CatchPanicLayer::custom(Broken(responder))).service_fn(answer)
+}
+
 /// Answers a call that the guard has let in. The future is the one box of a request.
-fn answer(
+pub(crate) fn answer(
     gate: Arc<GateParts>,
     mut request: PendingCall,
 ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>> {

@@ -7,7 +7,7 @@ mod latency;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub(crate) use self::callers::CallerRow;
@@ -25,6 +25,8 @@ use crate::telemetry::table;
 /// Counts the calls that left and those that were refused, and remembers a little of both.
 #[derive(Debug)]
 pub(crate) struct Tally {
+    /// The host of the gate, if it is one of several behind the egress listener.
+    pub(crate) host: Option<Arc<str>>,
     clock: Clock,
     admitted: AtomicU64,
     refused: AtomicU64,
@@ -69,11 +71,12 @@ struct Refused {
 // === impl Tally ===
 
 impl Tally {
-    pub(crate) fn new(gate: &str, clock: Clock) -> Self {
+    pub(crate) fn new(gate: &str, host: Option<Arc<str>>, clock: Clock) -> Self {
         let [admitted, refused, bypassed, links_passed, revalidated] = Default::default();
         let counter = table::BYPASSED.counter(&[gate]);
         let (callers, latency) = (Callers::default(), Latency::default());
         Self {
+            host,
             clock,
             admitted,
             refused,
@@ -101,6 +104,11 @@ impl Tally {
     /// A call has left.
     pub(crate) fn admitted(&self) {
         self.admitted.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the numbers of calls that have left and that were refused.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.admitted.load(Relaxed), self.refused.load(Relaxed))
     }
 
     /// A call has left that a limit might have held, had it been asked.
@@ -253,7 +261,7 @@ mod tests {
 
     #[tokio::test]
     async fn equal_refusals_are_one_line_and_names_are_left_out_where_they_must_be() {
-        let tally = Tally::new("tallied", Clock::start());
+        let tally = Tally::new("tallied", None, Clock::start());
         let web = "/apis/apps/v1/namespaces/prod/deployments/web";
         for _ in 0..3 {
             refuse(&tally, web, Reason::Backoff);
@@ -277,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn history_is_ten_minutes_of_five_seconds_each() {
-        let tally = Tally::new("tallied", Clock::start());
+        let tally = Tally::new("tallied", None, Clock::start());
         for second in 0..700 {
             tally.admitted();
             tally.second(second % 10);

@@ -1,7 +1,7 @@
 //! The lists of a gate as data: the page and the terminal show the same tables.
 
 use super::text::{ago, bytes, count, duration, meaning, number, rejected_by, until};
-use super::{Gate, Shared};
+use super::{Egress, Gate, Shared};
 
 /// A list with headings.
 pub(super) struct List {
@@ -89,6 +89,32 @@ pub(super) fn lists(gate: &Gate, now_ms: u64) -> impl Iterator<Item = List> {
     lists.into_iter().filter(|list| !list.rows.is_empty() || !list.note.is_empty())
 }
 
+/// Returns the lists of the egress listener that are not empty.
+pub(super) fn egress_lists(egress: &Egress) -> impl Iterator<Item = List> {
+    let columns = &["Tunnels to", "Open", "In all", "Bytes up", "Bytes down", "Listed by"];
+    let mut tunnels = list("Tunnels, which are not read", columns, &egress.tunnels, |tunnels| {
+        let gate = if tunnels.gate.is_empty() { NONE.to_owned() } else { format!("{}: not limited", tunnels.gate) };
+        let (up, down) = (tunnels.bytes_up, tunnels.bytes_down);
+        let size = |size| text(&bytes(usize::try_from(size).unwrap_or(usize::MAX)));
+        vec![
+            Cell::Code(tunnels.host.clone()),
+            text(&tunnels.open),
+            text(&tunnels.total),
+            size(up),
+            size(down),
+            text(&gate),
+        ]
+    });
+    match egress.tunnel_hosts.saturating_sub(egress.tunnels.len()) {
+        0 => {}
+        more => tunnels.note = format!("And {more} more hosts."),
+    }
+    let refusals = list("Refused by the egress listener", &["Because of", "Times"], &egress.refusals, |refusals| {
+        vec![text(&refusals.why.replace('_', " ")), text(&refusals.count)]
+    });
+    [tunnels, refusals].into_iter().filter(|list| !list.rows.is_empty())
+}
+
 /// Returns the summary of several gates, in this order; each is at `#gate` and its place.
 pub(super) fn overview(gates: &[&Gate], now_ms: u64) -> List {
     let columns = &["Gate", "State", "Waiting", "Failing keys", "Admitted", "Refused", "Upstream answers"];
@@ -97,7 +123,7 @@ pub(super) fn overview(gates: &[&Gate], now_ms: u64) -> List {
         let rate = |values: &[u64]| format!("{}/s", gate.history.rate(values.last()));
         let within = |latency: &super::Latency| format!("99% within {}", duration(latency.p99_seconds));
         vec![
-            Cell::Link(format!("#gate{place}"), gate.name.clone()),
+            Cell::Link(format!("#gate{place}"), gate.title()),
             Cell::State(severity.class, word.into_owned()),
             text(&gate.waiting),
             text(&gate.keys_failing),

@@ -4,9 +4,9 @@
 //! The first question at night is "who is held back, and why", so that comes first: first the
 //! problems, then the numbers, then the lists.
 
-use super::lists::{Cell, List, lists, overview};
+use super::lists::{Cell, List, egress_lists, lists, overview};
 use super::text::{ago, clock, count, duration, escaped, until};
-use super::{Gate, Status, spark};
+use super::{Egress, Gate, Status, spark};
 
 /// The path of the style sheet: a file of its own, so that the policy needs no exception for inline
 /// styles.
@@ -31,13 +31,14 @@ pub(crate) fn page(status: &Status, refresh: bool) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <link rel=\"stylesheet\" href=\"{STYLE_PATH}\">\n<link rel=\"icon\" href=\"data:,\">\n{}</head>\n\
          <body>\n<a class=\"skip\" href=\"#gates\">Skip to the gates</a>\n{}\
-         <main id=\"gates\" tabindex=\"-1\">\n{}{}{}</main>\n{}</body>\n</html>\n",
+         <main id=\"gates\" tabindex=\"-1\">\n{}{}{}{}</main>\n{}</body>\n</html>\n",
         title(status),
         reload,
         header(status, link),
         notices(status),
         all_gates(&worst_first, status.now_ms),
         gates.collect::<String>(),
+        status.egress.as_ref().map(egress).unwrap_or_default(),
         footer(status),
     )
 }
@@ -120,6 +121,17 @@ fn gate(gate: &Gate, now_ms: u64, place: usize) -> String {
         summary.iter().map(|says| format!("<li>{}</li>", escaped(says))).collect::<String>(),
         figures(gate),
         lists(gate, now_ms).map(|list| table(&list, "h3")).collect::<String>(),
+    )
+}
+
+/// Returns the part of the egress listener.
+fn egress(egress: &Egress) -> String {
+    format!(
+        "<section class=\"gate\" aria-labelledby=\"egress\">\n<h2 id=\"egress\">Egress listener</h2>\n\
+         <p class=\"where\"><code>{}</code></p>\n<ul class=\"why\"><li>{}</li></ul>\n{}</section>\n",
+        escaped(&egress.listen),
+        escaped(&egress.summary()),
+        egress_lists(egress).map(|list| table(&list, "h3")).collect::<String>(),
     )
 }
 

@@ -1,6 +1,6 @@
 //! The status as text, for a terminal or a pipe.
 
-use super::lists::{Cell, List, lists};
+use super::lists::{Cell, List, egress_lists, lists};
 use super::summary::BAD;
 use super::text::{ago, clock, duration, printable, until};
 use super::{Gate, Status};
@@ -42,6 +42,12 @@ pub(crate) fn text(status: &Status, look: Look) -> String {
         lines.add(BAD.colour, &format!("the configuration was not taken over {when} ({}): {reasons}", reload.result));
     }
     status.worst_first().into_iter().for_each(|gate| lines.gate(gate, status.now_ms));
+    if let Some(egress) = &status.egress {
+        lines.add("", "");
+        lines.add(STRONG, &format!("egress  {}", egress.listen));
+        lines.add("", &format!("  {}", egress.summary()));
+        egress_lists(egress).for_each(|list| lines.table(list));
+    }
     lines.text
 }
 

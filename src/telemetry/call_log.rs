@@ -67,6 +67,8 @@ pub struct CallRecord {
     pub at_door: Option<Moment>,
     /// The gate's name.
     pub gate: Arc<str>,
+    /// The host that it was for, behind the egress listener.
+    pub host: Option<Arc<str>>,
     /// Its class.
     pub class: Box<str>,
     /// The class's lane.
@@ -241,6 +243,7 @@ impl Serialize for LogLine<'_> {
         put(&mut line, "wall_ms", Some(clock.wall(call.arrived)))?; // since 1970
         put(&mut line, "door_ns", call.at_door.map(Moment::as_nanos))?;
         put(&mut line, "gate", Some(&*call.gate))?;
+        put(&mut line, "host", call.host.as_deref())?;
         put(&mut line, "class", Some(&call.class))?;
         put(&mut line, "lane", Some(call.lane))?;
         put(&mut line, "flow", Some(hash(call.flow)))?;
@@ -314,6 +317,7 @@ mod tests {
             arrived: Moment::from_millis(5),
             at_door: None,
             gate: "kubernetes".into(),
+            host: None,
             class: "default".into(),
             lane: "normal",
             flow: 7,
@@ -354,7 +358,7 @@ mod tests {
         assert_eq!(line["waited_for"], "bucket");
         assert_eq!(line["resource"], "deployments");
         assert_eq!((&line["body_ns"], &line["facet"]), (&7.into(), &"0000000000000003".into()));
-        for absent in ["upstream_ns", "refused", "credential", "long_running", "namespace"] {
+        for absent in ["host", "upstream_ns", "refused", "credential", "long_running", "namespace"] {
             assert!(line.get(absent).is_none(), "{absent} in {line}");
         }
     }

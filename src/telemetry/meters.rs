@@ -290,6 +290,11 @@ impl Capped {
         Self { limit, known: Mutex::new(HashSet::new()) }
     }
 
+    /// Returns the value itself while there is room for it, then `other`.
+    pub fn value<'a>(&self, value: &'a str) -> &'a str {
+        self.pair("", value).1
+    }
+
     /// Returns the pair itself while there is room for it, then `other`.
     fn pair<'a>(&self, group: &'a str, resource: &'a str) -> (&'a str, &'a str) {
         if resource.is_empty() {
@@ -316,7 +321,7 @@ const CODES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];
 /// The most resources with series of their own. A large cluster serves some 150; a client that
 /// invents more must not make series (P9).
-const RESOURCES: usize = 300;
+pub(crate) const RESOURCES: usize = 300;
 
 #[cfg(test)]
 mod tests {

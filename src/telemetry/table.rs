@@ -161,6 +161,21 @@ metrics_table! {
         "Connections to the upstream that could not be made";
     CLIENT_CONNECTIONS = Kind::Gauge, "tidegate_client_connections", ["gate"], "connections", Start,
         "Connections of clients";
+    EGRESS_CONNECTIONS = Kind::Counter, "tidegate_egress_connections_total", ["how"], "connections",
+        Once("there is an egress listener"),
+        "Connections of clients of the egress listener: tunnelled unread, plain HTTP, or refused";
+    EGRESS_REFUSALS = Kind::Counter, "tidegate_egress_refusals_total", ["why"], "requests", Once("there is an egress listener"),
+        "Tunnels and requests that the egress listener refused";
+    EGRESS_ORIGINS = Kind::Gauge, "tidegate_egress_origins", [], "origins", Once("there is an egress listener"),
+        "Hosts that have limits or connections of their own now";
+    EGRESS_CALLS = Kind::Counter, "tidegate_egress_calls_total", ["gate", "host", "decision"], "calls",
+        Once("a host was called"),
+        "Calls through the egress listener by host: go (sent) or refuse; after 300 hosts the host is other";
+    EGRESS_TUNNELS = Kind::Gauge, "tidegate_egress_tunnels", [], "tunnels", Once("there is an egress listener"),
+        "Tunnels that are open now";
+    EGRESS_BYTES = Kind::Counter, "tidegate_egress_tunnel_bytes_total", ["direction"], "bytes",
+        Once("there is an egress listener"),
+        "Bytes that tunnels have carried: up (to the host) or down";
     RELOADS = Kind::Counter, "tidegate_config_reloads_total", ["result"], "reloads", Start,
         "Reloads: applied, unchanged, invalid (nothing changed), or restart_needed (nothing changed)";
     RELOADED = Kind::Gauge, "tidegate_config_last_reload_success_timestamp_seconds", [], "seconds since 1970", Start,
@@ -258,8 +273,30 @@ mod tests {
     #[test]
     fn no_label_could_hold_a_name_or_a_path() {
         let closed = BTreeSet::from([
-            "gate", "class", "lane", "verb", "code", "reason", "group", "resource", "kind", "rule", "host", "bucket",
-            "scope", "signal", "version", "result", "by", "decision", "store", "what", "account",
+            "gate",
+            "class",
+            "lane",
+            "verb",
+            "code",
+            "reason",
+            "group",
+            "resource",
+            "kind",
+            "rule",
+            "host",
+            "bucket",
+            "scope",
+            "signal",
+            "version",
+            "result",
+            "by",
+            "decision",
+            "store",
+            "what",
+            "account",
+            "how",
+            "why",
+            "direction",
         ]);
         for label in TABLE.iter().flat_map(|metric| metric.labels) {
             assert!(closed.contains(label), "{label}");

@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
+use super::dns::Dns;
 use super::error::{DialError, DialFailure};
 use super::names::Names;
 use super::through::{self, Wire};
@@ -63,10 +64,12 @@ impl Dialer {
             Some(proxy) => (proxy.host.clone(), proxy.port),
             None => (host.clone(), port),
         };
+        // A proxy is where the operator says, and looks the upstream's name up itself.
+        let judge = dns.judge.filter(|_| target.proxy.is_none());
         Self {
             host,
             port,
-            names: Names::new(next_host, next_port, own.clone(), dns.clone(), clock),
+            names: Names::new(next_host, next_port, own.clone(), Dns { judge, ..dns.clone() }, clock),
             server_name: ServerName::try_from(name).ok(),
             proxy: target.proxy.clone(),
             tls: tls.clone(),
@@ -137,14 +140,25 @@ impl Dialer {
         DialError { at: if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }, what }
     }
 
-    async fn establish(&self, tls: Option<Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
-        let wire = match &self.proxy {
-            None => Wire::Left(self.tcp().await?),
+    /// Connects to the upstream's port, and says nothing there.
+    pub(super) async fn connect_bare(&self) -> Result<Wire, DialError> {
+        let timeout = self.timeout();
+        let connected = tokio::time::timeout(timeout, self.wire()).await;
+        connected.unwrap_or(Err(DialFailure::Timeout(timeout))).map_err(|what| self.failure(what))
+    }
+
+    async fn wire(&self) -> Result<Wire, DialFailure> {
+        match &self.proxy {
+            None => Ok(Wire::Left(self.tcp().await?)),
             Some(proxy) => {
                 let tcp = self.tcp().await.map_err(|failure| DialFailure::Proxy(failure.to_string()))?;
-                through::proxy(proxy, tcp, self.tls.as_deref(), (&self.host, self.port)).await?
+                through::proxy(proxy, tcp, self.tls.as_deref(), (&self.host, self.port)).await
             }
-        };
+        }
+    }
+
+    async fn establish(&self, tls: Option<Arc<ClientConfig>>) -> Result<(Socket, bool), DialFailure> {
+        let wire = self.wire().await?;
         let Some(config) = tls else { return Ok((Socket::Left(wire), false)) };
         let Some(name) = self.server_name.clone() else {
             let text = format!("`{}` is not a name a certificate can be for; set upstream_tls.server_name", self.host);

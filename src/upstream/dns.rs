@@ -17,6 +17,7 @@ use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Resolver, TokioResolver, system_conf};
 
+use super::error::ForbiddenAddress;
 use super::lock;
 
 /// The files and the port by which names are looked up.
@@ -28,7 +29,12 @@ pub struct Dns {
     pub resolv_conf: PathBuf,
     /// The port of the name servers.
     pub port: u16,
+    /// Judges each address before it is dialled, unless a proxy looks the name up.
+    pub judge: Option<Judge>,
 }
+
+/// Returns the reason why an address must not be dialled.
+pub type Judge = fn(IpAddr) -> Result<(), ForbiddenAddress>;
 
 /// The reason why there are no addresses.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +59,7 @@ pub(super) struct NameServers {
 
 impl Default for Dns {
     fn default() -> Self {
-        Self { hosts: "/etc/hosts".into(), resolv_conf: "/etc/resolv.conf".into(), port: 53 }
+        Self { hosts: "/etc/hosts".into(), resolv_conf: "/etc/resolv.conf".into(), port: 53, judge: None }
     }
 }
 

@@ -29,6 +29,9 @@ pub enum DialFailure {
         "that is the gate itself; set the upstream to where the API is, or have the name servers know a name that the hosts file gives to the gate"
     )]
     Itself,
+    /// Every address of the name is one that is not dialled.
+    #[error("its address is {0}")]
+    Forbidden(ForbiddenAddress),
     /// No process listens there.
     #[error("connection refused; is the upstream running, and is the port right?")]
     Refused,
@@ -67,6 +70,20 @@ pub enum DialFailure {
     /// The connection closed before it could take a call.
     #[error("it closed the connection at once")]
     ClosedAtOnce,
+}
+
+/// The reason why an address is never dialled for clients who name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForbiddenAddress {
+    /// It leads to this pod.
+    #[error("a loopback address, which clients reach without a proxy")]
+    Loopback,
+    /// It leads to what gives out the machine's credentials.
+    #[error("metadata, which gives out credentials; put it in NO_PROXY")]
+    Metadata,
+    /// It is no host's.
+    #[error("an address that no host has")]
+    Special,
 }
 
 /// The fate of a request that got no response head.

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::dns::{Dns, LookupError, NameServers};
+use super::dns::{Dns, Judge, LookupError, NameServers};
 use super::error::DialFailure;
 use super::lock;
 use crate::clock::Clock;
@@ -23,6 +23,7 @@ pub(super) struct Names {
     port: u16,
     /// The addresses where the gate listens.
     own: Vec<SocketAddr>,
+    judge: Option<Judge>,
     name_servers: NameServers,
     pub(super) clock: Clock,
     /// The last good answer, and when it came.
@@ -31,7 +32,8 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(host: String, port: u16, own: Vec<SocketAddr>, dns: Dns, clock: Clock) -> Self {
-        Self { host, port, own, name_servers: NameServers::new(dns), clock, known: Mutex::new(None) }
+        let judge = dns.judge;
+        Self { host, port, own, judge, name_servers: NameServers::new(dns), clock, known: Mutex::new(None) }
     }
 
     /// Returns at least one address to try, none of them the gate's own. `limit` is for the whole
@@ -46,6 +48,7 @@ impl Names {
                 if found.is_empty() {
                     return Err(DialFailure::Itself);
                 }
+                self.judge(&mut found)?;
                 *lock(&self.known) = Some((found.clone(), self.clock.now()));
                 return Ok(found);
             }
@@ -59,6 +62,14 @@ impl Names {
             }
             _ => Err(DialFailure::Name(io::Error::other(failure))),
         }
+    }
+
+    /// Leaves only addresses that may be dialled.
+    fn judge(&self, found: &mut Vec<SocketAddr>) -> Result<(), DialFailure> {
+        let Some(judge) = self.judge else { return Ok(()) };
+        let mut fault = None;
+        found.retain(|address| judge(address.ip()).map_err(|why| fault = Some(why)).is_ok());
+        fault.filter(|_| found.is_empty()).map_or(Ok(()), |why| Err(DialFailure::Forbidden(why)))
     }
 
     async fn ask(&self) -> Result<Vec<SocketAddr>, LookupError> {

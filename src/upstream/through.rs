@@ -19,7 +19,7 @@ use crate::tls;
 
 /// A connection to the upstream's own port: a TCP connection, or TLS to a proxy that goes on from
 /// there.
-pub(super) type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+pub(crate) type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// Asks the proxy at the other end of `tcp` for a connection to `target`, whose name the proxy is
 /// to look up itself.

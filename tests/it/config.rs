@@ -46,7 +46,7 @@ fn unknown_keys_are_errors_with_a_suggestion() {
             "f.toml:3:8: gates.kubernetes.bucket.rat: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"rate\"?)",
             "f.toml:4:8: gates.kubernetes.bucket.burts: is not a valid key, expected one of rate, burst, per, start, adapt, counts, shared (did you mean \"burst\"?)",
             "f.toml:5:1: gates.kubernetes.listen_on: is not a valid key",
-            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, otlp, state, stores, gates (did you mean \"log\"?)",
+            "f.toml:6:2: logs: is not a valid key, expected one of admin, log, shutdown, otlp, state, stores, egress, gates (did you mean \"log\"?)",
         ],
     );
     in_gate(
@@ -748,7 +748,7 @@ fn the_environment_wins_and_is_held_to_the_same() {
         (
             "LGO__LEVEL",
             "debug",
-            "lgo: is not a valid key, expected one of admin, log, shutdown, otlp, state, stores, gates (did you mean \"log\"?)",
+            "lgo: is not a valid key, expected one of admin, log, shutdown, otlp, state, stores, egress, gates (did you mean \"log\"?)",
         ),
         (
             "GATES__KUBERNETES__BUKET__RATE",

@@ -21,6 +21,7 @@ mod demo;
 mod deploy;
 mod docs;
 mod doctor;
+mod egress;
 mod external_paths;
 mod faults;
 mod fetched;

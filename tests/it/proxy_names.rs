@@ -17,7 +17,7 @@ use crate::support::{Proxy, ProxyBuilder, within};
 
 /// A name server's answer about a name.
 #[derive(Clone)]
-enum Says {
+pub(crate) enum Says {
     /// These addresses, for this many seconds.
     Here(Vec<Ipv4Addr>, u32),
     /// There is no such name.
@@ -29,14 +29,14 @@ enum Says {
 }
 
 /// A name server on loopback.
-struct NameServer {
-    address: SocketAddr,
+pub(crate) struct NameServer {
+    pub(crate) address: SocketAddr,
     says: Arc<Mutex<HashMap<&'static str, Says>>>,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl NameServer {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
         let address = socket.local_addr().expect("bound");
         let (says, asked): (Arc<Mutex<HashMap<_, _>>>, Arc<Mutex<Vec<_>>>) = <_>::default();
@@ -58,11 +58,11 @@ impl NameServer {
         Self { address, says, asked }
     }
 
-    fn now_says(&self, name: &'static str, says: Says) {
+    pub(crate) fn now_says(&self, name: &'static str, says: Says) {
         self.says.lock().expect("no panic").insert(name, says);
     }
 
-    fn asked(&self) -> Vec<String> {
+    pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.lock().expect("no panic").clone()
     }
 }
@@ -139,6 +139,7 @@ fn gate(folder: &tempfile::TempDir, server: &NameServer, name: &str, port: u16, 
         hosts: file("hosts", &format!("127.0.0.1 localhost\n127.0.0.1\tother.test {name} # for those who sign\n")),
         resolv_conf: file("resolv.conf", &format!("nameserver 127.0.0.1\n{more}\n")),
         port: server.address.port(),
+        judge: None,
     };
     let authority = format!("{name}:{port}").parse().expect("an authority");
     Proxy::before(server.address).with(|options| {

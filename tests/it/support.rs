@@ -356,6 +356,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
         shadow: false,
         kind: Kind::Kubernetes,
         upstream: spec::Source::InCluster,
+        hosts: None,
         credentials: spec::Credentials::PassThrough,
         impersonation: false,
         allowed_hosts: Vec::new(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::spec::{Gate, Settings};
+use crate::spec::{Egress, Gate, Settings};
 
 /// Returns the changes that are impossible while the process runs: one sentence for each key.
 pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
@@ -15,6 +15,7 @@ pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
         ("otlp", running.otlp != new.otlp),
     ];
     let mut keys: Vec<String> = changed(of_process).map(str::to_owned).collect();
+    keys.extend(of_egress(running.egress.as_ref(), new.egress.as_ref()).into_iter().map(|key| format!("egress{key}")));
     let names: BTreeSet<_> = running.gates.keys().chain(new.gates.keys()).collect();
     for name in names {
         match (running.gates.get(name), new.gates.get(name)) {
@@ -27,11 +28,27 @@ pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
     keys.into_iter().map(|key| format!("{key} can only be changed by a restart")).collect()
 }
 
+/// Returns what cannot change of the egress listener.
+fn of_egress(running: Option<&Egress>, new: Option<&Egress>) -> Vec<&'static str> {
+    match (running, new) {
+        (None, None) => Vec::new(),
+        (Some(running), Some(new)) => changed([
+            (".listen", running.listen != new.listen),
+            (".metadata", running.metadata != new.metadata),
+            (".via", running.via != new.via),
+            (".token_file", running.token_file != new.token_file),
+        ])
+        .collect(),
+        _ => vec![""],
+    }
+}
+
 fn of_gate(running: &Gate, new: &Gate) -> impl Iterator<Item = &'static str> {
     changed([
         ("kind", running.kind != new.kind),
         ("listen", running.listen != new.listen),
         ("upstream", running.upstream != new.upstream),
+        ("hosts (instead of an upstream)", running.hosts.is_some() != new.hosts.is_some()),
         ("credentials", running.credentials != new.credentials),
         ("impersonation", running.impersonation != new.impersonation),
         ("shadow", running.shadow != new.shadow),

@@ -14,7 +14,7 @@ use crate::status::Status;
 use crate::yaml;
 
 /// A process whose environment names its API server.
-struct Controller {
+pub(super) struct Controller {
     pid: u32,
     name: String,
     variables: Vec<(String, String)>,
@@ -60,7 +60,7 @@ pub(super) fn processes() -> Vec<u32> {
 // === impl Controller ===
 
 impl Controller {
-    fn of(pid: u32) -> Option<Self> {
+    pub(super) fn of(pid: u32) -> Option<Self> {
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         let environment = String::from_utf8_lossy(&environment);
         let pairs = environment.split('\0').filter_map(|pair| pair.split_once('='));
@@ -71,18 +71,22 @@ impl Controller {
 
     /// True if the process is a controller: the pause container has no such variables, and tidegate
     /// itself does not count.
-    fn is_one(&self) -> bool {
+    pub(super) fn is_one(&self) -> bool {
         self.name != "tidegate"
             && (self.variable("KUBERNETES_SERVICE_HOST").is_some() || self.variable("KUBECONFIG").is_some())
     }
 
-    fn variable(&self, name: &str) -> Option<&str> {
+    pub(super) fn variable(&self, name: &str) -> Option<&str> {
         let found = self.variables.iter().find(|(other, _)| other == name)?;
         Some(found.1.as_str()).filter(|value| !value.is_empty())
     }
 
+    pub(super) fn title(&self) -> String {
+        format!("controller {} (pid {})", self.name, self.pid)
+    }
+
     fn finding(&self, gates: &[String]) -> Finding {
-        let about = format!("controller {} (pid {})", self.name, self.pid);
+        let about = self.title();
         let (from, leads) = match self.variable("KUBECONFIG") {
             Some(path) => (format!("KUBECONFIG {path}"), self.kubeconfig(path)),
             None => ("KUBERNETES_SERVICE_HOST".to_owned(), Ok(self.in_cluster())),

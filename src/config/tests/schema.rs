@@ -52,14 +52,21 @@ fn bounds() -> Vec<(&'static str, Value)> {
     let above_zero = json!({ "exclusiveMinimum": 0, "maximum": 1e9 });
     let at_least_one = json!({ "minimum": 1 });
     let mut bounds = vec![
-        ("", json!({ "required": ["gates"] })),
+        ("", json!({ "anyOf": [{ "required": ["gates"] }, { "required": ["egress"] }] })),
         ("admin.listen", json!({ "pattern": "^(off|.+:[0-9]+)$" })),
         ("admin.socket", json!({ "pattern": "^(auto|off|/.*[^/])$" })),
         ("state.file", json!({ "pattern": "^(auto|off|/.*[^/])$" })),
         ("stores", json!({ "propertyNames": &name })),
         ("stores.NAME", json!({ "required": ["url"] })),
         ("gates", json!({ "propertyNames": &name, "minProperties": 1 })),
-        ("gates.NAME", json!({ "required": ["upstream"] })),
+        // A provider's preset has hosts.
+        (
+            "gates.NAME",
+            json!({ "anyOf": [{ "required": ["upstream"] }, { "required": ["hosts"] }, { "required": ["preset"] }] }),
+        ),
+        ("egress.max_connections", at_least_one.clone()),
+        ("egress.max_origins", at_least_one.clone()),
+        ("egress.ports", json!({ "minItems": 1, "items": { "minimum": 1, "maximum": 65535 } })),
         ("gates.NAME.upstream", json!({ "pattern": "^(in_cluster|kubeconfig(:.+)?|[hH][tT][tT][pP][sS]?://.+)$" })),
         ("gates.NAME.max_reconcile_rate", at_least_one.clone()),
         ("gates.NAME.share", json!({ "exclusiveMinimum": 0, "maximum": 1 })),

@@ -65,6 +65,16 @@ pub(crate) fn check<B>(request: &Request<B>, hosts: &Hosts, local: Option<IpAddr
     Ok(())
 }
 
+/// True if a target is longer than can be sent on.
+pub(crate) fn is_too_long<B>(request: &Request<B>) -> bool {
+    target_length(request) > LONGEST_TARGET
+}
+
+/// True if a request has a field deleted on the way that must not be.
+pub(crate) fn drops_protected(headers: &HeaderMap) -> bool {
+    connection_tokens(headers).any(is_protected)
+}
+
 /// The length of the target as it came: HTTP/2 has scheme and authority in fields of their own.
 fn target_length<B>(request: &Request<B>) -> usize {
     let uri = request.uri();

@@ -23,6 +23,7 @@ use super::Server;
 use super::early::{self, Early};
 use super::idle::Ready;
 use super::linger::linger;
+use super::parting::Parting;
 use super::stream::Stream;
 use super::wire::{ActiveCall, Wire, WireHandle};
 use crate::proxy::stack::{self, Sent};
@@ -36,7 +37,10 @@ use crate::upstream::{Inbound, Unread};
 struct Gone;
 
 /// The request path, as [`stack::stack`] makes it.
-trait RequestPath: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone {}
+pub(in crate::proxy) trait RequestPath:
+    Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone
+{
+}
 
 impl<S> RequestPath for S where S: Service<Request<Inbound>, Response = Response<Sent>, Error = Infallible> + Clone {}
 
@@ -193,94 +197,110 @@ impl Server {
                 () = self.closing.told() => return, // it has not said a word yet
             };
         let stack = stack::stack(&self.parts, local);
-        let upgrade_slot = UpgradeSlot::default();
         // Boxed, like everything that is large and not what an idle connection of HTTP/1.1 is
         // waiting in.
-        let served = if speaks_http2 {
-            Box::pin(self.serve_http2(&handle, Calls { stack, handle: None, upgrade_slot: None })).await
+        if speaks_http2 {
+            let calls = Calls { stack, handle: None, upgrade_slot: None };
+            if let Err(error) = Box::pin(serve_http2(&handle, calls, &self.closing)).await {
+                tracing::debug!(gate = &*self.section.name, error = error_chain(&error), "a client's connection broke");
+            }
         } else {
-            let calls = Calls { stack, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()) };
-            let served = self.serve_http1(&handle, calls).await;
-            if let Some(fault) = handle.fault() {
-                table::GUARDED.counter(&[&self.section.name, fault.word()]).increment(1);
-                tracing::debug!(gate = &*self.section.name, %fault, "a connection was turned away");
-            }
-            served
-        };
-        if let Err(error) = served {
-            tracing::debug!(gate = &*self.section.name, error = error_chain(&error), "a client's connection broke");
-        }
-        // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits
-        // for it, and ends it.
-        if let Some(tunnel) = upgrade_slot.take() {
-            Box::pin(tunnel.carry(&self.section.name)).await;
+            serve_calls(&handle, stack, &self.closing, &self.section.name).await;
         }
     }
+}
 
-    /// Serves HTTP/1. A new hyper begins as often as the connection ends a rest, or has a head for
-    /// which the present one is not ready.
-    async fn serve_http1<C: RequestPath>(&self, handle: &WireHandle, calls: Calls<C>) -> hyper::Result<()> {
-        while self.has_next(handle).await {
-            let served = Box::pin(self.serve_awake(handle, &calls)).await;
-            if handle.has_unread() {
-                Box::pin(linger(handle)).await;
-            }
-            if served.is_err() || !handle.rests() {
-                return served;
-            }
+/// Serves the calls of a connection that speaks HTTP/1, to its end.
+pub(in crate::proxy) async fn serve_calls<S: RequestPath>(
+    handle: &WireHandle,
+    stack: S,
+    closing: &Parting,
+    gate: &str,
+) {
+    let upgrade_slot = UpgradeSlot::default();
+    let calls = Calls { stack, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()) };
+    let served = serve_http1(handle, calls, closing).await;
+    if let Some(fault) = handle.fault() {
+        table::GUARDED.counter(&[gate, fault.word()]).increment(1);
+        tracing::debug!(gate, %fault, "a connection was turned away");
+    }
+    if let Err(error) = served {
+        tracing::debug!(gate, error = error_chain(&error), "a client's connection broke");
+    }
+    // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits for
+    // it, and ends it.
+    if let Some(tunnel) = upgrade_slot.take() {
+        Box::pin(tunnel.carry(gate)).await;
+    }
+}
+
+/// Serves HTTP/1. A new hyper begins as often as the connection ends a rest, or has a head for
+/// which the present one is not ready.
+async fn serve_http1<C: RequestPath>(handle: &WireHandle, calls: Calls<C>, closing: &Parting) -> hyper::Result<()> {
+    while has_next(handle, closing).await {
+        let served = Box::pin(serve_awake(handle, &calls, closing)).await;
+        if handle.has_unread() {
+            Box::pin(linger(handle)).await;
         }
-        Ok(())
-    }
-
-    /// Waits with an idle connection for its next call; if none comes, closes it.
-    async fn has_next(&self, handle: &WireHandle) -> bool {
-        let has_next = tokio::select! {
-            has_more = tokio::time::timeout(IDLE, handle.has_more()) => has_more.unwrap_or_default(),
-            () = self.closing.told() => false,
-        };
-        if !has_next {
-            handle.close().await;
+        if served.is_err() || !handle.rests() {
+            return served;
         }
-        has_next
     }
+    Ok(())
+}
 
-    async fn serve_awake<C: RequestPath>(&self, handle: &WireHandle, calls: &Calls<C>) -> hyper::Result<()> {
-        let connection = pin!(begin_http1(handle, calls.clone()));
-        self.until_closing(connection, |connection| connection.graceful_shutdown()).await
+/// Waits with an idle connection for its next call; if none comes, closes it.
+async fn has_next(handle: &WireHandle, closing: &Parting) -> bool {
+    let has_next = tokio::select! {
+        has_more = tokio::time::timeout(IDLE, handle.has_more()) => has_more.unwrap_or_default(),
+        () = closing.told() => false,
+    };
+    if !has_next {
+        handle.close().await;
     }
+    has_next
+}
 
-    async fn serve_http2<C>(&self, handle: &WireHandle, calls: Calls<C>) -> hyper::Result<()>
-    where
-        C: RequestPath<Future: Send + 'static>,
-    {
-        let connection = pin!(
-            http2::Builder::new(TokioExecutor::new())
-                .timer(TokioTimer::new())
-                .max_concurrent_streams(STREAMS)
-                .initial_stream_window_size(STREAM_WINDOW)
-                .initial_connection_window_size(CONNECTION_WINDOW)
-                .max_header_list_size(HEADER_LIST)
-                .keep_alive_interval(PING_EVERY)
-                .keep_alive_timeout(PING_TIMEOUT)
-                .auto_date_header(false)
-                .max_send_buf_size(SEND_BUFFER)
-                .serve_connection(TokioIo::new(Wire::unscanned(handle)), calls)
-        );
-        self.until_closing(connection, |connection| connection.graceful_shutdown()).await
-    }
+async fn serve_awake<C: RequestPath>(handle: &WireHandle, calls: &Calls<C>, closing: &Parting) -> hyper::Result<()> {
+    let connection = pin!(begin_http1(handle, calls.clone()));
+    until_closing(connection, closing, |connection| connection.graceful_shutdown()).await
+}
 
-    /// Serves a connection to its end, and has it say goodbye when the gate closes.
-    async fn until_closing<C>(&self, mut connection: Pin<&mut C>, say_goodbye: fn(Pin<&mut C>)) -> hyper::Result<()>
-    where
-        C: Future<Output = hyper::Result<()>>,
-    {
-        tokio::select! {
-            biased; // no dice for each poll
-            served = connection.as_mut() => served,
-            () = self.closing.told() => {
-                say_goodbye(connection.as_mut());
-                connection.await
-            }
+async fn serve_http2<C>(handle: &WireHandle, calls: Calls<C>, closing: &Parting) -> hyper::Result<()>
+where
+    C: RequestPath<Future: Send + 'static>,
+{
+    let connection = pin!(
+        http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(HEADER_LIST)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .auto_date_header(false)
+            .max_send_buf_size(SEND_BUFFER)
+            .serve_connection(TokioIo::new(Wire::unscanned(handle)), calls)
+    );
+    until_closing(connection, closing, |connection| connection.graceful_shutdown()).await
+}
+
+/// Serves a connection to its end, and has it say goodbye when the gate closes.
+async fn until_closing<C>(
+    mut connection: Pin<&mut C>,
+    closing: &Parting,
+    say_goodbye: fn(Pin<&mut C>),
+) -> hyper::Result<()>
+where
+    C: Future<Output = hyper::Result<()>>,
+{
+    tokio::select! {
+        biased; // no dice for each poll
+        served = connection.as_mut() => served,
+        () = closing.told() => {
+            say_goodbye(connection.as_mut());
+            connection.await
         }
     }
 }
@@ -354,7 +374,7 @@ mod tests {
             let calls = Calls { stack, handle: Some(handle.clone()), upgrade_slot: None };
             client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("room");
             let begun = clock.now();
-            server.serve_awake(&handle, &calls).await.expect("no fault");
+            serve_awake(&handle, &calls, &server.closing).await.expect("no fault");
             let took = clock.now().since(begun);
             assert!(handle.rests(), "{millis}");
             let served = Duration::from_millis(millis);

@@ -11,7 +11,7 @@ use super::wire::WireHandle;
 
 /// Discards what still comes until the client closes, falls silent, or takes too long. The sending
 /// half is shut down by now.
-pub(super) async fn linger(handle: &WireHandle) {
+pub(in crate::proxy) async fn linger(handle: &WireHandle) {
     let discarding = async {
         let mut room = vec![0; ROOM];
         while let Ok(true) = tokio::time::timeout(SILENCE, handle.discard(&mut room)).await {}

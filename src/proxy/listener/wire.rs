@@ -27,7 +27,7 @@ use crate::proxy::guard::scan::Fault;
 use crate::upstream::Trailing;
 
 /// The connection as hyper reads and writes it.
-pub(super) struct Wire {
+pub(crate) struct Wire {
     shared: Arc<Mutex<Shared>>,
     /// Scans what comes in; `None` for HTTP/2, whose frames say where everything ends.
     filter: Option<Filter>,
@@ -73,8 +73,8 @@ impl Wire {
         Self { shared: Arc::clone(&handle.shared), filter: Some(Filter::new(Arc::clone(&answers.all))) }
     }
 
-    /// The connection for an HTTP/2 hyper.
-    pub(super) fn unscanned(handle: &WireHandle) -> Self {
+    /// The connection for an HTTP/2 hyper, or for a tunnel.
+    pub(crate) fn unscanned(handle: &WireHandle) -> Self {
         Self { shared: Arc::clone(&handle.shared), filter: None }
     }
 
@@ -184,6 +184,30 @@ impl WireHandle {
             }
         })
         .await
+    }
+
+    /// Reads ahead until `decide` has decided by the bytes that have come; `None` if the client
+    /// ends before that. Nothing is lost of what was read.
+    pub(crate) async fn peek<T>(&self, mut decide: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        poll_fn(|cx| {
+            let input = &mut lock(&self.shared).input;
+            loop {
+                let decided = decide(input.bytes());
+                if decided.is_some() || input.has_ended() {
+                    return Poll::Ready(decided);
+                }
+                ready!(input.poll_fill(cx));
+            }
+        })
+        .await
+    }
+
+    /// Takes this many of the bytes that were read ahead.
+    pub(crate) fn take(&self, bytes: usize) -> Vec<u8> {
+        let input = &mut lock(&self.shared).input;
+        let taken = input.bytes().get(..bytes).unwrap_or_default().to_vec();
+        input.consume(true, &taken, taken.len());
+        taken
     }
 
     /// Notes that a call begins.

@@ -220,6 +220,7 @@ impl CallContext {
             arrived: self.arrived,
             at_door: self.asked_at,
             gate: Arc::clone(&meters.gate),
+            host: self.tally.host.clone(),
             class: meters.class_name(class).into(),
             lane: meters.lane(class),
             flow: self.call.flow,

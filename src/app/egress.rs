@@ -1,0 +1,96 @@
+//! Puts the egress listener together, and starts it with the gates behind it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use tokio_util::sync::CancellationToken;
+
+use super::gate::{PreparedGate, Trouble, prepare_gate};
+use crate::clock::Clock;
+use crate::config;
+use crate::credentials::{Environment, Proxy, Secret};
+use crate::proxy::{self, Directory, Egress, EgressOptions};
+use crate::spec::Settings;
+
+/// The listener, which only needs its socket and its gates.
+#[derive(Debug)]
+pub(crate) struct PreparedEgress {
+    pub(crate) directory: Directory,
+    /// Calls in clear to hosts that no gate lists.
+    clear: PreparedGate,
+    token: Option<Secret>,
+}
+
+/// Puts the listener together, if there is one.
+pub(crate) fn prepare_egress(
+    settings: &Settings,
+    around: &Environment,
+    clock: Clock,
+) -> Result<Option<PreparedEgress>, Trouble> {
+    let (Some(directory), Some(egress)) = (Directory::new(settings), &settings.egress) else { return Ok(None) };
+    let token = egress.token_file.as_deref().map(Secret::file).transpose();
+    let token = token.map_err(|error| Trouble::Wrong { key: "token_file", what: error.into() })?;
+    let via = (!egress.via.is_empty()).then(|| Proxy::parse(&egress.via));
+    let via =
+        via.map(|via| via.ok_or_else(|| Trouble::Wrong { key: "via", what: anyhow!("is not a proxy") })).transpose()?;
+    let mut clear = clear(settings.drain, around, clock)?;
+    clear.options.upstream.target.proxy = via;
+    Ok(Some(PreparedEgress { directory, clear, token }))
+}
+
+/// Makes the gate without limits.
+fn clear(drain: Duration, around: &Environment, clock: Clock) -> Result<PreparedGate, Trouble> {
+    let loaded = config::load_text("egress".to_owned(), CLEAR.to_owned(), &[]);
+    let gate = loaded.ok().and_then(|loaded| loaded.settings.gates.into_values().next());
+    let mut gate =
+        gate.ok_or_else(|| Trouble::Missing(anyhow!("the gate for hosts that no gate lists cannot be made")))?;
+    (gate.name, gate.listen) = (proxy::CLEAR.into(), Vec::new());
+    prepare_gate(gate, around, drain, clock)
+}
+
+/// Starts the listener with its gates; `own` are the addresses of the others.
+pub(crate) async fn start(
+    prepared: PreparedEgress,
+    gates: Vec<PreparedGate>,
+    own: Vec<SocketAddr>,
+    clock: Clock,
+    stop: CancellationToken,
+) -> anyhow::Result<Arc<Egress>> {
+    let PreparedEgress { directory, clear, token } = prepared;
+    let notes: Vec<_> = gates.iter().map(|gate| (Arc::clone(&gate.options.gate.name), gate.notes.clone())).collect();
+    let gates = gates.into_iter().map(|gate| gate.options).collect();
+    let options = EgressOptions { directory, gates, clear: clear.options, token, own, judge: None };
+    let egress = Egress::start(options, clock, stop).await?;
+    tracing::info!(listen = egress.status().listen, gates = notes.len(), "egress listener open");
+    for (gate, notes) in notes {
+        notes.into_iter().for_each(|note| tracing::info!(gate = &*gate, "{note}"));
+    }
+    Ok(egress)
+}
+
+/// Nothing is limited and nothing remembered, and calls leave as they came.
+const CLEAR: &str = "[gates.others]
+kind = \"http\"
+upstream = \"http://egress.invalid\"
+preset = \"none\"
+credentials = \"pass_through\"
+host = \"preserve\"
+queue.fair_by = \"none\"
+backoff = \"off\"
+signals.honour = []
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gate_for_other_hosts_has_no_limits() {
+        let around = Environment { variables: Vec::new(), service_account: "/none".into() };
+        let gate = clear(Duration::ZERO, &around, Clock::start()).expect("it can be made").options.gate;
+        assert!(gate.policy.bucket.is_none() && gate.policy.in_flight.is_none() && gate.policy.retry_bucket.is_none());
+        assert_eq!((gate.injects(), gate.host), (false, crate::spec::Host::Preserve));
+    }
+}

@@ -1,0 +1,70 @@
+//! Says what becomes of a tunnel or a URL at the egress listener.
+
+use anyhow::{anyhow, bail};
+use http::Uri;
+use http::uri::Scheme;
+
+use crate::config::Loaded;
+use crate::proxy::{Directory, Fate};
+
+/// The way of a request through the egress listener.
+pub(super) enum Way {
+    /// It is one for a gate: its path, and the host that it is for.
+    Gate { name: String, says: String, path: String, host: String },
+    /// It goes past all gates, or nowhere.
+    Past(String),
+}
+
+/// Returns the way of a CONNECT, or of a call whose target is a URL; `None` for a path.
+pub(super) fn way(loaded: &Loaded, method: &str, target: &str) -> anyhow::Result<Option<Way>> {
+    let is_connect = method.eq_ignore_ascii_case("connect");
+    if !is_connect && !target.contains("://") {
+        return Ok(None);
+    }
+    let Some(directory) = Directory::new(&loaded.settings) else {
+        bail!("there is no [egress] listener in this configuration, through which tunnels and URLs would go");
+    };
+    let (uri, is_tunnel) = if is_connect { (None, true) } else { url(target)? };
+    let authority = match &uri {
+        None => target.to_owned(),
+        Some(uri) => {
+            let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+            let is_bare = uri.port_u16().is_none();
+            if is_tunnel && is_bare { format!("{authority}:443") } else { authority }
+        }
+    };
+    let listed = |gate: &str| {
+        let from = loaded.origins.of(&["gates", gate, "hosts"]);
+        from.map(|from| format!(" ({from})")).unwrap_or_default()
+    };
+    Ok(Some(match directory.explain(is_tunnel, &authority) {
+        Err(why) => Way::Past(format!("refused: {why}")),
+        Ok(Fate::Passed(None)) if is_tunnel => {
+            Way::Past("a tunnel, whose bytes are passed on unread: no gate lists this host".to_owned())
+        }
+        Ok(Fate::Passed(None)) => Way::Past("sent on in clear, without limits: no gate lists this host".to_owned()),
+        Ok(Fate::Passed(Some(gate))) => Way::Past(format!(
+            "a tunnel, whose bytes are passed on unread: gate {gate} lists this host{}, but limits only calls to http://",
+            listed(gate)
+        )),
+        Ok(Fate::Gate(gate, pattern)) if is_connect => {
+            Way::Past(format!("a tunnel of plain HTTP, whose calls go through gate {gate}: {pattern}{}", listed(gate)))
+        }
+        Ok(Fate::Gate(gate, pattern)) => Way::Gate {
+            name: gate.to_string(),
+            says: format!("through gate {gate}, and on over TLS: {pattern}{}", listed(gate)),
+            path: uri.as_ref().and_then(Uri::path_and_query).map_or("/", |path| path.as_str()).to_owned(),
+            host: authority,
+        },
+    }))
+}
+
+/// Reads a URL; with https it goes by a tunnel.
+fn url(text: &str) -> anyhow::Result<(Option<Uri>, bool)> {
+    let uri: Uri = text.parse().map_err(|error| anyhow!("{text:?} is not a URL: {error}"))?;
+    match uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTPS => Ok((Some(uri), true)),
+        Some(scheme) if *scheme == Scheme::HTTP => Ok((Some(uri), false)),
+        _ => bail!("{text:?} is not a URL that begins with http:// or https://"),
+    }
+}

@@ -1,0 +1,393 @@
+//! Reads the egress listener, and the hosts of the gates behind it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use toml::Value;
+
+use super::cursor::{Cursor, TomlValue};
+use super::files::Holds;
+use super::names::listen;
+use super::presets::Preset;
+use super::problems::{alternatives, did_you_mean};
+use super::shape::Shape;
+use crate::classify::Kind;
+use crate::spec::{Egress, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Unlisted};
+use crate::words::Words;
+
+/// Reads the egress listener, if there is one.
+pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
+    let at = root.optional("egress")?;
+    let Listener(listen) = at.get("listen", Listener(Listen::Tcp(LISTEN)));
+    let others = at.get("others", Unlisted::Tunnel);
+    let tunnel = at.get("tunnel", Vec::new());
+    let ports: Vec<u32> = at.get("ports", vec![443]);
+    let metadata = at.get("metadata", Unlisted::Refuse);
+    let via: String = at.get("via", String::new());
+    let token_file = at.file("token_file", Holds::Secret);
+    let (max_connections, max_origins) = (at.get("max_connections", 1000), at.get("max_origins", 128));
+    let idle_origin = at.get("idle_origin", IDLE_ORIGIN);
+    check_via(&via, &listen, &at.at("via"));
+    for (key, number) in [("max_connections", max_connections), ("max_origins", max_origins)] {
+        if number == 0 {
+            at.at(key).problem("is 0, expected at least 1");
+        }
+    }
+    if idle_origin < Duration::from_secs(1) {
+        at.at("idle_origin").problem("expected at least \"1s\"");
+    }
+    if metadata == Unlisted::Tunnel {
+        at.at("metadata").warn(
+            "is \"tunnel\": whatever reaches the listener gets at the credentials that the machine's metadata service gives out",
+        );
+    }
+    if !is_local(&listen) && token_file.is_none() {
+        at.at("token_file").given(&[&at.at("listen")]).problem(
+            "is missing, but the listener is not on loopback: anyone who reaches it could use it as a proxy; \
+             expected a file with a token that clients send as the password in their HTTPS_PROXY",
+        );
+    }
+    let ports = check_ports(&ports, &at.at("ports"));
+    Some(Egress { listen, others, tunnel, ports, metadata, via, token_file, max_connections, max_origins, idle_origin })
+}
+
+fn is_local(listen: &Listen) -> bool {
+    match listen {
+        Listen::Tcp(address) => address.ip().is_loopback(),
+        Listen::Unix(_) => true,
+    }
+}
+
+fn check_ports(ports: &[u32], at: &Cursor<'_>) -> Vec<u16> {
+    if ports.is_empty() {
+        at.problem("is an empty list, expected ports at which listed hosts speak TLS, such as [443]");
+    }
+    let port = |(index, port): (usize, &u32)| {
+        let port = u16::try_from(*port).ok().filter(|port| ![0, 80].contains(port));
+        if port.is_none() {
+            at.item(index).problem("expected a port from 1 to 65535, and not 80, which is that of plain HTTP");
+        }
+        port
+    };
+    ports.iter().enumerate().filter_map(port).collect()
+}
+
+/// Checks that the proxy on the way out is one, and not this listener itself.
+fn check_via(via: &str, listen: &Listen, at: &Cursor<'_>) {
+    if via.is_empty() {
+        return;
+    }
+    let authority = via.split_once("://").map_or(via, |(_, rest)| rest);
+    if authority.contains('@') {
+        at.problem("has a user or password in it, which everyone would see who reads the configuration; expected a proxy that asks for none");
+        return;
+    }
+    let url: Option<http::Uri> = via.parse().ok();
+    let is_proxy = |url: &http::Uri| {
+        matches!(url.scheme_str(), Some("http" | "https" | "socks5"))
+            && matches!(url.path(), "" | "/")
+            && url.query().is_none()
+    };
+    let Some(url) = url.filter(|url| is_proxy(url) && url.host().is_some_and(|host| !host.is_empty())) else {
+        at.problem(format!("is {via:?}, expected a proxy such as \"http://proxy.example:3128\""));
+        return;
+    };
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    if let Listen::Tcp(own) = listen
+        && is_loopback
+        && url.port_u16().unwrap_or(80) == own.port()
+    {
+        at.given(&[at]).problem("is this listener itself, expected the next proxy on the way out");
+    }
+}
+
+/// Reads the hosts of a gate, in place of its upstream; `place` is its place in the file.
+pub(super) fn hosts(at: &Cursor<'_>, kind: Kind, place: Option<usize>) -> Option<Hosts> {
+    let is_meant = is_meant(at, place);
+    let own = at.unused_if(!is_meant, "it is for a gate with hosts only", &at.at("hosts"));
+    let of_preset = set_of_preset(at).filter(|_| is_meant).map(|set| vec![HostPattern::Set(set)]);
+    let patterns: Option<Vec<HostPattern>> = at.option("hosts", of_preset);
+    let except = own.get("except", Vec::new());
+    let plain = own.get("plain", PlainHttp::Upgrade);
+    let connect_to: BTreeMap<String, String> = own.get("connect_to", BTreeMap::new());
+    if !is_meant {
+        return None;
+    }
+    let patterns = patterns.unwrap_or_default();
+    if patterns.is_empty() && at.at("hosts").is_present() {
+        at.at("hosts").problem("is an empty list, expected hosts such as \"api.example.com\" or \"*.example.com\"");
+    }
+    if place.is_none() {
+        at.at("hosts")
+            .problem("needs the listener of [egress], through which clients reach these hosts; expected such a table");
+    }
+    if kind != Kind::Http {
+        let at = at.at("kind").given(&[&at.at("hosts")]);
+        at.problem("is \"kubernetes\", but hosts are those of external APIs; expected \"http\"");
+    }
+    let hosts = Hosts { place: place.unwrap_or_default(), patterns, except, plain, connect_to };
+    for (host, to) in &hosts.connect_to {
+        check_connect_to(host, to, &hosts, &at.at("connect_to"));
+    }
+    Some(hosts)
+}
+
+/// True if a gate is reached through the egress listener: it has hosts, or the preset of a
+/// provider and nothing else that says where its calls go.
+pub(super) fn is_meant(at: &Cursor<'_>, place: Option<usize>) -> bool {
+    at.has("hosts") || (place.is_some() && !at.has("upstream") && set_of_preset(at).is_some())
+}
+
+/// Returns the hosts of the provider whose preset the gate has.
+fn set_of_preset(at: &Cursor<'_>) -> Option<HostSet> {
+    Preset::ALL.into_iter().find(|preset| at.at("preset").is_word(preset.word()))?.hosts()
+}
+
+fn check_connect_to(host: &str, to: &str, hosts: &Hosts, at: &Cursor<'_>) {
+    if hosts.find(host).is_none() {
+        at.given(&[at]).problem(format!("has {host:?}, which is not one of the gate's hosts"));
+    }
+    let authority = to.parse::<http::uri::Authority>().ok();
+    if authority.is_none_or(|to| {
+        to.port_u16().is_none_or(|port| port == 0) || to.host().is_empty() || to.as_str().contains('@')
+    }) {
+        at.problem(format!("has {to:?} for {host:?}, expected a host and a port such as \"vpce-1.example.com:443\""));
+    }
+}
+
+/// Reads on for keys that have no place beside hosts, because of `why`.
+pub(super) fn beside_hosts<'a>(at: &Cursor<'a>, has_hosts: bool, why: &str) -> Cursor<'a> {
+    at.unused_if(has_hosts, why, &at.at("hosts"))
+}
+
+/// Reports what TLS to many hosts cannot have.
+pub(super) fn check_upstream_tls(gate: &Cursor<'_>) {
+    for key in ["server_name", "cert", "key"] {
+        let at = gate.at("upstream_tls").at(key);
+        if !at.is_absent_or_empty() {
+            at.given(&[&gate.at("hosts")])
+                .key_problem("has no effect: each host is verified by its own name, and is shown no certificate");
+        }
+    }
+}
+
+/// Warns of gates that no call can reach, because other gates or `tunnel` have all of their hosts.
+pub(super) fn warn_of_unreachable(settings: &Settings, root: &Cursor<'_>) {
+    let Some(egress) = &settings.egress else { return };
+    let mut gates: Vec<_> =
+        settings.gates.values().filter_map(|gate| Some((&gate.name, gate.hosts.as_ref()?))).collect();
+    gates.sort_by_key(|(_, hosts)| hosts.place);
+    for (index, (name, hosts)) in gates.iter().enumerate() {
+        let before = gates.iter().take(index).filter(|(_, hosts)| hosts.except.is_empty());
+        let taken: Vec<&HostPattern> = before.flat_map(|(_, hosts)| &hosts.patterns).chain(&egress.tunnel).collect();
+        let is_taken = |pattern: &HostPattern| {
+            taken.iter().chain(&hosts.except.iter().collect::<Vec<_>>()).any(|wide| wide.covers(pattern))
+        };
+        if !hosts.patterns.is_empty() && hosts.patterns.iter().all(is_taken) {
+            let at = root.at("gates").at(name).at("hosts");
+            at.warn("no call can come here: except, egress.tunnel and the gates before this one have all of its hosts");
+        }
+    }
+}
+
+impl TomlValue for HostPattern {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        let text = at.expect(value.as_str(), value, "text in quotes")?;
+        if text.starts_with('@') {
+            let set = HostSet::ALL.into_iter().find(|set| set.word() == text);
+            if set.is_none() {
+                let (expected, near) = (alternatives(HostSet::WORDS), did_you_mean(text, HostSet::WORDS));
+                at.problem(format!("is {text:?}, expected {expected}{near}"));
+            }
+            return set.map(Self::Set);
+        }
+        match pattern_fault(text) {
+            None => Some(Self::Labels(text.to_owned())),
+            Some(fault) => {
+                at.problem(format!("is {text:?}, {fault}"));
+                None
+            }
+        }
+    }
+
+    fn write(&self) -> Value {
+        self.to_string().into()
+    }
+}
+
+/// Returns what is wrong with a pattern of hosts.
+fn pattern_fault(text: &str) -> Option<&'static str> {
+    let rest = text.strip_prefix("**.").unwrap_or(text);
+    let labels: Vec<&str> = rest.split('.').collect();
+    if text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+        return Some("an address, which has no name that could be verified; expected a host name");
+    }
+    let is_label = |label: &str| {
+        label == "*"
+            || (!label.is_empty()
+                && label.len() <= 63
+                && label
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_')))
+    };
+    if text.len() > 253 || !labels.iter().all(|label| is_label(label)) {
+        return Some(
+            "expected a host name in lower case without a port; \"*\" stands for one whole label, and \"**.\" in front for any number",
+        );
+    }
+    let literal = labels.iter().rev().take_while(|label| **label != "*").count();
+    if literal < 2 {
+        return Some("expected at least two labels without \"*\" at the end, such as \"*.example.com\"");
+    }
+    None
+}
+
+/// The address of the listener.
+struct Listener(Listen);
+
+impl TomlValue for Listener {
+    const SHAPE: Shape = Shape::Text;
+
+    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+        listen(at.expect(value.as_str(), value, "text in quotes")?, at).map(Self)
+    }
+
+    fn write(&self) -> Value {
+        self.0.to_string().into()
+    }
+}
+
+/// The reasons why keys have no place beside hosts.
+pub(super) const LISTENER: &str = "clients reach a gate with hosts through the listener of [egress]";
+pub(super) const NO_IDENTITY: &str = "a forward proxy lends no identity, as all who reach it would act with it";
+pub(super) const REAL_NAMES: &str = "clients of a gate with hosts use the names of the APIs themselves";
+/// Stands for the upstream of a gate with hosts; a name that RFC 6761 keeps from existing.
+pub(super) const NO_UPSTREAM: &str = "https://egress.invalid";
+
+const LISTEN: std::net::SocketAddr = std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8003);
+/// Longer than most controllers' resync periods.
+const IDLE_ORIGIN: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use crate::config::load_text;
+
+    fn problems(text: &str) -> String {
+        match load_text("f.toml".to_owned(), text.to_owned(), &[]) {
+            Ok(loaded) => format!("fine {}", loaded.warnings.join("\n")),
+            Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_of_a_gate_with_hosts_is_said() {
+        for (more, expected) in [
+            ("upstream = \"https://x\"", "gates.a.upstream: has no effect: a gate has hosts or an upstream, not both"),
+            (
+                "listen = \"127.0.0.1:1\"",
+                "gates.a.listen: has no effect: clients reach a gate with hosts through the listener",
+            ),
+            ("tls = {}", "gates.a.tls: has no effect: clients reach"),
+            ("host = \"rewrite\"", "gates.a.host: has no effect: clients of a gate with hosts use the names"),
+            ("allowed_hosts = [\"x\"]", "gates.a.allowed_hosts: has no effect: clients of a gate with hosts"),
+            ("rewrite_links = true", "gates.a.rewrite_links: has no effect: clients of a gate with hosts"),
+            ("credentials = \"inject\"", "gates.a.credentials: has no effect: a forward proxy lends no identity"),
+            ("credential = { file = \"/x\" }", "gates.a.credential: has no effect: a forward proxy lends no identity"),
+            ("kind = \"kubernetes\"", "gates.a.kind: is \"kubernetes\", but hosts are those of external APIs"),
+            ("upstream_tls.server_name = \"x\"", "gates.a.upstream_tls.server_name: has no effect: each host"),
+            (
+                "connect_to = { \"b.example\" = \"x:443\" }",
+                "gates.a.connect_to: has \"b.example\", which is not one of the gate's hosts",
+            ),
+            (
+                "connect_to = { \"a.example\" = \"x\" }",
+                "gates.a.connect_to: has \"x\" for \"a.example\", expected a host and a port",
+            ),
+            ("except = [\"EXAMPLE.com\"]", "gates.a.except[0]: is \"EXAMPLE.com\", expected a host name in lower case"),
+        ] {
+            let said = problems(&format!("[egress]\n[gates.a]\nhosts = [\"a.example\"]\n{more}\n"));
+            assert!(said.contains(expected) && said.lines().count() == 1, "{more}: {said}");
+        }
+        for (text, expected) in [
+            ("[gates.a]\nhosts = [\"a.example\"]\n", "gates.a.hosts: needs the listener of [egress]"),
+            ("[egress]\n[gates.a]\nhosts = []\n", "gates.a.hosts: is an empty list"),
+            (
+                "[egress]\n[gates.a]\nupstream = \"https://x\"\nkind = \"http\"\nrewrite_links = true\nplain = \"refuse\"\n",
+                "gates.a.plain: has no effect: it is for a gate with hosts only",
+            ),
+        ] {
+            assert!(problems(text).contains(expected), "{text}: {}", problems(text));
+        }
+    }
+
+    #[test]
+    fn patterns_keep_two_labels_and_no_address() {
+        for (pattern, expected) in [
+            ("api.github.com", None),
+            ("*.example.com", None),
+            ("**.example.com", None),
+            ("ec2.*.amazonaws.com", None),
+            ("@aws", None),
+            ("*.com", Some("expected at least two labels")),
+            ("*", Some("expected at least two labels")),
+            ("**", Some("expected a host name")),
+            ("**.com", Some("expected at least two labels")),
+            ("*example.com", Some("expected a host name")),
+            ("a.**.example.com", Some("expected a host name")),
+            ("https://a.example", Some("expected a host name")),
+            ("a.example:443", Some("expected a host name")),
+            ("127.0.0.1", Some("an address, which has no name")),
+            ("[::1]", Some("an address, which has no name")),
+            ("@amazon", Some("expected \"@aws\", \"@azure_arm\", \"@gcp\" or \"@github\"")),
+        ] {
+            let said = problems(&format!("[egress]\n[gates.a]\nhosts = [{pattern:?}]\n"));
+            match expected {
+                None => assert_eq!(said, "fine ", "{pattern}"),
+                Some(expected) => assert!(said.contains(expected), "{pattern}: {said}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_listener_cannot_be_is_said() {
+        for (more, expected) in [
+            ("listen = \"0.0.0.0:8003\"", "egress.token_file: is missing, but the listener is not on loopback"),
+            ("listen = \"8003\"", "egress.listen: is \"8003\", expected an IP address with a port"),
+            ("ports = []", "egress.ports: is an empty list"),
+            ("ports = [443, 80]", "egress.ports[1]: expected a port"),
+            ("ports = [65536]", "egress.ports[0]: expected a port"),
+            ("max_connections = 0", "egress.max_connections: is 0, expected at least 1"),
+            ("max_origins = 0", "egress.max_origins: is 0, expected at least 1"),
+            ("idle_origin = \"0s\"", "egress.idle_origin: expected at least"),
+            ("others = \"pass\"", "egress.others: is \"pass\", expected \"tunnel\" or \"refuse\""),
+            ("via = \"http://127.0.0.1:8003\"", "egress.via: is this listener itself"),
+            ("via = \"http://me:secret@proxy:3128\"", "egress.via: has a user or password in it"),
+            ("via = \"proxy:3128\"", "egress.via: is \"proxy:3128\", expected a proxy"),
+            ("metadata = \"tunnel\"", "fine f.toml:2:1: egress.metadata: is \"tunnel\": whatever reaches"),
+        ] {
+            let said = problems(&format!("[egress]\n{more}\n"));
+            assert!(said.contains(expected) && !said.contains("secret"), "{more}: {said}");
+        }
+        let taken = "[egress]\nlisten = \"127.0.0.1:8001\"\n[gates.k]\nupstream = \"in_cluster\"\n";
+        assert!(problems(taken).contains("127.0.0.1:8001 is taken by"), "{}", problems(taken));
+        assert_eq!(problems("[egress]\n"), "fine ", "a blind proxy with metrics");
+    }
+
+    #[test]
+    fn a_gate_that_no_call_can_reach_is_named() {
+        let text = "[egress]\ntunnel = [\"b.example.com\"]\n[gates.z]\nhosts = [\"*.example.com\"]\n[gates.a]\nhosts = [\"a.example.com\", \"b.example.com\"]\n";
+        assert!(problems(text).contains("gates.a.hosts: no call can come here"), "{}", problems(text));
+        let preset = load_text("f.toml".to_owned(), "[egress]\n[gates.a]\npreset = \"aws\"\n".to_owned(), &[]);
+        let settings = preset.expect("a provider's preset has hosts").settings;
+        assert!(
+            settings.gates["a"]
+                .hosts
+                .as_ref()
+                .is_some_and(|hosts| hosts.find("ec2.eu-central-1.amazonaws.com").is_some())
+        );
+    }
+}

@@ -1,0 +1,357 @@
+//! The egress listener: a forward proxy for the clients of a pod, so that external APIs whose URL
+//! cannot be pointed at a gate go through one all the same.
+//!
+//! Calls for hosts that gates list (`directory`) go through a gate of their own origin (`origins`)
+//! and leave over TLS. Tunnels are carried unread (`tunnel`). What a host's name leads to is judged
+//! (`address`) after it was looked up, and what was judged is what is dialled. `target` is one
+//! origin in any spelling, `head` what a proxy's client may send, `reason` what people see of a
+//! refusal, `connect` the way of a CONNECT, and `calls` that of plain HTTP.
+
+mod address;
+mod calls;
+mod connect;
+mod directory;
+mod head;
+mod origins;
+mod reason;
+mod tally;
+mod target;
+mod tunnel;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::io::AsyncWriteExt as _;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use self::address::judge;
+pub use self::directory::{Directory, Fate};
+use self::origins::Origins;
+use self::reason::{Refused, Why};
+use self::tally::Tally;
+pub use self::target::{Host, Origin, TargetError};
+use super::gate::{Gate, GateError};
+use super::guard::buffers::Buffers;
+use super::listener::{self, Bound, Parting, Stream, Wire, WireHandle};
+use super::options::Options;
+use super::respond::Responder;
+use crate::bind;
+use crate::classify::Kind;
+use crate::clock::Clock;
+use crate::credentials::Secret;
+use crate::spec::Listen;
+use crate::telemetry::{self, Sampler};
+use crate::upstream::{self, Judge};
+
+/// The parts of the egress listener.
+#[derive(Debug)]
+pub struct EgressOptions {
+    /// The hosts, and the listener's settings.
+    pub directory: Directory,
+    /// The gates with hosts. None of them listens.
+    pub gates: Vec<Options>,
+    /// Calls in clear to hosts that no gate lists: a gate without limits.
+    pub clear: Options,
+    /// The token that clients must show.
+    pub token: Option<Secret>,
+    /// The addresses where the process listens, which are never dialled.
+    pub own: Vec<SocketAddr>,
+    /// Judges addresses; `None` for the usual rules.
+    pub judge: Option<Judge>,
+}
+
+/// The egress listener could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum EgressError {
+    /// Its socket could not be bound.
+    #[error("the egress listener cannot listen on {listen}; {}", bind::reason(source))]
+    Bind {
+        /// The address.
+        listen: Listen,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// One of its gates could not start.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+}
+
+/// The egress listener at work.
+#[derive(derive_more::Debug)]
+#[debug("Egress on {listen}")]
+pub struct Egress {
+    directory: RwLock<Arc<Directory>>,
+    origins: Origins,
+    /// The settings by which tunnels are dialled; the target is of each.
+    dial: upstream::Options,
+    judge: Judge,
+    token: Option<Secret>,
+    address: Option<SocketAddr>,
+    listen: String,
+    drain: Duration,
+    clock: Clock,
+    buffers: Arc<Buffers>,
+    responder: Arc<Responder>,
+    tally: Tally,
+    clients: TaskTracker,
+    closing: Parting,
+    ending: Parting,
+    tasks: TaskTracker,
+    sampler: RwLock<Option<Arc<Sampler>>>,
+}
+
+// === impl Egress ===
+
+impl Egress {
+    /// Starts to listen. After `stop` it serves on until the last client is gone or the drain is
+    /// over; see [`Egress::finished`].
+    ///
+    /// # Errors
+    /// The socket could not be bound.
+    pub async fn start(
+        options: EgressOptions,
+        clock: Clock,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, EgressError> {
+        let EgressOptions { directory, gates, clear, token, mut own, judge } = options;
+        let listen = directory.egress.listen.clone();
+        let socket =
+            Bound::bind(&listen).await.map_err(|source| EgressError::Bind { listen: listen.clone(), source })?;
+        own.extend(socket.address());
+        let judge = judge.unwrap_or_else(|| directory.judge());
+        let (drain, via) = (clear.drain, clear.upstream.target.proxy.clone());
+        let mut dial = clear.upstream.clone();
+        (dial.own, dial.dns.judge) = (own.clone(), Some(judge));
+        let mut sections = Vec::new();
+        for mut options in gates.into_iter().chain([clear]) {
+            (options.upstream.own, options.upstream.dns.judge) = (own.clone(), Some(judge));
+            sections.push(Arc::new(Gate::start(options, clock, stop.clone()).await?));
+        }
+        let egress = Arc::new(Self {
+            address: socket.address(),
+            listen: socket.address().map_or_else(|| listen.to_string(), |address| address.to_string()),
+            directory: RwLock::new(Arc::new(directory)),
+            origins: Origins::new(sections, via, clock),
+            dial,
+            judge,
+            token,
+            drain,
+            clock,
+            buffers: Arc::default(),
+            responder: Arc::new(Responder::new(NAME.into(), Kind::Http, clock)),
+            tally: Tally::new(),
+            clients: TaskTracker::new(),
+            closing: Parting::new(),
+            ending: Parting::new(),
+            tasks: TaskTracker::new(),
+            sampler: RwLock::default(),
+        });
+        egress.open(socket, stop);
+        Ok(egress)
+    }
+
+    /// Starts the tasks.
+    fn open(self: &Arc<Self>, socket: Bound, stop: CancellationToken) {
+        let weak = Arc::downgrade(self);
+        let sampler: Arc<Sampler> = Arc::new(move || {
+            if let Some(egress) = weak.upgrade() {
+                egress.tally.sample();
+                egress.origins.sample();
+            }
+        });
+        telemetry::metrics().sample_by(&sampler);
+        *self.sampler.write().unwrap_or_else(PoisonError::into_inner) = Some(sampler);
+        let (accepting, tidying, over) = (Arc::clone(self), Arc::clone(self), CancellationToken::new());
+        let (until, tidied) = (over.clone(), over.clone());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = accepting.accept(socket) => {}
+                () = until.cancelled() => {}
+            }
+        });
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = tidying.tidy() => {}
+                () = tidied.cancelled() => {}
+            }
+        });
+        let egress = Arc::clone(self);
+        self.tasks.spawn(async move {
+            stop.cancelled().await;
+            let parting = [&egress.closing, &egress.ending];
+            listener::drain(NAME, &egress.clients, egress.clock, egress.drain, parting).await;
+            over.cancel();
+        });
+        self.tasks.close();
+    }
+
+    async fn accept(self: &Arc<Self>, socket: Bound) {
+        let mut said = None;
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener::next_client(&socket, self.clock, NAME, &mut said) => accepted,
+                () = self.closing.told() => return,
+            };
+            let egress = Arc::clone(self);
+            self.clients.spawn(async move { egress.receive(accepted.0).await });
+        }
+    }
+
+    async fn tidy(&self) {
+        loop {
+            let idle = self.directory().egress.idle_origin;
+            self.clock.sleep(TIDY_EVERY.min(idle)).await;
+            self.origins.tidy(idle);
+        }
+    }
+
+    async fn receive(self: &Arc<Self>, stream: Box<dyn Stream>) {
+        let (_connection, number) = self.tally.connected();
+        let handle = WireHandle::new(stream, Arc::clone(&self.buffers), Arc::default());
+        let most = self.directory().egress.max_connections;
+        tokio::select! {
+            biased; // no dice for each poll
+            () = async {
+                if number <= most {
+                    return self.serve(&handle).await;
+                }
+                // Those that are told so are not without number either.
+                if number <= most.saturating_add(TURNED_AWAY) {
+                    let text = "too many connections; raise egress.max_connections";
+                    self.turn_away(&handle, &Refused::new(Why::Crowded, text)).await;
+                }
+            } => {}
+            () = self.ending.told() => {}
+        }
+    }
+
+    /// Serves a client, to the end.
+    async fn serve(self: &Arc<Self>, handle: &WireHandle) {
+        let begins = handle.peek(|bytes| match bytes {
+            [] => None,
+            [0x16, ..] => Some(Begins::Tls),
+            bytes if bytes.starts_with(CONNECT) => Some(Begins::Connect),
+            bytes if CONNECT.starts_with(bytes) => None,
+            bytes if bytes.starts_with(HTTP2) => Some(Begins::Http2),
+            bytes if HTTP2.starts_with(bytes) => None,
+            _ => Some(Begins::Http),
+        });
+        let begins = tokio::select! {
+            begins = tokio::time::timeout(FIRST_BYTES, begins) => begins.ok().flatten(),
+            () = self.closing.told() => return, // it has not said a word yet
+        };
+        match begins {
+            Some(Begins::Connect) => Box::pin(self.connect(handle)).await,
+            Some(Begins::Http) => {
+                self.tally.became("plain");
+                Box::pin(self.serve_calls(handle, None)).await;
+            }
+            Some(Begins::Http2) => {
+                let refused = Refused::new(Why::Malformed, "HTTP/2 is not spoken to this proxy");
+                self.turn_away(handle, &refused.with(StatusCode::HTTP_VERSION_NOT_SUPPORTED)).await;
+            }
+            Some(Begins::Tls) => {
+                self.tally.became("refused");
+                if self.tally.may_warn("tls", self.clock.now()) {
+                    tracing::warn!(
+                        "a client spoke TLS to the egress listener: its HTTPS_PROXY must begin with http://, as the proxy itself speaks no TLS"
+                    );
+                }
+                handle.close().await;
+            }
+            None => {}
+        }
+    }
+
+    /// Checks that a client may use the proxy.
+    fn authorize(&self, shown: &[&[u8]]) -> Result<(), Refused> {
+        let Some(token) = &self.token else { return Ok(()) };
+        let token = token.reveal(self.clock.now()).unwrap_or_default();
+        if !token.is_empty() && head::shows(&token, shown) {
+            return Ok(());
+        }
+        Err(Refused::new(Why::Authorization, "the token of egress.token_file is asked for, as a password"))
+    }
+
+    /// Answers that something is refused, and ends the connection.
+    async fn turn_away(&self, handle: &WireHandle, refused: &Refused) {
+        self.tally.became("refused");
+        self.tally.refused(refused);
+        let mut wire = Wire::unscanned(handle);
+        let said = async {
+            wire.write_all(&refused.bytes()).await?;
+            wire.shutdown().await
+        };
+        if said.await.is_ok() {
+            listener::linger(handle).await;
+        }
+    }
+
+    fn directory(&self) -> Arc<Directory> {
+        Arc::clone(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes over other hosts and rules, for calls and tunnels to come. The gates are reconfigured
+    /// by themselves.
+    pub fn reconfigure(&self, directory: Directory) {
+        *self.directory.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(directory);
+    }
+
+    /// The address it listens on, if that is not a Unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// The gates with hosts, without those of their origins.
+    pub fn gates(&self) -> Vec<Arc<Gate>> {
+        self.origins.sections().filter(|gate| **gate.name() != *CLEAR).cloned().collect()
+    }
+
+    /// The gates of the origins of a gate.
+    pub fn origins(&self, gate: &str) -> Vec<(Origin, Arc<Gate>)> {
+        self.origins.of(gate)
+    }
+
+    /// Its state.
+    pub fn status(&self) -> crate::status::Egress {
+        let mut egress = crate::status::Egress { listen: self.listen.clone(), ..Default::default() };
+        egress.origins = self.origins.len();
+        self.tally.tell(&mut egress);
+        egress
+    }
+
+    /// Returns when it has stopped, some time after `stop`.
+    pub async fn finished(&self) {
+        self.tasks.wait().await;
+        for gate in self.origins.sections() {
+            gate.finished().await;
+        }
+    }
+}
+
+/// The beginning of what a client says.
+#[derive(Clone, Copy)]
+enum Begins {
+    Connect,
+    Http,
+    Http2,
+    Tls,
+}
+
+/// Its name in logs.
+const NAME: &str = "egress";
+/// The name of the gate for calls in clear that no gate lists; no gate of a configuration can have
+/// it.
+pub(crate) const CLEAR: &str = "egress.others";
+const CONNECT: &[u8] = b"CONNECT ";
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n";
+/// The time for the first bytes, and for a head; as at every listener.
+const FIRST_BYTES: Duration = Duration::from_secs(30);
+const TIDY_EVERY: Duration = Duration::from_secs(10);
+/// The connections beyond the most that are told so; others are closed.
+const TURNED_AWAY: usize = 100;

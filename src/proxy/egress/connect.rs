@@ -1,0 +1,118 @@
+//! The way of a CONNECT: its head, its fate, the dial, and the tunnel.
+//!
+//! The answer comes after the dial, so that for a host that cannot be reached there is an answer
+//! that says so, and not a tunnel that breaks.
+
+use std::io;
+use std::sync::Arc;
+
+use http::uri::Scheme;
+use tokio::io::AsyncWriteExt as _;
+
+use super::directory::Fate;
+use super::head::{self, ConnectHead};
+use super::reason::{Refused, Why};
+use super::target::{Host, Origin};
+use super::tunnel::{self, First};
+use super::{Egress, FIRST_BYTES};
+use crate::credentials::Target;
+use crate::proxy::listener::{Wire, WireHandle};
+use crate::spec::Unlisted;
+use crate::upstream;
+
+impl Egress {
+    /// Answers a CONNECT.
+    pub(super) async fn connect(self: &Arc<Self>, handle: &WireHandle) {
+        if let Err(refused) = self.tunnel(handle).await {
+            self.turn_away(handle, &refused).await;
+        }
+    }
+
+    async fn tunnel(self: &Arc<Self>, handle: &WireHandle) -> Result<(), Refused> {
+        let origin = self.asked(handle).await?;
+        let directory = self.directory();
+        let listed_by = match directory.tunnel(&origin)? {
+            Fate::Gate(..) => {
+                self.tally.became("plain");
+                if established(handle).await.is_ok() {
+                    self.serve_calls(handle, Some(origin)).await;
+                }
+                return Ok(());
+            }
+            Fate::Passed(listed_by) => listed_by,
+        };
+        let host = self.dial(&origin).await?;
+        if established(handle).await.is_err() {
+            return Ok(());
+        }
+        let others = directory.egress.others;
+        let must_be_tls = listed_by.is_some() || others == Unlisted::Refuse;
+        if must_be_tls && !self.is_tls(handle, &origin, others).await {
+            handle.close().await;
+            return Ok(());
+        }
+        self.tally.became("tunnelled");
+        let open = self.tally.opened(&origin.to_string(), listed_by);
+        if let Some(gate) = listed_by.filter(|_| self.tally.may_warn("unlimited", self.clock.now())) {
+            tracing::info!(
+                gate = &**gate,
+                host = %origin.host,
+                "calls to a listed host pass unread in a tunnel, and without its limits; the gate limits what comes as http://"
+            );
+        }
+        tunnel::carry(Wire::unscanned(handle), host, open).await;
+        Ok(())
+    }
+
+    /// Reads the head of a CONNECT, and returns the origin that it asks for.
+    async fn asked(&self, handle: &WireHandle) -> Result<Origin, Refused> {
+        let late = || Refused::new(Why::Malformed, "the head did not come to its end");
+        let mut reading = ConnectHead::default();
+        let end = handle.peek(|bytes| reading.read(bytes).transpose());
+        let end = tokio::time::timeout(FIRST_BYTES, end).await.ok().flatten().ok_or_else(late)??;
+        let head::Connect { origin, shown } = head::connect(&handle.take(end))?;
+        self.authorize(&shown.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        Ok(origin)
+    }
+
+    /// Connects to a host, if its address may be dialled.
+    async fn dial(&self, origin: &Origin) -> Result<upstream::Bare, Refused> {
+        if let Host::Address(address) = origin.host {
+            (self.judge)(address).map_err(|why| Refused::address(&address.to_string(), why))?;
+        }
+        let authority = origin.to_string().parse();
+        let authority = authority.map_err(|_| Refused::new(Why::Malformed, "the target cannot be called"))?;
+        let target = Target { authority, scheme: Scheme::HTTP, ..self.dial.target.clone() };
+        let options = upstream::Options { target, ..self.dial.clone() };
+        let connected = upstream::connect(&options, self.clock).await;
+        connected.map_err(|error| Refused::dial(&origin.host.to_string(), &error))
+    }
+
+    /// True if the client begins with TLS in a tunnel that is for TLS only. Where other hosts are
+    /// refused, it must be for the host of the tunnel.
+    async fn is_tls(&self, handle: &WireHandle, origin: &Origin, others: Unlisted) -> bool {
+        let first = tokio::time::timeout(FIRST_BYTES, handle.peek(tunnel::first)).await;
+        let Ok(Some(first)) = first else { return false };
+        let is_right = match others {
+            Unlisted::Tunnel => matches!(first, First::Tls(_)),
+            Unlisted::Refuse => tunnel::is_for(&first, origin),
+        };
+        if !is_right {
+            self.tally.refused(&Refused::new(Why::Sni, format!("what came is not TLS for {}", origin.host)));
+            if self.tally.may_warn("sni", self.clock.now()) {
+                tracing::warn!(
+                    host = %origin.host,
+                    "a tunnel was closed: what the client said first is not TLS for the host that the tunnel is for"
+                );
+            }
+        }
+        is_right
+    }
+}
+
+/// Says that the tunnel is there.
+async fn established(handle: &WireHandle) -> io::Result<()> {
+    let mut wire = Wire::unscanned(handle);
+    wire.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+    wire.flush().await
+}

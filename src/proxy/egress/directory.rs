@@ -1,0 +1,130 @@
+//! The directory of hosts: which gate lists a host, and what becomes of those that none lists.
+
+use std::sync::Arc;
+
+use super::reason::{Refused, Why};
+use super::target::{Host, Origin};
+use crate::spec::{Egress, HostPattern, Hosts, PlainHttp, Settings, Unlisted};
+
+/// The hosts of all gates, and the rules for others.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    pub(super) egress: Egress,
+    /// In the order of the file.
+    gates: Vec<(Arc<str>, Hosts)>,
+}
+
+/// The fate of a tunnel or a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate<'a> {
+    /// The call goes through the gate of this name, over TLS; this pattern lists its host.
+    Gate(&'a Arc<str>, &'a HostPattern),
+    /// Passed on unread, or in clear; this gate lists the host, and its limits do not hold.
+    Passed(Option<&'a Arc<str>>),
+}
+
+// === impl Directory ===
+
+impl Directory {
+    /// Reads the directory from the settings; `None` if there is no listener.
+    pub fn new(settings: &Settings) -> Option<Self> {
+        let egress = settings.egress.clone()?;
+        let mut gates: Vec<_> =
+            settings.gates.values().filter_map(|gate| Some((Arc::clone(&gate.name), gate.hosts.clone()?))).collect();
+        gates.sort_by_key(|(_, hosts)| hosts.place);
+        Some(Self { egress, gates })
+    }
+
+    /// Returns the hosts of a gate.
+    pub(super) fn hosts(&self, gate: &str) -> Option<&Hosts> {
+        self.gates.iter().find(|(name, _)| **name == *gate).map(|(_, hosts)| hosts)
+    }
+
+    /// Returns the gate that lists a host at a port, with the pattern.
+    fn listed(&self, origin: &Origin, is_port: impl Fn(u16) -> bool) -> Option<(&Arc<str>, &Hosts, &HostPattern)> {
+        let Host::Name(name) = &origin.host else { return None };
+        if !is_port(origin.port) || self.is_passed(name) {
+            return None;
+        }
+        self.gates.iter().find_map(|(gate, hosts)| Some((gate, hosts, hosts.find(name)?)))
+    }
+
+    /// Decides on a tunnel. One of a listed host to port 80 carries plain HTTP.
+    pub(super) fn tunnel(&self, origin: &Origin) -> Result<Fate<'_>, Refused> {
+        check_port(origin)?;
+        if let Some((gate, hosts, pattern)) = self.listed(origin, |port| port == 80) {
+            return plain(origin, hosts).map(|()| Fate::Gate(gate, pattern));
+        }
+        match self.listed(origin, |port| self.egress.ports.contains(&port)) {
+            Some((gate, ..)) => Ok(Fate::Passed(Some(gate))),
+            None => self.other(origin),
+        }
+    }
+
+    /// Decides on a call whose target is a URL.
+    pub(super) fn call(&self, origin: &Origin) -> Result<Fate<'_>, Refused> {
+        check_port(origin)?;
+        match self.listed(origin, |port| port == 80) {
+            Some((gate, hosts, pattern)) => plain(origin, hosts).map(|()| Fate::Gate(gate, pattern)),
+            None => self.other(origin),
+        }
+    }
+
+    /// Decides on what no gate lists.
+    fn other(&self, origin: &Origin) -> Result<Fate<'_>, Refused> {
+        let is_named = matches!(&origin.host, Host::Name(name) if self.is_passed(name));
+        match self.egress.others {
+            Unlisted::Refuse if !is_named => {
+                Err(Refused::new(Why::NotListed, format!("{} is not listed in [egress]", origin.host)))
+            }
+            _ => Ok(Fate::Passed(None)),
+        }
+    }
+
+    /// True if a host is passed on whatever a gate lists.
+    fn is_passed(&self, name: &str) -> bool {
+        self.egress.tunnel.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// Says in a sentence what becomes of a CONNECT, or of a call for a URL.
+    ///
+    /// # Errors
+    /// The target is none, or it is refused.
+    pub fn explain(&self, is_tunnel: bool, authority: &str) -> Result<Fate<'_>, String> {
+        let usual = (!is_tunnel).then_some(80);
+        let origin = Origin::read(authority, usual).map_err(|error| error.to_string())?;
+        let fate = if is_tunnel { self.tunnel(&origin) } else { self.call(&origin) };
+        let fate = fate.map_err(|refused| refused.to_string())?;
+        match (&origin.host, &fate) {
+            (Host::Address(address), Fate::Passed(_)) => {
+                self.judge()(*address).map(|()| fate).map_err(|why| format!("{address} is {why}"))
+            }
+            _ => Ok(fate),
+        }
+    }
+
+    /// The judge of addresses.
+    pub(super) fn judge(&self) -> crate::upstream::Judge {
+        match self.egress.metadata {
+            Unlisted::Refuse => super::address::judge,
+            Unlisted::Tunnel => super::address::judge_but_metadata,
+        }
+    }
+}
+
+fn plain(origin: &Origin, hosts: &Hosts) -> Result<(), Refused> {
+    match hosts.plain {
+        PlainHttp::Upgrade => Ok(()),
+        PlainHttp::Refuse => {
+            Err(Refused::new(Why::PlainHttp, format!("plain HTTP to {} is refused here; use https://", origin.host)))
+        }
+    }
+}
+
+/// Mail relays have always been reached through proxies.
+fn check_port(origin: &Origin) -> Result<(), Refused> {
+    match origin.port {
+        25 | 465 | 587 => Err(Refused::new(Why::Port, format!("port {} is that of a mail server", origin.port))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,230 @@
+//! The heads that a forward proxy takes: CONNECT, and requests whose target is a whole URL.
+//!
+//! Every line was scanned by the guard before. One origin has many spellings; a head that names two
+//! is refused.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::uri::Scheme;
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use subtle::ConstantTimeEq;
+
+use super::reason::{Refused, Why};
+use super::target::Origin;
+use crate::proxy::guard::request::{Violation, drops_protected, is_too_long};
+use crate::proxy::guard::scan::{Rest, Scanned, Scanner};
+
+/// A request for a tunnel.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Connect {
+    pub(super) origin: Origin,
+    /// The values of `Proxy-Authorization`.
+    pub(super) shown: Vec<Vec<u8>>,
+}
+
+/// The progress in the head of a CONNECT.
+#[derive(Default)]
+pub(super) struct ConnectHead {
+    scanner: Scanner,
+    /// The bytes that were scanned.
+    scanned: usize,
+}
+
+// === impl ConnectHead ===
+
+impl ConnectHead {
+    /// Reads on in what has come. Returns the length of the head once it is whole, and `None` if
+    /// more must come.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refused> {
+        let end = memchr::memmem::find(bytes, b"\r\n\r\n").map(|at| at + 4);
+        let new = bytes.get(self.scanned..end.unwrap_or(bytes.len())).unwrap_or_default();
+        if let Scanned { rest: Rest::Refused(fault), .. } = self.scanner.scan(new, |_| true) {
+            return Err(malformed(fault.to_string()));
+        }
+        self.scanned += new.len();
+        if end.is_none() && bytes.len() > LONGEST_HEAD {
+            return Err(malformed("the head of a CONNECT is too long"));
+        }
+        // A body, or another protocol, would be in the way of the tunnel.
+        if end.is_some() && !self.scanner.is_between_requests() {
+            return Err(malformed("a CONNECT has no body"));
+        }
+        Ok(end)
+    }
+}
+
+/// Reads the head of a CONNECT that was scanned.
+pub(super) fn connect(head: &[u8]) -> Result<Connect, Refused> {
+    let text = String::from_utf8_lossy(head);
+    let mut lines = text.split("\r\n");
+    let target = lines.next().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
+    let origin = read(target, None)?;
+    let fields = || lines.clone().filter_map(|line| line.split_once(':'));
+    let named = |name: &'static str| {
+        fields().filter(move |(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    };
+    let mut hosts = named("host");
+    if let Some(host) = hosts.next() {
+        same(host, &origin)?;
+    }
+    if hosts.next().is_some() {
+        return Err(malformed("more than one Host"));
+    }
+    let shown = named("proxy-authorization").map(|value| value.as_bytes().to_vec()).collect();
+    Ok(Connect { origin, shown })
+}
+
+/// Checks a request for one URL, and returns its origin. One that came through a tunnel of plain
+/// HTTP has the target that servers get, and is for `inside`.
+pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Origin>) -> Result<Origin, Refused> {
+    let (uri, headers) = (request.uri(), request.headers());
+    if is_too_long(request) {
+        return Err(malformed(Violation::TargetLength.to_string()).with(StatusCode::URI_TOO_LONG));
+    }
+    if [Method::CONNECT, Method::TRACE].contains(request.method()) {
+        let text = "CONNECT comes first on its connection, and TRACE never";
+        return Err(malformed(text).with(StatusCode::METHOD_NOT_ALLOWED));
+    }
+    let origin = match (uri.scheme(), uri.authority(), inside) {
+        (None, None, Some(inside)) => inside.clone(),
+        (Some(scheme), Some(authority), None) if *scheme == Scheme::HTTP => read(authority.as_str(), Some(80))?,
+        (Some(_), _, None) => return Err(malformed("the target is not an http:// URL; https goes by CONNECT")),
+        (None, None, None) => {
+            return Err(Refused::new(
+                Why::Direct,
+                "this is a forward proxy; it belongs into HTTPS_PROXY or HTTP_PROXY",
+            ));
+        }
+        _ => return Err(malformed("the target is not a URL")),
+    };
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => same(host.to_str().unwrap_or_default(), &origin)?,
+        (None, None) if inside.is_none() => {}
+        _ => return Err(malformed("a request has one Host")),
+    }
+    if headers.contains_key("sec-fetch-site") {
+        return Err(Refused::new(Why::Browser, "a browser's page may not call through this proxy"));
+    }
+    if drops_protected(headers) {
+        return Err(malformed(Violation::Connection.to_string()));
+    }
+    Ok(origin)
+}
+
+/// True if the token was shown once, as a bearer token or as the password of a login.
+pub(super) fn shows(token: &str, shown: &[&[u8]]) -> bool {
+    let [shown] = shown else { return false };
+    let Some((scheme, rest)) = std::str::from_utf8(shown).ok().and_then(|shown| shown.split_once(' ')) else {
+        return false;
+    };
+    let is_token = |text: &[u8]| bool::from(text.ct_eq(token.as_bytes()));
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return is_token(rest.trim().as_bytes());
+    }
+    let login = STANDARD.decode(rest.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"));
+    let colon = login.as_ref().and_then(|login| memchr::memchr(b':', login));
+    let password = login.as_deref().zip(colon).and_then(|(login, colon)| login.get(colon + 1..));
+    password.is_some_and(is_token)
+}
+
+/// The values of `Proxy-Authorization`.
+pub(super) fn shown(headers: &HeaderMap) -> Vec<&[u8]> {
+    headers.get_all(header::PROXY_AUTHORIZATION).iter().map(header::HeaderValue::as_bytes).collect()
+}
+
+fn read(target: &str, usual: Option<u16>) -> Result<Origin, Refused> {
+    Origin::read(target, usual).map_err(|error| malformed(error.to_string()))
+}
+
+/// Checks that a Host is the origin in any spelling.
+fn same(host: &str, origin: &Origin) -> Result<(), Refused> {
+    // Some clients leave the port of a CONNECT out of Host.
+    let named = Origin::read(host, Some(origin.port)).ok();
+    let is_same = named.is_some_and(|named| named == *origin);
+    if is_same { Ok(()) } else { Err(malformed("Host and target are not the same")) }
+}
+
+fn malformed(text: impl Into<String>) -> Refused {
+    Refused::new(Why::Malformed, text)
+}
+
+/// Far more than any client sends.
+const LONGEST_HEAD: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a head that comes in pieces of this length.
+    fn head(text: &str, piece: usize) -> Result<String, String> {
+        let mut reading = ConnectHead::default();
+        for come in (0..=text.len()).step_by(piece).chain([text.len()]) {
+            match reading.read(&text.as_bytes()[..come]) {
+                Ok(Some(end)) => {
+                    let connect = connect(&text.as_bytes()[..end]).map_err(|refused| refused.to_string())?;
+                    return Ok(format!("{} {}", connect.origin, &text[end..]));
+                }
+                Ok(None) => {}
+                Err(refused) => return Err(refused.to_string()),
+            }
+        }
+        Err("more must come".to_owned())
+    }
+
+    #[test]
+    fn every_client_s_connect_is_read() {
+        for text in [
+            "CONNECT h.example:443 HTTP/1.0\r\n\r\n",
+            "CONNECT h.example:443 HTTP/1.1\r\nHost: h.example:443\r\nUser-Agent: Go-http-client/1.1\r\n\r\n",
+            "CONNECT h.example:443 HTTP/1.1\r\nProxy-Connection: keep-alive\r\nHost: h.example\r\nConnection: close\r\n\r\n",
+            "CONNECT H.example.:443 HTTP/1.1\r\nHost: h.EXAMPLE:443\r\nAccept: */*\r\nContent-Length: 0\r\n\r\n",
+        ] {
+            for piece in [1, 7, 1000] {
+                assert_eq!(head(text, piece).as_deref(), Ok("h.example:443 "), "{text}");
+            }
+        }
+        let early = "CONNECT h.example:443 HTTP/1.1\r\n\r\n\u{16}hello";
+        assert_eq!(head(early, 1000).as_deref(), Ok("h.example:443 \u{16}hello"));
+    }
+
+    #[test]
+    fn a_connect_that_means_two_things_is_refused() {
+        for text in [
+            "CONNECT h.example:443 HTTP/1.1\r\nHost: other.example:443\r\n\r\n",
+            "CONNECT h.example:443 HTTP/1.1\r\nHost: h.example:80\r\n\r\n",
+            "CONNECT h.example:443 HTTP/1.1\r\nHost: h.example\r\nHost: h.example\r\n\r\n",
+            "CONNECT h.example:443 HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello",
+            "CONNECT h.example:443 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "CONNECT h.example:443 HTTP/1.1\nHost: h.example\n\n",
+            "CONNECT h.example:443 HTTP/1.1\r\n Host: h.example\r\n\r\n",
+            "CONNECT  h.example:443 HTTP/1.1\r\n\r\n",
+            "CONNECT h.example:443\r\n\r\n",
+            "CONNECT http://h.example/ HTTP/1.1\r\n\r\n",
+            "CONNECT u:p@h.example:443 HTTP/1.1\r\n\r\n",
+            "CONNECT h.example HTTP/1.1\r\n\r\n",
+        ] {
+            for piece in [1, 1000] {
+                assert!(head(text, piece).is_err_and(|error| error != "more must come"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_token_is_a_password_or_a_bearer_s() {
+        let basic = |login: &str| format!("Basic {}", STANDARD.encode(login));
+        for (shown, expected) in [
+            (basic("anyone:secret"), true),
+            (basic(":secret"), true),
+            (basic("anyone:secret2"), false),
+            (basic("secret"), false),
+            ("Bearer secret".to_owned(), true),
+            ("bearer secret ".to_owned(), true),
+            ("secret".to_owned(), false),
+            ("Basic \u{1}".to_owned(), false),
+        ] {
+            assert_eq!(shows("secret", &[shown.as_bytes()]), expected, "{shown}");
+        }
+        assert!(!shows("secret", &[]) && !shows("secret", &[b"Bearer secret", b"Bearer secret"]));
+    }
+}

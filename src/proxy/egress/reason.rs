@@ -1,0 +1,176 @@
+//! The reasons for which the egress listener refuses, as people see them.
+//!
+//! Of a refused CONNECT most clients show nothing but the reason phrase: it says what was refused,
+//! why, and what to do, and has nothing from the network in it but the host's name.
+
+use std::fmt::Write as _;
+
+use http::{HeaderValue, Response, StatusCode, header};
+use hyper::ext::ReasonPhrase;
+
+use crate::proxy::body::Body;
+use crate::upstream::{DialError, DialFailure, ForbiddenAddress};
+
+words! {
+    /// The reason why the egress listener refused a request or a tunnel.
+    pub(crate) enum Why {
+        /// The address is one that is never dialled.
+        Address = "address",
+        /// The client did not show the token.
+        Authorization = "authorization",
+        /// A browser calls.
+        Browser = "browser",
+        /// There are too many connections, or too many origins.
+        Crowded = "crowded",
+        /// The request is not meant for a forward proxy.
+        Direct = "direct",
+        /// The host leads back to this process.
+        Itself = "itself",
+        /// The head is not one of a proxy's client.
+        Malformed = "malformed",
+        /// The address gives out the machine's credentials.
+        Metadata = "metadata",
+        /// The name has no address.
+        Name = "name",
+        /// No gate lists the host, and others are refused.
+        NotListed = "not_listed",
+        /// Plain HTTP to a listed host.
+        PlainHttp = "plain_http",
+        /// The port is one of mail servers.
+        Port = "port",
+        /// TLS names another host than the tunnel is for.
+        Sni = "sni",
+        /// No connection could be made.
+        Unreachable = "unreachable",
+    }
+}
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) why: Why,
+    status: StatusCode,
+    text: String,
+}
+
+// === impl Refused ===
+
+impl Refused {
+    pub(crate) fn new(why: Why, text: impl Into<String>) -> Self {
+        let status = match why {
+            Why::Address | Why::Browser | Why::Metadata | Why::NotListed | Why::PlainHttp | Why::Port | Why::Sni => {
+                StatusCode::FORBIDDEN
+            }
+            Why::Authorization => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+            Why::Crowded => StatusCode::SERVICE_UNAVAILABLE,
+            Why::Direct => StatusCode::MISDIRECTED_REQUEST,
+            Why::Itself => StatusCode::LOOP_DETECTED,
+            Why::Malformed => StatusCode::BAD_REQUEST,
+            Why::Name | Why::Unreachable => StatusCode::BAD_GATEWAY,
+        };
+        Self { why, status, text: text.into() }
+    }
+
+    /// The same with another status.
+    pub(crate) fn with(self, status: StatusCode) -> Self {
+        Self { status, ..self }
+    }
+
+    /// Refuses a target whose address is never dialled.
+    pub(crate) fn address(target: &str, why: ForbiddenAddress) -> Self {
+        let word = if why == ForbiddenAddress::Metadata { Why::Metadata } else { Why::Address };
+        Self::new(word, format!("{target} is {why}"))
+    }
+
+    /// Refuses a target that could not be connected to.
+    pub(crate) fn dial(target: &str, error: &DialError) -> Self {
+        match &error.what {
+            DialFailure::Forbidden(why) => Self::address(target, *why),
+            DialFailure::Itself => Self::new(Why::Itself, format!("{target} is this gate itself")),
+            DialFailure::Name(_) => {
+                Self::new(Why::Name, format!("{target} has no address; check the name, and the pod's DNS"))
+            }
+            DialFailure::Refused => Self::new(Why::Unreachable, format!("{target} refused the connection")),
+            DialFailure::Timeout(_) => {
+                let refused = Self::new(Why::Unreachable, format!("{target} took no connection in time"));
+                refused.with(StatusCode::GATEWAY_TIMEOUT)
+            }
+            DialFailure::Proxy(_) => {
+                Self::new(Why::Unreachable, format!("the proxy in egress.via did not connect to {target}"))
+            }
+            _ => Self::new(Why::Unreachable, format!("{target} could not be connected to")),
+        }
+    }
+
+    /// The reason phrase: at most 120 visible characters.
+    fn phrase(&self) -> String {
+        let visible = self.text.chars().filter(|c| c.is_ascii_graphic() || *c == ' ');
+        "tidegate: ".chars().chain(visible).take(LONGEST_PHRASE).collect()
+    }
+
+    /// The headers besides those of the body.
+    fn headers(&self) -> Vec<(&'static str, &'static str)> {
+        let more = match self.status {
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED => Some(("proxy-authenticate", "Basic realm=\"tidegate\"")),
+            StatusCode::SERVICE_UNAVAILABLE => Some(("retry-after", "1")),
+            StatusCode::METHOD_NOT_ALLOWED => Some(("allow", "CONNECT, DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")),
+            _ => None,
+        };
+        let usual = [
+            ("content-type", "text/plain; charset=utf-8"),
+            ("cache-control", "no-store"),
+            ("connection", "close"),
+            ("tidegate-refusal", "egress"),
+        ];
+        usual.into_iter().chain(more).collect()
+    }
+
+    /// The answer to a CONNECT, as bytes.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let body = format!("{}\n", self.phrase());
+        let mut text = format!("HTTP/1.1 {} {}\r\n", self.status.as_u16(), self.phrase());
+        for (name, value) in self.headers() {
+            let _infallible = write!(text, "{name}: {value}\r\n");
+        }
+        let _infallible = write!(text, "content-length: {}\r\n\r\n{body}", body.len());
+        text.into_bytes()
+    }
+
+    /// The answer to another request.
+    pub(crate) fn response(&self) -> Response<Body> {
+        let mut response = Response::new(Body::own(format!("{}\n", self.phrase())));
+        *response.status_mut() = self.status;
+        for (name, value) in self.headers() {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        let length = HeaderValue::from(self.phrase().len() + 1);
+        response.headers_mut().insert(header::CONTENT_LENGTH, length);
+        if let Ok(phrase) = ReasonPhrase::try_from(self.phrase()) {
+            response.extensions_mut().insert(phrase);
+        }
+        response
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+/// As much as fits into a line of a log.
+const LONGEST_PHRASE: usize = 120;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phrase_is_one_line_of_visible_characters() {
+        let refused = Refused::new(Why::Name, format!("a\r\nSet-Cookie: x\u{e9}{}", "x".repeat(300)));
+        assert_eq!(refused.phrase().len(), 120);
+        assert!(refused.phrase().starts_with("tidegate: aSet-Cookie: xxx"));
+        let text = String::from_utf8(refused.bytes()).expect("ASCII");
+        assert!(text.starts_with("HTTP/1.1 502 tidegate: a") && !text.contains("\nSet-Cookie"), "{text}");
+    }
+}

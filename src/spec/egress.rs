@@ -1,0 +1,269 @@
+//! The egress listener as configured, and the hosts that gates behind it list.
+//!
+//! A host is compared in lower case and without the dot that may end it, as the listener makes it
+//! of any spelling.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Listen;
+
+/// The egress listener: a forward proxy for the clients of this pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Egress {
+    /// Its listener.
+    pub listen: Listen,
+    /// The fate of hosts that no gate lists.
+    pub others: Unlisted,
+    /// Hosts that are tunnelled, whatever a gate lists and whatever `others` says.
+    pub tunnel: Vec<HostPattern>,
+    /// The ports of listed hosts at which TLS is expected.
+    pub ports: Vec<u16>,
+    /// The fate of addresses that give out a machine's credentials.
+    pub metadata: Unlisted,
+    /// A proxy on the way out, as a URL; empty for none.
+    pub via: String,
+    /// The file with the token that clients must send.
+    pub token_file: Option<PathBuf>,
+    /// The most connections of clients, tunnels included.
+    pub max_connections: usize,
+    /// The most origins with limits of their own at once.
+    pub max_origins: usize,
+    /// The time after which an origin that is not used is dropped.
+    pub idle_origin: Duration,
+}
+
+words! {
+    /// The fate of a host that no gate lists.
+    pub enum Unlisted {
+        /// Its bytes are passed on, and not read.
+        Tunnel = "tunnel",
+        /// It is refused.
+        Refuse = "refuse",
+    }
+
+    /// The fate of plain HTTP to a listed host.
+    pub enum PlainHttp {
+        /// It leaves over TLS.
+        Upgrade = "upgrade",
+        /// It is refused.
+        Refuse = "refuse",
+    }
+
+    /// The hosts of a provider's API, without those where customers name hosts, and without those
+    /// that carry data rather than calls.
+    pub enum HostSet {
+        /// AWS, by service and region.
+        Aws = "@aws",
+        /// Azure Resource Manager.
+        AzureArm = "@azure_arm",
+        /// Google Cloud, by service.
+        Gcp = "@gcp",
+        /// GitHub's API.
+        Github = "@github",
+    }
+}
+
+/// The hosts of a gate behind the egress listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// The place of the gate in the file: the first gate that lists a host has it.
+    pub place: usize,
+    /// The hosts.
+    pub patterns: Vec<HostPattern>,
+    /// Those of them that are not meant.
+    pub except: Vec<HostPattern>,
+    /// The fate of plain HTTP.
+    pub plain: PlainHttp,
+    /// The host and port that is dialled instead of a host.
+    pub connect_to: BTreeMap<String, String>,
+}
+
+/// A pattern of hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostPattern {
+    /// Labels, of which `*` stands for any one, and a leading `**` for one or more.
+    Labels(String),
+    /// The hosts of a provider.
+    Set(HostSet),
+}
+
+// === impl Hosts ===
+
+impl Hosts {
+    /// Returns the pattern that lists a host, unless it is excepted.
+    pub fn find(&self, host: &str) -> Option<&HostPattern> {
+        let found = self.patterns.iter().find(|pattern| pattern.matches(host))?;
+        (!self.except.iter().any(|pattern| pattern.matches(host))).then_some(found)
+    }
+}
+
+// === impl HostPattern ===
+
+impl HostPattern {
+    /// True if it stands for the host.
+    pub fn matches(&self, host: &str) -> bool {
+        match self {
+            Self::Set(set) => set.has(host),
+            Self::Labels(pattern) => match pattern.strip_prefix("**") {
+                Some(end) => host.strip_suffix(end).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('.')),
+                None => {
+                    let mut labels = host.split('.');
+                    let fits = |of: &str| labels.next().is_some_and(|label| of == "*" || of == label);
+                    pattern.split('.').all(fits) && labels.next().is_none()
+                }
+            },
+        }
+    }
+
+    /// True if every host of the other pattern is one of this, as far as that shows at once.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (one, other) if one == other => true,
+            (_, Self::Labels(name)) if !name.contains('*') => self.matches(name),
+            (Self::Labels(wide), Self::Labels(narrow)) => {
+                wide.strip_prefix("**").is_some_and(|end| narrow.trim_start_matches("**").ends_with(end))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Labels(text) => text.fmt(f),
+            Self::Set(set) => set.fmt(f),
+        }
+    }
+}
+
+// === impl HostSet ===
+
+impl HostSet {
+    /// Describes the hosts in words.
+    pub const fn says(self) -> &'static str {
+        match self {
+            Self::Aws => {
+                "SERVICE.REGION.amazonaws.com, .amazonaws.com.cn and .api.aws (not s3, s3-* and dkr); \
+                 and cloudfront, globalaccelerator, iam, organizations, route53, sts and support .amazonaws.com"
+            }
+            Self::AzureArm => "management.azure.com, management.chinacloudapi.cn and management.usgovcloudapi.net",
+            Self::Gcp => {
+                "SERVICE.googleapis.com and SERVICE.REGION.rep.googleapis.com \
+                 (not accounts, iamcredentials, oauth2, storage, sts and www)"
+            }
+            Self::Github => "api.github.com",
+        }
+    }
+
+    /// True if the host is one of the set.
+    fn has(self, host: &str) -> bool {
+        match self {
+            Self::Aws => is_aws(host),
+            Self::AzureArm => {
+                matches!(host, "management.azure.com" | "management.usgovcloudapi.net" | "management.chinacloudapi.cn")
+            }
+            Self::Gcp => is_google(host),
+            Self::Github => host == "api.github.com",
+        }
+    }
+}
+
+/// True for an API of AWS. Below a region's own names are those of customers (clusters, load
+/// balancers, databases), which have another shape.
+fn is_aws(host: &str) -> bool {
+    let ends = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
+    let Some(rest) = ends.iter().find_map(|end| host.strip_suffix(end)) else { return false };
+    match rest.split_once('.') {
+        None => AWS_GLOBAL.contains(&rest) && host.ends_with(".amazonaws.com"),
+        Some((service, region)) => {
+            is_region(region) && !service.starts_with("s3-") && !["", "s3", "dkr"].contains(&service)
+        }
+    }
+}
+
+/// True for a name such as `eu-central-1` or `us-gov-west-1`.
+fn is_region(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let [country, words @ .., number] = parts.as_slice() else { return false };
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
+    country.len() == 2
+        && is_word(country)
+        && (1..=2).contains(&words.len())
+        && words.iter().all(|word| is_word(word))
+        && !number.is_empty()
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_google(host: &str) -> bool {
+    let Some(rest) = host.strip_suffix(".googleapis.com") else { return false };
+    let service = match rest.split('.').collect::<Vec<_>>()[..] {
+        [service] => service,
+        [service, _region, "rep"] => service,
+        _ => return false,
+    };
+    !service.is_empty() && !GOOGLE_OTHERS.contains(&service)
+}
+
+/// Services of AWS without a region.
+const AWS_GLOBAL: [&str; 7] = ["cloudfront", "globalaccelerator", "iam", "organizations", "route53", "sts", "support"];
+/// Data, and what gives out tokens.
+const GOOGLE_OTHERS: [&str; 6] = ["accounts", "iamcredentials", "oauth2", "storage", "sts", "www"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_one_label_and_two_stars_are_any_number() {
+        for (pattern, host, expected) in [
+            ("api.github.com", "api.github.com", true),
+            ("api.github.com", "api.github.com.evil.test", false),
+            ("*.example.com", "a.example.com", true),
+            ("*.example.com", "a.b.example.com", false),
+            ("*.example.com", "example.com", false),
+            ("ec2.*.amazonaws.com", "ec2.eu-central-1.amazonaws.com", true),
+            ("ec2.*.amazonaws.com", "sts.eu-central-1.amazonaws.com", false),
+            ("**.example.com", "a.b.example.com", true),
+            ("**.example.com", "example.com", false),
+            ("**.example.com", "evilexample.com", false),
+        ] {
+            assert_eq!(HostPattern::Labels(pattern.to_owned()).matches(host), expected, "{pattern} {host}");
+        }
+    }
+
+    #[test]
+    fn sets_have_the_apis_and_neither_data_nor_the_names_of_customers() {
+        for (set, host, expected) in [
+            (HostSet::Aws, "ec2.eu-central-1.amazonaws.com", true),
+            (HostSet::Aws, "ec2.us-gov-west-1.amazonaws.com", true),
+            (HostSet::Aws, "ec2.cn-north-1.amazonaws.com.cn", true),
+            (HostSet::Aws, "ec2.eu-central-1.api.aws", true),
+            (HostSet::Aws, "sts.amazonaws.com", true),
+            (HostSet::Aws, "route53.amazonaws.com", true),
+            (HostSet::Aws, "eks.eu-central-1.amazonaws.com", true),
+            (HostSet::Aws, "abc.gr7.eu-central-1.eks.amazonaws.com", false),
+            (HostSet::Aws, "s3.eu-central-1.amazonaws.com", false),
+            (HostSet::Aws, "s3-control.eu-central-1.amazonaws.com", false),
+            (HostSet::Aws, "bucket.s3.eu-central-1.amazonaws.com", false),
+            (HostSet::Aws, "1.dkr.ecr.eu-central-1.amazonaws.com", false),
+            (HostSet::Aws, "lb-1.eu-central-1.elb.amazonaws.com", false),
+            (HostSet::Aws, "x.amazonaws.com", false),
+            (HostSet::Aws, "ec2.evil.amazonaws.com", false),
+            (HostSet::Aws, "ec2.eu-central-1.amazonaws.com.evil.test", false),
+            (HostSet::Gcp, "compute.googleapis.com", true),
+            (HostSet::Gcp, "spanner.europe-west1.rep.googleapis.com", true),
+            (HostSet::Gcp, "storage.googleapis.com", false),
+            (HostSet::Gcp, "oauth2.googleapis.com", false),
+            (HostSet::AzureArm, "management.azure.com", true),
+            (HostSet::AzureArm, "login.microsoftonline.com", false),
+            (HostSet::Github, "api.github.com", true),
+            (HostSet::Github, "uploads.github.com", false),
+        ] {
+            assert_eq!(HostPattern::Set(set).matches(host), expected, "{set} {host}");
+        }
+    }
+}

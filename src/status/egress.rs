@@ -1,0 +1,64 @@
+//! The state of the egress listener as data.
+
+use serde::{Deserialize, Serialize};
+
+use super::text::count;
+
+/// The egress listener. The origins of the gates behind it are in the list of gates.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Egress {
+    /// The address at which it listens.
+    pub listen: String,
+    /// Connections of clients.
+    pub connections: usize,
+    /// Origins that have limits or connections of their own.
+    pub origins: usize,
+    /// The number of hosts that had tunnels; `tunnels` has fewer.
+    pub tunnel_hosts: usize,
+    /// Tunnels by host, those with most tunnels first; not more than 20.
+    pub tunnels: Vec<Tunnels>,
+    /// Refusals since the start, by reason.
+    pub refusals: Vec<EgressRefusals>,
+}
+
+/// The tunnels to one host since the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tunnels {
+    /// The host with its port.
+    pub host: String,
+    /// The gate that lists the host: its limits do not hold for calls in a tunnel. Empty if none
+    /// does.
+    pub gate: String,
+    /// The tunnels that are open.
+    pub open: usize,
+    /// All tunnels.
+    pub total: u64,
+    /// Bytes to the host.
+    pub bytes_up: u64,
+    /// Bytes from the host.
+    pub bytes_down: u64,
+}
+
+/// The tunnels and requests that the egress listener refused for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EgressRefusals {
+    /// The reason, as in the metric.
+    pub why: String,
+    /// The number of tunnels and requests.
+    pub count: u64,
+}
+
+// === impl Egress ===
+
+impl Egress {
+    /// Says what it has in a sentence.
+    pub(super) fn summary(&self) -> String {
+        let open: usize = self.tunnels.iter().map(|tunnels| tunnels.open).sum();
+        let (connections, origins) =
+            (count(self.connections, "connection", "connections"), count(self.origins, "host", "hosts"));
+        format!(
+            "{connections} of clients; {} open; limits or connections of {origins}",
+            count(open, "tunnel", "tunnels")
+        )
+    }
+}

@@ -1,0 +1,413 @@
+//! The egress listener: clients that know nothing of a gate but the address of a forward proxy.
+//!
+//! Hosts have their real names, which no client behind a proxy looks up; `connect_to` leads them to
+//! an upstream with a certificate for them.
+
+mod process;
+mod tunnels;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::uri::Scheme;
+use tidegate::clock::Clock;
+use tidegate::config;
+use tidegate::credentials::{Injector, Secret};
+use tidegate::proxy::{Directory, Egress, EgressOptions, Options, Stores};
+use tidegate::tls::{self, Pem, Roots};
+use tidegate::{spec, upstream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Backend, header, status, within};
+
+pub(super) const EC2: &str = "ec2.eu-central-1.amazonaws.com";
+
+/// TLS for these names before a backend. Returns the address, and the CA.
+pub(super) async fn encrypted(backend: SocketAddr, names: &[&str]) -> (SocketAddr, String) {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let made = tls::self_signed(&names, &[], None).expect("a certificate");
+    let mut config = (*made.config()).clone();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let mut behind = TcpStream::connect(backend).await.expect("it listens");
+                if let Ok(mut stream) = acceptor.accept(stream).await {
+                    tokio::io::copy_bidirectional(&mut stream, &mut behind).await.ok();
+                }
+            });
+        }
+    });
+    (address, made.ca().to_string())
+}
+
+/// A listener at work.
+pub(super) struct Listener {
+    pub(super) egress: Arc<Egress>,
+    pub(super) address: SocketAddr,
+    pub(super) stop: CancellationToken,
+}
+
+/// What a listener is started with besides its configuration.
+pub(super) struct Around {
+    pub(super) ca: Option<String>,
+    pub(super) judge: Option<upstream::Judge>,
+    pub(super) dns: upstream::Dns,
+    pub(super) token: Option<Secret>,
+    pub(super) via: Option<SocketAddr>,
+}
+
+impl Default for Around {
+    fn default() -> Self {
+        // The upstreams of tests are on loopback.
+        Self { ca: None, judge: Some(|_: IpAddr| Ok(())), dns: upstream::Dns::default(), token: None, via: None }
+    }
+}
+
+/// A listener with this configuration below `[egress]`.
+pub(super) async fn listener(text: &str, around: Around) -> Listener {
+    let text = format!("[egress]\nlisten = \"127.0.0.1:0\"\n{text}");
+    let settings = config::load_text("f.toml".to_owned(), text, &[]).expect("a good configuration").settings;
+    let directory = Directory::new(&settings).expect("there is a listener");
+    let roots = around.ca.as_ref().map(|ca| Roots::Only(Pem::new(ca.clone().into(), "the CA")));
+    let client = Arc::new(tls::Client::new(roots.unwrap_or(Roots::System), None).expect("TLS"));
+    let proxy = around.via.map(|via| tidegate::credentials::Proxy::parse(&format!("http://{via}")).expect("a proxy"));
+    let options = |gate: spec::Gate, tls: Option<Arc<tls::Client>>| Options {
+        upstream: upstream::Options {
+            target: upstream::Target {
+                scheme: if tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP },
+                authority: "egress.invalid".parse().expect("an authority"),
+                base_path: String::new(),
+                server_name: None,
+                proxy: proxy.clone(),
+            },
+            tls,
+            host: gate.host.clone(),
+            rewrite_links: None,
+            injector: Arc::new(Injector::pass_through()),
+            own: Vec::new(),
+            dns: around.dns.clone(),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: None,
+        },
+        gate,
+        tls: None,
+        call_log: None,
+        stores: Stores::default(),
+        drain: Duration::ZERO,
+    };
+    let clear = "[gates.clear]\nkind = \"http\"\nupstream = \"http://x\"\npreset = \"none\"\nhost = \"preserve\"\nlisten = \"127.0.0.1:0\"\n";
+    let clear = config::load_text("f.toml".to_owned(), clear.to_owned(), &[]).expect("a good configuration");
+    let mut clear = clear.settings.gates.into_values().next().expect("a gate");
+    (clear.name, clear.listen) = ("egress.others".into(), Vec::new());
+    let gates = settings.gates.into_values().map(|gate| options(gate, Some(Arc::clone(&client)))).collect();
+    let stop = CancellationToken::new();
+    let egress = EgressOptions {
+        directory,
+        gates,
+        clear: options(clear, None),
+        token: around.token,
+        own: Vec::new(),
+        judge: around.judge,
+    };
+    let egress = Egress::start(egress, Clock::start(), stop.clone()).await.expect("a port");
+    Listener { address: egress.address().expect("TCP"), egress, stop }
+}
+
+impl Listener {
+    pub(super) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.expect("connects")
+    }
+
+    /// Sends these bytes on a connection of their own, and returns everything that is answered.
+    pub(super) async fn exchange(&self, request: &str) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = Vec::new();
+        within(stream.read_to_end(&mut answer)).await.ok();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// The status of the answer to a call for a URL, and the whole answer.
+    async fn get(&self, url: &str, more: &str) -> (u16, String) {
+        let authority = url.strip_prefix("http://").unwrap_or(url).split('/').next().unwrap_or_default();
+        let answer =
+            self.exchange(&format!("GET {url} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n{more}\r\n")).await;
+        (status(&answer), answer)
+    }
+}
+
+/// A gate before EC2 that lets so many calls through.
+fn aws(burst: u32, to: SocketAddr) -> String {
+    format!(
+        "[gates.aws]\nhosts = [\"@aws\"]\ndialect = \"aws\"\nqueue.max_wait = \"0s\"\n\
+         bucket = {{ rate = 0.001, burst = {burst} }}\nconnect_to = {{ {EC2:?} = \"{to}\" }}\n"
+    )
+}
+
+#[tokio::test]
+async fn a_call_for_a_listed_host_is_limited_and_leaves_over_tls_with_the_host_that_was_signed() {
+    let backend = Backend::replying(200).await;
+    let (address, ca) = encrypted(backend.address, &[EC2]).await;
+    let listener = listener(&aws(1, address), Around { ca: Some(ca), ..Around::default() }).await;
+    let url = format!("http://{EC2}/?Action=DescribeInstances&Version=2016-11-15");
+    let (status, answer) = listener.get(&url, "Authorization: AWS4-HMAC-SHA256 Credential=AKID/20260101/eu-central-1/ec2/aws4_request, SignedHeaders=host, Signature=x\r\nProxy-Connection: keep-alive\r\nProxy-Authorization: Basic eA==\r\n").await;
+    assert_eq!(status, 200, "{answer}");
+    let seen = backend.seen();
+    assert_eq!(seen[0].target, "/?Action=DescribeInstances&Version=2016-11-15");
+    assert_eq!(seen[0].headers["host"], EC2);
+    assert!(seen[0].headers.contains_key("authorization"));
+    assert!(!seen[0].headers.contains_key("proxy-authorization") && !seen[0].headers.contains_key("proxy-connection"));
+
+    // The next one has no token, and is told so as EC2 would.
+    let (status, answer) = listener.get(&url, "").await;
+    assert_eq!(status, 429, "{answer}");
+    assert_eq!(header(&answer, "tidegate-refusal"), Some("bucket"));
+    assert!(answer.contains("RequestLimitExceeded"), "{answer}");
+    assert_eq!(backend.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn the_spellings_of_a_host_are_one_origin_and_share_its_limits() {
+    let backend = Backend::replying(200).await;
+    let (address, ca) = encrypted(backend.address, &[EC2]).await;
+    let listener = listener(&aws(4, address), Around { ca: Some(ca), ..Around::default() }).await;
+    let spellings = [EC2.to_owned(), EC2.to_uppercase(), format!("{EC2}:80"), format!("{EC2}.")];
+    for host in &spellings {
+        assert_eq!(listener.get(&format!("http://{host}/a"), "").await.0, 200, "{host}");
+    }
+    for host in &spellings {
+        assert_eq!(listener.get(&format!("http://{host}/a"), "").await.0, 429, "{host}");
+    }
+    let sent: Vec<_> =
+        backend.seen().iter().map(|seen| seen.headers["host"].to_str().expect("text").to_owned()).collect();
+    assert_eq!(sent, spellings, "what is sent as Host is what the client sent");
+    assert_eq!(listener.egress.status().origins, 1);
+}
+
+#[tokio::test]
+async fn each_host_of_a_gate_has_limits_of_its_own() {
+    let backend = Backend::replying(200).await;
+    let sts = "sts.eu-central-1.amazonaws.com";
+    let (address, ca) = encrypted(backend.address, &[EC2, sts]).await;
+    let text = aws(1, address).replace("connect_to = {", &format!("connect_to = {{ {sts:?} = \"{address}\","));
+    let listener = listener(&text, Around { ca: Some(ca), ..Around::default() }).await;
+    for (host, expected) in [(EC2, 200), (sts, 200), (EC2, 429), (sts, 429)] {
+        assert_eq!(listener.get(&format!("http://{host}/"), "").await.0, expected, "{host}");
+    }
+    let mut hosts: Vec<_> = listener.egress.origins("aws").iter().map(|(origin, _)| origin.to_string()).collect();
+    hosts.sort();
+    assert_eq!(hosts, [format!("{EC2}:443"), format!("{sts}:443")]);
+    let metrics = tidegate::telemetry::metrics().render();
+    assert!(
+        metrics.contains(&format!("tidegate_egress_calls_total{{gate=\"aws\",host=\"{sts}\",decision=\"go\"}}")),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn plain_http_in_a_tunnel_to_port_80_is_a_call_like_any_other() {
+    let backend = Backend::replying(200).await;
+    let (address, ca) = encrypted(backend.address, &[EC2]).await;
+    let listener = listener(&aws(1, address), Around { ca: Some(ca), ..Around::default() }).await;
+    // As the AWS SDK for Java sends it with Netty: its request comes at once, behind the head.
+    let mut stream = listener.connect().await;
+    let connect = format!("CONNECT {EC2}:80 HTTP/1.1\r\nHost: {EC2}:80\r\n\r\n");
+    let inside = format!("POST / HTTP/1.1\r\nHost: {EC2}\r\nContent-Length: 2\r\n\r\nhi");
+    stream.write_all(format!("{connect}{inside}").as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    while !answer.ends_with("\r\n\r\nok") {
+        let mut piece = [0; 1024];
+        let read = within(stream.read(&mut piece)).await.expect("reads");
+        assert!(read > 0, "{answer}");
+        answer.push_str(&String::from_utf8_lossy(&piece[..read]));
+    }
+    assert!(answer.starts_with("HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK\r\n"), "{answer}");
+    assert_eq!(
+        (&*backend.seen()[0].body, &backend.seen()[0].headers["host"]),
+        (&b"hi"[..], &EC2.parse().expect("a value"))
+    );
+    // For another host than that of the tunnel nothing is sent.
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: sts.eu-central-1.amazonaws.com\r\n\r\n").await.expect("sent");
+    let mut rest = String::new();
+    within(stream.read_to_string(&mut rest)).await.expect("reads");
+    assert!(rest.starts_with("HTTP/1.1 400 tidegate: Host and target are not the same\r\n"), "{rest}");
+    assert_eq!(backend.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_for_a_host_that_no_gate_lists_leaves_in_clear_as_it_came() {
+    let backend = Backend::replying(200).await;
+    let listener = listener("", Around::default()).await;
+    let url = format!("http://{}/a//b/..%2F?c=d", backend.address);
+    let (status, answer) = listener.get(&url, "X-Odd:  value\r\n").await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(backend.seen()[0].target, "/a//b/..%2F?c=d");
+    assert_eq!(backend.seen()[0].headers["host"], backend.address.to_string());
+    // Several calls of a connection may be for several hosts.
+    let other = Backend::replying(200).await;
+    let two = format!(
+        "GET http://{0}/1 HTTP/1.1\r\nHost: {0}\r\n\r\nGET http://{1}/2 HTTP/1.1\r\nHost: {1}\r\nConnection: close\r\n\r\n",
+        backend.address, other.address
+    );
+    let answers = listener.exchange(&two).await;
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
+    assert_eq!(other.targets(), ["/2"]);
+}
+
+#[tokio::test]
+async fn heads_that_are_not_for_a_forward_proxy_are_refused_with_their_reason() {
+    let listener =
+        listener("others = \"refuse\"\n[gates.g]\nhosts = [\"a.example\"]\nplain = \"refuse\"\n", Around::default())
+            .await;
+    for (head, expected) in [
+        ("CONNECT b.example:443 HTTP/1.1\r\n", "403 tidegate: b.example is not listed in [egress]"),
+        ("CONNECT 10.0.0.1:443 HTTP/1.1\r\n", "403 tidegate: 10.0.0.1 is not listed in [egress]"),
+        ("CONNECT a.example:8443 HTTP/1.1\r\n", "403 tidegate: a.example is not listed in [egress]"),
+        ("CONNECT a.example:25 HTTP/1.1\r\n", "403 tidegate: port 25 is that of a mail server"),
+        ("CONNECT a.example:80 HTTP/1.1\r\n", "403 tidegate: plain HTTP to a.example is refused here; use https://"),
+        ("CONNECT a.example HTTP/1.1\r\n", "400 tidegate: the target has no valid port"),
+        ("CONNECT u:p@a.example:443 HTTP/1.1\r\n", "400 tidegate: the target has a user in it"),
+        ("CONNECT 0x7f.1:443 HTTP/1.1\r\n", "400 tidegate: the target is an address in an unusual form"),
+        ("CONNECT a.example:443 HTTP/1.1\r\nHost: b.example\r\n", "400 tidegate: Host and target are not the same"),
+        ("GET http://b.example/ HTTP/1.1\r\nHost: b.example\r\n", "403 tidegate: b.example is not listed in [egress]"),
+        (
+            "GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n",
+            "403 tidegate: plain HTTP to a.example is refused here; use https://",
+        ),
+        ("GET http://a.example/ HTTP/1.1\r\nHost: b.example\r\n", "400 tidegate: Host and target are not the same"),
+        (
+            "GET https://a.example/ HTTP/1.1\r\nHost: a.example\r\n",
+            "400 tidegate: the target is not an http:// URL; https goes by CONNECT",
+        ),
+        ("GET http://u@a.example/ HTTP/1.1\r\nHost: a.example\r\n", "400 tidegate: the target has a user in it"),
+        (
+            "GET / HTTP/1.1\r\nHost: a.example\r\n",
+            "421 tidegate: this is a forward proxy; it belongs into HTTPS_PROXY or HTTP_PROXY",
+        ),
+        (
+            "TRACE http://a.example/ HTTP/1.1\r\nHost: a.example\r\n",
+            "405 tidegate: CONNECT comes first on its connection, and TRACE never",
+        ),
+        (
+            "GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\nSec-Fetch-Site: same-origin\r\n",
+            "403 tidegate: a browser's page may not call through this proxy",
+        ),
+        ("PRI * HTTP/2.0\r\n", "505 tidegate: HTTP/2 is not spoken to this proxy"),
+    ] {
+        let answer = listener.exchange(&format!("{head}\r\n")).await;
+        assert_eq!(answer.split("\r\n").next(), Some(format!("HTTP/1.1 {expected}").as_str()), "{head}");
+        assert_eq!(header(&answer, "tidegate-refusal"), Some("egress"), "{head}");
+        assert!(answer.ends_with(&format!("\r\n\r\n{}\n", expected.split_at(4).1)), "{answer}");
+    }
+    // What cannot be told apart is refused by the guard, as at every listener.
+    let smuggled = "POST http://a.example/ HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    assert_eq!(status(&listener.exchange(smuggled).await), 400);
+    let refused = listener.egress.status().refusals;
+    assert!(refused.iter().any(|refused| refused.why == "not_listed" && refused.count == 4), "{refused:?}");
+}
+
+#[tokio::test]
+async fn clients_show_the_token_and_it_goes_no_further() {
+    let backend = Backend::replying(200).await;
+    let token = Some(Secret::fixed("opensesame", "the test").expect("a secret"));
+    let listener = listener("", Around { token, ..Around::default() }).await;
+    let url = format!("http://{}/", backend.address);
+    let (status, answer) = listener.get(&url, "").await;
+    assert_eq!(status, 407, "{answer}");
+    assert_eq!(header(&answer, "proxy-authenticate"), Some("Basic realm=\"tidegate\""));
+    assert_eq!(listener.get(&url, "Proxy-Authorization: Bearer nothing\r\n").await.0, 407);
+    assert_eq!(listener.get(&url, "Proxy-Authorization: Bearer opensesame\r\n").await.0, 200);
+    assert_eq!(listener.get(&url, "Proxy-Authorization: Basic bWU6b3BlbnNlc2FtZQ==\r\n").await.0, 200);
+    let connect = format!("CONNECT {} HTTP/1.1\r\n", backend.address);
+    assert!(listener.exchange(&format!("{connect}\r\n")).await.starts_with("HTTP/1.1 407 "));
+    assert!(backend.seen().iter().all(|seen| !seen.headers.contains_key("proxy-authorization")));
+    assert_eq!(backend.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn a_host_past_the_most_is_refused_until_one_is_idle() {
+    let (holding, answers) = Backend::holding().await;
+    let other = Backend::replying(200).await;
+    let listener = listener("max_origins = 1\n", Around::default()).await;
+    let mut first = listener.connect().await;
+    let call = format!("GET http://{0}/ HTTP/1.1\r\nHost: {0}\r\n\r\n", holding.address);
+    first.write_all(call.as_bytes()).await.expect("sent");
+    while holding.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let url = format!("http://{}/", other.address);
+    let (status, answer) = listener.get(&url, "").await;
+    assert_eq!(status, 503, "{answer}");
+    assert_eq!(header(&answer, "retry-after"), Some("1"));
+    assert!(
+        answer.starts_with("HTTP/1.1 503 tidegate: too many hosts at once; raise egress.max_origins\r\n"),
+        "{answer}"
+    );
+    answers.add_permits(1);
+    let mut head = [0; 15];
+    within(first.read_exact(&mut head)).await.expect("answered");
+    // Its connection is given back a moment after the answer.
+    while listener.get(&url, "").await.0 != 200 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(listener.egress.status().origins, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_is_not_used_is_forgotten() {
+    let backend = Backend::replying(200).await;
+    let listener = listener("idle_origin = \"1m\"\n", Around::default()).await;
+    assert_eq!(listener.get(&format!("http://{}/", backend.address), "").await.0, 200);
+    assert_eq!(listener.egress.status().origins, 1);
+    let clock = Clock::start();
+    clock.sleep(Duration::from_secs(30)).await;
+    assert_eq!(listener.egress.status().origins, 1);
+    clock.sleep(Duration::from_secs(60)).await;
+    assert_eq!(listener.egress.status().origins, 0);
+}
+
+#[tokio::test]
+async fn connections_past_the_most_are_told_so() {
+    let listener = listener("max_connections = 1\n", Around::default()).await;
+    let mut first = listener.connect().await;
+    first.write_all(b"GET").await.expect("sent");
+    while listener.egress.status().connections == 0 {
+        tokio::task::yield_now().await;
+    }
+    let answer = listener.exchange("CONNECT a.example:443 HTTP/1.1\r\n\r\n").await;
+    assert!(
+        answer.starts_with("HTTP/1.1 503 tidegate: too many connections; raise egress.max_connections\r\n"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn a_host_in_another_gate_s_terms_after_a_reload_is_that_gate_s() {
+    let backend = Backend::replying(200).await;
+    let (address, ca) = encrypted(backend.address, &["a.example"]).await;
+    let text = |first: &str, second: &str| {
+        format!(
+            "[egress]\nlisten = \"127.0.0.1:0\"\n[gates.one]\nhosts = [{first:?}]\nconnect_to = {{ {first:?} = \"{address}\" }}\n\
+             [gates.two]\nhosts = [{second:?}]\nconnect_to = {{ {second:?} = \"{address}\" }}\n"
+        )
+    };
+    let before = text("a.example", "b.example");
+    let before = before.split_once("0\"\n").expect("the listener's line").1;
+    let listener = listener(before, Around { ca: Some(ca), ..Around::default() }).await;
+    assert_eq!(listener.get("http://a.example/", "").await.0, 200);
+    let after = config::load_text("f.toml".to_owned(), text("b.example", "a.example"), &[]).expect("good").settings;
+    listener.egress.reconfigure(Directory::new(&after).expect("a listener"));
+    assert_eq!(listener.get("http://a.example/", "").await.0, 200);
+    assert_eq!((listener.egress.origins("one").len(), listener.egress.origins("two").len()), (1, 1));
+    listener.stop.cancel();
+    within(listener.egress.finished()).await;
+}
