@@ -9,6 +9,7 @@
 
 mod checks;
 mod documents;
+mod egress;
 mod emit;
 mod json;
 mod monitor;
@@ -21,6 +22,7 @@ mod splice;
 mod workload;
 
 pub use self::checks::LABEL;
+pub use self::egress::Egress;
 pub use self::options::{Mode, Options, variables};
 pub use crate::yaml::Unreadable;
 

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum, value_parser};
 
 use super::{Failure, show};
 use crate::app::injection;
-use crate::inject::{self, Mode};
+use crate::inject::{self, Egress, Mode};
 use crate::release;
 
 pub(super) const EXAMPLES: &str = "\
@@ -25,6 +25,8 @@ pub(super) struct Options {
     file: Option<PathBuf>,
     #[command(flatten)]
     added: Added,
+    #[command(flatten)]
+    proxied: Proxied,
     /// Only this container; may be given again [default: all]
     #[arg(long, value_name = "NAME")]
     container: Vec<String>,
@@ -60,6 +62,29 @@ pub(super) struct Added {
     /// The port of the sidecar's metrics and status
     #[arg(long, value_name = "PORT", default_value_t = 9464, value_parser = value_parser!(u16).range(1..))]
     admin_port: u16,
+}
+
+/// The forward proxy to add.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Proxied {
+    /// Add a forward proxy: aws, azure_arm, gcp, github
+    #[arg(long, value_name = "PRESETS", value_delimiter = ',')]
+    egress: Vec<String>,
+    /// The proxy's port on the pod's loopback
+    #[arg(long, value_name = "PORT", requires = "egress", hide_short_help = true, default_value_t = 8003, value_parser = value_parser!(u16).range(1..))]
+    egress_port: u16,
+    /// An AWS service that its SDKs call by http:// at its real name, so that it is limited
+    ///
+    /// The gate sends such calls over TLS. REGION is "global" for services without one; may be
+    /// given again: --egress-plain ec2=eu-central-1 --egress-plain route53=global
+    #[arg(long, value_name = "SERVICE=REGION", requires = "egress", hide_short_help = true)]
+    egress_plain: Vec<String>,
+    /// An IPv4 network that is reached without the proxy; may be given again
+    #[arg(long, value_name = "CIDR", requires = "egress", hide_short_help = true)]
+    no_proxy: Vec<String>,
+    /// The cluster's domain, if it is not cluster.local
+    #[arg(long, value_name = "DOMAIN", requires = "egress", hide_short_help = true)]
+    cluster_domain: Option<String>,
 }
 
 /// The ways to point a container at the gate.
@@ -105,18 +130,49 @@ fn chosen(options: &Options) -> Result<inject::Options, Failure> {
         containers: options.container.clone(),
         replace: options.replace,
         pod_monitor: options.pod_monitor,
-        ..options.added.checked()?
+        ..options.added.checked(options.proxied.checked()?)?
     })
+}
+
+// === impl Proxied ===
+
+impl Proxied {
+    /// Returns the forward proxy, if there is to be one.
+    fn checked(&self) -> anyhow::Result<Option<Egress>> {
+        if self.egress.is_empty() {
+            return Ok(None);
+        }
+        if let Some(unknown) = self.egress.iter().find(|preset| !PRESETS.contains(&preset.as_str())) {
+            bail!("--egress {unknown}: expected one of {}", PRESETS.join(", "));
+        }
+        let plain = |text: &String| {
+            let (service, region) = text.split_once('=').unwrap_or((text, ""));
+            (service.to_owned(), region.to_owned())
+        };
+        let egress = Egress {
+            presets: self.egress.clone(),
+            port: self.egress_port,
+            plain: self.egress_plain.iter().map(plain).collect(),
+            direct: self.no_proxy.clone(),
+            cluster_domain: self.cluster_domain.clone(),
+        };
+        egress.fault().map_or(Ok(Some(egress)), |fault| Err(anyhow!(fault)))
+    }
 }
 
 // === impl Added ===
 
 impl Added {
     /// Returns the options of an injection, checked as strictly as a configuration.
-    pub(super) fn checked(&self) -> Result<inject::Options, Failure> {
+    pub(super) fn checked(&self, egress: Option<Egress>) -> Result<inject::Options, Failure> {
         let image = self.image()?;
         if self.port == self.admin_port {
             return Err(anyhow!("--port and --admin-port are both {}, expected two ports", self.port).into());
+        }
+        if let Some(port) =
+            egress.as_ref().map(|egress| egress.port).filter(|port| [self.port, self.admin_port].contains(port))
+        {
+            return Err(anyhow!("--egress-port is {port}, which is taken already; expected a port of its own").into());
         }
         let options = inject::Options {
             image,
@@ -127,6 +183,7 @@ impl Added {
             config_map: self.config_map.clone(),
             port: self.port,
             admin_port: self.admin_port,
+            egress,
             ..inject::Options::default()
         };
         injection::with_limits(options, &self.set)
@@ -147,3 +204,6 @@ impl Added {
         Ok(image.clone())
     }
 }
+
+/// The presets that have hosts.
+const PRESETS: [&str; 4] = ["aws", "azure_arm", "gcp", "github"];

@@ -59,7 +59,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
     let settings = Settings {
         listen: options.listen,
-        options: options.added.checked()?,
+        options: options.added.checked(None)?,
         check: injection::checked,
         policy: match options.failure_policy {
             OnRefusal::Ignore => Policy::Ignore,

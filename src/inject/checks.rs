@@ -62,6 +62,12 @@ pub(super) fn warnings(spec: &Node, options: &Options, chosen: &[String]) -> Vec
             options.port
         ));
     }
+    if options.egress.as_ref().is_some_and(|egress| egress.plain.is_empty()) {
+        notes.push(
+            "calls to https:// go through the forward proxy unread, so that its limits do not hold for them; --egress-plain gives AWS SDKs the real name with http://"
+                .to_owned(),
+        );
+    }
     for container in chosen_of(spec, chosen) {
         let name = name_of(container);
         let words = ["command", "args"].into_iter().flat_map(|key| container.list_of(key));
@@ -123,9 +129,13 @@ fn port_in_use(container: &Node, options: &Options) -> Option<String> {
     let ports = container.list_of("ports").iter();
     let is_tcp = |port: &&Node| port.text_at(&["protocol"]).is_none_or(|protocol| protocol == "TCP");
     let mut numbers = ports.filter(is_tcp).filter_map(|port| port.text_at(&["containerPort"])?.parse::<u16>().ok());
-    let taken = numbers.find(|number| [options.port, options.admin_port].contains(number))?;
+    let egress = options.egress.as_ref().map(|egress| egress.port);
+    let taken =
+        numbers.find(|number| [options.port, options.admin_port].contains(number) || egress == Some(*number))?;
     let (what, option) = if taken == options.port {
         ("the gate listens", "--port")
+    } else if egress == Some(taken) {
+        ("the forward proxy listens", "--egress-port")
     } else {
         ("the sidecar's metrics are", "--admin-port")
     };
@@ -170,7 +180,7 @@ const fn folder(options: &Options) -> &'static str {
 }
 
 /// Returns the containers that are pointed at the gate.
-fn chosen_of<'a>(spec: &'a Node, chosen: &'a [String]) -> impl Iterator<Item = &'a Node> {
+pub(super) fn chosen_of<'a>(spec: &'a Node, chosen: &'a [String]) -> impl Iterator<Item = &'a Node> {
     spec.list_of("containers").iter().filter(|container| chosen.iter().any(|name| is_named(container, name)))
 }
 

@@ -1,5 +1,6 @@
 //! The options of an injection, and the variables that they come to.
 
+use super::egress::Egress;
 use super::parts::{ADMIN_PORT, FOLDER};
 
 /// The options of an injection.
@@ -19,6 +20,8 @@ pub struct Options {
     pub port: u16,
     /// The port of the sidecar's metrics and status, on the pod's own address.
     pub admin_port: u16,
+    /// The forward proxy, if there is to be one.
+    pub egress: Option<Egress>,
     /// Replaces what a container has of its own in the places that the gate needs.
     pub replace: bool,
     /// Adds a `PodMonitor` for a Prometheus operator beside each workload.
@@ -45,6 +48,7 @@ impl Default for Options {
             variables: Vec::new(),
             port: 6443,
             admin_port: ADMIN_PORT,
+            egress: None,
             replace: false,
             pod_monitor: false,
         }
@@ -62,5 +66,6 @@ pub fn variables(options: &Options) -> impl Iterator<Item = (String, String)> {
         (gate("TLS__MODE"), "self_signed".to_owned()),
         (gate("TLS__WRITE_TO"), FOLDER.to_owned()),
     ];
-    own.into_iter().chain(options.variables.iter().cloned())
+    let egress = options.egress.iter().flat_map(Egress::of_sidecar);
+    own.into_iter().chain(egress).chain(options.variables.iter().cloned())
 }

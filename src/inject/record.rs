@@ -18,6 +18,9 @@ pub(super) struct Record {
     pub(super) containers: Vec<String>,
     /// The YAML that was at each place before; `None` if there was nothing.
     was: BTreeMap<String, Option<String>>,
+    /// The text that was set at a place, where that tells if it has changed since.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    set: BTreeMap<String, String>,
 }
 
 // === impl Record ===
@@ -38,6 +41,21 @@ impl Record {
     /// Notes the node that was at a place. The first note of a place stays.
     pub(super) fn note(&mut self, place: String, was: Option<&Node>) {
         self.was.entry(place).or_insert_with(|| was.map(emit::document));
+    }
+
+    /// Notes the text that is set at a place.
+    pub(super) fn note_set(&mut self, place: String, text: &str) {
+        self.set.insert(place, text.to_owned());
+    }
+
+    /// Returns the text that was set at a place.
+    pub(super) fn set_at(&self, place: &str) -> Option<&str> {
+        self.set.get(place).map(String::as_str)
+    }
+
+    /// Returns the rest of every place that begins so.
+    pub(super) fn places<'a>(&'a self, begin: &'a str) -> impl Iterator<Item = &'a str> {
+        self.was.keys().filter_map(move |place| place.strip_prefix(begin))
     }
 
     /// Returns the node that was at a place: `None` if there is no note of it, `Some(None)` if

@@ -1,5 +1,6 @@
 //! The edit itself: adds the sidecar to a pod, and takes it out again.
 
+use super::egress::{Egress, Variables};
 use super::options::{Mode, Options, variables};
 use super::parts::{ACCOUNT, ADMIN_PORT, CONFIG, FOLDER, NAME, is_named};
 use super::record::{ANNOTATION, Record};
@@ -41,11 +42,18 @@ pub(super) fn add(found: &mut Found<'_>, options: &Options, notes: &mut Vec<Stri
     }
     notes.extend(checks::warnings(spec, options, &chosen).into_iter().map(|note| format!("{}: {note}", found.title)));
     let own_mount = checks::account_mount(spec).cloned();
+    let via = match &options.egress {
+        Some(egress) => egress.via(checks::chosen_of(spec, &chosen)).map_err(|why| NotAdded::Refused(vec![why]))?,
+        None => None,
+    };
     for container in containers_mut(spec).filter(|container| chosen.iter().any(|name| is_named(container, name))) {
         point(container, options.mode, options.port, &mut record);
+        if let Some(egress) = &options.egress {
+            proxy(container, egress, &mut record, notes, &found.title);
+        }
     }
     let runs_as_root = spec.text_at(&["securityContext", "runAsUser"]) == Some("0");
-    let sidecar = container(options, own_mount, runs_as_root);
+    let sidecar = container(options, own_mount, runs_as_root, via);
     if let Some(list) = record.open_list(spec, "initContainers", "initContainers") {
         list.push(sidecar);
     }
@@ -131,13 +139,7 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) {
     };
     let Some(env) = record.open_list(container, "env", &format!("{name}/env")) else { return };
     for (variable, value) in variables {
-        let entry = Node::map([("name", Node::plain(variable)), ("value", value)]);
-        let old = env.iter_mut().find(|item| is_named(item, variable));
-        record.note(format!("{name}/env/{variable}"), old.as_deref());
-        match old {
-            Some(old) => *old = entry,
-            None => env.push(entry),
-        }
+        set_variable(env, variable, value, &name, record);
     }
     let Some(mounts) = record.open_list(container, "volumeMounts", &format!("{name}/mounts")) else { return };
     let is_there =
@@ -151,13 +153,45 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) {
     }
 }
 
-/// Undoes [`point`].
+/// Points a container at the forward proxy.
+fn proxy(container: &mut Node, egress: &Egress, record: &mut Record, notes: &mut Vec<String>, title: &str) {
+    let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
+    let Variables { set, notes: more } = egress.of_container(container);
+    notes.extend(more.into_iter().map(|note| format!("{title}: {note}")));
+    if !container.list_of("envFrom").is_empty() {
+        notes.push(format!("{title}: container {name} takes variables from envFrom; a proxy among them is replaced, and not gone on through"));
+    }
+    let Some(env) = record.open_list(container, "env", &format!("{name}/env")) else { return };
+    for (variable, value) in set {
+        record.note_set(format!("{name}/env/{variable}"), &value);
+        set_variable(env, &variable, Node::quoted(value), &name, record);
+    }
+}
+
+/// Sets a variable of the container `name`.
+fn set_variable(env: &mut Vec<Node>, variable: &str, value: Node, name: &str, record: &mut Record) {
+    let entry = Node::map([("name", Node::plain(variable)), ("value", value)]);
+    let old = env.iter_mut().find(|item| is_named(item, variable));
+    record.note(format!("{name}/env/{variable}"), old.as_deref());
+    match old {
+        Some(old) => *old = entry,
+        None => env.push(entry),
+    }
+}
+
+/// Undoes [`point`] and [`proxy`].
 fn point_back(container: &mut Node, record: &Record) {
     let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
     if let Some(env) = container.list_of_mut("env") {
-        for variable in ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
-            let Some(was) = record.was(&format!("{name}/env/{variable}")) else { continue };
-            let is_ours = |item: &Node| is_named(item, variable) && item.get("value").is_some_and(is_our_value);
+        let begin = format!("{name}/env/");
+        for variable in record.places(&begin) {
+            let place = format!("{begin}{variable}");
+            let Some(was) = record.was(&place) else { continue };
+            let set = |value: &Node| match record.set_at(&place) {
+                Some(set) => value.text() == Some(set),
+                None => is_our_value(value),
+            };
+            let is_ours = |item: &Node| is_named(item, variable) && item.get("value").is_some_and(set);
             let Some(index) = env.iter().position(is_ours) else { continue };
             env.splice(index..=index, was);
         }
@@ -187,12 +221,13 @@ fn mark(pod: &mut Node, mut record: Record) {
 }
 
 /// Returns the sidecar: a native one, so that it starts before the controller and ends after it.
-fn container(options: &Options, account: Option<Node>, runs_as_root: bool) -> Node {
+fn container(options: &Options, account: Option<Node>, runs_as_root: bool, via: Option<String>) -> Node {
     let mut container = template(include_str!("templates/sidecar.yaml"));
     container.set("image", Node::quoted(&*options.image));
     let variable =
         |(name, value): (String, String)| Node::map([("name", Node::plain(name)), ("value", Node::quoted(value))]);
-    container.set("env", Node::list(variables(options).map(variable)));
+    let via = via.map(|via| ("TIDEGATE__EGRESS__VIA".to_owned(), via));
+    container.set("env", Node::list(variables(options).chain(via).map(variable)));
     if options.admin_port != ADMIN_PORT {
         let port = Node::map([
             ("name", Node::plain("tidegate-admin")),

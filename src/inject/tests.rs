@@ -1,5 +1,6 @@
 //! Checks typical workloads, injected and taken back.
 
+mod egress;
 mod refusals;
 
 use super::*;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tidegate::inject::{Edited, Mode, Options, inject, uninject};
+use tidegate::inject::{Edited, Egress, Mode, Options, inject, uninject};
 
 fn options(mode: Mode) -> Options {
     Options {
@@ -15,6 +15,13 @@ fn options(mode: Mode) -> Options {
         config_map: Some("limits".to_owned()),
         variables: vec![("TIDEGATE__GATES__KUBERNETES__BUCKET__RATE".to_owned(), "20".to_owned())],
         pod_monitor: true,
+        egress: (mode == Mode::InCluster).then(|| Egress {
+            presets: vec!["aws".to_owned()],
+            port: 18_003,
+            plain: vec![("ec2".to_owned(), "eu-central-1".to_owned())],
+            direct: Vec::new(),
+            cluster_domain: None,
+        }),
         // Some have a KUBECONFIG or a mount of their own.
         replace: true,
         ..Options::default()

@@ -1,0 +1,210 @@
+//! The forward proxy of an injected pod: the variables by which containers find it, and the ones by
+//! which the sidecar opens it.
+//!
+//! Every client reads `NO_PROXY` differently. So only forms stand there that all of them know:
+//! suffixes with a leading dot, exact names and exact addresses. An IPv6 network makes httpx fail.
+
+use super::parts::is_named;
+use crate::yaml::Node;
+
+/// The forward proxy of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Egress {
+    /// The providers whose hosts are limited: presets, each of which makes a gate of its name.
+    pub presets: Vec<String>,
+    /// The port of the proxy on the pod's loopback.
+    pub port: u16,
+    /// AWS services whose SDKs are given the real name with `http://`, each with its region;
+    /// `global` for those that have none.
+    pub plain: Vec<(String, String)>,
+    /// IPv4 networks that are reached without the proxy.
+    pub direct: Vec<String>,
+    /// The cluster's domain, if it is not `cluster.local`.
+    pub cluster_domain: Option<String>,
+}
+
+/// A variable as a container has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Own<'a> {
+    None,
+    Text(&'a str),
+    /// It comes from elsewhere, and its value is not here.
+    Elsewhere,
+}
+
+/// The variables for a container.
+#[derive(Debug, Default)]
+pub(super) struct Variables {
+    pub(super) set: Vec<(String, String)>,
+    pub(super) notes: Vec<String>,
+}
+
+// === impl Egress ===
+
+impl Egress {
+    /// Returns the variables of the sidecar.
+    pub(super) fn of_sidecar(&self) -> impl Iterator<Item = (String, String)> {
+        let listen = ("TIDEGATE__EGRESS__LISTEN".to_owned(), format!("127.0.0.1:{}", self.port));
+        let gate =
+            |preset: &String| (format!("TIDEGATE__GATES__{}__PRESET", preset.to_ascii_uppercase()), preset.clone());
+        std::iter::once(listen).chain(self.presets.iter().map(gate))
+    }
+
+    /// Returns the variables of a container that is pointed at the proxy.
+    pub(super) fn of_container(&self, container: &Node) -> Variables {
+        let mut variables = Variables::default();
+        let proxy = format!("http://127.0.0.1:{}", self.port);
+        let plain: &[&str] = if self.plain.is_empty() { &[] } else { &["HTTP_PROXY", "http_proxy"] };
+        for name in ["HTTPS_PROXY", "https_proxy"].iter().chain(plain) {
+            variables.add(container, name, |_| proxy.clone());
+        }
+        for name in ["NO_PROXY", "no_proxy"] {
+            variables.add(container, name, |own| match own {
+                Some(own) => format!("{},{}", own.trim_end_matches(','), self.no_proxy()),
+                None => self.no_proxy(),
+            });
+        }
+        // Node.js reads the variables above only if it is told to.
+        variables.add(container, "NODE_USE_ENV_PROXY", |_| "1".to_owned());
+        for (service, region) in &self.plain {
+            for suffix in suffixes(service) {
+                variables.add(container, &format!("AWS_ENDPOINT_URL_{suffix}"), |_| endpoint(service, region));
+            }
+        }
+        variables
+    }
+
+    fn no_proxy(&self) -> String {
+        let domain = self.cluster_domain.iter().map(|domain| format!(".{}", domain.trim_matches('.')));
+        let all: Vec<String> =
+            NO_PROXY.iter().map(|item| (*item).to_owned()).chain(domain).chain(self.direct.iter().cloned()).collect();
+        all.join(",")
+    }
+
+    /// Returns the proxy that the containers of a pod had before, which this one goes on through.
+    ///
+    /// # Errors
+    /// They have several, or one that cannot be used.
+    pub(super) fn via<'a>(&self, containers: impl Iterator<Item = &'a Node>) -> Result<Option<String>, String> {
+        let mut found: Option<&str> = None;
+        for container in containers {
+            let name = container.text_at(&["name"]).unwrap_or_default();
+            for variable in ["HTTPS_PROXY", "https_proxy"] {
+                let Own::Text(own) = own(container, variable) else { continue };
+                if own.is_empty() {
+                    continue;
+                }
+                if found.is_some_and(|found| found != own) {
+                    return Err(format!(
+                        "container {name} has {variable} {own:?} and there is another one; the gate can go on through one proxy only"
+                    ));
+                }
+                if own.contains('@') || !own.contains("://") || own.contains("$(") {
+                    return Err(format!(
+                        "container {name} has its own {variable}, which is not a URL without a password; set egress.via in a ConfigMap, and take the variable out"
+                    ));
+                }
+                found = Some(own);
+            }
+        }
+        Ok(found.map(str::to_owned))
+    }
+
+    /// Returns what is wrong with the options, if something is.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let is_word =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let fault = |(service, region): &(String, String)| !is_word(service) || !is_word(region);
+        if let Some((service, region)) = self.plain.iter().find(|plain| fault(plain)) {
+            return Some(format!(
+                "--egress-plain {service}={region}: expected a service and its region, as in ec2=eu-central-1"
+            ));
+        }
+        let is_network = |text: &&String| {
+            let (address, bits) = text.split_once('/').unwrap_or((text, "32"));
+            address.parse::<std::net::Ipv4Addr>().is_ok() && bits.parse::<u8>().is_ok_and(|bits| bits <= 32)
+        };
+        if let Some(text) = self.direct.iter().find(|text| !is_network(text)) {
+            return Some(format!(
+                "--no-proxy {text}: expected an IPv4 network such as 10.96.0.0/12 (an IPv6 one makes httpx fail)"
+            ));
+        }
+        None
+    }
+}
+
+// === impl Variables ===
+
+impl Variables {
+    /// Sets a variable to what `value` makes of the container's own; one that comes from elsewhere
+    /// is left.
+    fn add(&mut self, container: &Node, name: &str, value: impl Fn(Option<&str>) -> String) {
+        let of = container.text_at(&["name"]).unwrap_or_default();
+        match own(container, name) {
+            Own::None => self.set.push((name.to_owned(), value(None))),
+            Own::Text(text) => {
+                let value = value(Some(text).filter(|text| !text.is_empty()));
+                if name.starts_with("AWS_") && text != value {
+                    self.notes.push(format!("container {of} has its own {name} ({text:?}); it is left as it is"));
+                    return;
+                }
+                self.set.push((name.to_owned(), value));
+            }
+            Own::Elsewhere => {
+                self.notes.push(format!("container {of} takes {name} from elsewhere (valueFrom); it is left as it is"));
+            }
+        }
+    }
+}
+
+/// Returns a variable as a container has it.
+pub(super) fn own<'a>(container: &'a Node, name: &str) -> Own<'a> {
+    let Some(variable) = container.list_of("env").iter().find(|item| is_named(item, name)) else { return Own::None };
+    match (variable.text_at(&["value"]), variable.get("valueFrom")) {
+        (_, Some(_)) => Own::Elsewhere,
+        (Some(text), None) => Own::Text(text),
+        (None, None) => Own::None,
+    }
+}
+
+/// Returns the URL of a service, by its real name.
+fn endpoint(service: &str, region: &str) -> String {
+    match region {
+        "global" => format!("http://{service}.amazonaws.com"),
+        _ if region.starts_with("cn-") => format!("http://{service}.{region}.amazonaws.com.cn"),
+        _ => format!("http://{service}.{region}.amazonaws.com"),
+    }
+}
+
+/// Returns the names by which the SDKs know a service, which are not those of its host.
+fn suffixes(service: &str) -> Vec<String> {
+    let known: &[&str] = match service {
+        "autoscaling" => &["AUTO_SCALING"],
+        "elasticloadbalancing" => &["ELASTIC_LOAD_BALANCING", "ELASTIC_LOAD_BALANCING_V2"],
+        "monitoring" => &["CLOUDWATCH"],
+        "route53" => &["ROUTE_53"],
+        "secretsmanager" => &["SECRETS_MANAGER"],
+        _ => return vec![service.to_ascii_uppercase().replace('-', "_")],
+    };
+    known.iter().map(|suffix| (*suffix).to_owned()).collect()
+}
+
+/// What is reached without the proxy: this pod, the cluster, and what gives out credentials.
+const NO_PROXY: [&str; 15] = [
+    "$(KUBERNETES_SERVICE_HOST)",
+    "localhost",
+    "127.0.0.1",
+    "::1",
+    ".svc",
+    ".cluster.local",
+    "kubernetes",
+    "kubernetes.default",
+    "169.254.169.254",
+    "169.254.170.2",
+    "169.254.170.23",
+    "fd00:ec2::254",
+    "fd00:ec2::23",
+    "metadata.google.internal",
+    "168.63.129.16",
+];

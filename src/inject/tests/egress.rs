@@ -1,0 +1,114 @@
+//! The forward proxy of an injected pod.
+
+use super::*;
+
+fn proxied(plain: &[(&str, &str)]) -> Options {
+    let plain = plain.iter().map(|(service, region)| ((*service).to_owned(), (*region).to_owned())).collect();
+    let (presets, direct) = (vec!["aws".to_owned(), "github".to_owned()], vec!["10.96.0.0/12".to_owned()]);
+    let egress = Egress { presets, port: 8003, plain, direct, cluster_domain: Some("corp.example".to_owned()) };
+    Options { egress: Some(egress), ..options() }
+}
+
+/// The variables of a container, or of the sidecar.
+fn env(text: &str, name: &str) -> Vec<(String, String)> {
+    let root = read(text);
+    let spec = root.at(&["spec", "template", "spec"]).expect("a pod");
+    let container = parts::containers(spec).find(|container| parts::is_named(container, name)).expect("it is there");
+    let value =
+        |item: &Node| (line(item.get("name").expect("a name")), item.text_at(&["value"]).unwrap_or("-").to_owned());
+    container.list_of("env").iter().map(value).collect()
+}
+
+fn value(env: &[(String, String)], name: &str) -> Option<String> {
+    env.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone())
+}
+
+const NO_PROXY: &str = "$(KUBERNETES_SERVICE_HOST),localhost,127.0.0.1,::1,.svc,.cluster.local,kubernetes,kubernetes.default,\
+                        169.254.169.254,169.254.170.2,169.254.170.23,fd00:ec2::254,fd00:ec2::23,metadata.google.internal,168.63.129.16,\
+                        .corp.example,10.96.0.0/12";
+
+#[test]
+fn a_container_is_given_the_proxy_and_the_sidecar_opens_it() {
+    let edited = inject(DEPLOYMENT, &proxied(&[("ec2", "eu-central-1"), ("route53", "global")])).unwrap();
+    assert_eq!(edited.notes, [""; 0]);
+    let manager = env(&edited.text, "manager");
+    for name in ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"] {
+        assert_eq!(value(&manager, name).as_deref(), Some("http://127.0.0.1:8003"), "{name}");
+    }
+    for name in ["NO_PROXY", "no_proxy"] {
+        assert_eq!(value(&manager, name).as_deref(), Some(NO_PROXY), "{name}");
+    }
+    assert_eq!(value(&manager, "NODE_USE_ENV_PROXY").as_deref(), Some("1"));
+    assert_eq!(value(&manager, "AWS_ENDPOINT_URL_EC2").as_deref(), Some("http://ec2.eu-central-1.amazonaws.com"));
+    assert_eq!(value(&manager, "AWS_ENDPOINT_URL_ROUTE_53").as_deref(), Some("http://route53.amazonaws.com"));
+    let never = ["SSL_CERT_FILE", "ALL_PROXY", "PIP_CERT", "AWS_CA_BUNDLE", "SSL_CERT_DIR"];
+    assert!(never.iter().all(|name| value(&manager, name).is_none()), "{manager:?}");
+    let sidecar = env(&edited.text, "tidegate");
+    for (name, expected) in [
+        ("TIDEGATE__EGRESS__LISTEN", "127.0.0.1:8003"),
+        ("TIDEGATE__GATES__AWS__PRESET", "aws"),
+        ("TIDEGATE__GATES__GITHUB__PRESET", "github"),
+    ] {
+        assert_eq!(value(&sidecar, name).as_deref(), Some(expected), "{name}");
+    }
+    assert!(value(&sidecar, "HTTPS_PROXY").is_none() && value(&sidecar, "TIDEGATE__EGRESS__VIA").is_none());
+    assert_eq!(uninject(&edited.text).unwrap().text, DEPLOYMENT);
+    assert_eq!(
+        inject(&edited.text, &proxied(&[("ec2", "eu-central-1"), ("route53", "global")])).unwrap().text,
+        edited.text
+    );
+}
+
+#[test]
+fn without_real_names_http_is_left_alone_and_a_note_says_what_that_means() {
+    let edited = inject(DEPLOYMENT, &proxied(&[])).unwrap();
+    let manager = env(&edited.text, "manager");
+    assert!(value(&manager, "HTTP_PROXY").is_none() && value(&manager, "HTTPS_PROXY").is_some());
+    assert!(edited.notes[0].contains("--egress-plain"), "{:?}", edited.notes);
+}
+
+#[test]
+fn what_a_container_has_of_its_own_is_gone_on_through_extended_or_left() {
+    let own = DEPLOYMENT.replace(
+        "        image: op:1\n",
+        "        image: op:1\n        env:\n        - name: HTTPS_PROXY\n          value: http://proxy.corp:3128 # ours\n\
+         \x20       - name: NO_PROXY\n          value: .corp\n        - name: https_proxy\n          valueFrom: {configMapKeyRef: {name: a, key: b}}\n\
+         \x20       - name: AWS_ENDPOINT_URL_EC2\n          value: https://vpce.example\n",
+    );
+    let edited = inject(&own, &proxied(&[("ec2", "eu-central-1")])).unwrap();
+    assert_eq!(edited.refused, [""; 0]);
+    let (manager, sidecar) = (env(&edited.text, "manager"), env(&edited.text, "tidegate"));
+    assert_eq!(value(&sidecar, "TIDEGATE__EGRESS__VIA").as_deref(), Some("http://proxy.corp:3128"));
+    assert_eq!(value(&manager, "HTTPS_PROXY").as_deref(), Some("http://127.0.0.1:8003"));
+    assert_eq!(value(&manager, "NO_PROXY"), Some(format!(".corp,{NO_PROXY}")));
+    assert_eq!(value(&manager, "https_proxy").as_deref(), Some("-"));
+    assert_eq!(value(&manager, "AWS_ENDPOINT_URL_EC2").as_deref(), Some("https://vpce.example"));
+    for part in ["takes https_proxy from elsewhere", "has its own AWS_ENDPOINT_URL_EC2"] {
+        assert!(edited.notes.iter().any(|note| note.contains(part)), "{:?}", edited.notes);
+    }
+    assert_eq!(line(&read(&uninject(&edited.text).unwrap().text)), line(&read(&own)));
+}
+
+#[test]
+fn a_proxy_with_a_password_and_a_port_that_is_taken_are_refused() {
+    let own = |more: &str| DEPLOYMENT.replace("        image: op:1\n", &format!("        image: op:1\n{more}"));
+    for (text, expected) in [
+        (
+            own("        env:\n        - name: HTTPS_PROXY\n          value: http://me:secret@proxy:3128\n"),
+            "has its own HTTPS_PROXY, which is not a URL without a password",
+        ),
+        (own("        ports:\n        - containerPort: 8003\n"), "has port 8003, where the forward proxy listens"),
+    ] {
+        let refused = inject(&text, &proxied(&[])).unwrap().refused;
+        assert!(refused[0].contains(expected) && !refused[0].contains("secret"), "{refused:?}");
+    }
+    for (plain, direct, expected) in [
+        (("ec2", ""), "10.0.0.0/8", "expected a service and its region"),
+        (("ec2", "eu-central-1"), "fd00::/8", "expected an IPv4 network"),
+        (("ec2", "eu-central-1"), "10.0.0.0/33", "expected an IPv4 network"),
+    ] {
+        let mut egress = proxied(&[plain]).egress.expect("there is one");
+        egress.direct = vec![direct.to_owned()];
+        assert!(egress.fault().is_some_and(|fault| fault.contains(expected)), "{direct}");
+    }
+}
