@@ -179,6 +179,7 @@ mod tests {
             arrived: now,
             at_door: None,
             gate: "kubernetes".into(),
+            host: None,
             class: "default".into(),
             lane: "normal",
             flow: 7,

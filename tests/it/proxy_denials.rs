@@ -1,10 +1,9 @@
 //! What a provider denies for ever is asked for less and less often, and only by those who are
 //! denied it. What is part of the usual work is never held back.
 
-use std::hash::RandomState;
-
 use http::{HeaderMap, Method, Uri};
 use tidegate::api::Key;
+use tidegate::classify::Salt;
 use tidegate::spec::Gate;
 
 use crate::presets::{Signed, gate};
@@ -78,7 +77,7 @@ fn denials_count_in_the_presets_of_providers_except_where_they_hide_what_is_miss
 }
 
 /// The key of a GET with this token.
-fn key(gate: &Gate, token: &str, hasher: &RandomState) -> Key {
+fn key(gate: &Gate, token: &str, hasher: &Salt) -> Key {
     let headers = HeaderMap::from_iter([(http::header::AUTHORIZATION, token.parse().expect("a value"))]);
     let call = gate.rules.classify(&Method::GET, &Uri::from_static("/repos/o/r"), &headers, hasher);
     call.key.known().expect("the path tells it")
@@ -86,7 +85,7 @@ fn key(gate: &Gate, token: &str, hasher: &RandomState) -> Key {
 
 #[test]
 fn failures_are_each_callers_own_only_where_denials_count() {
-    let hasher = RandomState::new();
+    let hasher = Salt::random();
     for (more, are_apart) in [("", true), ("backoff.failures = [\"500\"]\n", false), ("one_at_a_time = true\n", false)]
     {
         let gate = gate("github", more);
@@ -98,7 +97,7 @@ fn failures_are_each_callers_own_only_where_denials_count() {
 
 #[test]
 fn changes_to_a_zone_go_one_at_a_time_whoever_makes_them() {
-    let hasher = RandomState::new();
+    let hasher = Salt::random();
     let gate = gate("aws", "");
     let path = "/2013-04-01/hostedzone/Z1/rrset";
     let of = |account, path| {
