@@ -35,7 +35,7 @@ pub mod simulate;
 pub mod spec;
 pub mod state;
 pub mod status;
-mod store;
+pub mod store;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;

@@ -97,8 +97,8 @@ pub(crate) use self::refusal::{Cause, Why};
 pub use self::refusal::{Ended, KeyState, Reason, Refusal};
 pub use self::resources::{Answer, Ask, Asked, Away, Ledger, SharedLimits};
 pub(crate) use self::resources::{
-    Block, Bucket, BucketId, Charges, Demand, Lasts, Origin, Owner, Pauses, Requirements, Resources, SlotShare, Slots,
-    Turn, Want,
+    Block, Bucket, BucketId, Charges, Demand, Lasts, News, Origin, Owner, Paused, Pauses, Requirements, Resources,
+    SharedPause, SlotShare, Slots, Turn, Want,
 };
 pub use self::snapshot::{LongestQueues, Snapshot};
 pub use self::verdict::{Arrival, Claim, Flow, Ticket, Verdict};

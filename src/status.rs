@@ -263,6 +263,9 @@ pub struct Pause {
     pub who: String,
     /// The moment it ends.
     pub until_ms: u64,
+    /// `shared` if another gate told of it; otherwise the upstream asked this one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub from: String,
 }
 
 /// Connections to the upstream of one group.

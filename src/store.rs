@@ -2,13 +2,14 @@
 //!
 //! A gate hands its questions on with a function to call with what came of each. Nothing here knows
 //! a gate, and nothing of a call is ever in a store: only random numbers of members, the pod's
-//! name, counts, times and limits. A store is believed about tokens and about nothing else: the
-//! gate's own bucket bounds what it sends, whatever a store says.
+//! name, counts, times and limits. A store is believed about tokens and pauses, and about nothing
+//! else: the gate's own bucket bounds what it sends, whatever a store says.
 
 mod dial;
 mod fault;
 mod link;
 mod memory;
+mod probe;
 mod script;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use self::dial::Dialer;
 use self::link::Link;
 use self::memory::Memory;
+pub(crate) use self::probe::Probed;
 use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::limit::{Answer, Ask, Away};
@@ -84,6 +86,12 @@ impl Stores {
             }
         }
     }
+}
+
+/// Returns the answer that a server's bytes are; `None` if they are none of the script's.
+#[must_use]
+pub fn reply(bytes: &[u8]) -> Option<Answer> {
+    redis::parse_redis_value(bytes).ok().and_then(|value| script::read(&value))
 }
 
 // === impl PreparedStore ===

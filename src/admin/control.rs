@@ -68,6 +68,8 @@ pub struct Forget {
     pub keys: Option<String>,
     /// True if pauses are lifted, too.
     pub pauses: bool,
+    /// True if they are lifted for every gate that shares the bucket that they concern.
+    pub shared: bool,
 }
 
 /// The keys and pauses that a gate forgot.

@@ -142,7 +142,7 @@ impl Operator for Operations {
                     Some((whole, pattern)) => gate.forget(&|name: &str| name == *whole || pattern.matches(name)).await,
                     None => 0,
                 };
-                let lifted = if order.pauses { gate.lift_pauses() } else { 0 };
+                let lifted = if order.pauses { gate.lift_pauses(order.shared) } else { 0 };
                 let (gate, paused) = (gate.name().to_string(), gate.pauses());
                 match forgotten.last_mut().filter(|last| last.gate == gate) {
                     // The gates of its origins.

@@ -90,7 +90,7 @@ async fn until_stopped(prepared: Prepared, sources: &Sources, level: Level, cloc
         signal = next(&mut signals) => tracing::warn!(signal, "stopping at once"),
     }
     for gate in gates {
-        gate.logged().await;
+        tokio::join!(gate.take_leave(), gate.logged());
     }
     kept.written().await;
     if let Some(otlp) = otlp {

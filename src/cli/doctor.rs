@@ -9,6 +9,7 @@ mod controller;
 mod egress;
 mod files;
 mod running;
+mod stores;
 mod upstream;
 
 use anyhow::anyhow;
@@ -87,6 +88,7 @@ async fn examine(options: &Options) -> Result<Vec<Finding>, Failure> {
     let (status, more) = running::findings(&settings).await;
     findings.extend(more);
     findings.extend(files::findings(&settings));
+    findings.extend(stores::findings(&settings, clock).await);
     // Of those with hosts, each host has an upstream of its own, and is dialled when it is called.
     for gate in settings.gates.values().filter(|gate| gate.hosts.is_none()) {
         findings.extend(upstream::findings(gate, &environment, clock).await);

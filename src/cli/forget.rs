@@ -12,6 +12,7 @@ Examples:
   tidegate forget --all
   tidegate forget 'write deployments.apps/prod/*'
   tidegate forget --pauses
+  tidegate forget --pauses --shared
 
 Keys are named as on the status page and in the log. What is forgotten is tried
 at once; if it fails again, its backoff starts over. A pause is what the upstream
@@ -31,6 +32,9 @@ pub(super) struct Options {
     /// Every pause that the upstream asked for
     #[arg(long)]
     pauses: bool,
+    /// With --pauses: also for the gates elsewhere that share a bucket with this one
+    #[arg(long, requires = "pauses")]
+    shared: bool,
     /// Only of this gate
     #[arg(long, value_name = "NAME")]
     gate: Option<String>,
@@ -38,7 +42,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let keys = if options.all { Some("*".to_owned()) } else { options.key.clone() };
-    let order = Forget { gate: options.gate.clone(), keys, pauses: options.pauses };
+    let order = Forget { gate: options.gate.clone(), keys, pauses: options.pauses, shared: options.shared };
     let forgotten: Vec<Forgotten> = running::order(&options.configured, "/forget", &order)?;
     for one in &forgotten {
         show::text(&format!("{}: {}\n", printable(&one.gate), said(&order, one)))?;

@@ -28,6 +28,7 @@ pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> O
     let OrAuto(lease) = at.get("lease", OrAuto(None));
     let outage: Option<Outage> = at.option("outage", None);
     let members: Option<NonZeroU32> = at.option("members", None);
+    let pauses = at.get("pauses", true);
     if !at.is_present() {
         return None;
     }
@@ -41,7 +42,8 @@ pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> O
     }
     let (store, outage) = (store.unwrap_or_default().into(), outage.unwrap_or_default());
     let members = members.unwrap_or(MEMBERS);
-    let shared = SharedPolicy { name: name.into(), store, weight, lease, outage, members };
+    let (name, pauses) = (name.into(), pauses.then_some(Duration::MAX)); // bounded once the signals are known
+    let shared = SharedPolicy { name, store, weight, lease, outage, members, pauses };
     check_bucket(bucket_at, bucket, &shared);
     Some(shared)
 }
@@ -99,6 +101,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     let mut seen = BTreeMap::<_, First>::new();
     for (name, gate) in gates {
         let at = root.at("gates").at(name);
+        let longest_pause = gate.throttling.max_pause;
         let Policy { bucket, classes, shared, .. } = &mut gate.policy;
         let class_at = |class: &str| {
             let all = at.at("classes");
@@ -114,6 +117,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
             let Some(shared) = shared.get_mut(usize::from(id)).map(Arc::make_mut) else { continue };
             let bucket_at = at.path.to_string();
             let at = at.at("shared");
+            shared.pauses = shared.pauses.map(|_| longest_pause);
             resolve(shared, stores, &at);
             let id = (Arc::clone(&shared.store), Arc::clone(&shared.name));
             if !of_gate.insert(id.clone()) {

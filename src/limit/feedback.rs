@@ -2,10 +2,10 @@
 //! rates of buckets.
 
 use super::{
-    Call, Cause, Failure, Index, KeyGrant, KeyId, Lane, Limiter, Origin, Reason, Receipt, Recorded, State, Strategy,
-    Sweep, WaiterIndex, Why,
+    Asked, Away, Call, Cause, Failure, Index, KeyGrant, KeyId, Lane, Limiter, News, Origin, Owner, Paused, Reason,
+    Receipt, Recorded, Resources, SharedPause, State, Strategy, Sweep, WaiterIndex, Why, resources,
 };
-use crate::api::{Answer, Gone, Key, Outcome, Pause};
+use crate::api::{Answer, Gone, Key, Outcome, Pause, Scope};
 use crate::moment::Moment;
 
 // === impl Limiter ===
@@ -79,10 +79,15 @@ impl Limiter {
         }
     }
 
-    /// Ends every pause now. Returns how many there were.
-    pub fn lift_pauses(&mut self, now: Moment) -> usize {
+    /// Ends every pause now, with `everywhere` also for the gates that share its buckets. Returns
+    /// how many there were.
+    pub fn lift_pauses(&mut self, everywhere: bool, now: Moment) -> usize {
         let now = self.catch_up(now);
         let lifted = self.resources.pauses.lift(now);
+        if everywhere {
+            self.resources.buckets.shared.tell_all(News::Lifted);
+            self.set_member_timer(now);
+        }
         self.keys().listen(false);
         self.work.begin_sweep(Sweep::Unpark { from: (Moment::ZERO, Index::FIRST) });
         self.dispatch_turns(now);
@@ -165,6 +170,57 @@ impl Limiter {
         let leaves = self.resources.buckets.takes;
         let until = self.resources.pauses.begin(pause, origin, leaves, now);
         self.keys().listen(self.resources.pauses.grows);
+        if let Some(until) = until {
+            self.tell_of_pause(pause.scope, origin, until, now);
+        }
+        self.refuse_paused(until);
+    }
+
+    /// Tells the gates that share the bucket that a pause concerns.
+    fn tell_of_pause(&mut self, scope: Scope, origin: Origin, until: Moment, now: Moment) {
+        let owner = match scope {
+            Scope::Key => return,
+            Scope::Class => Owner::Class(origin.class),
+            Scope::Credential | Scope::Gate => Owner::Gate,
+        };
+        let Resources { buckets, .. } = &mut self.resources;
+        if let Some(bucket) = buckets.shared_of(owner) {
+            buckets.shared.tell(bucket, News::Paused(until));
+            self.set_member_timer(now);
+        }
+    }
+
+    /// Takes in what came of a question to a store that was asked at `sent`.
+    pub fn answered(&mut self, asked: Asked, answer: Result<resources::Answer, Away>, sent: Moment, now: Moment) {
+        let now = self.catch_up(now);
+        if let Some(pause) = self.resources.buckets.shared.answered(asked, answer, sent, now) {
+            self.hear_pause(asked, pause, now);
+        }
+        self.set_member_timer(now);
+        self.dispatch(now);
+    }
+
+    /// Begins or ends a pause that another gate has told.
+    fn hear_pause(&mut self, asked: Asked, pause: SharedPause, now: Moment) {
+        let Resources { buckets, pauses, .. } = &mut self.resources;
+        let who = match buckets.owner_of(asked.bucket()) {
+            Some(Owner::Class(class)) => Paused::Class(class),
+            Some(Owner::Gate) => Paused::Gate,
+            Some(Owner::Retries) | None => return,
+        };
+        match pause {
+            SharedPause::Paused { until, surely } => {
+                let until = pauses.hear(who, (until, surely), now);
+                self.refuse_paused(until);
+            }
+            SharedPause::Lifted if pauses.end(who, now) => {
+                self.work.begin_sweep(Sweep::Unpark { from: (Moment::ZERO, Index::FIRST) });
+            }
+            SharedPause::Lifted => {}
+        }
+    }
+
+    fn refuse_paused(&mut self, until: Option<Moment>) {
         // Waiting calls whose wait ends before the pause are refused. A later end may still be
         // worth the wait.
         if let Some(until) = until.filter(|_| !self.waiting.timers.is_empty()) {

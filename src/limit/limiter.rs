@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use super::{
-    Answer, Ask, Asked, Away, Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys,
-    Lane, PerClass, Permit, Policy, Refusal, Resources, Scheduler, Slot, Spread, State, Sweep, Table, Ticket, Waiter,
-    WaiterIndex, WaiterWalk, Waiting, WaitingBytes, Want, Work,
+    Ask, Call, Claim, ClassId, ClassPolicy, DroppedRequests, Ended, Grant, KeyGrant, KeyId, Keys, Lane, PerClass,
+    Permit, Policy, Refusal, Resources, Scheduler, Slot, Spread, State, Sweep, Table, Ticket, Waiter, WaiterIndex,
+    WaiterWalk, Waiting, WaitingBytes, Want, Work,
 };
 use crate::api::Group;
 use crate::moment::Moment;
@@ -146,18 +146,16 @@ impl Limiter {
         asks
     }
 
-    /// Takes in what came of a question that was asked at `sent`.
-    pub fn answered(&mut self, asked: Asked, answer: Result<Answer, Away>, sent: Moment, now: Moment) {
-        let now = self.catch_up(now);
-        self.resources.buckets.shared.answered(asked, answer, sent, now);
-        self.set_member_timer(now);
-        self.dispatch(now);
+    /// Returns the last questions of a gate that stops. Hand them on, and wait for what comes of
+    /// them no longer than is worth it.
+    pub fn take_farewells(&mut self, now: Moment) -> Vec<Ask> {
+        self.resources.buckets.shared.farewells(self.now.max(now))
     }
 
     /// Sets the timer by which the members of shared buckets are looked at though no call waits.
     /// It stands among those of waiting calls, so that a gate without shared buckets has nothing
     /// more to look at.
-    fn set_member_timer(&mut self, now: Moment) {
+    pub(super) fn set_member_timer(&mut self, now: Moment) {
         let shared = &mut self.resources.buckets.shared;
         // What is due and was not asked waits for something else.
         let next = shared.tend_at(now).map_or(Moment::MAX, |at| at.max(now + TEND_EVERY));

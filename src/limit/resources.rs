@@ -22,7 +22,7 @@ pub(crate) use self::pauses::{Origin, Pauses};
 pub use self::pauses::{PauseView, Paused};
 pub(crate) use self::refund::Refunds;
 pub use self::shared::{Answer, Ask, Asked, Away, Ledger, SharedLimits, SharedView};
-pub(crate) use self::shared::{SharedBuckets, Want};
+pub(crate) use self::shared::{News, SharedBuckets, SharedPause, Want};
 pub(crate) use self::slots::Slots;
 pub(crate) use self::split::Split;
 use super::{ClassId, Combine, GroupIndex, Origins, Per, PerClass, Policy, Reason};

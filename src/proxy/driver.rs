@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::held::{HeldPermit, HeldSlot, HeldTicket, OwedReceipt, Settlement, ShadowEntry};
 use self::log::KeyLog;
 use self::tell::Teller;
-use super::stores::Stores;
+use super::stores::{Done, Stores};
 use crate::api::{Answer, Group, Key};
 use crate::clock::Clock;
 use crate::limit::{self, Arrival, Keys, Limiter, Receipt, Refusal, Ticket};

@@ -213,6 +213,12 @@ impl Gate {
         self.tasks.wait().await;
     }
 
+    /// Takes leave of the gates elsewhere with which it shares buckets. For a gate that has
+    /// finished.
+    pub async fn take_leave(&self) {
+        self.own().driver.take_leave().await;
+    }
+
     /// Returns when the log of calls has all of them that have ended.
     pub async fn logged(&self) {
         if let Some(log) = &self.section.config.get().options.call_log {

@@ -25,14 +25,18 @@ pub(super) async fn watch(gate: Arc<GateParts>, over: CancellationToken) {
 
 /// Looks at the limiter, and logs what has changed since the last look.
 fn look(gate: &GateParts, known: &mut Vec<Paused>) {
-    let Some(signal) = gate.last_signal.get().map(Signal::word) else { return };
+    let signal = gate.last_signal.get().map_or("", Signal::word);
     let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));
     let meters = &gate.config.get().meters;
     let gate = &*meters.gate;
     let (begun, over) = changes(known, &pauses);
-    for PauseView { who, until } in begun {
+    for PauseView { who, until, heard } in begun {
         let (who, lasts) = (name(who, meters), duration((until - now).as_secs_f64()));
-        tracing::info!(gate, signal, who, lasts, "upstream asked for a pause");
+        if heard {
+            tracing::info!(gate, who, lasts, "upstream asked a gate for a pause that shares a bucket with this one");
+        } else {
+            tracing::info!(gate, signal, who, lasts, "upstream asked for a pause");
+        }
     }
     for who in over {
         tracing::info!(gate, who = name(who, meters), "the pause is over");
@@ -66,7 +70,7 @@ mod tests {
 
     #[test]
     fn each_pause_is_told_when_it_begins_and_when_it_ends() {
-        let pause = |who| PauseView { who, until: Moment::from_millis(1000) };
+        let pause = |who| PauseView { who, until: Moment::from_millis(1000), heard: false };
         let (gate, class) = (pause(Paused::Gate), pause(Paused::Class(ClassId(1))));
         let mut known = Vec::new();
         assert_eq!(changes(&mut known, &[gate]), (vec![gate], vec![]));

@@ -30,10 +30,11 @@ impl Gate {
             names || (self.section.kind == Kind::Kubernetes && config.options.gate.rules.fair_by == FairBy::Resource);
         let queued: usize = now.queues.iter().map(|queue| queue.waiting).sum();
         let queues = now.queues.iter().filter(|queue| queue.waiting > 0);
-        let pauses = now
-            .pauses
-            .iter()
-            .map(|pause| status::Pause { who: paused(pause.who, &config.meters), until_ms: clock.wall(pause.until) });
+        let pauses = now.pauses.iter().map(|pause| status::Pause {
+            who: paused(pause.who, &config.meters),
+            until_ms: clock.wall(pause.until),
+            from: if pause.heard { "shared" } else { "" }.to_owned(),
+        });
         // Those to be tried next, in that order.
         let keys = own.driver.look(|limiter, now| limiter.next_tried(SHOWN, now));
         let classes = now.classes.iter().map(|class| status::Class {
@@ -76,9 +77,10 @@ impl Gate {
         keys
     }
 
-    /// Ends the pauses that the upstream asked for, whose calls then go. Returns their number.
-    pub fn lift_pauses(&self) -> usize {
-        let pauses = self.own().driver.lift_pauses();
+    /// Ends the pauses that the upstream asked for, whose calls then go; with `everywhere`, also
+    /// for the gates that share its buckets. Returns their number.
+    pub fn lift_pauses(&self, everywhere: bool) -> usize {
+        let pauses = self.own().driver.lift_pauses(everywhere);
         table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
         tracing::warn!(gate = &**self.name(), pauses, "pauses were lifted by hand: the upstream had asked for them");
         pauses

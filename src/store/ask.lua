@@ -1,7 +1,7 @@
 -- A member asks a shared bucket for tokens. The clock is the server's own; nobody else's is used.
 -- KEYS[1]  the bucket
 -- ARGV     id weight need extra total epoch ahead away within period burst lease horizon ttl pause left leave label
---          times in microseconds; period = time per token
+--          times in microseconds; period = time per token; pause below zero ends the one that is known
 local key, id, weight = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local need, extra, total = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local epoch, ahead, away, within = ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1', tonumber(ARGV[9])
@@ -42,7 +42,7 @@ end
 if left >= 0 then zero = math.max(zero, now - left * T) end -- the upstream says that less is left
 zero = math.max(zero, now - B * T)
 
-local paused = math.max((state.p or 0) - back, pause > 0 and now + pause or 0)
+local paused = pause < 0 and now or math.max((state.p or 0) - back, pause > 0 and now + pause or 0)
 local level, granted = (now - zero) / T, 0
 local first = zero + T - now
 if paused > now then
@@ -66,4 +66,4 @@ if #gone > 0 then redis.call('HDEL', key, unpack(gone)) end
 redis.call('HSET', key, 'z', string.format('%.2f', zero), 'e', string.format('%d', born), 'p', string.format('%d', math.max(paused, 0)), 'n', string.format('%d', now))
 redis.call('PEXPIRE', key, 86400000)
 return { granted, string.format('%.0f', math.ceil(first)), string.format('%.2f', T), string.format('%.3f', level), string.format('%d', born),
-  string.format('%d', now), members, rivals, string.format('%d', math.max(paused - now, 0)) }
+  string.format('%d', now), members, rivals, paused > 0 and string.format('%d', paused - now) or '0' }

@@ -45,6 +45,28 @@ impl Fault {
         }
     }
 
+    /// Returns what is wrong.
+    pub(super) fn what(&self) -> String {
+        match self {
+            Self::Code { code } => format!("the server answers {code}"),
+            Self::Timeout => "does not answer within the timeout".to_owned(),
+            Self::Io(error) => format!("cannot be reached: {error}"),
+            Self::Nonsense => "does not answer as the script does".to_owned(),
+            Self::Settings(error) => error.clone(),
+        }
+    }
+
+    /// Returns what to do about it.
+    pub(super) fn remedy(&self) -> String {
+        match self {
+            Self::Code { code } => advice(code),
+            Self::Timeout => "see that it is not overloaded, and near enough for stores.NAME.timeout".to_owned(),
+            Self::Io(_) => "see that it runs, and that stores.NAME.url and its tls lead there".to_owned(),
+            Self::Nonsense => "see that it is a Redis or Valkey, and that nothing else writes to its keys".to_owned(),
+            Self::Settings(_) => "correct stores.NAME.tls".to_owned(),
+        }
+    }
+
     /// Returns the word for it in metrics.
     pub(super) fn word(&self) -> &'static str {
         match (self, self.away()) {

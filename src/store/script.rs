@@ -62,8 +62,13 @@ fn command(name: &str, script: &str, (ask, prefix, label): (&Ask, &str, &str)) -
     // As texts that read back as the same numbers.
     command.arg(limits.period.to_string()).arg(limits.burst.to_string());
     command.arg(micros(limits.lease)).arg(micros(limits.horizon)).arg(MEMBER);
-    // No pause, nothing said of what is left, and no farewell.
-    command.arg(0).arg(-1).arg(0).arg(label);
+    match ask.pause.map(micros) {
+        None => command.arg(0),
+        Some(0) => command.arg(-1),
+        Some(pause) => command.arg(pause),
+    };
+    // Nothing is said of what is left.
+    command.arg(-1).arg(u8::from(ask.leave)).arg(label);
     command
 }
 
@@ -72,9 +77,9 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// Reads an answer. It comes from outside: anything that is not as expected is none.
-fn read(value: &Value) -> Option<Answer> {
+pub(super) fn read(value: &Value) -> Option<Answer> {
     let Value::Array(values) = value else { return None };
-    let [granted, first, period, level, epoch, _now, members, rivals, _pause] = values.as_slice() else { return None };
+    let [granted, first, period, level, epoch, _now, members, rivals, pause] = values.as_slice() else { return None };
     let within = |number: f64, least: f64, most: f64| (least..=most).contains(&number).then_some(number);
     let first = within(number(first)?, -1e15, 1e15)?;
     let period = within(number(period)?, 0.1, 1e15)?;
@@ -87,6 +92,10 @@ fn read(value: &Value) -> Option<Answer> {
         epoch: text(epoch)?.parse().ok()?,
         members: whole(members)?,
         rivals: whole(rivals)?,
+        pause: match within(number(pause)?, -1e15, 1e15)? {
+            0.0 => None,
+            left => Some(Duration::from_nanos((left * 1e3) as u64)), // `as` makes nothing of less
+        },
     })
 }
 
@@ -108,6 +117,6 @@ fn text(value: &Value) -> Option<&str> {
 }
 
 /// The microseconds after which a member that does not ask is none any more.
-const MEMBER: u64 = 60_000_000;
+pub(super) const MEMBER: u64 = 60_000_000;
 /// The longest time that is told: a year.
 const LONGEST: u64 = 365 * 86_400 * 1_000_000;

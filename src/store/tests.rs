@@ -138,6 +138,8 @@ fn ask(member: u64, need: u32) -> Ask {
         ahead: 0,
         away: false,
         within: Duration::from_secs(8),
+        pause: None,
+        leave: false,
     }
 }
 

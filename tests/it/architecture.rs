@@ -102,6 +102,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "simulate",
             "spec",
             "status",
+            "store",
             "telemetry",
             "tls",
             "upstream",

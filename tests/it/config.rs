@@ -905,7 +905,7 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
     let of = |gate: &str| loaded.settings.gates[gate].policy.shared.clone();
     assert_eq!((&*of("a")[0].name, of("a")[0].weight.get(), of("b")[0].weight.get()), ("acc", 1, 3));
     assert!(
-        loaded.effective.contains("shared = { name = \"acc\", weight = 3, lease = \"auto\" }"),
+        loaded.effective.contains("shared = { name = \"acc\", weight = 3, lease = \"auto\", pauses = true }"),
         "{}",
         loaded.effective
     );

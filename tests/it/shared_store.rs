@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 
-use super::cli::{Running, config, start, with_config};
+use super::cli::{Ended, Running, config, end, start, with_config};
 use super::cli_input::get;
 use super::ports::free_port;
 use super::store_server::{program, spawn};
@@ -26,9 +26,12 @@ fn upstream(clock: Clock) -> (u16, Arc<Mutex<Vec<Duration>>>) {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let seen = Arc::clone(&seen);
             thread::spawn(move || {
-                while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
+                let mut head = [0; 4096];
+                while let Ok(read @ 1..) = stream.read(&mut head) {
                     seen.lock().expect("unpoisoned").push(clock.now().since_start());
-                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").ok();
+                    let asks_for_a_pause = head.get(..read).is_some_and(|head| head.starts_with(b"GET /pause"));
+                    let status = if asks_for_a_pause { "429 No\r\nRetry-After: 600" } else { "200 OK" };
+                    stream.write_all(format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nok").as_bytes()).ok();
                 }
             });
         }
@@ -46,13 +49,17 @@ fn server(folder: &Path) -> Option<Child> {
 
 fn gate(folder: &Path, upstream: u16) -> (Running, u16, tempfile::TempDir) {
     let port = free_port();
-    let (kept, path) = config(&format!(
-        "[admin]\nlisten = \"off\"\n[stores.main]\nurl = \"unix:{}\"\ntimeout = \"1s\"\n\
+    let (kept, path) = config("");
+    let socket = kept.path().join("socket");
+    let text = format!(
+        "[admin]\nlisten = \"off\"\nsocket = \"{}\"\n[stores.main]\nurl = \"unix:{}\"\ntimeout = \"1s\"\n\
          [gates.api]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{port}\"\n\
          retry_bucket = \"off\"\nbucket = {{ rate = 40, burst = 20, adapt = \"off\", shared = \"account\" }}\n\
-         queue = {{ max_wait = \"1m\" }}\n",
+         queue = {{ max_wait = \"1m\" }}\nsignals = {{ scope = \"gate\" }}\n",
+        socket.display(),
         folder.join("s").display()
-    ));
+    );
+    std::fs::write(&path, text).expect("it can be written");
     let mut gate = start(with_config("run", &path));
     gate.ready();
     (gate, port, kept)
@@ -141,6 +148,86 @@ fn the_example_with_valkey_is_a_store_that_its_gate_can_use() {
     assert!(!gate.has_said("does not answer"), "{:?}", gate.seen);
     assert_eq!(came.lock().expect("unpoisoned").len(), 1);
     let store = store.as_mut().expect("it started");
+    store.kill().expect("it runs");
+    store.wait().expect("it ends");
+}
+
+fn command(what: &str, kept: &tempfile::TempDir, more: &[&str]) -> Ended {
+    let mut command = with_config(what, &kept.path().join("tidegate.toml"));
+    command.args(more);
+    end(command)
+}
+
+#[test]
+fn p19_a_pause_that_one_process_is_asked_for_is_kept_and_lifted_by_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(mut store) = server(folder.path()) else { return };
+    let (port, came) = upstream(Clock::start());
+    let mut gates: Vec<_> = (0..3).map(|_| gate(folder.path(), port)).collect();
+    call(&gates, 1);
+    assert!(get(gates[0].1, "/pause").starts_with("HTTP/1.1 429 "));
+    let before = came.lock().expect("unpoisoned").len();
+    let refused = |port| get(port, "/things/1").contains("tidegate-refusal: pause");
+    // A gate that still holds a token hears of it with its next question.
+    gates.iter().for_each(|(_, port, _)| while !refused(*port) {});
+    let spent = came.lock().expect("unpoisoned").len() - before;
+    assert!(spent <= 6, "tokens from before the pause: {spent}");
+    gates[1].0.line("upstream asked a gate for a pause that shares a bucket with this one");
+    let ended = command("forget", &gates[2].2, &["--pauses", "--shared"]);
+    assert!(ended.code == Some(0) && ended.out.contains("1 pause lifted"), "{}{}", ended.out, ended.err);
+    gates.iter().for_each(|(_, port, _)| while refused(*port) {});
+
+    // Who has gone is no member any more.
+    let ended = command("doctor", &gates[0].2, &[]);
+    assert!(ended.out.contains("store main: account is shared by 3 gates"), "{}", ended.out);
+    assert_eq!(gates.remove(2).0.terminate(), Some(0));
+    let ended = command("doctor", &gates[0].2, &[]);
+    assert!(ended.out.contains("store main: account is shared by 2 gates"), "{}", ended.out);
+    assert!(ended.out.contains("and runs the script"), "{}", ended.out);
+    store.kill().expect("it runs");
+    store.wait().expect("it ends");
+    let ended = command("doctor", &gates[0].2, &[]);
+    assert!(ended.out.contains("WRONG  store main: cannot be reached") && ended.code == Some(1), "{}", ended.out);
+}
+
+#[test]
+fn doctor_says_what_a_store_lacks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program() else { return };
+    let user = ["--user", "tidegate", "on", ">hunter2", "~t:*", "-@all", "+auth", "+ping"];
+    let more: Vec<_> = user.into_iter().chain(["--maxmemory-policy", "allkeys-lru"]).collect();
+    let mut store = spawn(&program, folder.path(), &more);
+    while UnixStream::connect(folder.path().join("s")).is_err() {
+        thread::yield_now();
+    }
+    let (kept, path) = config("");
+    let (wrong, right) = (kept.path().join("wrong"), kept.path().join("right"));
+    std::fs::write(&wrong, "hunter3").expect("ours");
+    std::fs::write(&right, "hunter2").expect("ours");
+    let told = |user: &str, password: &Path| {
+        let login = if user.is_empty() {
+            String::new()
+        } else {
+            format!("user = \"{user}\"\npassword_file = \"{}\"\n", password.display())
+        };
+        let text = format!(
+            "[admin]\nlisten = \"off\"\n[stores.main]\nurl = \"unix:{}\"\nprefix = \"t\"\n{login}\
+             [gates.api]\nkind = \"http\"\nupstream = \"http://127.0.0.1:9\"\nlisten = \"127.0.0.1:{}\"\n\
+             bucket = {{ rate = 40, burst = 40, shared = \"account\" }}\n",
+            folder.path().join("s").display(),
+            free_port()
+        );
+        std::fs::write(&path, text).expect("ours");
+        command("doctor", &kept, &[]).out
+    };
+    let out = told("tidegate", &wrong);
+    assert!(out.contains("WRONG  store main: the server answers WRONGPASS"), "{out}");
+    let out = told("tidegate", &right);
+    assert!(out.contains("the server answers NOPERM") && out.contains("-@all +auth +ping +select +eval"), "{out}");
+    let out = told("", &right);
+    assert!(out.contains("may drop buckets (allkeys-lru)") && out.contains("set maxmemory-policy noeviction"), "{out}");
+    assert!(out.contains("account is shared by 0 gates"), "{out}");
+    assert!(!out.contains("hunter3") && !out.contains("hunter2"), "{out}");
     store.kill().expect("it runs");
     store.wait().expect("it ends");
 }

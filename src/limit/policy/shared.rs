@@ -26,6 +26,9 @@ pub struct SharedPolicy {
     pub outage: Outage,
     /// The number of members to reckon with while the store has not said how many there are.
     pub members: NonZeroU32,
+    /// The longest pause that it takes from other members, to whom it tells its own; `None` if
+    /// pauses are not shared.
+    pub pauses: Option<Duration>,
 }
 
 words! {
@@ -63,9 +66,12 @@ impl SharedPolicy {
             lease: None,
             outage: Outage::Share,
             members: MEMBERS,
+            pauses: Some(LONGEST_PAUSE),
         }
     }
 }
 
+/// The longest pause where nothing is said.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15 * 60);
 /// The members to reckon with where nothing is known.
 const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);

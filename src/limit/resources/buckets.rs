@@ -247,6 +247,19 @@ impl Buckets {
         self.cell(id).map(|cell| &mut cell.users)
     }
 
+    /// Returns the shared bucket of an owner, if it has one that was used.
+    pub(crate) fn shared_of(&self, owner: Owner) -> Option<BucketId> {
+        self.families.get(owner).filter(|family| family.shared.is_some())?.split.rest
+    }
+
+    /// Returns the owner of a shared bucket.
+    pub(crate) fn owner_of(&self, id: BucketId) -> Option<Owner> {
+        let class =
+            self.families.classes.find(|family| family.as_ref().is_some_and(|family| family.split.rest == Some(id)));
+        let is_gates = self.shared_of(Owner::Gate) == Some(id);
+        if is_gates { Some(Owner::Gate) } else { class.map(Owner::Class) }
+    }
+
     /// Applies new policies; `origins` gives for each new class which old one it was. A bucket that
     /// existed keeps its level. One that did not, or was split differently, starts with one token:
     /// enough not to stop any call, and no free burst (P11).

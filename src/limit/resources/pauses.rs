@@ -33,6 +33,8 @@ pub struct PauseView {
     pub who: Paused,
     /// The moment it ends.
     pub until: Moment,
+    /// True if another gate told of it, with which this one shares a bucket.
+    pub heard: bool,
 }
 
 /// Every pause of a gate.
@@ -56,6 +58,8 @@ pub(crate) struct Pauses {
 #[derive(Clone, Copy, Debug, Default)]
 struct Pausing {
     until: Moment,
+    /// True if another gate told of it.
+    heard: bool,
     /// The length of the last pause that had no time of its own; zero once a call has succeeded
     /// since.
     grown: Duration,
@@ -136,7 +140,7 @@ impl Pauses {
         };
         let (before, until) = (pausing.until, now + length);
         if until > before && until > now {
-            pausing.until = until;
+            (pausing.until, pausing.heard) = (until, false);
             self.last = self.last.max(until);
         }
         self.grows |= matches!(pause.length, PauseLength::Growing { .. });
@@ -187,7 +191,7 @@ impl Pauses {
         let credentials = self.credentials.parts().map(|(who, pausing)| (Paused::Credential(who), pausing));
         let whole = [(Paused::Gate, &self.gate), (Paused::OtherCredentials, &self.credentials.rest)];
         let all = whole.into_iter().chain(classes).chain(credentials).filter(|(_, pausing)| pausing.until > now);
-        all.take(most).map(|(who, pausing)| PauseView { who, until: pausing.until }).collect()
+        all.take(most).map(|(who, pausing)| PauseView { who, until: pausing.until, heard: pausing.heard }).collect()
     }
 
     /// Returns every pause that is in force or remembers how long it was: the calls it concerns,
@@ -199,6 +203,35 @@ impl Pauses {
         let all = whole.into_iter().chain(classes).chain(credentials);
         let all = all.map(move |(who, pausing)| (who, pausing.until - now, pausing.grown));
         all.filter(|(_, left, grown)| !left.is_zero() || !grown.is_zero())
+    }
+
+    /// Begins the pause of a gate or a class that another gate has told of. Returns its end, unless
+    /// that was so already: then a pause is in force until `surely` at least.
+    pub(crate) fn hear(&mut self, who: Paused, (until, surely): (Moment, Moment), now: Moment) -> Option<Moment> {
+        let pausing = match who {
+            Paused::Gate => &mut self.gate,
+            Paused::Class(class) => self.classes.get_mut(class)?,
+            Paused::Credential(_) | Paused::OtherCredentials => return None,
+        };
+        if pausing.until >= surely || until <= now {
+            return None;
+        }
+        (pausing.until, pausing.heard) = (until, true);
+        self.last = self.last.max(until);
+        self.changes += 1;
+        Some(until)
+    }
+
+    /// Ends the pause of a gate or a class. Returns true if there was one.
+    pub(crate) fn end(&mut self, who: Paused, now: Moment) -> bool {
+        let pausing = match who {
+            Paused::Class(class) => self.classes.get_mut(class),
+            _ => Some(&mut self.gate),
+        };
+        let pausing = pausing.filter(|pausing| pausing.until > now);
+        let was_there = pausing.map(|pausing| pausing.until = now).is_some();
+        self.changes += u64::from(was_there);
+        was_there
     }
 
     /// Goes on with a pause of before a restart.

@@ -22,4 +22,4 @@ pub use self::ask::{Answer, Ask, Asked, Away, SharedLimits};
 pub(crate) use self::cells::SharedBuckets;
 pub use self::ledger::Ledger;
 pub use self::member::SharedView;
-pub(crate) use self::member::Want;
+pub(crate) use self::member::{News, SharedPause, Want};

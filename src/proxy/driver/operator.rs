@@ -103,8 +103,8 @@ impl Driver {
     }
 
     /// Ends every pause, and returns their number.
-    pub(crate) fn lift_pauses(&self) -> usize {
-        self.operate(|state, now| state.limiter.lift_pauses(now))
+    pub(crate) fn lift_pauses(&self, everywhere: bool) -> usize {
+        self.operate(|state, now| state.limiter.lift_pauses(everywhere, now))
     }
 
     /// Returns what would happen to a call that came now, read under the configuration of this

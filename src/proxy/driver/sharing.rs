@@ -2,8 +2,11 @@
 //! them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Driver, Stores};
+use tokio::sync::mpsc;
+
+use super::{Done, Driver, Stores};
 use crate::limit::{Ask, Away};
 use crate::moment::Moment;
 
@@ -16,6 +19,33 @@ impl Driver {
         debug_assert!(is_first, "a driver is connected once");
     }
 
+    /// Takes leave of the stores, so that the gates that go on reckon with one member less. Returns
+    /// when they have heard it, or after a moment.
+    pub(crate) async fn take_leave(&self) {
+        let (asks, sent) = self.operate(|state, now| (state.limiter.take_farewells(now), now));
+        let (heard, all) = mpsc::channel::<()>(1);
+        for ask in asks {
+            let (heard, asked) = (heard.clone(), ask.asked);
+            let shared = Arc::downgrade(&self.shared);
+            let done = move |answer| {
+                if let Some(shared) = shared.upgrade() {
+                    Self { shared }.operate(|state, now| state.limiter.answered(asked, answer, sent, now));
+                }
+                drop(heard);
+            };
+            self.hand_on(&ask, Box::new(done));
+        }
+        drop(heard);
+        self.until_closed(all).await;
+    }
+
+    async fn until_closed(&self, mut all: mpsc::Receiver<()>) {
+        tokio::select! {
+            _ = all.recv() => {}
+            () = self.shared.clock.sleep(FAREWELL) => {}
+        }
+    }
+
     /// Hands on questions. Nothing waits for the answers: each is an operation of its own.
     pub(super) fn ask_stores(&self, asks: Vec<Ask>, sent: Moment) {
         for ask in asks {
@@ -25,10 +55,17 @@ impl Driver {
                     Self { shared }.operate(|state, now| state.limiter.answered(asked, answer, sent, now));
                 }
             };
-            match self.shared.stores.get() {
-                Some(stores) => stores.ask(&ask, Box::new(done)),
-                None => done(Err(Away::Wrong)),
-            }
+            self.hand_on(&ask, Box::new(done));
+        }
+    }
+
+    fn hand_on(&self, ask: &Ask, done: Done) {
+        match self.shared.stores.get() {
+            Some(stores) => stores.ask(ask, done),
+            None => done(Err(Away::Wrong)),
         }
     }
 }
+
+/// The longest time that a gate waits at its end for stores to hear of it.
+const FAREWELL: Duration = Duration::from_millis(100);

@@ -58,6 +58,12 @@ fn random(dice: &mut Dice, bucket: u64, known: &[(u64, u64); 6]) -> Ask {
         ahead: if dice.below(3) > 0 { 0 } else { small(dice, 10) },
         away: dice.below(12) == 0,
         within: Duration::from_micros(dice.below(9_000_000)),
+        pause: match dice.below(40) {
+            0 => Some(Duration::from_micros(1 + dice.below(20_000))),
+            1 => Some(Duration::ZERO),
+            _ => None,
+        },
+        leave: dice.below(15) == 0,
         ..ask(member, 0)
     }
 }

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::api::{Answer as Outcome, Group, Outcome as Meaning};
+use tidegate::api::{Answer as Outcome, Group, Outcome as Meaning, Pause, PauseLength, Scope};
 use tidegate::limit::policy::{BucketPolicy, QueuePolicy, SharedId, SharedPolicy};
 use tidegate::limit::{
     Answer, Arrival, Ask, Asked, Away, Claim, ClassId, Flow, Ledger, Limiter, Permit, Policy, SharedLimits, Ticket,
@@ -32,6 +32,8 @@ pub(super) struct Fleet {
     pub(super) refused: usize,
     /// The asks, by moment and gate.
     pub(super) asks: Vec<(Moment, usize)>,
+    /// The pause that the upstream asks for with its next answer.
+    pub(super) asks_pause: Option<Duration>,
     /// The answers that are lost on the way, by their number among all answers.
     pub(super) lose_answer: Box<dyn FnMut() -> bool>,
     agenda: BinaryHeap<Reverse<(Moment, u64)>>,
@@ -84,6 +86,7 @@ impl Fleet {
             sent: Vec::new(),
             refused: 0,
             asks: Vec::new(),
+            asks_pause: None,
             lose_answer: Box::new(|| false),
             agenda: BinaryHeap::new(),
             events: BTreeMap::new(),
@@ -223,7 +226,9 @@ impl Fleet {
         of.waits.push(now - arrived);
         self.sent.push((now, gate));
         let (_, receipt, slot) = permit.admit(());
-        let answer = Outcome::new(Meaning::Success, Some(200));
+        let pause =
+            self.asks_pause.take().map(|length| Pause { scope: Scope::Gate, length: PauseLength::Known(length) });
+        let answer = Outcome { pause, ..Outcome::new(Meaning::Success, Some(200)) };
         if let Err(receipt) = receipt.settle(of.limiter.keys(), answer) {
             of.limiter.finish(receipt, answer, None, &String::new, now);
         }

@@ -70,7 +70,7 @@ fn a_class_pauses_alone() {
     assert_eq!(world.left_at(other), Some(at(0)));
     assert_eq!(
         world.limiter.snapshot(world.now).pauses,
-        [PauseView { who: Paused::Class(ClassId(0)), until: at(5000) }]
+        [PauseView { who: Paused::Class(ClassId(0)), until: at(5000), heard: false }]
     );
     world.pass(secs(6));
     assert_eq!(world.left_at(paused), Some(at(5000)));
@@ -266,7 +266,7 @@ fn pauses_can_be_lifted_by_hand() {
     paused_by(&mut world, Caller { credential: 1, ..Caller::new() }, known(Scope::Gate, secs(30)));
     let call = world.arrive(Caller::new());
     world.pass(secs(2));
-    assert_eq!(world.limiter.lift_pauses(world.now), 2);
+    assert_eq!(world.limiter.lift_pauses(false, world.now), 2);
     world.notice();
     assert_eq!((world.left_at(call), until(&world)), (Some(at(2000)), None));
     world.wind_down();

@@ -269,6 +269,89 @@ fn p6_a_call_that_was_not_sent_gives_its_token_back() {
     assert!(after.granted <= before.granted + 1, "one token served all: {after:?}");
 }
 
+/// Three busy gates, one of which the upstream asks for a pause after five seconds.
+fn paused(length: Duration, change: impl Fn(&mut tidegate::limit::policy::SharedPolicy)) -> (Fleet, Moment) {
+    let mut fleet = Fleet::new(50.0, 100, &[1, 1, 1], change);
+    (0..3).for_each(|gate| fleet.calls(gate, 30.0, 30 * SECOND));
+    fleet.run(5 * SECOND);
+    fleet.asks_pause = Some(length);
+    let before = fleet.sent.len();
+    while fleet.asks_pause.is_some() {
+        fleet.run(Duration::from_millis(1));
+    }
+    let began = fleet.sent[before].0;
+    (fleet, began)
+}
+
+#[test]
+fn p19_a_pause_that_one_gate_is_asked_for_is_kept_by_all_within_a_lease() {
+    let (mut fleet, began) = paused(10 * SECOND, |_| ());
+    fleet.run(20 * SECOND);
+    let heard = began + fleet.terms.lease + Duration::from_millis(10);
+    let over = began + 10 * SECOND;
+    let meanwhile = fleet.sent.iter().filter(|(at, _)| *at > heard && *at < over).count();
+    assert_eq!(meanwhile, 0, "{:?}", fleet.sent.iter().find(|(at, _)| *at > heard));
+    assert!(fleet.sent_since(over, None) > 400, "it goes on afterwards");
+    assert!(fleet.over() <= TINY, "{}", fleet.over());
+    let asks = fleet.asks.iter().filter(|(at, _)| *at > heard && *at < over).count();
+    assert!(asks <= 20, "while it lasts each gate looks every two seconds if it still holds: {asks}");
+}
+
+#[test]
+fn p19_a_gate_takes_no_longer_pause_than_its_own_longest_and_none_where_they_are_not_shared() {
+    let (mut fleet, began) = paused(10 * SECOND, |shared| shared.pauses = None);
+    let first = fleet.sent.last().expect("one left").1;
+    fleet.run(9 * SECOND);
+    let others = fleet.sent.iter().filter(|(at, gate)| *at > began && *gate != first).count();
+    assert!(others > 200, "{others}");
+    let (mut fleet, began) = paused(10 * SECOND, |shared| shared.pauses = Some(2 * SECOND));
+    fleet.run(SECOND);
+    let ends: Vec<_> = fleet.gates.iter().map(|gate| gate.limiter.pauses(fleet.now)[0].until).collect();
+    assert_eq!(ends.iter().filter(|end| **end <= began + 4 * SECOND).count(), 2, "{ends:?}");
+}
+
+#[test]
+fn p19_a_pause_that_an_operator_lifts_everywhere_ends_everywhere() {
+    let (mut fleet, began) = paused(20 * SECOND, |_| ());
+    fleet.run(3 * SECOND);
+    assert!(fleet.gates.iter().all(|gate| gate.limiter.pauses(fleet.now).len() == 1));
+    let now = fleet.now;
+    fleet.gates[0].limiter.lift_pauses(true, now);
+    fleet.run(4 * SECOND);
+    for gate in 0..3 {
+        assert!(fleet.sent_since(began + 3 * SECOND, Some(gate)) > 10, "gate {gate}");
+    }
+    assert!(fleet.gates.iter().all(|gate| gate.limiter.pauses(fleet.now).is_empty()));
+}
+
+#[test]
+fn p19_a_store_that_forgets_a_pause_ends_nobodys() {
+    let (mut fleet, _) = paused(20 * SECOND, |_| ());
+    fleet.run(3 * SECOND);
+    fleet.ledger = Ledger::default();
+    let before = fleet.sent.len();
+    fleet.run(10 * SECOND);
+    assert_eq!(fleet.sent.len(), before);
+}
+
+#[test]
+fn a_gate_that_takes_its_leave_is_no_member_any_more() {
+    let mut fleet = short_of(Fleet::of(3, 50.0, 100), 3 * SECOND);
+    fleet.run(5 * SECOND);
+    assert_eq!(fleet.gates[1].limiter.snapshot(fleet.now).shared[0].members, 3);
+    let now = fleet.now;
+    for ask in fleet.gates[0].limiter.take_farewells(now) {
+        let answer = fleet.ledger.ask(&ask, 1_700_000_005_000_001);
+        fleet.gates[0].limiter.answered(ask.asked, Ok(answer), now, now);
+    }
+    let mut idle = Fleet::of(3, 50.0, 100);
+    assert!(idle.gates[0].limiter.take_farewells(idle.now).is_empty(), "a store that was never asked knows nobody");
+    fleet.gates[0].cut_off = true; // it has gone
+    (1..3).for_each(|gate| fleet.calls(gate, 30.0, 2 * SECOND));
+    fleet.run(2 * SECOND);
+    assert_eq!(fleet.gates[1].limiter.snapshot(fleet.now).shared[0].members, 2);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: super::shared_cases(), ..ProptestConfig::default() })]
 

@@ -108,7 +108,7 @@ fn lifted_pauses_let_everyone_go_a_few_at_a_time() {
         world.arrive(Caller { credential: call as u64 % 900, ..Caller::new() });
     }
     assert_eq!(world.limiter.waiting(), MANY);
-    assert_eq!(world.limiter.lift_pauses(world.now), 900);
+    assert_eq!(world.limiter.lift_pauses(false, world.now), 900);
     goes_on_in_pieces(&mut world);
     assert_eq!(world.limiter.waiting(), 0);
 }

@@ -53,6 +53,11 @@ pub struct Ask {
     pub away: bool,
     /// The time that the newest waiting call has left.
     pub within: Duration,
+    /// The time left of a pause that the upstream asked this member for, to be told to the others;
+    /// zero to end the one that they know of.
+    pub pause: Option<Duration>,
+    /// True for the last ask of a member that leaves.
+    pub leave: bool,
 }
 
 /// The answer to an [`Ask`]. It comes from outside and may say anything.
@@ -73,6 +78,9 @@ pub struct Answer {
     pub members: u32,
     /// The sum of the weights of the other members that have waiting calls.
     pub rivals: u32,
+    /// The time left of a pause that a member told; zero if it is over or was lifted, `None` if
+    /// nothing is known of any.
+    pub pause: Option<Duration>,
 }
 
 /// The reason there is no answer.
@@ -86,7 +94,13 @@ pub enum Away {
 
 // === impl Asked ===
 
-#[cfg(test)]
+impl Asked {
+    /// Returns the bucket that was asked.
+    pub(crate) fn bucket(self) -> BucketId {
+        self.bucket
+    }
+}
+
 impl Default for Asked {
     /// The ask of no member.
     fn default() -> Self {

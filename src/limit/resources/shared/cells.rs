@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::member::{Member, SharedView};
+use super::member::{Member, News, SharedPause, SharedView};
 use super::{Answer, Ask, Asked, Away, Want};
 use crate::limit::keys::mix;
 use crate::limit::resources::{Bucket, BucketId, Start, Turn};
@@ -83,11 +83,37 @@ impl SharedBuckets {
         self.cells.iter_mut().filter_map(ask).collect()
     }
 
-    /// Takes in what came of an ask.
-    pub(crate) fn answered(&mut self, asked: Asked, answer: Result<Answer, Away>, sent: Moment, now: Moment) {
-        if let Some(cell) = self.get_mut(asked.bucket) {
-            cell.member.answered(asked.number, answer, sent, now);
+    /// Takes in what came of an ask. Returns the pause that another member told.
+    pub(crate) fn answered(
+        &mut self,
+        asked: Asked,
+        answer: Result<Answer, Away>,
+        sent: Moment,
+        now: Moment,
+    ) -> Option<SharedPause> {
+        self.get_mut(asked.bucket)?.member.answered(asked.number, answer, sent, now)
+    }
+
+    /// Returns the last asks of the members that the stores know.
+    pub(crate) fn farewells(&mut self, now: Moment) -> Vec<Ask> {
+        let ask = |(index, cell): (usize, &mut Cell)| {
+            let bucket = BucketId { index: u32::try_from(index).ok()? | SHARED, serial: cell.serial };
+            cell.member.farewell(now, |number| Asked { bucket, number })
+        };
+        self.cells.iter_mut().filter_map(ask).collect()
+    }
+
+    /// Tells the other members of a bucket what is new, if they share pauses.
+    pub(crate) fn tell(&mut self, id: BucketId, news: News) {
+        if let Some(cell) = self.get_mut(id).filter(|cell| cell.member.shared.pauses.is_some()) {
+            cell.member.tell(news);
         }
+    }
+
+    /// Tells those of every bucket.
+    pub(crate) fn tell_all(&mut self, news: News) {
+        let sharing = self.cells.iter_mut().map(|(_, cell)| cell).filter(|cell| cell.member.shared.pauses.is_some());
+        sharing.for_each(|cell| cell.member.tell(news));
     }
 
     /// Returns what a status page shows of each.

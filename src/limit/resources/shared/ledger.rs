@@ -25,6 +25,8 @@ struct State {
     born: u64,
     /// The moment of the last ask.
     last: u64,
+    /// The moment at which the pause that a member told is over.
+    paused: f64,
 }
 
 /// A member as the ledger knows it.
@@ -50,7 +52,7 @@ impl Ledger {
         }
         let (time, terms) = (now as f64, &ask.limits);
         let (period, burst, rivals) = self.strictest(ask, now);
-        let state = self.state.unwrap_or(State { zero: time, born: now, last: now });
+        let state = self.state.unwrap_or(State { zero: time, born: now, last: now, paused: 0.0 });
         // How far the clock has gone back.
         let back = state.last.saturating_sub(now) as f64;
         let mut zero = state.zero - back;
@@ -62,9 +64,16 @@ impl Ledger {
         }
         zero = zero.max(time - burst * period);
 
+        let told = ask.pause.filter(|pause| !pause.is_zero()).map_or(0.0, |pause| time + micros(pause));
+        let lifts = ask.pause.is_some_and(|pause| pause.is_zero());
+        let paused = if lifts { time } else { (state.paused - back).max(told) };
         let level = (time - zero) / period;
-        let first = zero + period - time;
-        let granted = grant(ask, &Level { level, first, period, burst, rivals });
+        let (mut first, mut granted) = (zero + period - time, 0.0);
+        if paused > time {
+            first = first.max(paused - time);
+        } else {
+            granted = grant(ask, &Level { level, first, period, burst, rivals });
+        }
         zero += granted * period;
 
         let (lease, seen) = (micros(terms.lease), now);
@@ -72,16 +81,22 @@ impl Ledger {
         let sum = ask.total + whole(granted);
         let (weight, period_of, burst_of) = (terms.weight, terms.period, terms.burst);
         let seat = Seat { granted: sum, seen, till, weight, period: period_of, burst: burst_of };
-        self.seats.insert(ask.member, seat);
-        self.state = Some(State { zero: hundredths(zero), born: state.born, last: now });
+        let members = self.seats.len() + usize::from(!self.seats.contains_key(&ask.member));
+        if ask.leave {
+            self.seats.remove(&ask.member);
+        } else {
+            self.seats.insert(ask.member, seat);
+        }
+        self.state = Some(State { zero: hundredths(zero), born: state.born, last: now, paused: paused.max(0.0) });
         Answer {
             granted: u32::try_from(whole(granted)).unwrap_or(u32::MAX),
             first: nanos(first.ceil()),
             period: super::ask::micros(hundredths(period)),
             level: thousandths(level),
             epoch: state.born,
-            members: u32::try_from(self.seats.len()).unwrap_or(u32::MAX),
+            members: u32::try_from(members).unwrap_or(u32::MAX),
             rivals,
+            pause: (paused > 0.0 && paused != time).then(|| super::ask::micros((paused - time).max(0.0))),
         }
     }
 

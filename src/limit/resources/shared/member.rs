@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::answers::SharedPause;
 pub use self::answers::SharedView;
 use super::demand::{Allowance, Demand};
 use super::outage::StoreAway;
@@ -52,6 +53,10 @@ pub(crate) struct Member {
     away: Option<StoreAway>,
     /// True if the store was away since its last answer.
     was_away: bool,
+    /// What the other members are to be told.
+    news: Option<News>,
+    /// The end of the pause that another member told.
+    paused_until: Moment,
     granted: u64,
     spent: u64,
     fallback: u64,
@@ -67,6 +72,15 @@ pub(crate) struct Want {
     pub(crate) within: Duration,
 }
 
+/// What a member tells the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The upstream asked for a pause until then.
+    Paused(Moment),
+    /// The pause that was told is over.
+    Lifted,
+}
+
 /// An ask under way.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
@@ -74,6 +88,7 @@ struct UnderWay {
     need: u32,
     extra: u32,
     within: Duration,
+    news: Option<News>,
 }
 
 /// The last answer, and the moment it came.
@@ -112,6 +127,8 @@ impl Member {
             reckoned: None,
             away: None,
             was_away: false,
+            news: None,
+            paused_until: Moment::ZERO,
             granted: 0,
             spent: 0,
             fallback: 0,
@@ -236,16 +253,19 @@ impl Member {
             (u32::try_from(calls - held).unwrap_or(MOST).min(MOST), self.grown_extra(now))
         } else if !short && self.ahead_ask_at(now).is_some_and(|at| at <= now) {
             (u32::from(self.away.is_some()), self.missing_ahead(now))
+        } else if self.tell_at(now).is_some_and(|at| at <= now) {
+            (0, 0)
         } else {
             return None;
         };
-        if need > 0 {
-            self.short_at = now;
-        } else {
-            self.ahead_at = now;
+        match (need, extra) {
+            (0, 0) => {}
+            (0, _) => self.ahead_at = now,
+            _ => self.short_at = now,
         }
         let within = want.map_or(Duration::ZERO, |want| want.within);
-        Some(self.begin(UnderWay { number: self.number + 1, need, extra, within }, now, asked))
+        let under_way = UnderWay { number: self.number + 1, need, extra, within, news: self.news };
+        Some(self.begin(under_way, now, asked))
     }
 
     fn begin(&mut self, under_way: UnderWay, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Ask {
@@ -266,7 +286,37 @@ impl Member {
             ahead: u32::try_from(self.tokens.later_than(now + self.look())).unwrap_or(u32::MAX),
             away: self.was_away,
             within: under_way.within,
+            pause: under_way.news.map(|news| match news {
+                News::Paused(until) => (until - now).max(Duration::from_micros(1)),
+                News::Lifted => Duration::ZERO,
+            }),
+            leave: false,
         }
+    }
+
+    /// Returns the last ask of this member, if the store knows it.
+    pub(super) fn farewell(&mut self, now: Moment, asked: impl FnOnce(u64) -> Asked) -> Option<Ask> {
+        self.heard.filter(|_| self.away.is_none())?;
+        let under_way =
+            UnderWay { number: self.number + 1, need: 0, extra: 0, within: Duration::ZERO, news: self.news };
+        Some(Ask { leave: true, ..self.begin(under_way, now, asked) })
+    }
+
+    /// Tells the others what is new, as soon as no other ask is under way.
+    pub(super) fn tell(&mut self, news: News) {
+        self.news = Some(news);
+    }
+
+    /// Returns the moment at which to tell what is new, or to hear if the pause that another told
+    /// has been lifted.
+    fn tell_at(&self, now: Moment) -> Option<Moment> {
+        let due = match self.news {
+            Some(_) => now,
+            None if self.paused_until > now => self.asked_at + HEAR_AGAIN,
+            None => return None,
+        };
+        let retry = self.away.as_ref().map_or(now, |away| away.retry_at);
+        Some(due.max(retry).max(self.allowance.ready_at(0.0, now)))
     }
 
     /// Returns the tokens to take beyond need: more and more while asks follow each other quickly.
@@ -320,7 +370,10 @@ impl Member {
 
     /// Returns the moment at which this member has something to do though no call waits.
     pub(super) fn tend_at(&self, now: Moment) -> Option<Moment> {
-        if self.asked.is_some() { None } else { self.ahead_ask_at(now) }
+        if self.asked.is_some() {
+            return None;
+        }
+        [self.ahead_ask_at(now), self.tell_at(now)].into_iter().flatten().min()
     }
 }
 
@@ -329,6 +382,8 @@ fn whole(number: f64) -> u32 {
     number as u32
 }
 
+/// The time after which a member that keeps a pause of another's asks if it still holds.
+const HEAR_AGAIN: Duration = Duration::from_secs(2);
 /// The most tokens in one ask for calls that wait.
 const MOST: u32 = 200;
 /// The most tokens beyond need.

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Heard, Member, UnderWay};
+use super::{Heard, Member, News, UnderWay};
 use crate::limit::keys::mix;
 use crate::limit::resources::shared::outage::StoreAway;
 use crate::limit::resources::{Answer, Away};
@@ -38,25 +38,64 @@ pub struct SharedView {
     pub fallback: u64,
 }
 
+/// What the store told of the pause of a shared bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedPause {
+    /// There is one: its end, and a moment before which it does not end. What lies between is the
+    /// time of the question and its answer.
+    Paused { until: Moment, surely: Moment },
+    /// The one that it told of is over.
+    Lifted,
+}
+
 // === impl Member ===
 
 impl Member {
     /// Takes in what came of ask `number`. An answer that comes too late is not used.
-    pub(in super::super) fn answered(&mut self, number: u64, answer: Result<Answer, Away>, sent: Moment, now: Moment) {
-        let Some(under_way) = self.asked.take_if(|asked| asked.number == number) else { return };
+    /// Returns the end of a pause that another member told.
+    pub(in super::super) fn answered(
+        &mut self,
+        number: u64,
+        answer: Result<Answer, Away>,
+        sent: Moment,
+        now: Moment,
+    ) -> Option<SharedPause> {
+        let under_way = self.asked.take_if(|asked| asked.number == number)?;
         match answer {
             Ok(answer) if answer.granted <= under_way.need.saturating_add(under_way.extra) => {
                 self.heard(&answer, under_way, sent, now);
+                return self.pause_of(&answer, sent, now);
             }
             Ok(_) => self.lost(Away::Wrong, now),
             Err(away) => self.lost(away, now),
         }
+        self.news.take_if(|news| matches!(news, News::Paused(until) if *until <= now));
+        None
+    }
+
+    /// Returns what the store told of a pause. What this member has not told yet is newer.
+    fn pause_of(&mut self, answer: &Answer, sent: Moment, now: Moment) -> Option<SharedPause> {
+        let longest = self.shared.pauses.filter(|_| self.news.is_none())?;
+        let left = answer.pause?.min(longest);
+        if left.is_zero() {
+            let is_new = self.paused_until > now;
+            self.pause_is_over();
+            return is_new.then_some(SharedPause::Lifted);
+        }
+        self.paused_until = now + left;
+        Some(SharedPause::Paused { until: now + left, surely: sent + left })
     }
 
     fn heard(&mut self, answer: &Answer, under_way: UnderWay, sent: Moment, now: Moment) {
         let took = now - sent;
         self.round_trip = if self.heard.is_none() { took } else { self.round_trip.mul_f64(0.8) + took.mul_f64(0.2) };
         (self.away, self.was_away) = (None, false);
+        if self.news == under_way.news {
+            self.news = None;
+        }
+        if under_way.news == Some(News::Lifted) {
+            self.pause_is_over();
+        }
         (self.epoch, self.total) = (answer.epoch, self.total + u64::from(answer.granted));
         self.granted += u64::from(answer.granted);
         self.tokens.add(answer, self.terms.lease, sent, now);
@@ -70,6 +109,13 @@ impl Member {
             self.not_before = now + after(0).saturating_sub(under_way.within) + SPREAD.mul_f64(self.spread());
         }
         self.heard = Some(Heard { answer: *answer, at: now });
+    }
+
+    /// Asks again for calls that wait: the last answers named the end of a pause.
+    fn pause_is_over(&mut self) {
+        if self.paused_until > Moment::ZERO {
+            (self.paused_until, self.not_before) = (Moment::ZERO, Moment::ZERO);
+        }
     }
 
     fn lost(&mut self, why: Away, now: Moment) {

@@ -1,0 +1,74 @@
+//! Checks the stores of shared buckets, with the credentials of the gates.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Finding;
+use crate::clock::Clock;
+use crate::spec::{Settings, Store};
+use crate::status::text::count;
+use crate::store::{PreparedStore, Probed};
+
+/// Returns what is to be said of each store.
+pub(super) async fn findings(settings: &Settings, clock: Clock) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for store in &settings.stores {
+        findings.extend(of_store(store, &buckets(settings, store), clock).await);
+    }
+    findings
+}
+
+/// Returns the names of the buckets that a store keeps.
+fn buckets(settings: &Settings, store: &Store) -> Vec<Arc<str>> {
+    let all = settings.gates.values().flat_map(|gate| &gate.policy.shared);
+    let here: BTreeSet<_> = all.filter(|shared| shared.store == store.name).map(|shared| &shared.name).collect();
+    here.into_iter().cloned().collect()
+}
+
+async fn of_store(store: &Store, buckets: &[Arc<str>], clock: Clock) -> Vec<Finding> {
+    let about = format!("store {}", store.name);
+    let prepared = match PreparedStore::new(store.clone(), clock) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            let advice = format!("correct stores.{}, or mount that file", store.name);
+            return vec![Finding::wrong(&about, error.to_string(), advice)];
+        }
+    };
+    match prepared.probe(buckets).await {
+        Ok(probed) => told(&about, &probed, store),
+        Err(broken) => vec![Finding::wrong(&about, broken.what, broken.remedy)],
+    }
+}
+
+fn told(about: &str, probed: &Probed, store: &Store) -> Vec<Finding> {
+    let way = if store.has_tls { " over TLS" } else { "" };
+    let took = format!("{:.1} ms", probed.took.as_secs_f64() * 1e3);
+    let mut findings = vec![Finding::fine(about, format!("answers in {took}{way}, and runs the script"))];
+    if probed.took > SLOW {
+        let advice = "calls wait for it only while tokens are short; a store nearer by makes those waits shorter";
+        findings.push(Finding::note(about, format!("takes {took} to answer"), advice));
+    }
+    if probed.clock_off > CLOCK_OFF {
+        let off = format!("its clock differs from this machine's by {:.0} s", probed.clock_off.as_secs_f64());
+        findings.push(Finding::note(about, off, "gates do not mind; set one of the two for the logs"));
+    }
+    if let Some(policy) = &probed.evicts {
+        let advice = "set maxmemory-policy noeviction: a bucket that is dropped begins empty";
+        findings.push(Finding::note(about, format!("may drop buckets ({policy})"), advice));
+    }
+    for (bucket, members) in &probed.members {
+        let pods = if members.is_empty() { String::new() } else { format!(": {}", members.join(", ")) };
+        let says = format!("{bucket} is shared by {}{pods}", count(members.len(), "gate", "gates"));
+        findings.push(Finding::fine(about, says));
+    }
+    for bucket in &probed.differ {
+        let advice = "the strictest limits hold for all; give all gates the same rate and burst";
+        findings.push(Finding::note(about, format!("gates have different limits for {bucket}"), advice));
+    }
+    findings
+}
+
+/// A store that takes longer to answer is worth a word.
+const SLOW: Duration = Duration::from_millis(20);
+const CLOCK_OFF: Duration = Duration::from_secs(1);

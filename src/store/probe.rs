@@ -1,0 +1,129 @@
+//! Asks a store as a gate would, to find out what is wrong with it.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+
+use super::PreparedStore;
+use super::fault::Fault;
+use super::script::{self, key};
+use crate::clock::wall_clock;
+use crate::limit::policy::{BucketPolicy, SharedPolicy};
+use crate::limit::{Ask, Asked, SharedLimits};
+
+/// What a probe found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Probed {
+    /// The time from a question to its answer.
+    pub(crate) took: Duration,
+    /// The time by which the server's clock differs from this machine's.
+    pub(crate) clock_off: Duration,
+    /// The gates that use each shared bucket, by the names of their pods.
+    pub(crate) members: BTreeMap<Arc<str>, Vec<String>>,
+    /// The shared buckets for which gates have different limits.
+    pub(crate) differ: Vec<Arc<str>>,
+    /// The policy by which the server may drop keys, where it tells and may.
+    pub(crate) evicts: Option<String>,
+}
+
+/// The reason why a store is of no use, and what to do about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken {
+    pub(crate) what: String,
+    pub(crate) remedy: String,
+}
+
+// === impl PreparedStore ===
+
+impl PreparedStore {
+    /// Connects, runs the script for a bucket of its own, which it removes, and looks at these
+    /// shared buckets.
+    ///
+    /// # Errors
+    /// A gate would get no answer.
+    pub(crate) async fn probe(&self, buckets: &[Arc<str>]) -> Result<Probed, Broken> {
+        self.look(buckets).await.map_err(|fault| Broken { what: fault.what(), remedy: fault.remedy() })
+    }
+
+    async fn look(&self, buckets: &[Arc<str>]) -> Result<Probed, Fault> {
+        let store = &self.0.store;
+        let mut connection = self.0.dial().await?;
+        let redis = &mut connection.redis;
+        let name = format!("doctor-{:016x}", RandomState::new().hash_one(()));
+        let ask = ask(&name);
+        script::ask(redis, (&ask, &store.prefix, "doctor")).await?;
+        let began = self.0.clock.now();
+        script::ask(redis, (&Ask { leave: true, ..ask }, &store.prefix, "doctor")).await?;
+        let mut probed = Probed { took: self.0.clock.now() - began, ..Probed::default() };
+        redis::cmd("PEXPIRE").arg(key(&store.prefix, &name)).arg(1).query_async::<i64>(redis).await?;
+        let (seconds, micros) = redis::cmd("TIME").query_async::<(u64, u32)>(redis).await?;
+        let theirs = Duration::new(seconds, 0) + Duration::from_micros(micros.into());
+        let ours = wall_clock().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
+        probed.clock_off = theirs.abs_diff(ours);
+        for bucket in buckets {
+            let mut get = redis::cmd("HGETALL");
+            let fields = get.arg(key(&store.prefix, bucket)).query_async::<BTreeMap<String, String>>(redis).await?;
+            let members = living(&fields);
+            let limits: Vec<_> = members.iter().map(|member| &member.limits).collect();
+            if limits.windows(2).any(|two| two[0] != two[1]) {
+                probed.differ.push(Arc::clone(bucket));
+            }
+            let labels = members.into_iter().map(|member| member.label).collect();
+            probed.members.insert(Arc::clone(bucket), labels);
+        }
+        probed.evicts = evicts(redis).await;
+        Ok(probed)
+    }
+}
+
+/// A gate as the store knows it.
+struct Member {
+    label: String,
+    limits: [String; 2],
+}
+
+/// Returns the members that asked within the last minute.
+fn living(fields: &BTreeMap<String, String>) -> Vec<Member> {
+    let last: u64 = fields.get("n").and_then(|last| last.parse().ok()).unwrap_or_default();
+    let member = |(name, value): (&String, &String)| {
+        let words: Vec<&str> = value.split(' ').collect();
+        let [_, seen, _, _, period, burst, label] = words[..] else { return None };
+        let seen: u64 = seen.parse().ok()?;
+        let lives = name.starts_with("m:") && seen.saturating_add(script::MEMBER) >= last;
+        let label = label.chars().filter(char::is_ascii_graphic).take(super::LONGEST_LABEL).collect();
+        lives.then(|| Member { label, limits: [period.to_owned(), burst.to_owned()] })
+    };
+    fields.iter().filter_map(member).collect()
+}
+
+/// Returns the policy by which the server may drop keys. Most users may not ask.
+async fn evicts(redis: &mut MultiplexedConnection) -> Option<String> {
+    let mut get = redis::cmd("CONFIG");
+    let told = get.arg("GET").arg("maxmemory-policy").query_async::<BTreeMap<String, String>>(redis).await.ok()?;
+    let policy = told.get("maxmemory-policy")?.chars().filter(char::is_ascii_graphic).take(40).collect::<String>();
+    (policy != "noeviction").then_some(policy)
+}
+
+/// Returns a question that wants nothing.
+fn ask(name: &str) -> Ask {
+    let (bucket, shared) = (BucketPolicy::new(1.0, NonZeroU32::MIN), SharedPolicy::new(name));
+    Ask {
+        asked: Asked::default(),
+        limits: SharedLimits::new(&bucket, &shared),
+        shared: Arc::new(shared),
+        member: 1,
+        need: 0,
+        extra: 0,
+        total: 0,
+        epoch: 0,
+        ahead: 0,
+        away: false,
+        within: Duration::ZERO,
+        pause: None,
+        leave: false,
+    }
+}
