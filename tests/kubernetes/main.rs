@@ -36,6 +36,7 @@ mod pod;
 #[path = "../support/ports.rs"]
 mod ports;
 mod rate;
+mod recovery;
 mod smoke;
 mod streams;
 mod support;

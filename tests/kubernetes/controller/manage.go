@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,12 +65,15 @@ func (l *WidgetList) DeepCopyObject() runtime.Object {
 
 var group = schema.GroupVersion{Group: "tidegate.test", Version: "v1"}
 
-// manage is an ordinary controller: one worker, leader election, today's default rate limiter.
+// manage is an ordinary controller: one worker, leader election, today's default rate limiter, unless a flag says
+// otherwise.
 func manage(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("manage", flag.ExitOnError)
 	namespace := flags.String("namespace", "default", "whose widgets, and where the lease is")
 	create := flags.Int("create", 0, "create this many widgets once leading")
 	creators := flags.Int("creators", 1, "by so many goroutines")
+	workers := flags.Int("workers", 1, "reconciles at a time")
+	classic := flags.Bool("classic", false, "with client-go's classic rate limiter: backoff by object, and 10 retries a second of all")
 	_ = flags.Parse(args)
 	ctrl.SetLogger(logr.Discard())
 	config, _, err := connect("widget-controller")
@@ -91,7 +95,11 @@ func manage(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	builder := ctrl.NewControllerManagedBy(mgr).For(&Widget{}).WithOptions(controller.Options{MaxConcurrentReconciles: 1})
+	options := controller.Options{MaxConcurrentReconciles: *workers}
+	if *classic {
+		options.RateLimiter = workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]()
+	}
+	builder := ctrl.NewControllerManagedBy(mgr).For(&Widget{}).WithOptions(options)
 	if err := builder.Complete(&observer{mgr.GetClient()}); err != nil {
 		return err
 	}
