@@ -163,7 +163,7 @@ mod tests {
             match reading.read(&text.as_bytes()[..come]) {
                 Ok(Some(end)) => {
                     let connect = connect(&text.as_bytes()[..end]).map_err(|refused| refused.to_string())?;
-                    return Ok(format!("{} {}", connect.origin, &text[end..]));
+                    return Ok(format!("{} {}", connect.origin, text.get(end..).expect("whole characters")));
                 }
                 Ok(None) => {}
                 Err(refused) => return Err(refused.to_string()),
