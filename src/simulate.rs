@@ -1,6 +1,6 @@
 //! `tidegate simulate`: the limiter that the proxy runs, under a virtual clock.
 //!
-//! [`play`] lets the controllers, leases and API of a scenario meet a gate; [`replay`] sends a
+//! `play` lets the controllers, leases and API of a scenario meet a gate; [`replay`] sends a
 //! recorded log of calls through a hypothetical gate. Both drive [`crate::limit::Limiter`] and read
 //! calls and answers as the proxy does, so the simulated code is the code that runs. A run depends
 //! on its input and seed alone.

@@ -150,7 +150,7 @@ impl Gate {
     }
 
     pub(crate) fn lift(&mut self) {
-        self.limiter.lift_pauses(self.now);
+        self.limiter.lift_pauses(false, self.now);
         self.follow_up();
     }
 

@@ -1,11 +1,10 @@
 //! What it costs to read a call: from its head to class, flow and key, in each provider's language.
 
-use std::hash::RandomState;
 use std::hint::black_box;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
-use tidegate::classify::Rules;
+use tidegate::classify::{Rules, Salt};
 use tidegate::config;
 
 /// A gate, and a call to it as a client makes it.
@@ -60,7 +59,7 @@ impl Sample {
 
     /// Prepares the reading of it.
     pub(crate) fn stage(self) -> Box<dyn FnMut()> {
-        let (rules, uri, hasher) = (self.rules(), Uri::from_static(self.target), RandomState::new());
+        let (rules, uri, hasher) = (self.rules(), Uri::from_static(self.target), Salt::random());
         let fields =
             self.fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         let headers: HeaderMap = fields.collect();

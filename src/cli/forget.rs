@@ -11,7 +11,6 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   tidegate forget --all
   tidegate forget 'write deployments.apps/prod/*'
-  tidegate forget --pauses
   tidegate forget --pauses --shared
 
 Keys are named as on the status page and in the log. What is forgotten is tried
