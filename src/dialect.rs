@@ -171,8 +171,8 @@ fn host(head: &Head<'_>) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// The text of a header field, if it is ASCII. Names that are constants are found sooner than texts,
-/// which are read first.
+/// The text of a header field, if it is ASCII. Names that are constants are found sooner than
+/// texts, which are read first.
 fn header(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
     let value = headers.get(name)?.as_bytes();
     value.is_ascii().then(|| std::str::from_utf8(value).ok()).flatten()

@@ -3,11 +3,10 @@
 //!
 //! Everything here has been checked and is possible.
 
-mod revalidation;
-
-mod otlp;
-
 mod egress;
+mod otlp;
+mod revalidation;
+mod store;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +18,12 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Uri};
 
 pub use self::egress::{Egress, HostPattern, HostSet, Hosts, PlainHttp, Unlisted};
+pub use self::otlp::Otlp;
 pub use self::revalidation::Revalidation;
+pub use self::store::{Store, StoreAddress};
 use crate::api::{Failures, Throttling};
 use crate::classify::{Kind, Rules};
 use crate::limit::{Policy, Reason};
-
-pub use self::otlp::Otlp;
 
 /// The whole process.
 #[derive(Clone, Debug)]
@@ -102,41 +101,6 @@ pub struct Log {
     pub level: String,
     /// The file that gets one JSON line per call.
     pub calls: Option<PathBuf>,
-}
-
-/// A store of shared buckets: a Valkey or Redis.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its address.
-    pub address: StoreAddress,
-    /// True if TLS is spoken there.
-    pub has_tls: bool,
-    /// TLS to it.
-    pub tls: UpstreamTls,
-    /// The user; `None` for the default one.
-    pub user: Option<String>,
-    /// The file with the password.
-    pub password_file: Option<PathBuf>,
-    /// The beginning of every key.
-    pub prefix: String,
-    /// The longest time to an answer, and to a connection.
-    pub timeout: Duration,
-}
-
-/// The address of a store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreAddress {
-    /// A host and a port.
-    Tcp {
-        /// A name, or an IP address without brackets.
-        host: String,
-        /// The port.
-        port: u16,
-    },
-    /// A Unix socket.
-    Unix(PathBuf),
 }
 
 /// One gate.
@@ -363,20 +327,6 @@ impl Figures {
     /// Returns the figure behind the bucket of a class, or of the gate.
     pub fn of(&self, class: Option<&str>) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.class == class)
-    }
-}
-
-// === impl StoreAddress ===
-
-impl StoreAddress {
-    /// True if it cannot lead off this machine.
-    pub fn is_local(&self) -> bool {
-        match self {
-            Self::Unix(_) => true,
-            Self::Tcp { host, .. } => {
-                host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-            }
-        }
     }
 }
 

@@ -385,13 +385,6 @@ pub struct Explained {
     pub notes: Vec<String>,
 }
 
-impl Gate {
-    /// Returns its name, with its host if it is one of several.
-    fn title(&self) -> String {
-        if self.host.is_empty() { self.name.clone() } else { format!("{} {}", self.name, self.host) }
-    }
-}
-
 impl History {
     /// Returns a value as calls per second, for readers.
     #[expect(clippy::cast_precision_loss, reason = "calls of a few seconds are exact in a double")]

@@ -47,8 +47,8 @@ pub(super) fn cost(at: &Cursor<'_>, base: (CostBy, Cost), kind: Kind, dialect: D
     }
 }
 
-/// Returns the cost of a preset's class and its bounds. Where the gate cannot read it from the call,
-/// every call costs as the dearest.
+/// Returns the cost of a preset's class and its bounds. Where the gate cannot read it from the
+/// call, every call costs as the dearest.
 pub(super) fn of_preset(by: CostBy, kind: Kind, dialect: Dialect) -> (CostBy, Cost) {
     match by {
         CostBy::Read(reader) if needed(reader, kind, dialect).is_none() => {

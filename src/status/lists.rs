@@ -243,3 +243,10 @@ fn text(value: &impl ToString) -> Cell {
 const NONE: &str = "\u{2013}";
 /// The advice about failing keys, beyond the repair itself.
 const HEALED: &str = "Once the cause is healed, `tidegate forget --all` has them tried at once.";
+
+impl Gate {
+    /// Returns its name, with its host if it is one of several.
+    pub(super) fn title(&self) -> String {
+        if self.host.is_empty() { self.name.clone() } else { format!("{} {}", self.name, self.host) }
+    }
+}

@@ -70,8 +70,12 @@ fn every_panel_of_the_dashboard_shows_the_series_of_a_gate_that_works() {
         "[admin]\nlisten = \"127.0.0.1:{admin}\"\nsocket = \"off\"\n\
          [gates.main]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\n{tight}\
          [gates.shadow]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\nshadow = true\n{tight}\
-         [gates.file]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\nsignals = {{ honour = [\"ietf\"], scope = \"credential\" }}\nrewrite_links = true\n",
-        gates[0], gates[1], gates[2]
+         [stores.account]\nurl = \"redis://127.0.0.1:{}\"\n\
+         [gates.file]\nkind = \"http\"\nbucket = {{ rate = 1000, burst = 1000, shared = \"account\" }}\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\nsignals = {{ honour = [\"ietf\"], scope = \"credential\" }}\nrewrite_links = true\n",
+        gates[0],
+        gates[1],
+        free_port(),
+        gates[2] // nothing listens for the store: the gate goes on with its part
     );
     let mut gate = start(with_config("run", &file("tidegate.toml", &config)));
     gate.ready();

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{Backend, header, status, within};
 
-pub(super) const EC2: &str = "ec2.eu-central-1.amazonaws.com";
+pub(crate) const EC2: &str = "ec2.eu-central-1.amazonaws.com";
 
 /// TLS for these names before a backend. Returns the address, and the CA.
 pub(super) async fn encrypted(backend: SocketAddr, names: &[&str]) -> (SocketAddr, String) {

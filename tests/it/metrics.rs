@@ -16,6 +16,7 @@ use tidegate::telemetry::meters::{Decision, FailureKind};
 use tidegate::telemetry::table::{Kind, Metric, Since, TABLE};
 
 use super::cli::{PATIENCE, start, with_config};
+use super::egress::EC2;
 use super::fetched::{or_skip, prometheus};
 use super::operate::{Process, api, command, responding};
 use super::ports::free_port;
@@ -214,6 +215,8 @@ const OF_PROMETHEUS: [&str; 5] = [
     "scrape_series_added",
 ];
 
+const LEADS_NOWHERE: &str = "CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: 169.254.169.254:80\r\n\r\n";
+
 #[test]
 fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
     let test = "a_prometheus_scrapes_what_the_manual_says_and_nothing_else";
@@ -228,6 +231,7 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
     let free = || TcpListener::bind((address, 0)).and_then(|it| it.local_addr()).expect("a port");
     let (admin, upstream) = (free(), bad_days());
     let gates = [free_port(), free_port(), free_port()];
+    let egress = free_port();
     let (token, socket) = (file("token", "s3cret\n"), folder.path().join("control.sock"));
     let calls = folder.path().join("calls.jsonl");
     let tight = "bucket = { rate = 40, burst = 2 }\nqueue = { max_wait = \"100ms\" }\n";
@@ -237,7 +241,8 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
          [gates.shadow]\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\nshadow = true\n{tight}\
          [gates.file]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{}\"\ncredential = {{ file = {token:?} }}\nsignals.honour = [\"ietf\"]\n\
          bucket = {{ rate = 1000, burst = 1000, adapt = \"off\", shared = {{ name = \"account\", members = 1 }} }}\n\
-         [stores.nowhere]\nurl = \"unix:/nowhere\"\n[otlp]\nendpoint = \"http://127.0.0.1:9\"\n",
+         [stores.nowhere]\nurl = \"unix:/nowhere\"\n[otlp]\nendpoint = \"http://127.0.0.1:9\"\n\
+         [egress]\nlisten = \"127.0.0.1:{egress}\"\n[gates.aws]\npreset = \"aws\"\nconnect_to = {{ {EC2:?} = \"127.0.0.1:9\" }}\n",
         gates[0], gates[1], gates[2]
     );
     let path = file("tidegate.toml", &config);
@@ -260,6 +265,11 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
     server.line("Server is ready to receive web requests");
 
     load(gates);
+    for request in
+        [format!("GET http://{EC2}/ HTTP/1.1\r\nHost: {EC2}\r\nConnection: close\r\n\r\n"), LEADS_NOWHERE.to_owned()]
+    {
+        drop(fetch(SocketAddr::from(([127, 0, 0, 1], egress)), &request)); // that it was counted matters
+    }
     fs::write(&path, config.replace("rate = 40", "rate = 39")).expect("written");
     gate.signal("-HUP");
     gate.line("the new configuration is in force");
