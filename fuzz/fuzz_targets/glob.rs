@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use http::{HeaderMap, HeaderValue, Method, Uri, header::USER_AGENT};
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    classify::{CostBy, FairBy, Kind, Matcher, Matching, Rule, Rules, Traits},
+    classify::{CostBy, FairBy, Kind, Matcher, Matching, Rule, Rules, Salt, Traits},
     limit::ClassId,
 };
 

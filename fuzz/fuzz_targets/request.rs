@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use libfuzzer_sys::fuzz_target;
 use tidegate::{
-    classify::{Classified, KeyPart, KeyParts, Rules},
+    classify::{Classified, KeyPart, KeyParts, Rules, Salt},
     config,
 };
 
