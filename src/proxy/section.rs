@@ -100,9 +100,9 @@ impl Section {
             hasher: self.salt.clone(),
             shadow: self.shadow,
         });
-        parts.answers.resize(max_kept);
         gates.retain(|gate| gate.strong_count() > 0);
         gates.push(Arc::downgrade(&parts));
+        bound_answers(&gates, max_kept);
         parts
     }
 
@@ -123,13 +123,19 @@ impl Section {
         let swap = || self.config.set(Arc::clone(&next));
         for gate in gates.iter().filter_map(Weak::upgrade) {
             gate.upstream.adjust(&next.options.upstream);
-            gate.answers.resize(next.options.gate.revalidation.bytes_in_use());
             gate.driver.reconfigure(next.options.gate.policy.clone(), next.generation, swap);
         }
         swap();
+        bound_answers(&gates, next.options.gate.revalidation.bytes_in_use());
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<GateParts>>> {
         self.gates.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Shares the room for kept answers out among the gates that are there.
+fn bound_answers(gates: &[Weak<GateParts>], max_kept: usize) {
+    let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();
+    gates.iter().for_each(|gate| gate.answers.resize(max_kept / gates.len()));
 }
