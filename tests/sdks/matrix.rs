@@ -152,6 +152,8 @@ pub(crate) const SDKS: [Sdk; 13] = [
     AZURE,
     Sdk {
         name: "google-cloud-storage",
+        // It would ask for the bucket in the background: one call more than those that are watched.
+        variables: &[("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")],
         dialect: "google",
         calls: &[("google", "TooManyRequests", "BadGateway")],
         write: "google_write",
