@@ -190,7 +190,7 @@ fn suffixes(service: &str) -> Vec<String> {
     known.iter().map(|suffix| (*suffix).to_owned()).collect()
 }
 
-/// What is reached without the proxy: this pod, the cluster, and what gives out credentials.
+/// The destinations that bypass the proxy: this pod, the cluster, and the sources of credentials.
 const NO_PROXY: [&str; 15] = [
     "$(KUBERNETES_SERVICE_HOST)",
     "localhost",

@@ -1,4 +1,4 @@
-//! How a bucket is shared with other gates.
+//! Shared buckets: the settings of a bucket that other gates use too.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ pub struct SharedPolicy {
     /// The time for which a token may be spent; `None` for a quarter of the time in which the burst
     /// flows.
     pub lease: Option<Duration>,
-    /// What happens to calls while the store is away.
+    /// The treatment of calls while the store does not answer.
     pub outage: Outage,
     /// The number of members to reckon with while the store has not said how many there are.
     pub members: NonZeroU32,
-    /// The longest pause that it takes from other members, to whom it tells its own; `None` if
-    /// pauses are not shared.
+    /// The longest pause that is accepted from other members. Its own pauses are told to them.
+    /// `None` if pauses are not shared.
     pub pauses: Option<Duration>,
 }
 
