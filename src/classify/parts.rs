@@ -87,8 +87,8 @@ impl ClassKeys {
         self.parts.get(usize::from(class.0)).and_then(Option::as_ref)
     }
 
-    /// True if the failures of a class are remembered for each credential. All callers share the key
-    /// of calls that the provider takes one at a time.
+    /// True if the failures of a class are remembered for each credential. All callers share the
+    /// key of calls that the provider takes one at a time.
     pub(super) fn are_callers_own(&self, class: ClassId, words: Option<&Words>) -> bool {
         let is_serial = words.is_some_and(|words| !words.serial.is_empty());
         !is_serial && self.apart.get(usize::from(class.0)) == Some(&true)
