@@ -1,21 +1,41 @@
 // Makes calls with the AWS SDK for Java 2: a line `CALL URL` on stdin for each. Reports in JSON, a line each.
 
 import java.io.BufferedReader;
+import java.io.FileInputStream;
+import java.io.IOException;
 import java.io.InputStreamReader;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.Socket;
 import java.net.URI;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.util.HashMap;
 import java.util.Map;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
+import org.apache.http.HttpHost;
+import org.apache.http.conn.ssl.SSLConnectionSocketFactory;
+import org.apache.http.protocol.HttpContext;
 import software.amazon.awssdk.auth.credentials.AwsBasicCredentials;
 import software.amazon.awssdk.auth.credentials.StaticCredentialsProvider;
 import software.amazon.awssdk.awscore.client.builder.AwsClientBuilder;
 import software.amazon.awssdk.awscore.exception.AwsServiceException;
+import software.amazon.awssdk.core.client.builder.SdkSyncClientBuilder;
 import software.amazon.awssdk.core.exception.SdkException;
 import software.amazon.awssdk.core.sync.RequestBody;
+import software.amazon.awssdk.http.SdkHttpClient;
+import software.amazon.awssdk.http.apache.ApacheHttpClient;
 import software.amazon.awssdk.regions.Region;
+import software.amazon.awssdk.services.autoscaling.AutoScalingClient;
+import software.amazon.awssdk.services.cloudwatch.CloudWatchClient;
 import software.amazon.awssdk.services.dynamodb.DynamoDbClient;
 import software.amazon.awssdk.services.ec2.Ec2Client;
 import software.amazon.awssdk.services.ec2.model.Tag;
 import software.amazon.awssdk.services.eks.EksClient;
+import software.amazon.awssdk.services.elasticloadbalancingv2.ElasticLoadBalancingV2Client;
+import software.amazon.awssdk.services.iam.IamClient;
 import software.amazon.awssdk.services.route53.Route53Client;
 import software.amazon.awssdk.services.route53.model.Change;
 import software.amazon.awssdk.services.route53.model.ResourceRecord;
@@ -25,6 +45,7 @@ import software.amazon.awssdk.services.sts.StsClient;
 
 public class Clients {
   private static final Map<String, Object> CLIENTS = new HashMap<>();
+  private static final SdkHttpClient TO_LOOPBACK = toLoopback();
 
   private static String given(String name, String otherwise) {
     String value = System.getenv(name);
@@ -42,8 +63,38 @@ public class Clients {
               builder.credentialsProvider(StaticCredentialsProvider.create(key));
               builder.region(Region.EU_CENTRAL_1).endpointOverride(URI.create(url));
               builder.overrideConfiguration(o -> o.retryStrategy(software.amazon.awssdk.core.retry.RetryMode.STANDARD));
+              if (TO_LOOPBACK != null && builder instanceof SdkSyncClientBuilder<?, ?> sync) sync.httpClient(TO_LOOPBACK);
               return builder.build();
             });
+  }
+
+  /** Leads AWS's names to loopback, as a pod's hosts file with the gate's address would; null where they lead where they do. */
+  private static SdkHttpClient toLoopback() {
+    String port = System.getenv("TEST_ALIASES");
+    if (port == null) return null;
+    try (var file = new FileInputStream(System.getenv("TEST_CA"))) {
+      var store = KeyStore.getInstance(KeyStore.getDefaultType());
+      store.load(null, null);
+      store.setCertificateEntry("ca", CertificateFactory.getInstance("X.509").generateCertificate(file));
+      var trusts = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+      trusts.init(store);
+      var tls = SSLContext.getInstance("TLS");
+      tls.init(null, trusts.getTrustManagers(), null);
+      var gate = new InetSocketAddress("127.0.0.1", Integer.parseInt(port));
+      var sockets =
+          new SSLConnectionSocketFactory(tls) {
+            @Override
+            public Socket connectSocket(
+                int timeout, Socket socket, HttpHost host, InetSocketAddress to, InetSocketAddress from, HttpContext context)
+                throws IOException {
+              return super.connectSocket(timeout, socket, host, gate, from, context);
+            }
+          };
+      var loopback = new InetAddress[] {gate.getAddress()};
+      return ApacheHttpClient.builder().socketFactory(sockets).dnsResolver(name -> loopback).build();
+    } catch (IOException | GeneralSecurityException e) {
+      throw new IllegalStateException(e);
+    }
   }
 
   private static void call(String name, String url) {
@@ -70,6 +121,10 @@ public class Clients {
       case "s3_put" ->
           client(url, s3).putObject(r -> r.bucket("bucket").key("k"), RequestBody.fromString("x".repeat(100_000)));
       case "s3_head" -> client(url, s3).headObject(r -> r.bucket("bucket").key("k"));
+      case "elbv2" -> client(url, ElasticLoadBalancingV2Client.builder()).describeLoadBalancers();
+      case "autoscaling" -> client(url, AutoScalingClient.builder()).describeAutoScalingGroups();
+      case "iam" -> client(url, IamClient.builder()).listUsers();
+      case "cloudwatch" -> client(url, CloudWatchClient.builder()).listMetrics();
       default -> throw new IllegalArgumentException(name);
     }
   }

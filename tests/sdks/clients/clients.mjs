@@ -8,6 +8,11 @@ import { GetCallerIdentityCommand, STSClient } from "@aws-sdk/client-sts";
 import { DynamoDBClient, ListTablesCommand } from "@aws-sdk/client-dynamodb";
 import { GetObjectCommand, HeadObjectCommand, ListBucketsCommand, PutObjectCommand, S3Client } from "@aws-sdk/client-s3";
 import { ChangeResourceRecordSetsCommand, ListHostedZonesCommand, Route53Client } from "@aws-sdk/client-route-53";
+import { AutoScalingClient, DescribeAutoScalingGroupsCommand } from "@aws-sdk/client-auto-scaling";
+import { CloudWatchClient, ListMetricsCommand } from "@aws-sdk/client-cloudwatch";
+import { EKSClient, ListClustersCommand } from "@aws-sdk/client-eks";
+import { DescribeLoadBalancersCommand, ElasticLoadBalancingV2Client } from "@aws-sdk/client-elastic-load-balancing-v2";
+import { IAMClient, ListUsersCommand } from "@aws-sdk/client-iam";
 import { Octokit } from "@octokit/core";
 import { paginateRest } from "@octokit/plugin-paginate-rest";
 import { retry } from "@octokit/plugin-retry";
@@ -65,6 +70,11 @@ const known = {
   s3_buckets: (url) => client(S3Client, url).send(new ListBucketsCommand({})),
   s3_put: (url) => client(S3Client, url).send(new PutObjectCommand({ ...object, Body: "x".repeat(100_000) })),
   s3_head: (url) => client(S3Client, url).send(new HeadObjectCommand(object)),
+  eks_list: (url) => client(EKSClient, url).send(new ListClustersCommand({})),
+  elbv2: (url) => client(ElasticLoadBalancingV2Client, url).send(new DescribeLoadBalancersCommand({})),
+  autoscaling: (url) => client(AutoScalingClient, url).send(new DescribeAutoScalingGroupsCommand({})),
+  iam: (url) => client(IAMClient, url).send(new ListUsersCommand({})),
+  cloudwatch: (url) => client(CloudWatchClient, url).send(new ListMetricsCommand({})),
   github: (url) => github(url).request("GET /users/x"),
   github_put: (url) => github(url).request("PUT /user/starred/o/r"),
   github_pages: async (url) => {

@@ -19,10 +19,14 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/cloudwatch"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/eks"
+	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/route53"
 	route53types "github.com/aws/aws-sdk-go-v2/service/route53/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -31,9 +35,15 @@ import (
 	"github.com/aws/aws-sdk-go/aws/awserr"
 	credentialsv1 "github.com/aws/aws-sdk-go/aws/credentials"
 	"github.com/aws/aws-sdk-go/aws/session"
+	autoscalingv1 "github.com/aws/aws-sdk-go/service/autoscaling"
+	cloudwatchv1 "github.com/aws/aws-sdk-go/service/cloudwatch"
 	dynamodbv1 "github.com/aws/aws-sdk-go/service/dynamodb"
 	ec2v1 "github.com/aws/aws-sdk-go/service/ec2"
+	eksv1 "github.com/aws/aws-sdk-go/service/eks"
+	elbv1 "github.com/aws/aws-sdk-go/service/elbv2"
+	iamv1 "github.com/aws/aws-sdk-go/service/iam"
 	route53v1 "github.com/aws/aws-sdk-go/service/route53"
+	s3v1 "github.com/aws/aws-sdk-go/service/s3"
 	stsv1 "github.com/aws/aws-sdk-go/service/sts"
 	"github.com/aws/smithy-go"
 	"github.com/google/go-github/v66/github"
@@ -141,16 +151,31 @@ func v2(base string) map[string]func() error {
 			_, err := s3Client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: bucket, Key: name})
 			return err
 		},
+		"elbv2": func() error {
+			_, err := elasticloadbalancingv2.NewFromConfig(config).DescribeLoadBalancers(ctx, nil)
+			return err
+		},
+		"autoscaling": func() error {
+			_, err := autoscaling.NewFromConfig(config).DescribeAutoScalingGroups(ctx, nil)
+			return err
+		},
+		"iam":        func() error { _, err := iam.NewFromConfig(config).ListUsers(ctx, nil); return err },
+		"cloudwatch": func() error { _, err := cloudwatch.NewFromConfig(config).ListMetrics(ctx, nil); return err },
 	}
 }
 
 func v1(base string) map[string]func() error {
-	s := session.Must(session.NewSession(&awsv1.Config{
-		Region:      awsv1.String(region),
-		Endpoint:    awsv1.String(base),
-		Credentials: credentialsv1.NewStaticCredentials(key, secret, ""),
-		MaxRetries:  awsv1.Int(2),
-	}))
+	config := &awsv1.Config{
+		Region:           awsv1.String(region),
+		Endpoint:         awsv1.String(base),
+		Credentials:      credentialsv1.NewStaticCredentials(key, secret, ""),
+		MaxRetries:       awsv1.Int(2),
+		S3ForcePathStyle: awsv1.Bool(true),
+	}
+	if port := os.Getenv("TEST_ALIASES"); port != "" {
+		config.HTTPClient = &http.Client{Transport: toLoopback(port)}
+	}
+	s := session.Must(session.NewSession(config))
 	return map[string]func() error{
 		"ec2": func() error { _, err := ec2v1.New(s).DescribeInstances(nil); return err },
 		"ec2_write": func() error {
@@ -174,17 +199,39 @@ func v1(base string) map[string]func() error {
 			})
 			return err
 		},
-		"sts":      func() error { _, err := stsv1.New(s).GetCallerIdentity(nil); return err },
-		"dynamodb": func() error { _, err := dynamodbv1.New(s).ListTables(nil); return err },
+		"sts":        func() error { _, err := stsv1.New(s).GetCallerIdentity(nil); return err },
+		"dynamodb":   func() error { _, err := dynamodbv1.New(s).ListTables(nil); return err },
+		"eks_list":   func() error { _, err := eksv1.New(s).ListClusters(nil); return err },
+		"route53":    func() error { _, err := route53v1.New(s).ListHostedZones(nil); return err },
+		"s3_buckets": func() error { _, err := s3v1.New(s).ListBuckets(nil); return err },
+		"s3_put": func() error {
+			_, err := s3v1.New(s).PutObject(&s3v1.PutObjectInput{
+				Bucket: awsv1.String("bucket"),
+				Key:    awsv1.String("k"),
+				Body:   bytes.NewReader(bytes.Repeat([]byte("x"), 100_000)),
+			})
+			return err
+		},
+		"elbv2":       func() error { _, err := elbv1.New(s).DescribeLoadBalancers(nil); return err },
+		"autoscaling": func() error { _, err := autoscalingv1.New(s).DescribeAutoScalingGroups(nil); return err },
+		"iam":         func() error { _, err := iamv1.New(s).ListUsers(nil); return err },
+		"cloudwatch":  func() error { _, err := cloudwatchv1.New(s).ListMetrics(nil); return err },
 	}
 }
 
-func goGithub(base string) map[string]func() error {
+// toLoopback dials a port of this machine whatever the name, as a pod's hosts file with the gate's address would have it.
+func toLoopback(port string) *http.Transport {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, "127.0.0.1:"+port)
+	}
+	return transport
+}
+
+func goGithub(base string) map[string]func() error {
+	transport := http.DefaultTransport.(*http.Transport)
 	if port := os.Getenv("TEST_ALIASES"); port != "" {
-		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, network, "127.0.0.1:"+port)
-		}
+		transport = toLoopback(port)
 	}
 	client := github.NewClient(&http.Client{Transport: transport}).WithAuthToken("token")
 	client.BaseURL, _ = url.Parse(base + "/")
