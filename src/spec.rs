@@ -34,8 +34,9 @@ pub struct Settings {
     pub log: Log,
     /// The longest time that gates serve on after SIGTERM.
     pub drain: Duration,
-    /// The file that keeps failing keys, pauses and levels over a restart.
-    pub state: StateFile,
+    /// The file that keeps failing keys, pauses and levels over a restart. By itself it is `state`
+    /// in the first gate's `tls.write_to`, else in `/run/tidegate`, if either is there.
+    pub state: OwnFile,
     /// The collector that gets spans and metrics.
     pub otlp: Option<Otlp>,
     /// The stores of shared buckets.
@@ -53,26 +54,15 @@ pub struct Admin {
     pub listen: Option<SocketAddr>,
     /// The readers who see the names of objects.
     pub show_names: ShowNames,
-    /// The control socket.
-    pub socket: Socket,
+    /// The control socket. By itself it is `tidegate.sock` in the first gate's `tls.write_to`, else
+    /// in a folder that only this user can enter, if there is one.
+    pub socket: OwnFile,
 }
 
-/// The place of the control socket.
+/// A file that the process makes for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Socket {
-    /// `tidegate.sock` in the first gate's `tls.write_to`, else in a folder that only this user can
-    /// enter, if there is one.
-    Auto,
-    /// There is none.
-    Off,
-    /// A path.
-    At(PathBuf),
-}
-
-/// The file of a process's state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StateFile {
-    /// `state` in the first gate's `tls.write_to`, else in `/run/tidegate`, if either is there.
+pub enum OwnFile {
+    /// In a folder that suits it, if there is one.
     Auto,
     /// There is none.
     Off,

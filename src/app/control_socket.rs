@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::spec::{Listen, Settings, Socket};
+use crate::spec::{Listen, OwnFile, Settings};
 
 /// A place for the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,10 +48,10 @@ pub(crate) fn places(settings: &Settings) -> Vec<Place> {
     let named = |path| vec![Place { path, is_private: false }];
     let volume = || settings.gates.values().find_map(|gate| gate.tls.as_ref()?.write_to.as_ref());
     match (&settings.admin.socket, volume()) {
-        (Socket::Off, _) => Vec::new(),
-        (Socket::At(path), _) => named(path.clone()),
-        (Socket::Auto, Some(volume)) => named(volume.join("tidegate.sock")),
-        (Socket::Auto, None) => private_places(settings, &folders()),
+        (OwnFile::Off, _) => Vec::new(),
+        (OwnFile::At(path), _) => named(path.clone()),
+        (OwnFile::Auto, Some(volume)) => named(volume.join("tidegate.sock")),
+        (OwnFile::Auto, None) => private_places(settings, &folders()),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::credentials::Target;
 use crate::otlp::Exporters;
 use crate::proxy::{self, Egress, Gate, Past};
-use crate::spec::{Settings, Socket};
+use crate::spec::{OwnFile, Settings};
 use crate::store::Stores;
 use crate::telemetry::CallLog;
 use crate::telemetry::log::{self, Level};
@@ -160,7 +160,7 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
     }
     match failed {
         // The socket was not asked for, so its failure is no reason to stop carrying calls.
-        Some(error) if settings.admin.socket == Socket::Auto => {
+        Some(error) if settings.admin.socket == OwnFile::Auto => {
             tracing::warn!(
                 error = format!("{error:#}"),
                 "there is no control socket for forget and bypass; set admin.socket"

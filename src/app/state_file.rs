@@ -151,9 +151,9 @@ fn place(settings: &Settings) -> Option<(PathBuf, bool)> {
     let volume = || settings.gates.values().find_map(|gate| gate.tls.as_ref()?.write_to.clone());
     let pod = || Some(PathBuf::from(POD)).filter(|folder| folder.is_dir());
     match &settings.state {
-        spec::StateFile::Off => None,
-        spec::StateFile::At(path) => Some((path.clone(), true)),
-        spec::StateFile::Auto => Some((volume().or_else(pod)?.join("state"), false)),
+        spec::OwnFile::Off => None,
+        spec::OwnFile::At(path) => Some((path.clone(), true)),
+        spec::OwnFile::Auto => Some((volume().or_else(pod)?.join("state"), false)),
     }
 }
 

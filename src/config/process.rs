@@ -14,7 +14,7 @@ use super::problems::{alternatives, did_you_mean};
 use super::shape::Shape;
 use super::words::Format;
 use super::{egress, otlp, shared, stores};
-use crate::spec::{Admin, Gate, Listen, Log, Settings, ShowNames, Socket, StateFile};
+use crate::spec::{Admin, Gate, Listen, Log, OwnFile, Settings, ShowNames};
 
 /// Reads it all. The result is only good if nothing was reported.
 pub(super) fn settings(root: &Cursor<'_>) -> Settings {
@@ -22,7 +22,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let log = log(&root.table("log"));
     let drain = root.table("shutdown").get("drain", DRAIN);
     let otlp = otlp::otlp(root);
-    let state = root.table("state").get("file", StateFile::Auto);
+    let state = root.table("state").get("file", OwnFile::Auto);
     let stores = stores::stores(root);
     let egress = egress::egress(root);
     let named = |(place, (name, at)): (usize, (&str, Cursor<'_>))| {
@@ -48,7 +48,12 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
 fn admin(at: &Cursor<'_>) -> Admin {
     let OrOff(listen) = at.get("listen", OrOff(Some(ADMIN)));
     let show_names = at.get("show_names", ShowNames::Auto);
-    let socket = at.get("socket", Socket::Auto);
+    let socket = at.get("socket", OwnFile::Auto);
+    if let OwnFile::At(path) = &socket
+        && path.as_os_str().len() > MAX_SOCKET
+    {
+        at.at("socket").problem(format!("is {path:?}, expected a path of at most {MAX_SOCKET} bytes"));
+    }
     Admin { listen, show_names, socket }
 }
 
@@ -70,35 +75,7 @@ impl TomlValue for OrOff {
     }
 }
 
-impl TomlValue for Socket {
-    const SHAPE: Shape = Shape::Text;
-
-    /// Reads a word or a path. The kernel takes paths of 107 bytes, and the socket is made in a
-    /// folder of its own first; a relative path would depend on who asks.
-    fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        match at.expect(value.as_str(), value, "text in quotes")? {
-            "auto" => Some(Self::Auto),
-            "off" => Some(Self::Off),
-            path if path.starts_with('/') && path.len() <= 80 && !path.ends_with('/') => Some(Self::At(path.into())),
-            path => {
-                at.problem(format!(
-                    "is {path:?}, expected \"auto\", \"off\" or an absolute path of at most 80 bytes, such as \"/run/tidegate/tidegate.sock\""
-                ));
-                None
-            }
-        }
-    }
-
-    fn write(&self) -> Value {
-        match self {
-            Self::Auto => "auto".into(),
-            Self::Off => "off".into(),
-            Self::At(path) => path.display().to_string().into(),
-        }
-    }
-}
-
-impl TomlValue for StateFile {
+impl TomlValue for OwnFile {
     const SHAPE: Shape = Shape::Text;
 
     /// Reads a word or a path. A relative path would depend on where the process starts.
@@ -108,9 +85,8 @@ impl TomlValue for StateFile {
             "off" => Some(Self::Off),
             path if path.starts_with('/') && !path.ends_with('/') => Some(Self::At(path.into())),
             path => {
-                at.problem(format!(
-                    "is {path:?}, expected \"auto\", \"off\" or the absolute path of a file, such as \"/run/tidegate/state\""
-                ));
+                let expected = "\"auto\", \"off\" or the absolute path of a file, such as \"/run/tidegate/NAME\"";
+                at.problem(format!("is {path:?}, expected {expected}"));
                 None
             }
         }
@@ -197,6 +173,9 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
         && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
 }
 
+/// The longest path of the control socket, in bytes. The kernel takes 107, and the socket is made
+/// in a folder of its own first.
+const MAX_SOCKET: usize = 80;
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9464);
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Within the 30 s that a pod is given, with time to write the last lines.

@@ -137,7 +137,7 @@ impl Pool {
         };
         let waiters = self.with(|state, deferred, now| {
             if state.pacing.failed(Arc::clone(&error), begun, now) {
-                tracing::warn!(group = ?self.group, %error, cause = error.cause(), "the upstream cannot be reached");
+                tracing::warn!(group = self.group.word(), %error, cause = error.cause(), "the upstream cannot be reached");
             }
             deferred.unreachable = state.accounts.free() == 0;
             std::mem::take(&mut state.replays)
@@ -151,7 +151,7 @@ impl Pool {
         self.with(|state, deferred, now| {
             let failure = if own { state.pacing.recovered() } else { state.pacing.succeeded() };
             if let Some(failure) = failure {
-                tracing::info!(group = ?self.group, at = %failure.at, "the upstream can be reached again");
+                tracing::info!(group = self.group.word(), at = %failure.at, "the upstream can be reached again");
             }
             let outdated = self.dialer.tls_changes() != tls;
             let expires = if outdated { now } else { now + MAX_AGE + MAX_AGE.mul_f64(jitter()) };

@@ -378,6 +378,9 @@ fn sockets_and_folders_belong_to_one_gate() {
     );
 }
 
+/// What is asked for where the process makes a file for itself.
+const A_PLACE: &str = "expected \"auto\", \"off\" or the absolute path of a file, such as \"/run/tidegate/NAME\"";
+
 #[test]
 fn the_control_socket_is_a_path_or_a_word() {
     let socket = |value: &str| format!("{SMALLEST}[admin]\nsocket = \"{value}\"\n");
@@ -385,14 +388,13 @@ fn the_control_socket_is_a_path_or_a_word() {
         let loaded = load(&socket(value), &[]).expect("it is right");
         assert!(loaded.effective.contains(&format!("socket = \"{value}\"")), "{}", loaded.effective);
     }
-    for value in ["tidegate.sock", "/run/", &format!("/{}", "x".repeat(80))] {
-        let line = SMALLEST.lines().count() + 2;
-        let expected = format!(
-            "f.toml:{line}:10: admin.socket: is \"{value}\", expected \"auto\", \"off\" or an absolute path of at most 80 bytes, such as \
-             \"/run/tidegate/tidegate.sock\""
-        );
-        expect(&socket(value), &[], &[&expected]);
+    let line = SMALLEST.lines().count() + 2;
+    for value in ["tidegate.sock", "/run/"] {
+        expect(&socket(value), &[], &[&format!("f.toml:{line}:10: admin.socket: is \"{value}\", {A_PLACE}")]);
     }
+    let long = format!("/{}", "x".repeat(80));
+    let expected = format!("f.toml:{line}:10: admin.socket: is \"{long}\", expected a path of at most 80 bytes");
+    expect(&socket(&long), &[], &[&expected]);
 }
 
 #[test]
@@ -404,11 +406,7 @@ fn the_state_file_is_a_path_or_a_word() {
     }
     for value in ["state", "/run/", "on"] {
         let line = SMALLEST.lines().count() + 2;
-        let expected = format!(
-            "f.toml:{line}:8: state.file: is \"{value}\", expected \"auto\", \"off\" or the absolute path of a file, such as \
-             \"/run/tidegate/state\""
-        );
-        expect(&file(value), &[], &[&expected]);
+        expect(&file(value), &[], &[&format!("f.toml:{line}:8: state.file: is \"{value}\", {A_PLACE}")]);
     }
 }
 
