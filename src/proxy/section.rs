@@ -17,7 +17,7 @@ use crate::classify::{Kind, Salt};
 use crate::clock::Clock;
 use crate::limit::Limiter;
 use crate::telemetry::{GateMeters, UpstreamMeters};
-use crate::{tls, upstream};
+use crate::{spec, tls, upstream};
 
 /// Everything that the gates of a section share.
 pub(crate) struct Section {
@@ -74,14 +74,13 @@ impl Section {
         // The salt may be that of the process before, and no two processes may have one seed.
         let seed = RandomState::new().hash_one("jitter");
         let limiter = Limiter::new(options.gate.policy.clone(), seed, self.clock.now());
-        let max_kept = options.gate.revalidation.bytes_in_use();
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
         let driver = driver::Driver::new(Arc::clone(&self.name), limiter, self.clock);
         driver.share(options.stores.clone());
         driver.adopt(*generation);
-        let mut options = upstream::Options { target, ..options.upstream.clone() };
-        options.dns = dns.unwrap_or(options.dns);
-        let upstream = upstream::Upstream::start(options, self.clock, driver.rooms());
+        let mut dialled = upstream::Options { target, ..options.upstream.clone() };
+        dialled.dns = dns.unwrap_or(dialled.dns);
+        let upstream = upstream::Upstream::start(dialled, self.clock, driver.rooms());
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
         let pool = upstream.clone();
         driver.connect(move |group, calls| pool.want(group, calls));
@@ -102,7 +101,7 @@ impl Section {
         });
         gates.retain(|gate| gate.strong_count() > 0);
         gates.push(Arc::downgrade(&parts));
-        bound_answers(&gates, max_kept);
+        bound_answers(&gates, &options.gate);
         parts
     }
 
@@ -126,7 +125,7 @@ impl Section {
             gate.driver.reconfigure(next.options.gate.policy.clone(), next.generation, swap);
         }
         swap();
-        bound_answers(&gates, next.options.gate.revalidation.bytes_in_use());
+        bound_answers(&gates, &next.options.gate);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<GateParts>>> {
@@ -134,8 +133,11 @@ impl Section {
     }
 }
 
-/// Shares the room for kept answers out among the gates that are there.
-fn bound_answers(gates: &[Weak<GateParts>], max_kept: usize) {
+/// Shares the room for kept answers out among the gates that take calls: where there are hosts, the
+/// section's first gate takes none.
+fn bound_answers(gates: &[Weak<GateParts>], gate: &spec::Gate) {
     let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();
-    gates.iter().for_each(|gate| gate.answers.resize(max_kept / gates.len()));
+    let sharers = gates.len() - usize::from(gate.hosts.is_some());
+    let max_kept = gate.revalidation.bytes_in_use() / sharers.max(1);
+    gates.iter().for_each(|gate| gate.answers.resize(max_kept));
 }
