@@ -102,21 +102,19 @@ fn is_ambiguous(path: &str) -> bool {
     has_doubtful_segment(path.as_bytes()) || has_escape(path) || starts_with_api_in_another_case(path)
 }
 
-/// True for `//`, `.`, `..`, and bytes that are separators or ends elsewhere. One pass, because
-/// every call comes through here.
+/// True for `//`, `.`, `..`, and bytes that are separators or ends elsewhere. Every call comes
+/// through here: since the loops have no way out, the compiler takes many bytes at a time.
 fn has_doubtful_segment(path: &[u8]) -> bool {
-    let is_dots = |from: usize, to: usize| matches!(path.get(from..to), Some([b'.'] | [b'.', b'.']));
-    let mut start = 0;
-    for (at, byte) in path.iter().enumerate() {
-        match byte {
-            b'/' if is_dots(start, at) || (start == at && at > 0) => return true,
-            b'/' => start = at + 1,
-            b'\\' | b';' => return true,
-            byte if byte.is_ascii_control() => return true,
-            _ => {}
-        }
-    }
-    is_dots(start, path.len())
+    let is_special = |byte: u8| (byte < b' ') | (byte == 0x7f) | (byte == b'\\') | (byte == b';');
+    let has_special = path.iter().fold(false, |found, byte| found | is_special(*byte));
+    let after_slash = |sought: u8| {
+        let pairs = path.iter().zip(path.iter().skip(1));
+        pairs.fold(false, |found, (before, byte)| found | (*before == b'/') & (*byte == sought))
+    };
+    let is_dots = |segment: &[u8]| matches!(segment, b"." | b"..");
+    has_special
+        || after_slash(b'/')
+        || ((path.first() == Some(&b'.') || after_slash(b'.')) && path.split(|byte| *byte == b'/').any(is_dots))
 }
 
 /// True if an escape is left after decoding: a reader that decodes twice sees something else.

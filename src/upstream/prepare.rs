@@ -186,7 +186,10 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Removes the fields that concern this hop only. Trailer stays, and of TE the one word that
 /// concerns the other side.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    if has(headers, &CONNECTION) {
+    if !headers.keys().any(is_of_one_hop) {
+        return; // as nearly always: one look at each of few names costs less than to hash all of these
+    }
+    if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
             .filter(|token| !token.eq_ignore_ascii_case(b"keep-alive")) // the usual one, removed below in any case
             .filter_map(|name| HeaderName::from_bytes(name).ok())
@@ -197,7 +200,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
         }
         headers.remove(CONNECTION);
     }
-    if has(headers, &TE) {
+    if headers.contains_key(TE) {
         let trailers = tokens(headers, &TE).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
         headers.remove(TE);
         if trailers {
@@ -207,16 +210,23 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in
         [&PROXY_AUTHENTICATE, &PROXY_AUTHORIZATION, &TRANSFER_ENCODING, &UPGRADE, &KEEP_ALIVE, &PROXY_CONNECTION]
     {
-        if has(headers, name) {
-            headers.remove(name);
-        }
+        headers.remove(name);
     }
 }
 
-/// True if a field is there. Looks at each: with the few of a usual head that costs less than to
-/// hash the name.
-fn has(headers: &HeaderMap, name: &HeaderName) -> bool {
-    headers.keys().any(|field| field == name)
+/// True for the names that [`strip_hop_by_hop`] looks for.
+fn is_of_one_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "te"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "transfer-encoding"
+            | "upgrade"
+            | "keep-alive"
+            | "proxy-connection"
+    )
 }
 
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");

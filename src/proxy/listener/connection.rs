@@ -311,8 +311,10 @@ where
     C: RequestPath,
 {
     let (mut builder, wire) = (http1::Builder::new(), Wire::scanned(handle));
-    if wire.ready() == Ready::All {
-        builder.preserve_header_case(true).max_headers(HEADERS);
+    let ready = wire.ready();
+    builder.preserve_header_case(ready != Ready::Usual);
+    if ready == Ready::All {
+        builder.max_headers(HEADERS); // it makes room for so many with each head
     }
     builder
         .header_read_timeout(None) // the wire has its own, and one for each head costs

@@ -43,14 +43,16 @@ pub(super) struct Idle {
 
 /// The heads for which hyper is ready. To keep names as they were written, and to have room for
 /// more than its usual number of lines, costs memory and time with each head, so that hyper is
-/// asked for it only once a head has come that needs it.
+/// asked for either only once a head has come that needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ready {
     /// All heads.
     #[default]
     All,
-    /// Heads that come at once and have few lines. Their names come out in lower case, so they must
-    /// be in lower case if that shows.
+    /// Heads that come at once and have few lines.
+    Few,
+    /// Likewise, and their names come out in lower case, so they must be in lower case if that
+    /// shows.
     Usual,
 }
 
@@ -78,7 +80,10 @@ impl Idle {
     /// Begins with a new hyper, which is ready for the bytes that came `first`.
     pub(super) fn begin(&mut self, first: &[u8]) {
         self.resting = false;
-        self.ready = if take(&mut self.turning) { Ready::All } else { Ready::for_first(first, self.shows_case()) };
+        self.ready = match (take(&mut self.turning), Ready::for_first(first, self.shows_case())) {
+            (true, Ready::Usual) => Ready::All, // it was declined, whatever has changed since
+            (_, ready) => ready,
+        };
     }
 
     /// True if the case of names reaches the upstream.
@@ -150,8 +155,9 @@ impl Idle {
 impl Ready {
     /// The least hyper that takes the head at the beginning of `first`.
     fn for_first(first: &[u8], shows_case: bool) -> Self {
-        let scanned = Scanner::default().scan(first, |head| Self::Usual.takes(head, shows_case));
-        if scanned.rest == Rest::Declined { Self::All } else { Self::Usual }
+        let takes =
+            |ready: &Self| Scanner::default().scan(first, |head| ready.takes(head, shows_case)).rest != Rest::Declined;
+        [Self::Usual, Self::Few].into_iter().find(takes).unwrap_or(Self::All)
     }
 
     /// True if hyper can take the head as it is. Trailers come later, and may be many.
@@ -160,7 +166,7 @@ impl Ready {
         self == Self::All
             || head.is_some_and(|head| {
                 // One that switches goes by HTTP/1.1, whatever others go by.
-                let loses_case = head.capitals && (shows_case || head.switches);
+                let loses_case = self == Self::Usual && head.capitals && (shows_case || head.switches);
                 head.lines <= USUAL_LINES && !head.chunked && !loses_case
             })
     }
@@ -181,36 +187,37 @@ mod tests {
     fn only_what_hyper_is_not_ready_for_is_declined() {
         let head = |lines: &str| format!("GET / HTTP/1.1\r\n{lines}\r\n");
         let lines = |number: usize| head(&"x: y\r\n".repeat(number));
-        for (bytes, shows_case, is_usual) in [
-            (head("host: h\r\n"), true, true),
-            (head("host: H\r\n"), true, true),
-            (head("Host: h\r\n"), true, true),
-            (head("X-a: h\r\n"), true, false),
-            (head("X-a: h\r\n"), false, true),
-            (head("host: h\r\nUpgrade: x\r\n"), false, false),
-            (head("host: h\r\nupgrade: x\r\n"), false, true),
-            (lines(USUAL_LINES), true, true),
-            (lines(USUAL_LINES + 1), true, false),
-            (lines(USUAL_LINES + 1), false, false),
-            ("POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(), false, false),
-            ("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n".to_owned(), true, true),
-            ("GET / HTTP/1.1\r\nhost: h\r\n".to_owned(), false, false),
-            ("GE".to_owned(), false, false),
+        for (bytes, shows_case, least) in [
+            (head("host: h\r\n"), true, Ready::Usual),
+            (head("host: H\r\n"), true, Ready::Usual),
+            (head("Host: h\r\n"), true, Ready::Usual),
+            (head("X-a: h\r\n"), true, Ready::Few),
+            (head("X-a: h\r\n"), false, Ready::Usual),
+            (head("host: h\r\nUpgrade: x\r\n"), false, Ready::Few),
+            (head("host: h\r\nupgrade: x\r\n"), false, Ready::Usual),
+            (lines(USUAL_LINES), true, Ready::Usual),
+            (lines(USUAL_LINES + 1), true, Ready::All),
+            (lines(USUAL_LINES + 1), false, Ready::All),
+            ("POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(), false, Ready::All),
+            ("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\n".to_owned(), true, Ready::Usual),
+            ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n".to_owned(), true, Ready::Few),
+            ("GET / HTTP/1.1\r\nhost: h\r\n".to_owned(), false, Ready::All),
+            ("GE".to_owned(), false, Ready::All),
         ] {
             let before = "PUT / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc";
             let mut scanner = Scanner::default();
             let scanned =
                 scanner.scan(format!("{before}{bytes}").as_bytes(), |head| Ready::Usual.takes(head, shows_case));
-            if is_usual {
+            if least == Ready::Usual {
                 let passed = before.len() + bytes.len();
                 assert_eq!(scanned, Scanned { passed, rest: Rest::None }, "{bytes:?}");
             } else {
                 assert_eq!(scanned, Scanned { passed: before.len(), rest: Rest::Declined }, "{bytes:?}");
                 assert!(scanner.is_between_requests());
-                let again = scanner.scan(bytes.as_bytes(), |head| Ready::All.takes(head, shows_case));
+                let again = scanner.scan(bytes.as_bytes(), |head| least.takes(head, shows_case));
                 assert_eq!(again.passed, bytes.len(), "{bytes:?}");
             }
-            assert_eq!(Ready::for_first(bytes.as_bytes(), shows_case) == Ready::Usual, is_usual, "{bytes:?}");
+            assert_eq!(Ready::for_first(bytes.as_bytes(), shows_case), least, "{bytes:?}");
         }
     }
 }
