@@ -8,8 +8,11 @@
 
 mod authority;
 mod client;
+mod interception;
+mod keystore;
 mod listener;
 mod pem;
+mod trust;
 mod unverified;
 
 use std::path::PathBuf;
@@ -20,8 +23,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustls::crypto::CryptoProvider;
 
 pub use self::client::{Client, Roots, client};
+pub use self::interception::Interception;
 pub use self::listener::{Listener, from_files, self_signed, self_signed_by, wall};
 pub use self::pem::{Identity, Pem};
+pub use self::trust::{Trust, extra_roots};
 
 /// The reason why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +46,9 @@ pub enum TlsError {
     /// This name cannot be in a certificate.
     #[error("`{0}` cannot be a name in a certificate; expected a host name or an IP address")]
     Name(String),
+    /// The egress CA may sign no certificate for this name.
+    #[error("the egress CA is not for `{0}`; restart the pod, or list the name in egress.ca.names from the beginning")]
+    NotPermitted(String),
     /// Making the pod-local CA failed.
     #[error("cannot make a certificate: {0}")]
     Authority(#[from] rcgen::Error),

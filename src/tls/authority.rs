@@ -50,14 +50,7 @@ impl Authority {
             ServerName::try_from(name.strip_prefix("*.").unwrap_or(name)).map_err(|_| TlsError::Name(name.clone()))?;
         }
         let key = KeyPair::from_pem(key)?;
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name.push(DnType::CommonName, "tidegate pod-local CA");
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        // The CA ends with the pod. The dates are fixed, so that no clock can be wrong about it;
-        // before 2050 every parser reads them.
-        params.not_before = date_time_ymd(2020, 1, 1);
-        params.not_after = date_time_ymd(2049, 12, 31);
+        let params = ca_params("tidegate pod-local CA", 0)?;
         let pem = params.self_signed(&key)?.pem();
         Ok(Self { issuer: Issuer::new(params, key), pem, names: all })
     }
@@ -65,29 +58,62 @@ impl Authority {
     /// Issues a certificate for a day, with its own key.
     pub(super) fn issue(&self, wall: SystemTime) -> Result<LeafCertificate, TlsError> {
         let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(self.names.clone())?;
-        params.distinguished_name.push(DnType::CommonName, "tidegate");
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true;
-        let begins = wall.checked_sub(EARLIER).unwrap_or(SystemTime::UNIX_EPOCH);
-        params.not_before = begins.into();
-        params.not_after = (wall + LIFE).into();
-        let certificate = params.signed_by(&key, &self.issuer)?;
+        let certificate = leaf_params(self.names.clone(), wall)?.signed_by(&key, &self.issuer)?;
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let key = CertifiedKey::from_der(vec![certificate.der().clone()], der, &provider())?;
-        Ok(LeafCertificate { key: Arc::new(key), begins, renew_at: wall + LIFE * 2 / 3 })
+        Ok(LeafCertificate::issued(key, wall))
     }
 }
 
 // === impl LeafCertificate ===
 
 impl LeafCertificate {
+    /// Takes a certificate that was issued now.
+    pub(super) fn issued(key: CertifiedKey, wall: SystemTime) -> Self {
+        Self { key: Arc::new(key), begins: begins(wall), renew_at: wall + LIFE * 2 / 3 }
+    }
+
+    /// The time from which on the next certificate is due.
+    pub(super) fn renewal(&self) -> SystemTime {
+        self.renew_at
+    }
+
     /// True if the next certificate is due; also if the clock was set back to before the start of
     /// this one.
     pub(super) fn is_due(&self, wall: SystemTime) -> bool {
         wall >= self.renew_at || wall < self.begins
     }
+}
+
+// === helpers ===
+
+/// Returns the certificate of a CA, below which there may be so many others.
+pub(super) fn ca_params(name: &str, others: u8) -> Result<CertificateParams, TlsError> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(others));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    // The CA ends with the pod. The dates are fixed, so that no clock can be wrong about it; before
+    // 2050 every parser reads them.
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2049, 12, 31);
+    Ok(params)
+}
+
+/// Returns a server's certificate for these names, for a day from now.
+pub(super) fn leaf_params(names: Vec<String>, wall: SystemTime) -> Result<CertificateParams, TlsError> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name.push(DnType::CommonName, "tidegate");
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    params.not_before = begins(wall).into();
+    params.not_after = (wall + LIFE).into();
+    Ok(params)
+}
+
+fn begins(wall: SystemTime) -> SystemTime {
+    wall.checked_sub(EARLIER).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// The names that in-pod clients use for an API server.

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -101,4 +103,11 @@ impl Identity {
         CertifiedKey::from_der(self.chain.certificates()?, self.key.key()?, &provider())
             .map_err(|error| self.chain.unusable(error))
     }
+}
+
+/// A certificate as PEM.
+pub(super) fn armoured(certificate: &CertificateDer<'_>) -> String {
+    let text = STANDARD.encode(certificate);
+    let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect::<Vec<_>>();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }

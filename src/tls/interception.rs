@@ -1,0 +1,231 @@
+//! The CA of interception: it signs certificates for the hosts that intercepting gates list, and
+//! for no others.
+//!
+//! It is two certificates. The root's key signs the intermediate and is dropped; the intermediate
+//! signs what clients are shown. Both carry critical name constraints, because some clients (Java)
+//! check those of an intermediate only. One process has one key for all certificates that it
+//! shows, which is not the CA's.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    CertificateParams, CidrSubnet, ExtendedKeyUsagePurpose, GeneralSubtree, Issuer, KeyPair, NameConstraints,
+    SerialNumber,
+};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCertUsingSni};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{RootCertStore, ServerConfig};
+
+use super::authority::{LeafCertificate, ca_params, leaf_params};
+use super::pem::armoured;
+use super::{TlsError, provider};
+
+/// The CA of interception, and the certificates that it has signed.
+#[derive(derive_more::Debug)]
+#[debug("Interception for {permitted:?}")]
+pub struct Interception {
+    root: CertificateDer<'static>,
+    intermediate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+    permitted: Vec<String>,
+    /// The key of every certificate that clients are shown.
+    leaf_key: KeyPair,
+    /// The configuration of a handshake, without a certificate.
+    base: ServerConfig,
+    leaves: Mutex<HashMap<String, Leaf>>,
+}
+
+/// A certificate for one name, and the configurations that show it.
+struct Leaf {
+    certificate: LeafCertificate,
+    http1: Arc<ServerConfig>,
+    any: Arc<ServerConfig>,
+}
+
+// === impl Interception ===
+
+impl Interception {
+    /// Makes a CA for these names and all names below them.
+    ///
+    /// # Errors
+    /// A name cannot be in a certificate.
+    pub fn new(permitted: &[String]) -> Result<Self, TlsError> {
+        let (root_key, key) = (KeyPair::generate()?, KeyPair::generate()?);
+        let mut root = ca_params(ROOT, 1)?;
+        root.name_constraints = Some(constraints(permitted)?);
+        let root_certificate = root.self_signed(&root_key)?;
+        let mut params = intermediate_params()?;
+        params.name_constraints = Some(constraints(permitted)?);
+        let intermediate = params.signed_by(&key, &Issuer::new(root, root_key))?;
+        Self::with(root_certificate.der().clone(), intermediate.der().clone(), key, permitted)
+    }
+
+    /// Takes over the CA that a process before this one has [kept](Self::kept), if that may sign
+    /// for all of these names.
+    ///
+    /// # Errors
+    /// Says why it cannot be used.
+    pub fn again(kept: &str, permitted: &[String], wall: SystemTime) -> Result<Self, &'static str> {
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(kept.as_bytes()).collect();
+        let certificates = certificates.map_err(|_| "it is not a key and two certificates")?;
+        let ([intermediate, root], Ok(key)) = (&certificates[..], KeyPair::from_pem(kept)) else {
+            return Err("it is not a key and two certificates");
+        };
+        let again = Self::with(root.clone(), intermediate.clone(), key, permitted);
+        let again = again.map_err(|_| "its certificates cannot be used")?;
+        let covers = permitted.iter().all(|name| again.verifies(name, wall).is_ok());
+        if covers { Ok(again) } else { Err("it may not sign for all of the hosts") }
+    }
+
+    fn with(
+        root: CertificateDer<'static>,
+        intermediate: CertificateDer<'static>,
+        key: KeyPair,
+        permitted: &[String],
+    ) -> Result<Self, TlsError> {
+        let mut base = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+        // A session that goes on would skip the check of its name.
+        base.session_storage = Arc::new(NoServerSessionStorage {});
+        base.send_tls13_tickets = 0;
+        let issuer = Issuer::new(intermediate_params()?, key);
+        let (leaf_key, permitted) = (KeyPair::generate()?, permitted.to_vec());
+        Ok(Self { root, intermediate, issuer, permitted, leaf_key, base, leaves: Mutex::default() })
+    }
+
+    /// The names for which it signs, with all names below them.
+    pub fn permitted(&self) -> &[String] {
+        &self.permitted
+    }
+
+    /// True if it may sign for a name.
+    pub fn permits(&self, name: &str) -> bool {
+        self.permitted.iter().any(|permitted| is_below(name, permitted))
+    }
+
+    /// Returns the configuration of a handshake with a certificate for this name, which is in lower
+    /// case. It offers HTTP/1.1, and HTTP/2 before it if asked to.
+    ///
+    /// # Errors
+    /// The CA is not for this name.
+    pub fn config(&self, name: &str, http2: bool, wall: SystemTime) -> Result<Arc<ServerConfig>, TlsError> {
+        if !self.permits(name) {
+            return Err(TlsError::NotPermitted(name.to_owned()));
+        }
+        let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(leaf) = leaves.get(name).filter(|leaf| !leaf.certificate.is_due(wall)) {
+            return Ok(leaf.config(http2));
+        }
+        let leaf = self.leaf(name, wall)?;
+        if leaves.len() >= LEAVES && !leaves.contains_key(name) {
+            let oldest = leaves.iter().min_by_key(|(_, leaf)| leaf.certificate.renewal());
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                leaves.remove(&oldest);
+            }
+        }
+        let config = leaf.config(http2);
+        leaves.insert(name.to_owned(), leaf);
+        Ok(config)
+    }
+
+    /// Signs a certificate for a name.
+    fn leaf(&self, name: &str, wall: SystemTime) -> Result<Leaf, TlsError> {
+        let mut params = leaf_params(vec![name.to_owned()], wall)?;
+        // rcgen makes it of the key, which all of them share.
+        params.serial_number = Some(SerialNumber::from_slice(&serial(&provider())?));
+        let certificate = params.signed_by(&self.leaf_key, &self.issuer)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.leaf_key.serialize_der()));
+        let chain = vec![certificate.der().clone(), self.intermediate.clone()];
+        let certificate = LeafCertificate::issued(CertifiedKey::from_der(chain, key, &provider())?, wall);
+        let mut http1 = self.base.clone();
+        http1.cert_resolver = Arc::new(SingleCertAndKey::from(Arc::clone(&certificate.key)));
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut any = http1.clone();
+        any.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Leaf { certificate, http1: Arc::new(http1), any: Arc::new(any) })
+    }
+
+    /// Checks that a client which trusts the root accepts a certificate for this name.
+    fn verifies(&self, name: &str, wall: SystemTime) -> Result<(), TlsError> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.root.clone())?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+        let verifier = verifier.map_err(|error| rustls::Error::General(error.to_string()))?;
+        let leaf = self.leaf(name, wall)?;
+        let server = ServerName::try_from(name).map_err(|_| TlsError::Name(name.to_owned()))?;
+        let now = UnixTime::since_unix_epoch(wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO));
+        let [end, intermediates @ ..] = &leaf.certificate.key.cert[..] else { return Ok(()) };
+        verifier.verify_server_cert(end, intermediates, &server, &[], now)?;
+        Ok(())
+    }
+
+    /// Returns what a process after this one needs to go on with the CA, as PEM: secret.
+    pub fn kept(&self) -> String {
+        format!("{}{}{}", self.issuer.key().serialize_pem(), armoured(&self.intermediate), armoured(&self.root))
+    }
+
+    /// The certificate that clients are to trust.
+    pub fn root(&self) -> &CertificateDer<'static> {
+        &self.root
+    }
+}
+
+// === impl Leaf ===
+
+impl Leaf {
+    fn config(&self, http2: bool) -> Arc<ServerConfig> {
+        Arc::clone(if http2 { &self.any } else { &self.http1 })
+    }
+}
+
+// === helpers ===
+
+/// True if a name is this one or below it, as name constraints see it.
+fn is_below(name: &str, permitted: &str) -> bool {
+    name.strip_suffix(permitted).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+fn intermediate_params() -> Result<CertificateParams, TlsError> {
+    let mut params = ca_params(INTERMEDIATE, 0)?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+/// These names and those below them; never an address.
+fn constraints(permitted: &[String]) -> Result<NameConstraints, TlsError> {
+    for name in permitted {
+        ServerName::try_from(name.as_str()).map_err(|_| TlsError::Name(name.clone()))?;
+    }
+    let every_address = [CidrSubnet::V4([0; 4], [0; 4]), CidrSubnet::V6([0; 16], [0; 16])];
+    Ok(NameConstraints {
+        permitted_subtrees: permitted.iter().cloned().map(GeneralSubtree::DnsName).collect(),
+        excluded_subtrees: every_address.map(GeneralSubtree::IpAddress).to_vec(),
+    })
+}
+
+/// Returns a serial number: random, positive, and of a fixed length.
+fn serial(provider: &CryptoProvider) -> Result<[u8; 16], TlsError> {
+    let mut bytes = [0; 16];
+    provider.secure_random.fill(&mut bytes).map_err(|_| TlsError::Randomness)?;
+    bytes[0] = bytes[0] & 0x7f | 0x40;
+    Ok(bytes)
+}
+
+/// Clients find the root by the hash of this name; see [`super::trust`].
+const ROOT: &str = "tidegate egress root";
+const INTERMEDIATE: &str = "tidegate egress";
+/// The most names whose certificates are kept.
+const LEAVES: usize = 256;
+
+#[cfg(test)]
+mod tests;
